@@ -1,0 +1,64 @@
+# Trace: `make demo` and `make test` need Python 3.11+ (with venv), make and a package index; nothing else.
+# Paths are relative on purpose: the clone may live below a directory with spaces in its name.
+
+SHELL := /bin/sh
+VENV  := .venv
+PY    := $(VENV)/bin/python
+PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all:
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth
+
+help: ## Show what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+$(VENV)/made:
+	@sh tools/find-python.sh > /dev/null
+	@echo "Making a virtual environment in $(VENV) ..."
+	@"$$(sh tools/find-python.sh)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/runtime: $(VENV)/made requirements/runtime.txt requirements/build.txt pyproject.toml
+	@echo "Installing pinned dependencies (a minute on a first run) ..."
+	@$(PIP) -r requirements/build.txt
+	@$(PIP) -r requirements/runtime.txt
+	@$(PY) -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/runtime requirements/dev.txt
+	@echo "Installing test tools ..."
+	@$(PIP) -r requirements/dev.txt
+	@touch $@
+
+setup: $(VENV)/runtime ## Install what running needs
+setup-dev: $(VENV)/dev ## Install what testing needs
+
+demo: setup ## Start the stack, run tasks while parts of it are killed, show what happened
+	@$(PY) -m tracelake demo
+
+lint: setup-dev ## Style, types and import rules
+	@$(PY) -m ruff check src tests benchmarks tools
+	@$(PY) -m ruff format --check --quiet src tests benchmarks tools
+	@$(PY) -m mypy
+	@PYTHONPATH=src $(VENV)/bin/python -c "from importlinter.cli import lint_imports_command as m; m()" --no-cache
+
+test: lint ## Every check and every test
+	@$(PY) -m pytest -m "not soak"
+
+soak: setup-dev ## The same properties with volume (long)
+	@$(PY) -m pytest -m soak
+
+docs: setup-dev ## Rewrite the generated reference pages
+	@$(PY) -m tools.docs
+
+bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line is JSON
+	@$(PY) -m benchmarks.lifecycle
+
+bench-growth: setup ## The same with a million finished tasks stored; last line is JSON
+	@$(PY) -m benchmarks.growth
+
+lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
+	@sh tools/lock.sh
+
+clean: ## Remove the virtual environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

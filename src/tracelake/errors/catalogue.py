@@ -1,0 +1,145 @@
+"""Every error code the wire can carry. Codes are stable: one may be added, none changes its meaning.
+
+`docs/reference/errors.md` is generated from this table.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    code: str
+    status: int
+    message: str
+    remedy: str
+    retryable: bool = False
+
+
+_KINDS = (
+    ErrorKind(
+        "artifact_mismatch",
+        422,
+        "The stored artifact is not what the call says it is.",
+        "Upload the artifact again, then publish it with its real size.",
+    ),
+    ErrorKind(
+        "artifact_missing",
+        422,
+        "No object is stored at that address.",
+        "Upload the artifact before publishing it.",
+    ),
+    ErrorKind(
+        "artifact_too_large", 413, "The artifact is larger than allowed.", "Split it into several artifacts."
+    ),
+    ErrorKind(
+        "body_invalid",
+        422,
+        "The request is well-formed JSON but not valid here.",
+        "Correct the field that `details.field` names.",
+    ),
+    ErrorKind("body_malformed", 400, "The request body is not valid JSON.", "Send one complete JSON document."),
+    ErrorKind(
+        "body_too_large", 413, "The request body is larger than allowed.", "Send less in one call, or use a batch form."
+    ),
+    ErrorKind(
+        "cancel_requested",
+        422,
+        "The task was asked to stop, so a result is no longer taken.",
+        "Stop the work and complete with status Canceled.",
+    ),
+    ErrorKind(
+        "credential_expired", 401, "The credential has expired.", "Ask for a fresh one (heartbeat or task-token)."
+    ),
+    ErrorKind(
+        "credential_invalid", 401, "The credential is not valid.", "Use the credential that was issued to you, unchanged."
+    ),
+    ErrorKind(
+        "credential_malformed", 401, "The credential cannot be read.", "Send the credential exactly as it was issued."
+    ),
+    ErrorKind(
+        "credential_missing",
+        401,
+        "This route needs a credential and none was sent.",
+        "Send the header that the API reference names for this route.",
+    ),
+    ErrorKind(
+        "credential_unknown_key", 401, "The credential names a key that is not known.", "Ask for a fresh credential."
+    ),
+    ErrorKind(
+        "dataset_forbidden",
+        403,
+        "The task may not write this dataset.",
+        "Name only the datasets and versions listed in the task's own outputs.",
+    ),
+    ErrorKind(
+        "deadline_exceeded",
+        409,
+        "The attempt has reached its hard time limit.",
+        "Stop the work; raise timeout_seconds of the job if it needs longer.",
+    ),
+    ErrorKind(
+        "fenced",
+        409,
+        "This attempt is no longer current.",
+        "Stop the work: a newer attempt runs, or the task has ended.",
+    ),
+    ErrorKind("internal", 500, "Something failed inside Trace.", "Report it with the time of the call."),
+    ErrorKind(
+        "job_invalid", 422, "The job definition is not valid.", "Correct the field that `details.field` names."
+    ),
+    ErrorKind("job_not_found", 404, "There is no such job.", "Check the job's id."),
+    ErrorKind(
+        "key_rotation_pending",
+        422,
+        "A rotation is already under way.",
+        "Wait until the coming key signs, then rotate again.",
+    ),
+    ErrorKind(
+        "method_not_allowed", 405, "The path exists but not for this method.", "See the API reference for the method."
+    ),
+    ErrorKind("outbox_row_not_found", 404, "There is no such outbox row to requeue.", "List the rows first."),
+    ErrorKind(
+        "output_incomplete",
+        422,
+        "The output's _SUCCESS marker is not there.",
+        "Finish writing the files, write _SUCCESS last, then complete.",
+    ),
+    ErrorKind(
+        "prefix_forbidden",
+        403,
+        "That address lies outside what the task may write.",
+        "Write below the prefixes listed in the task's own outputs.",
+    ),
+    ErrorKind(
+        "publication_conflict",
+        422,
+        "The publication conflicts with what is recorded for this dataset version.",
+        "See `details`; publish a new dataset version if the definition changed.",
+    ),
+    ErrorKind("rate_limited", 429, "Too many requests.", "Wait as long as Retry-After says.", retryable=True),
+    ErrorKind("role_forbidden", 403, "The credential is good but does not open this route.", "Use another role."),
+    ErrorKind("route_not_found", 404, "There is no such path on this listener.", "See the API reference."),
+    ErrorKind(
+        "store_unavailable",
+        503,
+        "A store that this call needs is not available right now.",
+        "Repeat the same call after a short wait; that is safe.",
+        retryable=True,
+    ),
+    ErrorKind(
+        "task_conflict",
+        422,
+        "A task with this id exists and is a different one.",
+        "Use a new task_id, or repeat the call exactly as it was.",
+    ),
+    ErrorKind("task_finished", 422, "The task has already ended.", "Nothing to do; `details.status` says how it ended."),
+    ErrorKind("task_not_found", 404, "There is no such task.", "Check the task's id."),
+    ErrorKind(
+        "token_mismatch",
+        403,
+        "The capability token was issued for another task or attempt.",
+        "Send the token that came with this very attempt.",
+    ),
+)
+
+CATALOGUE: dict[str, ErrorKind] = {kind.code: kind for kind in _KINDS}

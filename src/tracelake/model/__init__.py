@@ -1,0 +1,1 @@
+"""The domain without I/O: states, transitions, identifiers, prefixes."""

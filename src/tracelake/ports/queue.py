@@ -1,0 +1,75 @@
+"""The Queue port: wake-ups and pointers, at least once, in no promised order.
+
+A received message is hidden for its visibility time and comes back unless it is acked; `receipt` fences the
+receiver, so an ack or extend by somebody whose time ran out changes nothing. A message that was received more
+often than allowed moves to the dead letters of its queue instead of being delivered again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+MAX_BODY_BYTES = 256 * 1024
+
+
+class QueueUnavailableError(Exception):
+    """The transport is away: retry for ever, count nothing."""
+
+
+class QueueRejectedError(Exception):
+    """The transport itself refuses this message (too large, no such queue): counts as a try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`key` names what the message wakes (a task id, a publish id); it is how the reconciler finds it again."""
+
+    queue: str
+    key: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    message_id: str
+    receipt: str
+    key: str
+    body: bytes
+    receives: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    queue: str
+    ready: int
+    in_flight: int
+    dead: int
+    oldest_ready_seconds: float
+
+
+class Queue(Protocol):
+    async def publish(self, messages: Sequence[Message]) -> None:
+        """All or nothing. Raises QueueRejectedError before anything is stored if one message can never be taken."""
+        ...
+
+    async def receive(
+        self, queue: str, limit: int, visibility_seconds: float, wait_seconds: float = 0.0
+    ) -> list[Delivery]:
+        """Up to `limit` visible messages; waits up to `wait_seconds` for the first one."""
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> int:
+        """Removes those still held under their receipt; answers how many."""
+        ...
+
+    async def extend(self, deliveries: Sequence[Delivery], visibility_seconds: float) -> int:
+        """Hides those still held for that long from now; answers how many."""
+        ...
+
+    async def absent(self, queue: str, keys: Sequence[str]) -> set[str]:
+        """Which of these keys have no live message (visible or in flight) in the queue."""
+        ...
+
+    async def depths(self) -> list[QueueDepth]: ...
+
+    async def close(self) -> None: ...

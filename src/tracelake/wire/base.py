@@ -1,0 +1,45 @@
+"""Shared pieces of the wire types: the strict base, bounded scalars, the error body."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+MAX_CURSOR = 2**63 - 1
+
+Cursor = Annotated[int, Meta(ge=0, le=MAX_CURSOR)]
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
+ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
+Revision = Annotated[str, Meta(max_length=200)]
+PartitionKey = Annotated[str, Meta(min_length=1, max_length=512)]
+Uri = Annotated[str, Meta(min_length=1, max_length=2048)]
+Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A body we receive: strict."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A body we send: fields at their default are left out."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    error: ErrorInfo
+
+
+class Answer(Reply):
+    """One item of a batch answer: what the single call would have answered."""
+
+    status: int
+    body: msgspec.Raw
+
+
+class Answers(Reply):
+    answers: list[Answer]

@@ -1,0 +1,77 @@
+"""Worker-only calls (claim, fetch, token) and introspection by services."""
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from tracelake.wire.base import Cursor, Reply, Request, ShortText
+from tracelake.wire.units import TaskPayload
+
+MAX_BATCH = 256
+
+
+class ClaimRequest(Request, omit_defaults=True):
+    task_id: UUID
+    worker_id: ShortText
+    claim_id: ShortText | None = None
+    """The same claim_id again gets the same lease, so a lost answer costs nothing."""
+
+
+class ClaimBatchRequest(Request):
+    """Items are read one by one, so that one bad item never fails its neighbours."""
+
+    claims: list[msgspec.Raw]
+
+
+class ClaimReply(Reply):
+    """`status` is `Claimed` (with everything else) or `NotClaimed` (with a reason)."""
+
+    status: str
+    reason: str | None = None
+    attempt: int | None = None
+    lease_token: UUID | None = None
+    lease_expires_at: datetime | None = None
+    capability_token: str | None = None
+    task: TaskPayload | None = None
+
+
+class FetchReply(Reply):
+    status: str
+    task: TaskPayload
+
+
+class TokenRequest(Request):
+    task_id: UUID
+    attempt: Cursor
+    lease_token: UUID
+
+
+class TokenReply(Reply):
+    capability_token: str
+    lease_expires_at: datetime | None = None
+
+
+class IntrospectRequest(Request, omit_defaults=True):
+    task_id: UUID
+    attempt: Cursor
+    lease_token: UUID | None = None
+
+
+class IntrospectReply(Reply):
+    current: bool
+    status: str
+
+
+class Jwk(msgspec.Struct, frozen=True, kw_only=True):
+    kty: str = "EC"
+    crv: str = "P-256"
+    alg: str = "ES256"
+    use: str = "sig"
+    kid: str
+    x: str
+    y: str
+
+
+class Jwks(msgspec.Struct, frozen=True, kw_only=True):
+    keys: list[Jwk]

@@ -1,0 +1,127 @@
+"""Calls of platform services: jobs, tasks, cancel, outbox."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from tracelake.wire.base import Cursor, Name, Reply, Request, Seconds, ShortText
+from tracelake.wire.units import TaskInput, Unit
+
+StorageKind = Literal["s3", "postgres", "buffered", "none"]
+
+
+class DatasetSpec(Request):
+    """The dataset an output writes; made on first sight, and the same ever after."""
+
+    name: Name
+    storage: StorageKind = "none"
+    dataset_uuid: UUID | None = None
+    dataset_version: UUID | None = None
+
+
+class Limits(Request):
+    timeout_seconds: Seconds | None = None
+    heartbeat_timeout_seconds: Seconds | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+
+
+class JobRequest(Request):
+    """Idempotent: the same definition again answers with the same job."""
+
+    org: Name
+    dag: Name
+    name: Name
+    runtime: ShortText
+    operator: ShortText
+    config: dict[str, Any] = {}
+    outputs: Annotated[list[DatasetSpec], Meta(max_length=64)] = []
+    limits: Limits = Limits()
+
+
+class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
+    output_index: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    name: str
+
+
+class JobReply(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: UUID
+    org_id: UUID
+    config_hash: str
+    outputs: list[OutputRef]
+    duplicate: bool
+
+
+class TaskSpec(Request, omit_defaults=True):
+    """A caller that names `task_id` may repeat the call: the same task is made once."""
+
+    job_id: UUID
+    task_id: UUID | None = None
+    inputs: Annotated[list[TaskInput], Meta(max_length=256)] = []
+    unit: Unit | None = None
+
+
+class TasksRequest(Request):
+    tasks: Annotated[list[TaskSpec], Meta(min_length=1, max_length=1000)]
+
+
+class CreatedTask(Reply):
+    task_id: UUID
+    status: str
+    duplicate: bool = False
+
+
+class TasksReply(Reply):
+    tasks: list[CreatedTask]
+
+
+class CancelReply(Reply):
+    task_id: UUID
+    status: str
+    cancel_requested: bool = False
+    duplicate: bool = False
+
+
+class OutboxRow(Reply):
+    outbox_id: int
+    kind: str
+    queue: str
+    key: str
+    status: str
+    tries: int
+    created_at: datetime
+    next_try_at: datetime
+    last_error: str | None = None
+
+
+class OutboxReply(msgspec.Struct, frozen=True, kw_only=True):
+    pending: int
+    failed: int
+    oldest_pending_seconds: float
+    rows: list[OutboxRow]
+
+
+class RequeueRequest(Request, omit_defaults=True):
+    """Without ids, every failed row is tried again."""
+
+    outbox_ids: Annotated[list[Cursor], Meta(max_length=1000)] | None = None
+
+
+class RequeueReply(Reply):
+    requeued: int
+
+
+class Health(Reply):
+    status: str
+    checks: dict[str, str] = {}
+    version: str | None = None
+
+
+class WhoAmI(Reply):
+    subject: str
+    org: str
+    roles: list[str]

@@ -1,0 +1,131 @@
+"""Task-scoped calls: `/v1/task/*`. Every body carries the fence `{task_id, attempt, lease_token}`."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from tracelake.wire.base import Cursor, Reply, Request, ShortText, Uri
+from tracelake.wire.units import EventIn
+
+FinalStatus = Literal["Completed", "Failed", "Canceled"]
+CallName = Literal["heartbeat", "complete", "events", "buffer-publish"]
+
+
+class Fenced(Request):
+    task_id: UUID
+    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    lease_token: UUID
+
+
+class HeartbeatRequest(Fenced):
+    pass
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    lease_expires_at: datetime
+    cancel: bool
+    pause: bool
+    capability_token: str | None = None
+
+
+class EventsRequest(Fenced):
+    events: Annotated[list[EventIn], Meta(min_length=1, max_length=1000)]
+
+
+class EventAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    duplicate: bool
+    routed: bool
+
+
+class EventsReply(msgspec.Struct, frozen=True, kw_only=True):
+    accepted: int
+    duplicate: bool
+    """True when every event of the call was already stored."""
+    events: list[EventAnswer]
+
+
+class OutputReport(Request, omit_defaults=True):
+    output_index: Cursor | None = None
+    dataset_uuid: UUID
+    dataset_version: UUID
+    location: Uri | None = None
+    cursor: Cursor | None = None
+    row_count: Cursor | None = None
+
+
+class StorageRef(Request):
+    scheme: Literal["s3"]
+    bucket: ShortText
+    prefix: Uri
+    glob: str
+
+
+class DatasetPublished(Request, omit_defaults=True):
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage_ref: StorageRef
+    config_hash: ShortText | None = None
+    range_start: Cursor | None = None
+    range_end: Cursor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.range_start is None) != (self.range_end is None):
+            raise ValueError("range_start and range_end go together")
+        if self.range_start is not None and self.range_end is not None and self.range_start > self.range_end:
+            raise ValueError("a range needs range_start <= range_end")
+
+
+class CompleteRequest(Fenced, omit_defaults=True):
+    status: FinalStatus
+    events: Annotated[list[EventIn], Meta(max_length=1000)] = []
+    outputs: Annotated[list[OutputReport], Meta(max_length=1000)] = []
+    datasets_published: Annotated[list[DatasetPublished], Meta(max_length=1000)] = []
+    error_message: Annotated[str, Meta(max_length=20_000)] | None = None
+    retryable: bool = True
+
+    def __post_init__(self) -> None:
+        if self.status != "Completed" and (self.outputs or self.datasets_published):
+            raise ValueError("only a Completed task has outputs or datasets_published")
+
+
+class CompleteReply(Reply):
+    status: str
+    duplicate: bool = False
+    next_retry_at: datetime | None = None
+
+
+class BufferPublishRequest(Fenced, omit_defaults=True):
+    """The target is named by `dataset_uuid` or by `dedupe_scope` (the dataset's name); both must agree."""
+
+    batch_uri: Uri
+    dataset_uuid: UUID | None = None
+    dedupe_scope: ShortText | None = None
+    dataset_version: UUID | None = None
+    record_count: Cursor | None = None
+    content_type: Literal["application/jsonl"] = "application/jsonl"
+    batch_size_bytes: Cursor | None = None
+
+    def __post_init__(self) -> None:
+        if self.dataset_uuid is None and self.dedupe_scope is None:
+            raise ValueError("the target needs a dataset_uuid or a dedupe_scope")
+
+
+class BufferPublishReply(Reply):
+    publish_id: UUID
+    publish_seq: int
+    duplicate: bool = False
+
+
+class BatchCall(Request):
+    call: CallName
+    capability_token: str
+    body: msgspec.Raw
+
+
+class BatchRequest(Request):
+    """Items are read one by one, so that one bad item never fails its neighbours."""
+
+    calls: list[msgspec.Raw]

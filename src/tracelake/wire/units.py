@@ -1,0 +1,118 @@
+"""Units of work and the events that announce them."""
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tracelake.wire.base import Cursor, PartitionKey, Request, Revision, ShortText
+
+Scalar = str | int | float | bool | None
+
+
+class CursorRange(Request):
+    """The half-open range `(after, to]` of one edge."""
+
+    after: int
+    to: Cursor
+
+    def __post_init__(self) -> None:
+        if self.after < -1 or self.after > self.to:
+            raise ValueError("a cursor range needs -1 <= after <= to")
+
+
+class Unit(Request, omit_defaults=True):
+    """What one task is for: a cursor range, or a partition (with its block range when it has one)."""
+
+    cursor: CursorRange | None = None
+    partition_key: PartitionKey | None = None
+    start: Cursor | None = None
+    end: Cursor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cursor is None) == (self.partition_key is None):
+            raise ValueError("a unit has either a cursor or a partition_key")
+        check_partition(self.partition_key, self.start, self.end)
+
+
+class TaskInput(Request, omit_defaults=True):
+    input_index: Cursor
+    dataset_uuid: UUID
+    dataset_version: UUID
+    name: str | None = None
+    unit: Unit
+    revision: Revision = ""
+    where: dict[str, Scalar | list[Scalar]] | None = None
+
+
+class Invalidates(Request):
+    start: Cursor
+    end: Cursor
+    reason: ShortText
+
+    def __post_init__(self) -> None:
+        if self.start > self.end:
+            raise ValueError("an invalidated range needs start <= end")
+
+
+class EventIn(Request, omit_defaults=True):
+    """One update of one output: a cursor, or a partition; never both or neither."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    cursor: Cursor | None = None
+    partition_key: PartitionKey | None = None
+    start: Cursor | None = None
+    end: Cursor | None = None
+    revision: Revision = ""
+    invalidates: Invalidates | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cursor is None) == (self.partition_key is None):
+            raise ValueError("an event has either a cursor or a partition_key")
+        check_partition(self.partition_key, self.start, self.end)
+
+
+def check_partition(partition_key: str | None, start: int | None, end: int | None) -> None:
+    """Block ranges carry both ends, in order, and the key that spells them."""
+    if start is None and end is None:
+        return
+    if start is None or end is None or partition_key is None:
+        raise ValueError("start and end go together, with a partition_key")
+    if start > end:
+        raise ValueError("a range needs start <= end")
+    if partition_key != f"{start}-{end}":
+        raise ValueError("the partition_key of a block range is {start}-{end}")
+
+
+class StorageOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where an output goes: `s3` has write_prefix, `postgres` location, `buffered` buffer_prefix, `none` nothing."""
+
+    kind: str
+    write_prefix: str | None = None
+    location: str | None = None
+    buffer_prefix: str | None = None
+
+
+class TaskOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    output_index: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage: StorageOut
+
+
+class JobRef(msgspec.Struct, frozen=True, kw_only=True):
+    dag_name: str
+    name: str
+
+
+class TaskPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs to run a task. `config` and `inputs` are typed by the operator, not here."""
+
+    task_id: UUID
+    attempt: int
+    job: JobRef
+    operator: str
+    config: dict[str, Any]
+    inputs: list[TaskInput]
+    outputs: list[TaskOutput]
