@@ -11,20 +11,20 @@ from tracelake.wire.units import TaskPayload
 MAX_BATCH = 256
 
 
-class ClaimRequest(Request, omit_defaults=True):
+class ClaimRequest(Request, kw_only=True, omit_defaults=True):
     task_id: UUID
     worker_id: ShortText
     claim_id: ShortText | None = None
     """The same claim_id again gets the same lease, so a lost answer costs nothing."""
 
 
-class ClaimBatchRequest(Request):
+class ClaimBatchRequest(Request, kw_only=True):
     """Items are read one by one, so that one bad item never fails its neighbours."""
 
     claims: list[msgspec.Raw]
 
 
-class ClaimReply(Reply):
+class ClaimReply(Reply, kw_only=True):
     """`status` is `Claimed` (with everything else) or `NotClaimed` (with a reason)."""
 
     status: str
@@ -36,29 +36,29 @@ class ClaimReply(Reply):
     task: TaskPayload | None = None
 
 
-class FetchReply(Reply):
+class FetchReply(Reply, kw_only=True):
     status: str
     task: TaskPayload
 
 
-class TokenRequest(Request):
+class TokenRequest(Request, kw_only=True):
     task_id: UUID
     attempt: Cursor
     lease_token: UUID
 
 
-class TokenReply(Reply):
+class TokenReply(Reply, kw_only=True):
     capability_token: str
     lease_expires_at: datetime | None = None
 
 
-class IntrospectRequest(Request, omit_defaults=True):
+class IntrospectRequest(Request, kw_only=True, omit_defaults=True):
     task_id: UUID
     attempt: Cursor
     lease_token: UUID | None = None
 
 
-class IntrospectReply(Reply):
+class IntrospectReply(Reply, kw_only=True):
     current: bool
     status: str
 
