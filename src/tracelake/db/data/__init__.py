@@ -1,0 +1,1 @@
+"""Postgres data: hot tables and buffered datasets."""
