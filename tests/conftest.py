@@ -1,0 +1,58 @@
+"""Fixtures that every kind of test may use. They are synchronous and hand out DSNs; see `tests.support`."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.postgres import TestCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[TestCluster]:
+    """One embedded Postgres for the whole session."""
+    running = TestCluster.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def fresh_state_dsn(cluster: TestCluster) -> Iterator[Callable[[], str]]:
+    """Makes migrated state databases; they are dropped after the test."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(cluster.fresh("state"))
+        return made[-1]
+
+    yield make
+    for dsn in made:
+        asyncio.run(cluster.drop(dsn))
+
+
+@pytest.fixture
+def fresh_queue_dsn(cluster: TestCluster) -> Iterator[Callable[[], str]]:
+    """Makes migrated queue databases, seen as the role that workers have; dropped after the test."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(cluster.fresh("queue", role="trace_queue"))
+        return made[-1]
+
+    yield make
+    for dsn in made:
+        asyncio.run(cluster.drop(dsn))
+
+
+@pytest.fixture
+def state_dsn(fresh_state_dsn: Callable[[], str]) -> str:
+    """A migrated state database of this test's own."""
+    return fresh_state_dsn()
+
+
+@pytest.fixture
+def queue_dsn(fresh_queue_dsn: Callable[[], str]) -> str:
+    """A migrated queue database of this test's own, by the role `trace_queue`."""
+    return fresh_queue_dsn()
