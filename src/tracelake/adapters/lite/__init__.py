@@ -1,0 +1,1 @@
+"""Adapters for one machine with nothing to install by hand."""

@@ -1,0 +1,112 @@
+"""Every statement the queue adapter runs. Time is `trace_now()` in all of them.
+
+A message is *due* when its visible_at has passed, and *held* by a receipt while it has not.
+"""
+
+CHANNEL = "trace_queue"
+
+# One row per message and one NOTIFY for all of them, in one statement and so in one transaction.
+PUBLISH = f"""
+WITH stored AS (
+    INSERT INTO messages (queue, key, body, published_at, visible_at)
+    SELECT m.queue, m.key, m.body, trace_now(), trace_now()
+      FROM unnest($1::text[], $2::text[], $3::bytea[]) AS m (queue, key, body)
+)
+SELECT pg_notify('{CHANNEL}', $4)
+"""  # noqa: S608 - the channel is a constant
+
+# The subselect locks rows in the order of the index and skips what others hold. Its ctids stay true: a locked
+# row cannot move before we commit, and one that moved before we locked it is left for the next receive.
+TAKE_DUE = """
+UPDATE messages
+   SET visible_at = trace_now() + make_interval(secs => $3), receives = receives + 1, receipt = $4
+ WHERE ctid = ANY (ARRAY(
+           SELECT ctid FROM messages
+            WHERE queue = $1 AND visible_at <= trace_now()
+            ORDER BY visible_at
+            LIMIT $2
+              FOR UPDATE SKIP LOCKED))
+RETURNING message_id, key, body, receives
+"""
+
+NEXT_DUE = """
+SELECT extract(epoch FROM visible_at - trace_now())::float8
+  FROM messages WHERE queue = $1 ORDER BY visible_at LIMIT 1
+"""
+
+DELETE_IF_HELD = """
+DELETE FROM messages m
+ USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS d (key, message_id, receipt)
+ WHERE m.key = d.key AND m.message_id = d.message_id AND m.receipt = d.receipt
+   AND m.visible_at > trace_now()
+RETURNING m.message_id
+"""
+
+HIDE_IF_HELD = """
+UPDATE messages m SET visible_at = trace_now() + make_interval(secs => d.seconds)
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::float8[]) AS d (key, message_id, receipt, seconds)
+ WHERE m.key = d.key AND m.message_id = d.message_id AND m.receipt = d.receipt
+   AND m.visible_at > trace_now()
+RETURNING m.message_id
+"""
+
+# A receive that nobody got: undone, not counted.
+GIVE_BACK_IF_HELD = """
+UPDATE messages m SET visible_at = trace_now(), receives = m.receives - 1, receipt = NULL
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS d (key, message_id, receipt)
+ WHERE m.key = d.key AND m.message_id = d.message_id AND m.receipt = d.receipt
+   AND m.visible_at > trace_now()
+RETURNING m.message_id
+"""
+
+# `receives - 1`: the receive that found it exhausted delivered it to nobody.
+BURY_IF_HELD = """
+WITH gone AS (
+    DELETE FROM messages m
+     USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS d (key, message_id, receipt)
+     WHERE m.key = d.key AND m.message_id = d.message_id AND m.receipt = d.receipt
+    RETURNING m.message_id, m.queue, m.key, m.body, m.published_at, m.receives
+)
+INSERT INTO dead_letters (message_id, queue, key, body, published_at, receives, died_at, reason)
+SELECT message_id, queue, key, body, published_at, greatest(receives - 1, 1), trace_now(), $4 FROM gone
+RETURNING message_id
+"""
+
+ABSENT = """
+SELECT wanted.key FROM unnest($2::text[]) AS wanted (key)
+ WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.key = wanted.key AND m.queue = $1)
+"""
+
+DEPTHS = """
+WITH live AS (
+    SELECT queue,
+           count(*) FILTER (WHERE visible_at <= trace_now()) AS ready,
+           count(*) FILTER (WHERE visible_at > trace_now()) AS in_flight,
+           coalesce(extract(epoch FROM trace_now() - min(visible_at)), 0)::float8 AS oldest
+      FROM messages GROUP BY queue
+), dead AS (
+    SELECT queue, count(*) AS dead FROM dead_letters GROUP BY queue
+)
+SELECT queue, coalesce(ready, 0) AS ready, coalesce(in_flight, 0) AS in_flight, coalesce(dead, 0) AS dead,
+       greatest(coalesce(oldest, 0), 0) AS oldest
+  FROM live FULL JOIN dead USING (queue)
+ ORDER BY queue
+"""
+
+LIST_DEAD = """
+SELECT message_id, queue, key, body, published_at, receives, died_at, reason
+  FROM dead_letters WHERE queue = $1 ORDER BY message_id DESC LIMIT $2
+"""
+
+# A redriven message is a new one: old receipts mean nothing to it and its receives start again.
+REDRIVE = """
+WITH raised AS (
+    DELETE FROM dead_letters WHERE message_id = ANY ($1::bigint[]) RETURNING queue, key, body, published_at
+), stored AS (
+    INSERT INTO messages (queue, key, body, published_at, visible_at)
+    SELECT queue, key, body, published_at, trace_now() FROM raised
+)
+SELECT queue, count(*) AS messages FROM raised GROUP BY queue
+"""
+
+RING = f"SELECT pg_notify('{CHANNEL}', $1)"
