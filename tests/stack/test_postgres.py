@@ -1,8 +1,11 @@
 """The embedded Postgres: isolation of roles, interrupted making, leftovers of a kill."""
 
 import os
+import pickle
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,6 @@ import pytest
 from tests.support.postgres import (
     TestCluster,
     make_cluster,
-    pid_alive,
     run,
     scratch_directory,
     stop,
@@ -237,13 +239,16 @@ def test_the_socket_directory_is_short_stable_and_ours(root: Path, monkeypatch: 
         ensure_socket_directory(directory)
 
 
+_STARTER = """
+import os, pickle, signal, sys
+pickle.loads(bytes.fromhex(sys.argv[1])).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_the_server_ends_with_the_process_that_started_it(root: Path) -> None:
     postgres = make_cluster(root, STATE_DATABASES)
     postgres.prepare()
-    child = os.fork()
-    if child == 0:
-        postgres.start()
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    starter = subprocess.run([sys.executable, "-c", _STARTER, pickle.dumps(postgres).hex()], check=False)
+    assert starter.returncode == -signal.SIGKILL
     wait_until(lambda: not postgres_processes_in(postgres.data_dir.resolve()), "the server to end")
-    assert not pid_alive(child)

