@@ -1,0 +1,385 @@
+"""Settings: one frozen, typed object per process, read once.
+
+Later wins: the default below, `HOME/settings.toml`, the environment (`TRACE_` + the name in capitals), what
+the command line says. Anything that cannot be understood is a `SettingsError` in one sentence: an unknown
+name (with the nearest known one), a value of the wrong type or out of range, two values that contradict each
+other. The value of a secret is never repeated, neither in an error nor in `repr`.
+
+`docs/reference/settings.md` is generated from this module.
+"""
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tracelake.processes.home import Home
+
+# Set by Trace for its own children and tasks; not settings.
+_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN"})
+
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+_HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off"})
+
+
+class SettingsError(Exception):
+    """A setting cannot be used; the message names it and says what was expected."""
+
+
+class _Kind:
+    """How one kind of setting is read. `expected` completes the sentence "expected ..."."""
+
+    expected = "text"
+    secret = False
+
+    def parse(self, value: object) -> Any:
+        """The typed value; raises ValueError for anything else."""
+        raise NotImplementedError
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+
+class _Integer(_Kind):
+    def __init__(self, minimum: int, maximum: int = 2**53) -> None:
+        self.minimum, self.maximum = minimum, maximum
+        self.expected = f"a whole number from {minimum}"
+        if maximum < 2**53:
+            self.expected += f" to {maximum}"
+
+    def parse(self, value: object) -> int:
+        if isinstance(value, str):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError
+        if not self.minimum <= value <= self.maximum:
+            raise ValueError
+        return value
+
+
+class _Seconds(_Kind):
+    expected = "a number of seconds above 0"
+
+    def parse(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        try:
+            seconds = float(value)
+        except OverflowError:
+            raise ValueError from None
+        if not math.isfinite(seconds) or seconds <= 0:
+            raise ValueError
+        return seconds
+
+    def show(self, value: Any) -> str:
+        return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+class _Switch(_Kind):
+    expected = "true or false"
+
+    def parse(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, str) or value.lower() not in _TRUE | _FALSE:
+            raise ValueError
+        return value.lower() in _TRUE
+
+    def show(self, value: Any) -> str:
+        return "true" if value else "false"
+
+
+class _Text(_Kind):
+    def __init__(self, pattern: re.Pattern[str], expected: str) -> None:
+        self.pattern, self.expected = pattern, expected
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not self.pattern.fullmatch(value):
+            raise ValueError
+        return value
+
+
+class _Dsn(_Kind):
+    expected = "an address like postgresql://user:password@host:5432/database"
+    secret = True
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError
+        return value
+
+
+class _Directory(_Kind):
+    expected = "the path of a directory"
+
+    def parse(self, value: object) -> Path:
+        if not isinstance(value, (str, Path)) or "\0" in str(value) or not str(value):
+            raise ValueError
+        try:
+            return Path(os.path.abspath(Path(value).expanduser()))  # noqa: PTH100 - resolve() follows links
+        except (RuntimeError, OSError):
+            raise ValueError from None
+
+
+def _setting(kind: _Kind, default: Any, doc: str) -> Any:
+    return field(default=default, repr=not kind.secret, metadata={"kind": kind, "doc": doc})
+
+
+def _seconds(default: float, doc: str) -> float:
+    return _setting(_Seconds(), float(default), doc)  # type: ignore[no-any-return]
+
+
+def _integer(default: int, doc: str, *, minimum: int = 1, maximum: int = 2**53) -> int:
+    return _setting(_Integer(minimum, maximum), default, doc)  # type: ignore[no-any-return]
+
+
+def _port(doc: str) -> int:
+    return _integer(0, f"{doc} 0 takes a free one.", minimum=0, maximum=65535)
+
+
+def _name(default: str, doc: str) -> str:
+    kind = _Text(_NAME, "1 to 63 lower-case letters, digits, '.', '_' or '-'")
+    return _setting(kind, default, doc)  # type: ignore[no-any-return]
+
+
+def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
+    kind = _Text(re.compile("|".join(choices)), "one of " + ", ".join(choices))
+    return _setting(kind, default, doc)  # type: ignore[no-any-return]
+
+
+def _dsn(doc: str) -> str | None:
+    return _setting(_Dsn(), None, doc)  # type: ignore[no-any-return]
+
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting of every process; `Settings.load()` is how one gets it."""
+
+    home: Path = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
+        _Directory(), Path("~/.trace"), "Where the stack keeps everything it stores."
+    )
+    log_level: str = _choice("info", ("debug", "info", "warning", "error"), "The least level that is logged.")
+    org: str = _name("default", "The organisation that the local credentials belong to.")
+
+    state_dsn: str | None = _dsn("Postgres state of your own instead of the embedded one (with queue_dsn).")
+    queue_dsn: str | None = _dsn("The queue database of your own (with state_dsn).")
+    data_dsn: str | None = _dsn("Postgres data of your own instead of the embedded one.")
+    state_port: int = _port("Port of the embedded state cluster.")
+    data_port: int = _port("Port of the embedded data cluster.")
+    state_pool_size: int = _integer(8, "Connections of one Dispatcher to the state database.")
+    queue_pool_size: int = _integer(4, "Connections of one process to the queue database.")
+
+    bind_host: str = _setting(
+        _Text(_HOST, "a host name or address"), "127.0.0.1", "The address that the three listeners bind."
+    )
+    public_port: int = _port("Port of the public listener.")
+    task_port: int = _port("Port of the task listener.")
+    internal_port: int = _port("Port of the internal listener.")
+
+    lease_seconds: float = _seconds(120, "How long a claim holds without a heartbeat, unless the job says.")
+    heartbeat_seconds: float = _seconds(30, "How often a worker sends a heartbeat.")
+    max_attempts: int = _integer(3, "How often a task is tried, unless the job says.")
+    retry_min_seconds: float = _seconds(30, "The wait before the first retry of a failed task.")
+    retry_max_seconds: float = _seconds(600, "The longest wait between retries of a failed task.")
+    timeout_seconds: float = _seconds(1800, "The hard limit of one attempt, unless the job says.")
+    lambda_timeout_seconds: float = _seconds(60, "The same for jobs with `runtime: lambda`.")
+
+    outbox_retry_min_seconds: float = _seconds(1, "The first wait after an outbox row could not be sent.")
+    outbox_retry_max_seconds: float = _seconds(300, "The longest wait between tries of an outbox row.")
+    outbox_max_tries: int = _integer(20, "Rejections by the transport after which an outbox row fails.")
+    relay_poll_seconds: float = _seconds(1.0, "How often the relay looks for rows that nobody announced.")
+    relay_batch: int = _integer(256, "Outbox rows that the relay sends at once.")
+
+    artifact_max_bytes: int = _integer(16 * _MIB, "The largest artifact that may be published.")
+    body_max_bytes: int = _integer(_MIB, "The largest body of a single call.")
+    batch_body_max_bytes: int = _integer(8 * _MIB, "The largest body of a batch call.")
+    group_commit_max: int = _integer(128, "Calls gathered into one transaction; 1 turns gathering off.")
+
+    reaper_seconds: float = _seconds(1.0, "How often the reaper looks for leases that ran out.")
+    retry_seconds: float = _seconds(0.5, "How often the scheduler looks for retries that are due.")
+    reconcile_seconds: float = _seconds(60, "How often the reconciler looks for lost wake-ups.")
+    reconcile_grace_seconds: float = _seconds(60, "How old a wake-up must be before it counts as lost.")
+
+    jwks_cache_seconds: float = _seconds(300, "How long verifiers may keep the published keys.")
+    credential_overlap_seconds: float = _seconds(3600, "How long a rotated token is still accepted.")
+
+    dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
+    scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")
+
+    workers: int = _integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
+    worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
+    worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
+    queue_visibility_seconds: float = _seconds(60, "How long a received message is hidden from others.")
+    queue_max_receives: int = _integer(10, "Receives after which a message becomes a dead letter.")
+
+    test_clock: bool = _setting(_Switch(), False, "Allow a replaced `trace_now()`; for tests alone.")
+
+    @classmethod
+    def load(
+        cls,
+        overrides: Mapping[str, object] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> "Settings":
+        """Read everything once. Overrides that are None count as not given."""
+        given = {name: value for name, value in (overrides or {}).items() if value is not None}
+        from_environment = _read_environment(os.environ if environ is None else environ)
+        values: dict[str, Any] = {}
+        home = given.get("home", from_environment.get("home", "~/.trace"))
+        values["home"] = _parse("home", home, "TRACE_HOME")
+        path = Home(values["home"]).settings_file
+        for source, found in (
+            (str(path), _read_file(path)),
+            ("the environment", from_environment),
+            ("the command line", given),
+        ):
+            for name, value in found.items():
+                values[name] = _parse(name, value, source)
+        settings = cls(**values)
+        _check_together(settings)
+        return settings
+
+    @property
+    def layout(self) -> Home:
+        return Home(self.home)
+
+    def to_environment(self) -> dict[str, str]:
+        """What a child process needs to read the same settings; secrets stay in their files."""
+        return {
+            _variable(name): spec.metadata["kind"].show(getattr(self, name))
+            for name, spec in _FIELDS.items()
+            if not spec.metadata["kind"].secret
+        }
+
+    def resolve_state_dsn(self) -> str:
+        return self.state_dsn or _read_dsn("state_dsn", self.layout.state_dsn_file)
+
+    def resolve_queue_dsn(self) -> str:
+        return self.queue_dsn or _read_dsn("queue_dsn", self.layout.queue_dsn_file)
+
+    def resolve_data_dsn(self) -> str:
+        return self.data_dsn or _read_dsn("data_dsn", self.layout.data_dsn_file)
+
+
+_FIELDS: dict[str, Field[Any]] = {spec.name: spec for spec in fields(Settings)}
+
+
+def _variable(name: str) -> str:
+    return f"TRACE_{name.upper()}"
+
+
+def _parse(name: str, value: object, source: str) -> Any:
+    kind: _Kind = _FIELDS[_known(name, source)].metadata["kind"]
+    try:
+        return kind.parse(value)
+    except ValueError:
+        shown = "" if kind.secret else f", not {_short(value)}"
+        raise SettingsError(f"{name} (from {source}): expected {kind.expected}{shown}") from None
+
+
+def _known(name: str, source: str) -> str:
+    if name in _FIELDS:
+        return name
+    raise SettingsError(f"{_short(name)} (from {source}) is not a setting{_nearest(name, list(_FIELDS))}")
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    variables = {_variable(name): name for name in _FIELDS}
+    found = {}
+    for variable, value in environ.items():
+        if not variable.startswith("TRACE_") or variable in _INTERNAL:
+            continue
+        if variable not in variables:
+            raise SettingsError(
+                f"the environment variable {_short(variable)} is not a setting"
+                f"{_nearest(variable, list(variables))}"
+            )
+        # Set to nothing is how a shell or a compose file says "not set".
+        if value != "":
+            found[variables[variable]] = value
+    return found
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise SettingsError(f"{path} is not valid TOML") from None
+    if "home" in found:
+        raise SettingsError(f"home cannot be set in {path}, which lies inside it; use TRACE_HOME or --home")
+    return found
+
+
+def _check_together(settings: Settings) -> None:
+    if (settings.state_dsn is None) != (settings.queue_dsn is None):
+        raise SettingsError("state_dsn and queue_dsn belong together: set both, or neither")
+    for smaller, larger in (
+        ("heartbeat_seconds", "lease_seconds"),
+        ("retry_min_seconds", "retry_max_seconds"),
+        ("outbox_retry_min_seconds", "outbox_retry_max_seconds"),
+        ("body_max_bytes", "batch_body_max_bytes"),
+    ):
+        if getattr(settings, smaller) > getattr(settings, larger):
+            raise SettingsError(f"{smaller} must not be above {larger}")
+
+
+def _read_dsn(name: str, path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{name} is not set and {path} does not exist; start the stack with `trace up`, or set "
+            f"{_variable(name)}"
+        ) from None
+    except (OSError, UnicodeDecodeError):
+        raise SettingsError(f"{path} cannot be read") from None
+    return str(_parse(name, text, str(path)))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; see docs/reference/settings.md"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def reference_markdown() -> str:
+    """The settings reference page."""
+    lines = [
+        "# Settings",
+        "",
+        "Generated from `tracelake.processes.settings`; do not edit by hand (`make docs`).",
+        "",
+        "Later wins: the default, `HOME/settings.toml` (`name = value`), the environment variable, the",
+        "command line. Unknown names and values that do not fit are refused at start.",
+        "",
+        "| setting | variable | value | default | what it does |",
+        "|---|---|---|---|---|",
+    ]
+    for name, spec in _FIELDS.items():
+        kind: _Kind = spec.metadata["kind"]
+        default = "" if spec.default is None else f"`{kind.show(spec.default)}`"
+        expected = kind.expected.replace("|", "\\|")
+        lines.append(f"| `{name}` | `{_variable(name)}` | {expected} | {default} | {spec.metadata['doc']} |")
+    return "\n".join(lines) + "\n"

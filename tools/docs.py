@@ -1,0 +1,48 @@
+"""Write the generated reference pages: `python -m tools.docs` (or `make docs`).
+
+`tests/docs/test_generated.py` fails when a page in the repository is not what its generator says.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tracelake.errors import CATALOGUE
+from tracelake.processes.settings import reference_markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def errors_markdown() -> str:
+    """The error reference page."""
+    lines = [
+        "# Errors",
+        "",
+        "Generated from `tracelake.errors.catalogue`; do not edit by hand (`make docs`).",
+        "",
+        'Every error body is `{"error": {"code", "message", "details"}}`. Codes are stable: one may be',
+        "added, none changes its meaning.",
+        "",
+        "| code | status | meaning | what to do | repeat the same call? |",
+        "|---|---|---|---|---|",
+    ]
+    for code, kind in sorted(CATALOGUE.items()):
+        again = "yes" if kind.retryable else "no"
+        lines.append(f"| `{code}` | {kind.status} | {kind.message} | {kind.remedy} | {again} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("docs/reference/errors.md", errors_markdown),
+    ("docs/reference/settings.md", reference_markdown),
+)
+
+
+def main() -> None:
+    for path, generate in PAGES:
+        target = ROOT / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(generate(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
