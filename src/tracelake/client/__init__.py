@@ -1,0 +1,19 @@
+"""Typed clients of the Dispatcher. Every failure is a `TraceError`; one to retry says so by `retryable`."""
+
+from tracelake.client.credentials import Credential, FileCredential
+from tracelake.client.errors import DispatcherUnavailableError, RemoteError
+from tracelake.client.http import HttpClient, HttpReply
+from tracelake.client.internal import InternalClient
+from tracelake.client.task import TaskCall, TaskClient
+
+__all__ = [
+    "Credential",
+    "DispatcherUnavailableError",
+    "FileCredential",
+    "HttpClient",
+    "HttpReply",
+    "InternalClient",
+    "RemoteError",
+    "TaskCall",
+    "TaskClient",
+]

@@ -1,0 +1,40 @@
+"""Where a caller's credential comes from. Tokens rotate while processes run, so they are read from a file."""
+
+from pathlib import Path
+from typing import Protocol
+
+from tracelake.client.errors import DispatcherUnavailableError
+
+
+class Credential(Protocol):
+    def current(self) -> str:
+        """The credential as last read."""
+        ...
+
+    def newer_than(self, refused: str) -> str | None:
+        """Look again after a refusal; None when there is no other."""
+        ...
+
+
+class FileCredential:
+    """A token in a file; its owner replaces the file when it rotates the token."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._token: str | None = None
+
+    def current(self) -> str:
+        if self._token is None:
+            self._token = self._read()
+        return self._token
+
+    def newer_than(self, refused: str) -> str | None:
+        self._token = self._read()
+        return None if self._token == refused else self._token
+
+    def _read(self) -> str:
+        try:
+            return self._path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            # Not the caller's fault and not for ever: the file is being replaced, or not there yet.
+            raise DispatcherUnavailableError("the credential file cannot be read") from error

@@ -1,0 +1,126 @@
+"""A small HTTP/1.1 client over TLS: a keep-alive pool for one base URL.
+
+It knows JSON bodies and nothing of redirects, cookies, compression or proxies: the Dispatcher needs none of
+them. The server's certificate is always verified against the given CA file. A kept connection that turns out
+to be closed is replaced, and the request sent again, only when nothing of a reply was read and the caller
+says that the request may be repeated. Every failure is a `DispatcherUnavailableError`.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tracelake.client.connection import Connection, ConnectionLost, HttpReply
+from tracelake.client.errors import DispatcherUnavailableError
+from tracelake.errors import TraceError
+
+__all__ = ["HttpClient", "HttpReply"]
+
+Headers = Sequence[tuple[str, str]]
+
+
+class HttpClient:
+    """One instance serves one event loop. Raises OSError at once if the CA file cannot be read."""
+
+    def __init__(
+        self,
+        base_url: str,
+        ca_file: Path | str,
+        *,
+        timeout: float = 30.0,
+        max_connections: int = 64,
+        max_reply_bytes: int = 32 * 1024 * 1024,
+    ) -> None:
+        url = urlsplit(base_url)
+        if url.scheme != "https" or not url.hostname or url.path not in ("", "/") or url.query:
+            raise ValueError("a base URL is https://host[:port]")
+        self._host, self._port = url.hostname, url.port or 443
+        self._authority = url.netloc
+        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._timeout = timeout
+        self._max_reply_bytes = max_reply_bytes
+        self._slots = asyncio.Semaphore(max_connections)
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._closed = False
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Headers = (),
+        timeout: float | None = None,
+        repeatable: bool = True,
+    ) -> HttpReply:
+        """Answers whatever status came. Our calls are idempotent by contract, hence `repeatable`."""
+        data = self._encode(method, path, body, headers)
+        patience = self._timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(patience), self._slots:
+                return await self._send(data, repeatable=repeatable)
+        except TimeoutError as error:
+            raise DispatcherUnavailableError(f"no answer within {patience:g} seconds") from error
+        except ConnectionLost as error:
+            raise DispatcherUnavailableError(str(error)) from error
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in [*self._idle, *self._busy]:
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # let the transports see it
+
+    async def _send(self, data: bytes, *, repeatable: bool) -> HttpReply:
+        kept = self._kept()
+        if kept is not None:
+            try:
+                return await self._exchange(kept, data)
+            except ConnectionLost as lost:
+                if not (lost.untouched and repeatable):
+                    raise
+        return await self._exchange(await self._connect(), data)
+
+    async def _exchange(self, connection: Connection, data: bytes) -> HttpReply:
+        self._busy.add(connection)
+        try:
+            reply = await connection.exchange(data)
+        finally:
+            self._busy.discard(connection)
+        if connection.usable and not self._closed:
+            self._idle.append(connection)
+        return reply
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def _connect(self) -> Connection:
+        if self._closed:
+            raise DispatcherUnavailableError("the client is closed")
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(self._max_reply_bytes), self._host, self._port, ssl=self._tls
+            )
+        except OSError as error:  # ssl.SSLError is one too
+            raise DispatcherUnavailableError(f"no connection: {type(error).__name__}") from error
+        return connection
+
+    def _encode(self, method: str, path: str, body: bytes | None, headers: Headers) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1", f"host: {self._authority}", "accept: application/json"]
+        for name, value in headers:
+            if not (value.isascii() and value.isprintable()):
+                # A credential that came over the wire must not be able to write headers of its own.
+                raise TraceError("credential_malformed", "No header may hold these characters.")
+            lines.append(f"{name}: {value}")
+        if body is not None:
+            lines.append("content-type: application/json")
+            lines.append(f"content-length: {len(body)}")
+        head = "\r\n".join(lines).encode("ascii") + b"\r\n\r\n"
+        return head if body is None else head + body

@@ -1,0 +1,127 @@
+"""Typed client of `/internal/*`.
+
+A worker wrapper gives a worker credential (claim, fetch, token), a platform service a service credential (the
+rest); calling what the given credential does not open is a `ValueError` before anything is sent. After a 401
+the credential is read again, once, because tokens rotate.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tracelake.client.calls import call, encoder
+from tracelake.client.credentials import Credential
+from tracelake.client.errors import DispatcherUnavailableError, answer_or_error
+from tracelake.client.http import HttpClient
+from tracelake.errors import TraceError
+from tracelake.wire.base import Answers
+from tracelake.wire.claims import (
+    ClaimBatchRequest,
+    ClaimReply,
+    ClaimRequest,
+    FetchReply,
+    IntrospectReply,
+    IntrospectRequest,
+    TokenReply,
+    TokenRequest,
+)
+from tracelake.wire.platform import (
+    CancelReply,
+    JobReply,
+    JobRequest,
+    OutboxReply,
+    RequeueReply,
+    RequeueRequest,
+    TasksReply,
+    TasksRequest,
+)
+
+T = TypeVar("T")
+
+WORKER_HEADER = "X-Trace-Worker-Token"
+SERVICE_HEADER = "X-Trace-Service-Token"
+
+_answers = msgspec.json.Decoder(Answers)
+_claim = msgspec.json.Decoder(ClaimReply)
+_fetch = msgspec.json.Decoder(FetchReply)
+_token = msgspec.json.Decoder(TokenReply)
+_introspect = msgspec.json.Decoder(IntrospectReply)
+_job = msgspec.json.Decoder(JobReply)
+_tasks = msgspec.json.Decoder(TasksReply)
+_cancel = msgspec.json.Decoder(CancelReply)
+_outbox = msgspec.json.Decoder(OutboxReply)
+_requeue = msgspec.json.Decoder(RequeueReply)
+
+
+class InternalClient:
+    def __init__(
+        self, http: HttpClient, *, worker: Credential | None = None, service: Credential | None = None
+    ) -> None:
+        self._http = http
+        self._credentials = {WORKER_HEADER: worker, SERVICE_HEADER: service}
+
+    # --- worker wrappers
+
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        return await self._worker("POST", "/internal/task-claim", _claim, request)
+
+    async def claim_batch(self, requests: Sequence[ClaimRequest]) -> list[ClaimReply | TraceError]:
+        """One answer per claim, in order; a claim that failed is an error in its place."""
+        body = ClaimBatchRequest(claims=[msgspec.Raw(encoder.encode(request)) for request in requests])
+        answers = (await self._worker("POST", "/internal/task-claim-batch", _answers, body)).answers
+        if len(answers) != len(requests):
+            raise DispatcherUnavailableError("the batch answer has another length than the batch")
+        return [answer_or_error(_claim, answer) for answer in answers]
+
+    async def fetch(self, task_id: UUID) -> FetchReply:
+        return await self._worker("GET", f"/internal/task-fetch?task_id={task_id}", _fetch)
+
+    async def token(self, request: TokenRequest) -> TokenReply:
+        """A fresh capability token for a current attempt."""
+        return await self._worker("POST", "/internal/task-token", _token, request)
+
+    # --- platform services
+
+    async def introspect(self, request: IntrospectRequest) -> IntrospectReply:
+        return await self._service("POST", "/internal/task-introspect", _introspect, request)
+
+    async def create_job(self, request: JobRequest) -> JobReply:
+        return await self._service("POST", "/internal/jobs", _job, request)
+
+    async def create_tasks(self, request: TasksRequest) -> TasksReply:
+        return await self._service("POST", "/internal/tasks", _tasks, request)
+
+    async def cancel_task(self, task_id: UUID) -> CancelReply:
+        return await self._service("POST", f"/internal/tasks/{task_id}/cancel", _cancel, {})
+
+    async def outbox(self, status: Literal["failed", "pending"], limit: int = 100) -> OutboxReply:
+        return await self._service("GET", f"/internal/outbox?status={status}&limit={limit:d}", _outbox)
+
+    async def requeue_outbox(self, outbox_ids: Sequence[int] | None = None) -> RequeueReply:
+        """Without ids, every failed row."""
+        request = RequeueRequest(outbox_ids=None if outbox_ids is None else list(outbox_ids))
+        return await self._service("POST", "/internal/outbox/requeue", _requeue, request)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _worker(self, method: str, path: str, decoder: "msgspec.json.Decoder[T]", body: Any = None) -> T:
+        return await self._call(WORKER_HEADER, method, path, decoder, body)
+
+    async def _service(self, method: str, path: str, decoder: "msgspec.json.Decoder[T]", body: Any = None) -> T:
+        return await self._call(SERVICE_HEADER, method, path, decoder, body)
+
+    async def _call(self, header: str, method: str, path: str, decoder: "msgspec.json.Decoder[T]", body: Any) -> T:
+        credential = self._credentials[header]
+        if credential is None:
+            raise ValueError(f"this client was given nothing to send as {header}")
+        token = credential.current()
+        try:
+            return await call(self._http, method, path, decoder, header=(header, token), body=body)
+        except TraceError as error:
+            newer = credential.newer_than(token) if error.status == 401 else None
+            if newer is None:
+                raise
+        return await call(self._http, method, path, decoder, header=(header, newer), body=body)
