@@ -28,9 +28,7 @@ _KINDS = (
         "No object is stored at that address.",
         "Upload the artifact before publishing it.",
     ),
-    ErrorKind(
-        "artifact_too_large", 413, "The artifact is larger than allowed.", "Split it into several artifacts."
-    ),
+    ErrorKind("artifact_too_large", 413, "The artifact is larger than allowed.", "Split it into several artifacts."),
     ErrorKind(
         "body_invalid",
         422,
@@ -39,7 +37,10 @@ _KINDS = (
     ),
     ErrorKind("body_malformed", 400, "The request body is not valid JSON.", "Send one complete JSON document."),
     ErrorKind(
-        "body_too_large", 413, "The request body is larger than allowed.", "Send less in one call, or use a batch form."
+        "body_too_large",
+        413,
+        "The request body is larger than allowed.",
+        "Send less in one call, or use a batch form.",
     ),
     ErrorKind(
         "cancel_requested",
@@ -48,13 +49,22 @@ _KINDS = (
         "Stop the work and complete with status Canceled.",
     ),
     ErrorKind(
-        "credential_expired", 401, "The credential has expired.", "Ask for a fresh one (heartbeat or task-token)."
+        "credential_expired",
+        401,
+        "The credential has expired.",
+        "Ask for a fresh one (heartbeat or task-token).",
     ),
     ErrorKind(
-        "credential_invalid", 401, "The credential is not valid.", "Use the credential that was issued to you, unchanged."
+        "credential_invalid",
+        401,
+        "The credential is not valid.",
+        "Use the credential that was issued to you, unchanged.",
     ),
     ErrorKind(
-        "credential_malformed", 401, "The credential cannot be read.", "Send the credential exactly as it was issued."
+        "credential_malformed",
+        401,
+        "The credential cannot be read.",
+        "Send the credential exactly as it was issued.",
     ),
     ErrorKind(
         "credential_missing",
@@ -63,7 +73,10 @@ _KINDS = (
         "Send the header that the API reference names for this route.",
     ),
     ErrorKind(
-        "credential_unknown_key", 401, "The credential names a key that is not known.", "Ask for a fresh credential."
+        "credential_unknown_key",
+        401,
+        "The credential names a key that is not known.",
+        "Ask for a fresh credential.",
     ),
     ErrorKind(
         "dataset_forbidden",
@@ -85,7 +98,10 @@ _KINDS = (
     ),
     ErrorKind("internal", 500, "Something failed inside Trace.", "Report it with the time of the call."),
     ErrorKind(
-        "job_invalid", 422, "The job definition is not valid.", "Correct the field that `details.field` names."
+        "job_invalid",
+        422,
+        "The job definition is not valid.",
+        "Correct the field that `details.field` names.",
     ),
     ErrorKind("job_not_found", 404, "There is no such job.", "Check the job's id."),
     ErrorKind(
@@ -95,7 +111,10 @@ _KINDS = (
         "Wait until the coming key signs, then rotate again.",
     ),
     ErrorKind(
-        "method_not_allowed", 405, "The path exists but not for this method.", "See the API reference for the method."
+        "method_not_allowed",
+        405,
+        "The path exists but not for this method.",
+        "See the API reference for the method.",
     ),
     ErrorKind("outbox_row_not_found", 404, "There is no such outbox row to requeue.", "List the rows first."),
     ErrorKind(
@@ -132,7 +151,12 @@ _KINDS = (
         "A task with this id exists and is a different one.",
         "Use a new task_id, or repeat the call exactly as it was.",
     ),
-    ErrorKind("task_finished", 422, "The task has already ended.", "Nothing to do; `details.status` says how it ended."),
+    ErrorKind(
+        "task_finished",
+        422,
+        "The task has already ended.",
+        "Nothing to do; `details.status` says how it ended.",
+    ),
     ErrorKind("task_not_found", 404, "There is no such task.", "Check the task's id."),
     ErrorKind(
         "token_mismatch",

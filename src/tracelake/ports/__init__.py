@@ -1,7 +1,14 @@
 """What the platform needs from the outside, as Protocols. Adapters of one port pass one conformance suite."""
 
 from tracelake.ports.object_store import ObjectMeta, ObjectStore
-from tracelake.ports.queue import Delivery, Message, Queue, QueueDepth, QueueRejectedError, QueueUnavailableError
+from tracelake.ports.queue import (
+    Delivery,
+    Message,
+    Queue,
+    QueueDepth,
+    QueueRejectedError,
+    QueueUnavailableError,
+)
 from tracelake.ports.signer import PublicKey, Signer
 
 __all__ = [

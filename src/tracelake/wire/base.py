@@ -34,12 +34,12 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-class Answer(Reply, kw_only=True):
+class Answer(Reply, frozen=True, kw_only=True):
     """One item of a batch answer: what the single call would have answered."""
 
     status: int
     body: msgspec.Raw
 
 
-class Answers(Reply, kw_only=True):
+class Answers(Reply, frozen=True, kw_only=True):
     answers: list[Answer]

@@ -11,20 +11,20 @@ from tracelake.wire.units import TaskPayload
 MAX_BATCH = 256
 
 
-class ClaimRequest(Request, kw_only=True, omit_defaults=True):
+class ClaimRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     task_id: UUID
     worker_id: ShortText
     claim_id: ShortText | None = None
     """The same claim_id again gets the same lease, so a lost answer costs nothing."""
 
 
-class ClaimBatchRequest(Request, kw_only=True):
+class ClaimBatchRequest(Request, frozen=True, kw_only=True):
     """Items are read one by one, so that one bad item never fails its neighbours."""
 
     claims: list[msgspec.Raw]
 
 
-class ClaimReply(Reply, kw_only=True):
+class ClaimReply(Reply, frozen=True, kw_only=True):
     """`status` is `Claimed` (with everything else) or `NotClaimed` (with a reason)."""
 
     status: str
@@ -36,29 +36,29 @@ class ClaimReply(Reply, kw_only=True):
     task: TaskPayload | None = None
 
 
-class FetchReply(Reply, kw_only=True):
+class FetchReply(Reply, frozen=True, kw_only=True):
     status: str
     task: TaskPayload
 
 
-class TokenRequest(Request, kw_only=True):
+class TokenRequest(Request, frozen=True, kw_only=True):
     task_id: UUID
     attempt: Cursor
     lease_token: UUID
 
 
-class TokenReply(Reply, kw_only=True):
+class TokenReply(Reply, frozen=True, kw_only=True):
     capability_token: str
     lease_expires_at: datetime | None = None
 
 
-class IntrospectRequest(Request, kw_only=True, omit_defaults=True):
+class IntrospectRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     task_id: UUID
     attempt: Cursor
     lease_token: UUID | None = None
 
 
-class IntrospectReply(Reply, kw_only=True):
+class IntrospectReply(Reply, frozen=True, kw_only=True):
     current: bool
     status: str
 

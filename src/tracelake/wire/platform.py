@@ -13,7 +13,7 @@ from tracelake.wire.units import TaskInput, Unit
 StorageKind = Literal["s3", "postgres", "buffered", "none"]
 
 
-class DatasetSpec(Request, kw_only=True):
+class DatasetSpec(Request, frozen=True, kw_only=True):
     """The dataset an output writes; made on first sight, and the same ever after."""
 
     name: Name
@@ -22,13 +22,13 @@ class DatasetSpec(Request, kw_only=True):
     dataset_version: UUID | None = None
 
 
-class Limits(Request, kw_only=True):
+class Limits(Request, frozen=True, kw_only=True):
     timeout_seconds: Seconds | None = None
     heartbeat_timeout_seconds: Seconds | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
 
 
-class JobRequest(Request, kw_only=True):
+class JobRequest(Request, frozen=True, kw_only=True):
     """Idempotent: the same definition again answers with the same job."""
 
     org: Name
@@ -56,7 +56,7 @@ class JobReply(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: bool
 
 
-class TaskSpec(Request, kw_only=True, omit_defaults=True):
+class TaskSpec(Request, frozen=True, kw_only=True, omit_defaults=True):
     """A caller that names `task_id` may repeat the call: the same task is made once."""
 
     job_id: UUID
@@ -65,28 +65,28 @@ class TaskSpec(Request, kw_only=True, omit_defaults=True):
     unit: Unit | None = None
 
 
-class TasksRequest(Request, kw_only=True):
+class TasksRequest(Request, frozen=True, kw_only=True):
     tasks: Annotated[list[TaskSpec], Meta(min_length=1, max_length=1000)]
 
 
-class CreatedTask(Reply, kw_only=True):
+class CreatedTask(Reply, frozen=True, kw_only=True):
     task_id: UUID
     status: str
     duplicate: bool = False
 
 
-class TasksReply(Reply, kw_only=True):
+class TasksReply(Reply, frozen=True, kw_only=True):
     tasks: list[CreatedTask]
 
 
-class CancelReply(Reply, kw_only=True):
+class CancelReply(Reply, frozen=True, kw_only=True):
     task_id: UUID
     status: str
     cancel_requested: bool = False
     duplicate: bool = False
 
 
-class OutboxRow(Reply, kw_only=True):
+class OutboxRow(Reply, frozen=True, kw_only=True):
     outbox_id: int
     kind: str
     queue: str
@@ -105,23 +105,23 @@ class OutboxReply(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[OutboxRow]
 
 
-class RequeueRequest(Request, kw_only=True, omit_defaults=True):
+class RequeueRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Without ids, every failed row is tried again."""
 
     outbox_ids: Annotated[list[Cursor], Meta(max_length=1000)] | None = None
 
 
-class RequeueReply(Reply, kw_only=True):
+class RequeueReply(Reply, frozen=True, kw_only=True):
     requeued: int
 
 
-class Health(Reply, kw_only=True):
+class Health(Reply, frozen=True, kw_only=True):
     status: str
     checks: dict[str, str] = {}
     version: str | None = None
 
 
-class WhoAmI(Reply, kw_only=True):
+class WhoAmI(Reply, frozen=True, kw_only=True):
     subject: str
     org: str
     roles: list[str]

@@ -14,13 +14,13 @@ FinalStatus = Literal["Completed", "Failed", "Canceled"]
 CallName = Literal["heartbeat", "complete", "events", "buffer-publish"]
 
 
-class Fenced(Request, kw_only=True):
+class Fenced(Request, frozen=True, kw_only=True):
     task_id: UUID
     attempt: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     lease_token: UUID
 
 
-class HeartbeatRequest(Fenced, kw_only=True):
+class HeartbeatRequest(Fenced, frozen=True, kw_only=True):
     pass
 
 
@@ -31,7 +31,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     capability_token: str | None = None
 
 
-class EventsRequest(Fenced, kw_only=True):
+class EventsRequest(Fenced, frozen=True, kw_only=True):
     events: Annotated[list[EventIn], Meta(min_length=1, max_length=1000)]
 
 
@@ -47,7 +47,7 @@ class EventsReply(msgspec.Struct, frozen=True, kw_only=True):
     events: list[EventAnswer]
 
 
-class OutputReport(Request, kw_only=True, omit_defaults=True):
+class OutputReport(Request, frozen=True, kw_only=True, omit_defaults=True):
     output_index: Cursor | None = None
     dataset_uuid: UUID
     dataset_version: UUID
@@ -56,14 +56,14 @@ class OutputReport(Request, kw_only=True, omit_defaults=True):
     row_count: Cursor | None = None
 
 
-class StorageRef(Request, kw_only=True):
+class StorageRef(Request, frozen=True, kw_only=True):
     scheme: Literal["s3"]
     bucket: ShortText
     prefix: Uri
     glob: str
 
 
-class DatasetPublished(Request, kw_only=True, omit_defaults=True):
+class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
     dataset_uuid: UUID
     dataset_version: UUID
     storage_ref: StorageRef
@@ -78,7 +78,7 @@ class DatasetPublished(Request, kw_only=True, omit_defaults=True):
             raise ValueError("a range needs range_start <= range_end")
 
 
-class CompleteRequest(Fenced, kw_only=True, omit_defaults=True):
+class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     status: FinalStatus
     events: Annotated[list[EventIn], Meta(max_length=1000)] = []
     outputs: Annotated[list[OutputReport], Meta(max_length=1000)] = []
@@ -91,13 +91,13 @@ class CompleteRequest(Fenced, kw_only=True, omit_defaults=True):
             raise ValueError("only a Completed task has outputs or datasets_published")
 
 
-class CompleteReply(Reply, kw_only=True):
+class CompleteReply(Reply, frozen=True, kw_only=True):
     status: str
     duplicate: bool = False
     next_retry_at: datetime | None = None
 
 
-class BufferPublishRequest(Fenced, kw_only=True, omit_defaults=True):
+class BufferPublishRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     """The target is named by `dataset_uuid` or by `dedupe_scope` (the dataset's name); both must agree."""
 
     batch_uri: Uri
@@ -113,19 +113,19 @@ class BufferPublishRequest(Fenced, kw_only=True, omit_defaults=True):
             raise ValueError("the target needs a dataset_uuid or a dedupe_scope")
 
 
-class BufferPublishReply(Reply, kw_only=True):
+class BufferPublishReply(Reply, frozen=True, kw_only=True):
     publish_id: UUID
     publish_seq: int
     duplicate: bool = False
 
 
-class BatchCall(Request, kw_only=True):
+class BatchCall(Request, frozen=True, kw_only=True):
     call: CallName
     capability_token: str
     body: msgspec.Raw
 
 
-class BatchRequest(Request, kw_only=True):
+class BatchRequest(Request, frozen=True, kw_only=True):
     """Items are read one by one, so that one bad item never fails its neighbours."""
 
     calls: list[msgspec.Raw]

@@ -10,7 +10,7 @@ from tracelake.wire.base import Cursor, PartitionKey, Request, Revision, ShortTe
 Scalar = str | int | float | bool | None
 
 
-class CursorRange(Request, kw_only=True):
+class CursorRange(Request, frozen=True, kw_only=True):
     """The half-open range `(after, to]` of one edge."""
 
     after: int
@@ -21,7 +21,7 @@ class CursorRange(Request, kw_only=True):
             raise ValueError("a cursor range needs -1 <= after <= to")
 
 
-class Unit(Request, kw_only=True, omit_defaults=True):
+class Unit(Request, frozen=True, kw_only=True, omit_defaults=True):
     """What one task is for: a cursor range, or a partition (with its block range when it has one)."""
 
     cursor: CursorRange | None = None
@@ -35,7 +35,7 @@ class Unit(Request, kw_only=True, omit_defaults=True):
         check_partition(self.partition_key, self.start, self.end)
 
 
-class TaskInput(Request, kw_only=True, omit_defaults=True):
+class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     input_index: Cursor
     dataset_uuid: UUID
     dataset_version: UUID
@@ -45,7 +45,7 @@ class TaskInput(Request, kw_only=True, omit_defaults=True):
     where: dict[str, Scalar | list[Scalar]] | None = None
 
 
-class Invalidates(Request, kw_only=True):
+class Invalidates(Request, frozen=True, kw_only=True):
     start: Cursor
     end: Cursor
     reason: ShortText
@@ -55,7 +55,7 @@ class Invalidates(Request, kw_only=True):
             raise ValueError("an invalidated range needs start <= end")
 
 
-class EventIn(Request, kw_only=True, omit_defaults=True):
+class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
     """One update of one output: a cursor, or a partition; never both or neither."""
 
     dataset_uuid: UUID

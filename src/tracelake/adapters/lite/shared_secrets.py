@@ -1,0 +1,85 @@
+"""Worker and service tokens: random texts in 0600 files that rotate with overlap.
+
+`{name}.token` is what a caller sends; `{name}.accepted.json` holds the SHA-256 of every token still
+accepted and until when. A rotation writes the acceptance first and the token after it, so that no caller
+can hold a token that is not yet accepted.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from tracelake.adapters.lite.files import private_directory, write_private
+
+_RELOAD_SECONDS = 1.0
+
+
+class _Accepted(msgspec.Struct, frozen=True):
+    sha256: str
+    until: datetime | None = None
+
+
+class SharedSecret:
+    def __init__(self, directory: Path, name: str) -> None:
+        self.token_file = directory / f"{name}.token"
+        self._accepted_file = directory / f"{name}.accepted.json"
+        self._accepted: list[_Accepted] = []
+        self._loaded_at = -_RELOAD_SECONDS
+
+    @classmethod
+    def ensure(cls, directory: Path, name: str) -> "SharedSecret":
+        private_directory(directory)
+        secret = cls(directory, name)
+        if not secret.token_file.exists() or not secret._accepted_file.exists():
+            secret._issue([])
+        return secret
+
+    def matches(self, token: str, now: datetime) -> bool:
+        """Whether the token is accepted now. One that is not known makes us look at the file, once a second at most."""
+        digest = _digest(token)
+        if self._find(digest, now):
+            return True
+        if time.monotonic() - self._loaded_at < _RELOAD_SECONDS:
+            return False
+        self._load()
+        return self._find(digest, now)
+
+    def rotate(self, now: datetime, *, overlap_seconds: float) -> None:
+        self._load()
+        until = now + timedelta(seconds=overlap_seconds)
+        kept = [
+            msgspec.structs.replace(item, until=min(item.until or until, until))
+            for item in self._accepted
+            if item.until is None or item.until > now
+        ]
+        self._issue(kept)
+
+    def _issue(self, kept: list[_Accepted]) -> None:
+        token = secrets.token_urlsafe(32)
+        self._accepted = [*kept, _Accepted(_digest(token))]
+        write_private(self._accepted_file, msgspec.json.encode(self._accepted))
+        write_private(self.token_file, token + "\n")
+
+    def _load(self) -> None:
+        self._loaded_at = time.monotonic()
+        self._accepted = msgspec.json.decode(self._accepted_file.read_bytes(), type=list[_Accepted])
+
+    def _find(self, digest: str, now: datetime) -> bool:
+        return any(
+            hmac.compare_digest(item.sha256, digest) and (item.until is None or now < item.until)
+            for item in self._accepted
+        )
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def utc_now() -> datetime:
+    """The machine's time, for files that carry times; leases and tokens use the store's."""
+    return datetime.now(UTC)

@@ -1,0 +1,1 @@
+"""Postgres state: migrations. The SQL that changes task state lives in `tracelake.dispatcher.lifecycle` alone."""

@@ -1,0 +1,105 @@
+"""Pools and transactions of one store.
+
+Every way in which a database can be away becomes `StoreUnavailableError`, here and nowhere else; what
+remains are errors of a statement, which are bugs or bad input. Transactions open in routes, loops and the
+group commit alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from tracelake.errors import StoreUnavailableError
+
+AWAY = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+"""A closed or refused connection, a server that stops, starts, is full or read-only, or one that does not answer."""
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = PoolConnectionProxy[asyncpg.Record]
+else:
+    Connection = Any
+
+
+async def _keep_session(_connection: object) -> None:
+    """Nothing is ever SET on these sessions, so the reset round trip at every release would be waste."""
+
+
+@contextmanager
+def unavailable_when_away(store: str) -> Iterator[None]:
+    try:
+        yield
+    except AWAY as error:
+        raise StoreUnavailableError(f"The {store} store is not available right now.") from error
+
+
+async def _roll_back(connection: Connection) -> None:
+    """A session that cannot say it is out of its transaction must not go back to the pool."""
+    try:
+        await connection.execute("ROLLBACK", timeout=5.0)
+    except Exception:
+        connection.terminate()
+
+
+class Store:
+    """A pool that connects on first use and again after every outage."""
+
+    def __init__(self, dsn: str, *, size: int, name: str, command_timeout: float = 15.0) -> None:
+        self.name = name
+        self._pool = asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=size,
+            command_timeout=command_timeout,
+            timeout=5.0,
+            max_inactive_connection_lifetime=0,
+            max_queries=10_000_000,
+            reset=_keep_session,
+            server_settings={"application_name": f"trace-{name}", "jit": "off"},
+        )
+
+    async def open(self) -> None:
+        with unavailable_when_away(self.name):
+            await self._pool
+
+    async def close(self) -> None:
+        with suppress(*AWAY):
+            await asyncio.wait_for(self._pool.close(), timeout=5.0)
+        self._pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection outside any transaction: each statement commits by itself."""
+        with unavailable_when_away(self.name):
+            async with self._pool.acquire(timeout=10.0) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self.connection() as connection:
+            await connection.execute("BEGIN")
+            try:
+                yield connection
+            except BaseException:
+                await _roll_back(connection)
+                raise
+            await self.commit(connection)
+
+    async def commit(self, connection: Connection) -> None:
+        """Apart, so that tests can crash the process on either side of it."""
+        await connection.execute("COMMIT")

@@ -1,0 +1,21 @@
+"""The store's time, between two looks at it.
+
+All time is `trace_now()`. Where a decision needs the time and has no transaction (is this token expired?), the last
+answer of the store is carried forward by a monotonic clock.
+"""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+
+class StoreClock:
+    def __init__(self) -> None:
+        self._seen = datetime.now(UTC)
+        self._at = time.monotonic()
+
+    def observe(self, now: datetime) -> None:
+        self._seen = now
+        self._at = time.monotonic()
+
+    def now(self) -> datetime:
+        return self._seen + timedelta(seconds=time.monotonic() - self._at)

@@ -1,0 +1,30 @@
+"""What the Dispatcher must know, as one frozen object; the composition root fills it from the settings."""
+
+from dataclasses import dataclass, field
+
+from tracelake.model.locations import Layout
+from tracelake.model.retry import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherConfig:
+    layout: Layout = field(default_factory=lambda: Layout("trace-datasets", "trace-scratch"))
+    issuer: str = "trace"
+    default_lease_seconds: int = 120
+    default_timeout_seconds: int = 1800
+    lambda_timeout_seconds: int = 60
+    default_max_attempts: int = 3
+    retry: Backoff = field(default_factory=lambda: Backoff(30.0, 600.0))
+    group_commit_max: int = 128
+    group_commit_lanes: int = 2
+    artifact_max_bytes: int = 16 * 1024 * 1024
+    body_max_bytes: int = 1024 * 1024
+    batch_body_max_bytes: int = 8 * 1024 * 1024
+    outbox_retry: Backoff = field(default_factory=lambda: Backoff(1.0, 300.0))
+    outbox_max_tries: int = 20
+    relay_batch: int = 256
+    relay_poll_seconds: float = 1.0
+    reaper_seconds: float = 1.0
+    retry_seconds: float = 0.5
+    reconcile_seconds: float = 60.0
+    reconcile_grace_seconds: float = 60.0

@@ -1,0 +1,172 @@
+"""The ASGI application of one listener.
+
+It is deliberately small: find the route, check the credential, read a bounded body, decode it strictly, call the
+handler, encode the reply. Every failure leaves through `_refuse`, with a code from the catalogue and nothing else.
+"""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from tracelake.dispatcher.http.credentials import Gatekeeper
+from tracelake.dispatcher.http.routing import Raw, Request, Route, Router
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.errors import TraceError
+from tracelake.wire.base import ErrorBody, ErrorInfo
+
+logger = logging.getLogger(__name__)
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_JSON = b"application/json"
+_FIELD = re.compile(r" - at `\$\.?(.*)`$")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_ENCODER = msgspec.json.Encoder()
+
+
+class _HungUpError(Exception):
+    """The caller went away before its body was whole."""
+
+
+class ListenerApp:
+    def __init__(
+        self,
+        name: str,
+        router: Router,
+        gatekeeper: Gatekeeper,
+        metrics: Metrics,
+        *,
+        body_max_bytes: int,
+        batch_body_max_bytes: int,
+    ) -> None:
+        self.name = name
+        self.router = router
+        self._gatekeeper = gatekeeper
+        self._metrics = metrics
+        self._limits = {False: body_max_bytes, True: batch_body_max_bytes}
+        self._counters: dict[tuple[str, int], Any] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        label = "-"
+        try:
+            methods, parameters = self._find(scope)
+            route = methods.get(scope["method"])
+            if route is None:
+                raise TraceError("method_not_allowed", allowed=sorted(methods))
+            label = route.path
+            request = Request(route, path=parameters)
+            self._gatekeeper.admit(request, lambda name: _header(scope, name))
+            request.query = _query(scope)
+            if route.decoder is not None:
+                body = await _read_body(scope, receive, self._limits[route.batch])
+                request.body = decode(route.decoder, body)
+            reply = await route.handler(request)
+            if isinstance(reply, Raw):
+                status, body, kind = reply.status, reply.body, reply.content_type.encode()
+            else:
+                status, body, kind = 200, _ENCODER.encode(reply), _JSON
+        except _HungUpError:
+            return
+        except TraceError as refusal:
+            status, body, kind = refusal.status, error_body(refusal), _JSON
+            if status == 409:
+                self._metrics.fenced.labels(label, refusal.code).inc()
+        except Exception:
+            logger.exception("request failed", extra={"listener": self.name, "route": label})
+            status, body, kind = 500, error_body(TraceError("internal")), _JSON
+        self._count(label, status)
+        await _send(send, status, body, kind)
+
+    def _find(self, scope: Scope) -> tuple[dict[str, Route], dict[str, str]]:
+        found = self.router.find(scope["path"])
+        if found is None:
+            raise TraceError("route_not_found")
+        return found
+
+    def _count(self, label: str, status: int) -> None:
+        counter = self._counters.get((label, status))
+        if counter is None:
+            counter = self._metrics.requests.labels(self.name, label, str(status))
+            self._counters[(label, status)] = counter
+        counter.inc()
+
+
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
+    """Strict decoding: 400 for what is not JSON, 422 with the field for what is not this type."""
+    if _NUL.search(body):
+        raise TraceError("body_invalid", "The character U+0000 cannot be stored.", field="")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        match = _FIELD.search(text)
+        field = match.group(1) if match else ""
+        raise TraceError("body_invalid", _FIELD.sub("", text), field=field) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError("body_malformed") from error
+
+
+def error_body(error: TraceError) -> bytes:
+    return _ENCODER.encode(ErrorBody(error=ErrorInfo(code=error.code, message=error.message, details=error.details)))
+
+
+async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    declared = _header(scope, "content-length")
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise TraceError("body_too_large", limit_bytes=limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise _HungUpError
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False) and len(body) <= limit:
+        return body
+    chunks = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        if size > limit:
+            break
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _HungUpError
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+    if size > limit:
+        raise TraceError("body_too_large", limit_bytes=limit)
+    return b"".join(chunks)
+
+
+def _header(scope: Scope, name: str) -> str | None:
+    """The header's value. Sent twice is as good as not at all: nobody should have to guess which one counted."""
+    wanted = name.encode()
+    values = [value for key, value in scope["headers"] if key == wanted]
+    return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    text: bytes = scope.get("query_string", b"")
+    if not text:
+        return {}
+    try:
+        return dict(parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32))
+    except ValueError as error:
+        raise TraceError("body_invalid", "The query string cannot be read.", field="query") from error
+
+
+async def _send(send: Send, status: int, body: bytes, kind: bytes) -> None:
+    headers = [
+        (b"content-type", kind),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if status == 413:
+        headers.append((b"connection", b"close"))  # the rest of the body was not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

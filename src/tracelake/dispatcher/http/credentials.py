@@ -1,0 +1,80 @@
+"""Credentials: one header per principal, and no other accepted in its place."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.http.routing import Principal, Request
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.dispatcher.tokens.verify import TokenVerifier
+from tracelake.dispatcher.users import UserVerifier
+from tracelake.errors import TraceError
+
+CAPABILITY = "x-trace-task-capability"
+WORKER = "x-trace-worker-token"
+SERVICE = "x-trace-service-token"
+AUTHORIZATION = "authorization"
+
+HEADERS = {
+    Principal.TASK: CAPABILITY,
+    Principal.WORKER: WORKER,
+    Principal.SERVICE: SERVICE,
+    Principal.USER: AUTHORIZATION,
+}
+
+
+class SecretMatcher(Protocol):
+    def matches(self, token: str, now: datetime) -> bool: ...
+
+
+class Gatekeeper:
+    def __init__(
+        self,
+        *,
+        tasks: TokenVerifier,
+        users: UserVerifier,
+        worker: SecretMatcher,
+        service: SecretMatcher,
+        clock: StoreClock,
+        metrics: Metrics,
+    ) -> None:
+        self._tasks = tasks
+        self._users = users
+        self._secrets = {Principal.WORKER: worker, Principal.SERVICE: service}
+        self._clock = clock
+        self._metrics = metrics
+
+    def admit(self, request: Request, header: Callable[[str], str | None]) -> None:
+        """Raise 401, or leave what the credential says in the request."""
+        principal = request.route.principal
+        if principal in (Principal.NOBODY, Principal.ITEMS):
+            return
+        try:
+            token = header(HEADERS[principal])
+            if not token:
+                raise TraceError("credential_missing", header=HEADERS[principal])
+            if principal is Principal.TASK:
+                request.claims = self.capability(token)
+            elif principal is Principal.USER:
+                scheme, _, value = token.partition(" ")
+                if scheme.lower() != "bearer":
+                    raise TraceError("credential_malformed")
+                request.user = self._users.verify(value, self._clock.now())
+            elif not self._secrets[principal].matches(token, self._clock.now()):
+                raise TraceError("credential_invalid")
+        except TraceError as refused:
+            self._metrics.token_failures.labels(principal.value, refused.code).inc()
+            raise
+
+    def capability(self, token: str) -> VerifiedClaims:
+        return self._tasks.verify(token, self._clock.now())
+
+    def item_capability(self, token: str) -> VerifiedClaims:
+        """The token of one item of a batch."""
+        try:
+            return self.capability(token)
+        except TraceError as refused:
+            self._metrics.token_failures.labels(Principal.TASK.value, refused.code).inc()
+            raise

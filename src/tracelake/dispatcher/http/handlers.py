@@ -1,0 +1,190 @@
+"""Handlers: from a checked request to a use case and back. No decision is made here."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tracelake import __version__
+from tracelake.dispatcher import jobs
+from tracelake.dispatcher.http.app import decode, error_body
+from tracelake.dispatcher.http.credentials import Gatekeeper
+from tracelake.dispatcher.http.health import Health
+from tracelake.dispatcher.http.routing import Raw, Request, parse_uuid
+from tracelake.dispatcher.outbox import admin as outbox
+from tracelake.dispatcher.service import DispatcherService
+from tracelake.dispatcher.tokens.verify import KeyDirectory
+from tracelake.errors import TraceError
+from tracelake.wire import platform
+from tracelake.wire.base import Answer, Answers
+from tracelake.wire.claims import MAX_BATCH, ClaimRequest, Jwks
+from tracelake.wire.task_calls import (
+    BatchCall,
+    BufferPublishRequest,
+    CompleteRequest,
+    EventsRequest,
+    HeartbeatRequest,
+)
+
+_ENCODER = msgspec.json.Encoder()
+_CLAIM = msgspec.json.Decoder(ClaimRequest)
+_BATCH_CALL = msgspec.json.Decoder(BatchCall)
+_BODIES: dict[str, msgspec.json.Decoder[Any]] = {
+    "heartbeat": msgspec.json.Decoder(HeartbeatRequest),
+    "complete": msgspec.json.Decoder(CompleteRequest),
+    "events": msgspec.json.Decoder(EventsRequest),
+    "buffer-publish": msgspec.json.Decoder(BufferPublishRequest),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    service: DispatcherService
+    gatekeeper: Gatekeeper
+    keys: KeyDirectory
+    health: Health
+
+    # Worker wrappers
+
+    async def claim(self, request: Request) -> msgspec.Struct:
+        return await self.service.claim(request.body)
+
+    async def claim_batch(self, request: Request) -> msgspec.Struct:
+        async def one(raw: msgspec.Raw) -> msgspec.Struct:
+            return await self.service.claim(decode(_CLAIM, raw))
+
+        items: Sequence[msgspec.Raw] = request.body.claims
+        _check_size(items, "claims")
+        return Answers(answers=await asyncio.gather(*(_answer(one(raw)) for raw in items)))
+
+    async def fetch(self, request: Request) -> msgspec.Struct:
+        return await self.service.fetch(_task_id(request.query.get("task_id")))
+
+    async def token(self, request: Request) -> msgspec.Struct:
+        return await self.service.token(request.body)
+
+    # The task itself
+
+    async def heartbeat(self, request: Request) -> msgspec.Struct:
+        return await self.service.heartbeat(request.task_claims, request.body)
+
+    async def complete(self, request: Request) -> msgspec.Struct:
+        return await self.service.complete(request.task_claims, request.body)
+
+    async def events(self, request: Request) -> msgspec.Struct:
+        return await self.service.events(request.task_claims, request.body)
+
+    async def buffer_publish(self, request: Request) -> msgspec.Struct:
+        return await self.service.buffer_publish(request.task_claims, request.body)
+
+    async def batch(self, request: Request) -> msgspec.Struct:
+        """Items of one task run in the order they stand; different tasks do not wait for each other."""
+        items: Sequence[msgspec.Raw] = request.body.calls
+        _check_size(items, "calls")
+        answers: list[Answer | None] = [None] * len(items)
+        lanes: dict[str, list[tuple[int, Callable[[], Awaitable[msgspec.Struct]]]]] = {}
+        for index, raw in enumerate(items):
+            try:
+                lane, call = self._prepare(raw)
+            except TraceError as refusal:
+                answers[index] = _refused(refusal)
+            else:
+                lanes.setdefault(lane, []).append((index, call))
+
+        async def run(lane: list[tuple[int, Callable[[], Awaitable[msgspec.Struct]]]]) -> None:
+            for index, call in lane:
+                answers[index] = await _answer(call())
+
+        await asyncio.gather(*(run(lane) for lane in lanes.values()))
+        return Answers(answers=[answer for answer in answers if answer is not None])
+
+    def _prepare(self, raw: msgspec.Raw) -> tuple[str, Callable[[], Awaitable[msgspec.Struct]]]:
+        item: BatchCall = decode(_BATCH_CALL, raw)
+        claims = self.gatekeeper.item_capability(item.capability_token)
+        body = decode(_BODIES[item.call], item.body)
+        service = self.service
+        match item.call:
+            case "heartbeat":
+                return str(body.task_id), lambda: service.heartbeat(claims, body)
+            case "complete":
+                return str(body.task_id), lambda: service.complete(claims, body)
+            case "events":
+                return str(body.task_id), lambda: service.events(claims, body)
+            case "buffer-publish":
+                return str(body.task_id), lambda: service.buffer_publish(claims, body)
+
+    # Platform services
+
+    async def introspect(self, request: Request) -> msgspec.Struct:
+        return await self.service.introspect(request.body)
+
+    async def register_job(self, request: Request) -> msgspec.Struct:
+        return await jobs.register_job(self.service.store, request.body, self.service.config)
+
+    async def create_tasks(self, request: Request) -> msgspec.Struct:
+        return platform.TasksReply(tasks=await self.service.create_tasks(request.body.tasks))
+
+    async def cancel(self, request: Request) -> msgspec.Struct:
+        return await self.service.cancel(_task_id(request.path["task_id"]))
+
+    async def list_outbox(self, request: Request) -> msgspec.Struct:
+        status = request.query.get("status")
+        if status not in (None, "pending", "failed"):
+            raise TraceError("body_invalid", "status is pending or failed.", field="status")
+        limit = request.query.get("limit", "100")
+        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:6]) <= 1000:
+            raise TraceError("body_invalid", "limit is a number from 1 to 1000.", field="limit")
+        return await outbox.list_rows(self.service.store, status and status.title(), int(limit))
+
+    async def requeue_outbox(self, request: Request) -> msgspec.Struct:
+        requeued = await outbox.requeue(self.service.store, request.body.outbox_ids)
+        if request.body.outbox_ids and not requeued:
+            raise TraceError("outbox_row_not_found")
+        return platform.RequeueReply(requeued=requeued)
+
+    # Everybody
+
+    async def jwks(self, _request: Request) -> Jwks:
+        return self.keys.jwks(self.service.clock.now())
+
+    async def whoami(self, request: Request) -> msgspec.Struct:
+        assert request.user is not None
+        return platform.WhoAmI(subject=request.user.sub, org=request.user.org, roles=request.user.roles)
+
+    async def healthz(self, _request: Request) -> msgspec.Struct:
+        return platform.Health(status="ok", version=__version__)
+
+    async def readyz(self, _request: Request) -> Raw:
+        checks = await self.health.check()
+        ready = all(state == "ok" for state in checks.values())
+        body = platform.Health(status="ok" if ready else "unavailable", checks=checks, version=__version__)
+        return Raw(_ENCODER.encode(body), "application/json", 200 if ready else 503)
+
+    async def metrics(self, _request: Request) -> Raw:
+        return Raw(self.service.metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _answer(work: Awaitable[msgspec.Struct]) -> Answer:
+    try:
+        return Answer(status=200, body=msgspec.Raw(_ENCODER.encode(await work)))
+    except TraceError as refusal:
+        return _refused(refusal)
+
+
+def _refused(refusal: TraceError) -> Answer:
+    return Answer(status=refusal.status, body=msgspec.Raw(error_body(refusal)))
+
+
+def _check_size(items: Sequence[msgspec.Raw], field: str) -> None:
+    if not 1 <= len(items) <= MAX_BATCH:
+        raise TraceError("body_invalid", f"A batch has 1 to {MAX_BATCH} items.", field=field)
+
+
+def _task_id(text: str | None) -> UUID:
+    task_id = parse_uuid(text)
+    if task_id is None:
+        raise TraceError("body_invalid", "task_id is a UUID.", field="task_id")
+    return task_id

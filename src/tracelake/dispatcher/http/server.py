@@ -1,0 +1,69 @@
+"""The listeners: uvicorn on sockets that somebody else may have bound (and keeps bound over our restarts)."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from tracelake.dispatcher.http.app import ListenerApp
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the process, not to one of its listeners."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class ListenerServer:
+    def __init__(self, app: ListenerApp, sock: socket.socket, *, certificate: Path, private_key: Path) -> None:
+        self.name = app.name
+        self.port: int = sock.getsockname()[1]
+        self._socket = sock
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=5,
+                backlog=1024,
+                ssl_certfile=str(certificate),
+                ssl_keyfile=str(private_key),
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise RuntimeError(f"the {self.name} listener ended while starting")
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+def bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host, port))
+    sock.listen(1024)
+    sock.set_inheritable(True)
+    return sock

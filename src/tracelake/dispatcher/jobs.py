@@ -1,0 +1,187 @@
+"""Job definitions: registering them, and the cache of what never changes."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tracelake.catalogue import check_config
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.errors import TraceError
+from tracelake.model.ids import new_id
+from tracelake.model.job import LAMBDA, LAMBDA_MAX_TIMEOUT_SECONDS, Dataset, Job, Output, Storage
+from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, OutputRef
+
+_LOAD_JOBS = """
+    SELECT job_id, org_id, dag_name, name, runtime, operator, config, config_hash,
+           lease_seconds, timeout_seconds, max_attempts
+    FROM jobs WHERE job_id = ANY($1)"""
+
+_LOAD_OUTPUTS = """
+    SELECT o.job_id, o.output_index, o.dataset_version, d.dataset_uuid, d.name, d.storage
+    FROM job_outputs o JOIN datasets d USING (dataset_uuid)
+    WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
+
+_LOAD_DATASETS = "SELECT dataset_uuid, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
+
+_FIND_JOB = "SELECT job_id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND name = $3 AND definition_hash = $4"
+
+_INSERT_JOB = """
+    INSERT INTO jobs (job_id, org_id, dag_name, name, runtime, operator, config, config_hash, definition_hash,
+                      lease_seconds, timeout_seconds, max_attempts)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+    ON CONFLICT (org_id, dag_name, name, definition_hash) DO NOTHING RETURNING job_id"""
+
+_INSERT_OUTPUTS = """
+    INSERT INTO job_outputs (job_id, output_index, dataset_uuid, dataset_version)
+    SELECT $1, * FROM unnest($2::int[], $3::uuid[], $4::uuid[])"""
+
+
+class Definitions:
+    """Jobs and datasets by id. Both are immutable in what is kept here, so nothing is ever evicted by change."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[UUID, Job] = {}
+        self._datasets: dict[UUID, Dataset] = {}
+
+    def job(self, job_id: UUID) -> Job:
+        return self._jobs[job_id]
+
+    def dataset(self, dataset_uuid: UUID) -> Dataset | None:
+        return self._datasets.get(dataset_uuid)
+
+    async def load_jobs(self, connection: Connection, job_ids: Iterable[UUID]) -> None:
+        missing = [job_id for job_id in set(job_ids) if job_id not in self._jobs]
+        if not missing:
+            return
+        outputs: dict[UUID, list[Output]] = {}
+        for row in await connection.fetch(_LOAD_OUTPUTS, missing):
+            dataset = self._keep_dataset(row)
+            outputs.setdefault(row["job_id"], []).append(Output(row["output_index"], row["dataset_version"], dataset))
+        for row in await connection.fetch(_LOAD_JOBS, missing):
+            fields: dict[str, Any] = dict(row)
+            fields["config"] = fields["config"].encode()
+            self._jobs[row["job_id"]] = Job(**fields, outputs=tuple(outputs.get(row["job_id"], ())))
+
+    async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:
+        missing = [key for key in set(dataset_uuids) if key not in self._datasets]
+        if missing:
+            for row in await connection.fetch(_LOAD_DATASETS, missing):
+                self._keep_dataset(row)
+
+    def knows_job(self, job_id: UUID) -> bool:
+        return job_id in self._jobs
+
+    def _keep_dataset(self, row: asyncpg.Record) -> Dataset:
+        dataset = Dataset(row["dataset_uuid"], row["name"], Storage(row["storage"]))
+        return self._datasets.setdefault(dataset.dataset_uuid, dataset)
+
+
+def resolve_limits(request: JobRequest, config: DispatcherConfig) -> tuple[int, int | None, int | None]:
+    """`(lease_seconds, timeout_seconds, max_attempts)` with every default filled in."""
+    limits = request.limits
+    on_lambda = request.runtime == LAMBDA
+    timeout = limits.timeout_seconds or (config.lambda_timeout_seconds if on_lambda else config.default_timeout_seconds)
+    if on_lambda and timeout > LAMBDA_MAX_TIMEOUT_SECONDS:
+        raise TraceError(
+            "job_invalid",
+            f"timeout_seconds of a lambda job is at most {LAMBDA_MAX_TIMEOUT_SECONDS}.",
+            field="limits.timeout_seconds",
+        )
+    # Heartbeat is optional for lambda: its lease is the whole of its time.
+    lease = timeout if on_lambda else limits.heartbeat_timeout_seconds or config.default_lease_seconds
+    return lease, timeout, limits.max_attempts or config.default_max_attempts
+
+
+async def register_job(store: Store, request: JobRequest, config: DispatcherConfig) -> JobReply:
+    """One transaction: org, datasets, generations, definition. The same definition again is the same job."""
+    if request.runtime != LAMBDA:
+        check_config(request.operator, request.config)
+    names = [spec.name for spec in request.outputs]
+    if len(set(names)) != len(names):
+        raise TraceError("job_invalid", "Two outputs name the same dataset.", field="outputs")
+    lease, timeout, max_attempts = resolve_limits(request, config)
+    config_json = msgspec.json.encode(request.config, order="deterministic")
+    config_hash = _hash(request.operator.encode(), config_json)
+    async with store.transaction() as connection:
+        org_id = await _ensure_org(connection, request.org)
+        outputs = [await _ensure_dataset(connection, org_id, index, spec) for index, spec in enumerate(request.outputs)]
+        definition = [request.runtime, lease, timeout, max_attempts, outputs]
+        definition_hash = _hash(config_hash.encode(), msgspec.json.encode(definition))
+        key = (org_id, request.dag, request.name)
+        job_id = await connection.fetchval(
+            _INSERT_JOB,
+            new_id(),
+            *key,
+            request.runtime,
+            request.operator,
+            config_json.decode(),
+            config_hash,
+            definition_hash,
+            lease,
+            timeout,
+            max_attempts,
+        )
+        duplicate = job_id is None
+        if duplicate:
+            job_id = await connection.fetchval(_FIND_JOB, *key, definition_hash)
+        elif outputs:
+            await connection.execute(
+                _INSERT_OUTPUTS,
+                job_id,
+                [output.output_index for output in outputs],
+                [output.dataset_uuid for output in outputs],
+                [output.dataset_version for output in outputs],
+            )
+    return JobReply(job_id=job_id, org_id=org_id, config_hash=config_hash, outputs=outputs, duplicate=duplicate)
+
+
+async def _ensure_org(connection: Connection, name: str) -> UUID:
+    await connection.execute("INSERT INTO orgs (org_id, name) VALUES ($1, $2) ON CONFLICT DO NOTHING", new_id(), name)
+    org_id: UUID = await connection.fetchval("SELECT org_id FROM orgs WHERE name = $1", name)
+    return org_id
+
+
+async def _ensure_dataset(connection: Connection, org_id: UUID, index: int, spec: DatasetSpec) -> OutputRef:
+    field = f"outputs[{index}]"
+    await connection.execute(
+        """WITH made AS (
+               INSERT INTO datasets (dataset_uuid, org_id, name, storage, current_version)
+               VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING dataset_uuid, current_version)
+           INSERT INTO dataset_versions (dataset_uuid, dataset_version) SELECT * FROM made""",
+        spec.dataset_uuid or new_id(),
+        org_id,
+        spec.name,
+        spec.storage,
+        spec.dataset_version or new_id(),
+    )
+    row = await connection.fetchrow(
+        "SELECT dataset_uuid, storage, current_version FROM datasets WHERE org_id = $1 AND name = $2",
+        org_id,
+        spec.name,
+    )
+    if row is None:
+        # The uuid is taken, by another name or another org; which of them is nobody's business.
+        raise TraceError("job_invalid", "That dataset_uuid is not this dataset's.", field=f"{field}.dataset_uuid")
+    if spec.dataset_uuid not in (None, row["dataset_uuid"]):
+        raise TraceError("job_invalid", "The dataset has another dataset_uuid.", field=f"{field}.dataset_uuid")
+    if spec.storage != row["storage"]:
+        raise TraceError("job_invalid", "The dataset has another storage.", field=f"{field}.storage")
+    version = spec.dataset_version or row["current_version"]
+    await connection.execute(
+        "INSERT INTO dataset_versions (dataset_uuid, dataset_version) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+        row["dataset_uuid"],
+        version,
+    )
+    return OutputRef(output_index=index, dataset_uuid=row["dataset_uuid"], dataset_version=version, name=spec.name)
+
+
+def _hash(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return f"sha256:{digest.hexdigest()}"

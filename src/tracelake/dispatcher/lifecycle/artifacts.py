@@ -1,0 +1,55 @@
+"""What must be looked up in the object store before a transaction: listings to pin, artifacts to measure."""
+
+from collections.abc import Sequence
+
+from tracelake.dispatcher.lifecycle.publications import Request
+from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.errors import TraceError
+from tracelake.model.locations import lies_under, parse_uri
+from tracelake.ports import ObjectMeta, ObjectStore
+from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished
+
+GLOB = "*.parquet"
+SUCCESS = "_SUCCESS"
+
+
+async def list_publications(
+    objects: ObjectStore, published: Sequence[DatasetPublished], claims: VerifiedClaims
+) -> list[Request]:
+    """The files each publication pins. Whatever is written there later is never read."""
+    requests = []
+    for index, item in enumerate(published):
+        prefix = _granted_prefix(item, index, claims)
+        listing = await objects.list(prefix)
+        if not any(meta.uri == prefix + SUCCESS for meta in listing):
+            raise TraceError("output_incomplete", field=f"datasets_published[{index}]")
+        files = tuple(meta for meta in listing if meta.uri.endswith(".parquet") and "/" not in meta.uri[len(prefix) :])
+        requests.append(Request(item, prefix, files))
+    return requests
+
+
+async def check_artifact(
+    objects: ObjectStore, body: BufferPublishRequest, claims: VerifiedClaims, max_bytes: int
+) -> ObjectMeta:
+    if not lies_under(body.batch_uri, claims.s3.buffer_prefix):
+        raise TraceError("prefix_forbidden", field="batch_uri")
+    artifact = await objects.head(body.batch_uri)
+    if artifact is None:
+        raise TraceError("artifact_missing", field="batch_uri")
+    if artifact.size > max_bytes:
+        raise TraceError("artifact_too_large", field="batch_uri", limit_bytes=max_bytes)
+    if body.batch_size_bytes not in (None, artifact.size):
+        raise TraceError("artifact_mismatch", field="batch_size_bytes")
+    return artifact
+
+
+def _granted_prefix(item: DatasetPublished, index: int, claims: VerifiedClaims) -> str:
+    field = f"datasets_published[{index}].storage_ref"
+    ref = item.storage_ref
+    if ref.glob != GLOB:
+        raise TraceError("prefix_forbidden", f"The glob of a publication is exactly {GLOB}.", field=f"{field}.glob")
+    prefix = f"s3://{ref.bucket}/{ref.prefix}"
+    generation = f"/{item.dataset_uuid}/{item.dataset_version}/"
+    if prefix not in claims.s3.write_prefixes or parse_uri(prefix) is None or generation not in prefix:
+        raise TraceError("prefix_forbidden", field=field)
+    return prefix

@@ -1,0 +1,337 @@
+"""Lifecycle calls as decisions.
+
+`decide` gets a locked snapshot and either raises `TraceError` (nothing of the call is kept) or adds to the
+plan and returns how to answer once the plan is written. It does no I/O; whatever needs the object store was
+looked up before.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.lifecycle import publications
+from tracelake.dispatcher.lifecycle.grants import output_for
+from tracelake.dispatcher.lifecycle.plan import (
+    Applied,
+    BufferPublish,
+    Change,
+    NewEvent,
+    NewTask,
+    Plan,
+    event_key,
+    unit_of,
+)
+from tracelake.dispatcher.lifecycle.publications import Registry, decode_unit
+from tracelake.errors import TraceError
+from tracelake.model import lifecycle
+from tracelake.model.ids import new_id, new_secret_id
+from tracelake.model.job import Job, Storage
+from tracelake.model.lifecycle import NotClaimed
+from tracelake.model.task import Outcome, Status, Task
+from tracelake.ports import ObjectMeta
+from tracelake.wire.claims import ClaimRequest
+from tracelake.wire.platform import CancelReply, CreatedTask
+from tracelake.wire.task_calls import (
+    BufferPublishReply,
+    BufferPublishRequest,
+    CompleteReply,
+    CompleteRequest,
+    EventAnswer,
+    EventsReply,
+    EventsRequest,
+    HeartbeatRequest,
+)
+from tracelake.wire.units import EventIn
+
+Answer: TypeAlias = object
+Respond: TypeAlias = Callable[[Applied], Answer]
+
+
+@dataclass(slots=True)
+class Context:
+    """What the decisions of one transaction share."""
+
+    config: DispatcherConfig
+    plan: Plan = field(default_factory=Plan)
+    registry: Registry = field(default_factory=Registry)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The locked task a call is about."""
+
+    task: Task
+    job: Job
+    now: datetime
+    unit: str | None
+    inputs: str | None
+
+
+class Call(Protocol):
+    """`task_id` says which row to lock; a batch holds at most one call per task."""
+
+    @property
+    def task_id(self) -> UUID: ...
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An attempt to hand out: the HTTP layer turns it into payload and token."""
+
+    task: Task
+    job: Job
+    inputs: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCall:
+    body: ClaimRequest
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        if subject is None:
+            return _always(NotClaimed.NOT_FOUND)
+        task, job = subject.task, subject.job
+        claimed = lifecycle.claim(
+            task,
+            subject.now,
+            lease_token=new_secret_id(),
+            lease_seconds=job.lease_seconds,
+            timeout_seconds=job.timeout_seconds,
+            worker_id=self.body.worker_id,
+            claim_id=self.body.claim_id,
+        )
+        if isinstance(claimed, NotClaimed):
+            return _always(claimed)
+        if claimed is not task:
+            context.plan.changes.append(Change(task, claimed))
+        return _always(Claimed(claimed, job, subject.inputs or "[]"))
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatCall:
+    body: HeartbeatRequest
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, job, now = _existing(subject)
+        alive = lifecycle.heartbeat(
+            task,
+            now,
+            attempt=self.body.attempt,
+            lease_token=self.body.lease_token,
+            lease_seconds=job.lease_seconds,
+        )
+        context.plan.changes.append(Change(task, alive))
+        return _always((alive, job, now))
+
+
+@dataclass(frozen=True, slots=True)
+class EventsCall:
+    body: EventsRequest
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, job, _ = _existing(subject)
+        lifecycle.check_current(task, self.body.attempt, self.body.lease_token)
+        events = _new_events(self.body.events, task, job, committed={})
+        context.plan.events.extend(events)
+        return lambda applied: _events_reply(events, applied)
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteCall:
+    body: CompleteRequest
+    publications: Sequence[publications.Request] = ()
+    objection: TraceError | None = None
+    """What the object store had against it. A repeat is answered all the same."""
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, job, now = _existing(subject)
+        body = self.body
+        ended = lifecycle.complete(
+            task,
+            now,
+            attempt=body.attempt,
+            lease_token=body.lease_token,
+            status=Outcome(body.status),
+            retryable=body.retryable,
+            error=body.error_message,
+            retry_delay=context.config.retry.delay(task.attempt),
+        )
+        if ended is None:
+            return _always(CompleteReply(status=_recorded(task), duplicate=True, next_retry_at=task.next_retry_at))
+        if self.objection is not None:
+            raise self.objection
+        _check_outputs(body, task, job, context.config)
+        assert subject is not None
+        made_for = decode_unit(subject.unit) if self.publications else None
+        moves = [context.registry.publish(item, task, made_for, job) for item in self.publications]
+        committed = {(move.dataset_uuid, move.unit): move.revision for move in moves}
+        if len(committed) != len(moves):
+            raise TraceError("body_invalid", "One unit is published twice.", field="datasets_published")
+        events = _new_events(body.events, task, job, committed)
+        for move in moves:
+            context.registry.accept(move)
+        result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
+        context.plan.changes.append(Change(task, ended, result))
+        context.plan.publications.extend(moves)
+        context.plan.events.extend(events)
+        return _always(CompleteReply(status=_recorded(ended), next_retry_at=ended.next_retry_at))
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPublishCall:
+    body: BufferPublishRequest
+    artifact: ObjectMeta
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, job, _ = _existing(subject)
+        body = self.body
+        lifecycle.check_current(task, body.attempt, body.lease_token)
+        output = output_for(job, body.dataset_uuid, body.dedupe_scope, body.dataset_version)
+        if output.dataset.storage is not Storage.BUFFERED:
+            raise TraceError("dataset_forbidden", "This output is not a buffered dataset.", field="dataset_uuid")
+        publish = BufferPublish(
+            publish_id=new_id(),
+            org_id=task.org_id,
+            task_id=task.task_id,
+            attempt=task.attempt,
+            dataset_uuid=output.dataset_uuid,
+            dataset_version=output.dataset_version,
+            batch_uri=body.batch_uri,
+            size_bytes=self.artifact.size,
+            etag=self.artifact.etag,
+            record_count=body.record_count,
+            content_type=body.content_type,
+        )
+        context.plan.buffer_publishes.append(publish)
+
+        def respond(applied: Applied) -> Answer:
+            publish_id, publish_seq, duplicate = applied.publishes[publish.key]
+            return BufferPublishReply(publish_id=publish_id, publish_seq=publish_seq, duplicate=duplicate)
+
+        return respond
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCall:
+    task_id: UUID
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, _, now = _existing(subject)
+        canceled = lifecycle.cancel(task, now)
+        if canceled is not None:
+            context.plan.changes.append(Change(task, canceled))
+        after = canceled or task
+        return _always(
+            CancelReply(
+                task_id=task.task_id,
+                status=after.status.value,
+                cancel_requested=after.cancel_requested,
+                duplicate=canceled is None,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCall:
+    """Its task does not exist yet, so there is nothing to lock."""
+
+    new: NewTask
+
+    @property
+    def task_id(self) -> UUID:
+        return self.new.task_id
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        del subject
+        context.plan.new_tasks.append(self.new)
+        return self._respond
+
+    def _respond(self, applied: Applied) -> Answer:
+        if self.new.task_id in applied.created:
+            return CreatedTask(task_id=self.new.task_id, status=Status.QUEUED.value)
+        job_id, status = applied.existing[self.new.task_id]
+        if job_id != self.new.job_id:
+            return TraceError("task_conflict")
+        return CreatedTask(task_id=self.new.task_id, status=status, duplicate=True)
+
+
+def _existing(subject: Subject | None) -> tuple[Task, Job, datetime]:
+    if subject is None:
+        raise TraceError("task_not_found")
+    return subject.task, subject.job, subject.now
+
+
+def _recorded(task: Task) -> str:
+    """The status a completion is remembered by: the worker's word, unless a cancellation overruled it."""
+    if task.status is Status.CANCELED or task.outcome is None:
+        return task.status.value
+    return task.outcome.value
+
+
+def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: DispatcherConfig) -> None:
+    for report in body.outputs:
+        output = output_for(job, report.dataset_uuid, None, report.dataset_version)
+        if report.output_index not in (None, output.output_index):
+            raise TraceError(
+                "dataset_forbidden", "The dataset belongs to another output.", field="outputs.output_index"
+            )
+        registered = config.layout.location(output.dataset.storage, output, task.task_id, task.attempt)
+        if report.location is not None and report.location != registered:
+            raise TraceError("prefix_forbidden", field="outputs.location")
+    for published in body.datasets_published:
+        output = output_for(job, published.dataset_uuid, None, published.dataset_version)
+        if output.dataset.storage is not Storage.S3:
+            raise TraceError("dataset_forbidden", "Only s3 outputs are published by files.", field="datasets_published")
+
+
+def _new_events(
+    events: Sequence[EventIn], task: Task, job: Job, committed: dict[tuple[UUID, str], int]
+) -> list[NewEvent]:
+    producer = str(task.task_id)
+    new = []
+    for event in events:
+        output = output_for(job, event.dataset_uuid, None, event.dataset_version)
+        unit = unit_of(event.cursor, event.partition_key)
+        revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, publications.WHOLE)))
+        waits = not output.dataset.storage.routes_at_once
+        new.append(NewEvent(event_key(producer, event), task.org_id, task.attempt, event, waits, revision))
+    return new
+
+
+def _events_reply(events: Sequence[NewEvent], applied: Applied) -> EventsReply:
+    answers = []
+    for event in events:
+        duplicate, routed = applied.events[event.key]
+        answers.append(EventAnswer(duplicate=duplicate, routed=routed))
+    return EventsReply(accepted=len(answers), duplicate=all(answer.duplicate for answer in answers), events=answers)
+
+
+def _always(answer: Answer) -> Respond:
+    return lambda _applied: answer

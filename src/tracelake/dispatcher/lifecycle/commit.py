@@ -1,0 +1,76 @@
+"""One batch of calls, one transaction."""
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle import publications, rows
+from tracelake.dispatcher.lifecycle.calls import (
+    Answer,
+    Call,
+    ClaimCall,
+    CompleteCall,
+    Context,
+    CreateCall,
+    Respond,
+    Subject,
+)
+from tracelake.errors import TraceError
+
+
+class LifecycleCommit:
+    """Locks, decides, writes. A call that is refused leaves no trace and does not disturb its neighbours."""
+
+    def __init__(
+        self,
+        store: Store,
+        definitions: Definitions,
+        config: DispatcherConfig,
+        clock: StoreClock,
+        on_outbox: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._config = config
+        self._clock = clock
+        self._on_outbox = on_outbox
+
+    async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
+        """One answer per call; a refusal is a `TraceError` in its place."""
+        async with self._store.transaction() as connection:
+            subjects = await self._lock(connection, calls)
+            context = Context(self._config)
+            requests = [item for call in calls if isinstance(call, CompleteCall) for item in call.publications]
+            if requests:
+                context.registry = await publications.load(connection, requests)
+            decisions = [_decide(call, subjects.get(call.task_id), context) for call in calls]
+            applied = await rows.apply(connection, context.plan)
+        if context.plan.wakeups or context.plan.buffer_publishes:
+            self._on_outbox()
+        return [made if isinstance(made, TraceError) else made(applied) for made in decisions]
+
+    async def _lock(self, connection: Connection, calls: Sequence[Call]) -> dict[UUID, Subject]:
+        task_ids = [call.task_id for call in calls if not isinstance(call, CreateCall)]
+        if not task_ids:
+            return {}
+        claims = [call.task_id for call in calls if isinstance(call, ClaimCall)]
+        locked = await rows.lock(connection, task_ids, claims)
+        if locked.now is not None:
+            self._clock.observe(locked.now)
+        await self._definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
+        subjects = {}
+        for task_id, task in locked.tasks.items():
+            record = locked.records[task_id]
+            job = self._definitions.job(task.job_id)
+            subjects[task_id] = Subject(task, job, record["now"], record["unit"], record["inputs"])
+        return subjects
+
+
+def _decide(call: Call, subject: Subject | None, context: Context) -> Respond | TraceError:
+    try:
+        return call.decide(subject, context)
+    except TraceError as refusal:
+        return refusal

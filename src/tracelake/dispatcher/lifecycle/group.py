@@ -1,0 +1,131 @@
+"""Group commit: calls that arrive while a transaction is in flight share the next one.
+
+There is no timer: an idle Dispatcher commits a call at once, a busy one commits many at the price of one.
+Promises: a batch holds at most one call per task, and calls of one task run in the order they came; a
+statement that errors falls back to singles, so that one caller's bad input never fails its neighbours; a
+store that is away is 503 for the whole batch, since a lost connection at COMMIT leaves the outcome open; a
+caller who hangs up cancels nobody, itself included.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.dispatcher.lifecycle.calls import Answer, Call
+from tracelake.errors import StoreUnavailableError, TraceError
+
+logger = logging.getLogger(__name__)
+
+CommitBatch: TypeAlias = Callable[[Sequence[Call]], Awaitable[Sequence[Answer]]]
+
+
+@dataclass(slots=True)
+class _Pending:
+    call: Call
+    answer: "asyncio.Future[Answer]"
+
+
+class GroupCommit:
+    def __init__(self, commit: CommitBatch, *, max_batch: int, lanes: int) -> None:
+        self._commit = commit
+        self._max_batch = max_batch
+        self._free_lanes = lanes
+        self._pending: deque[_Pending] = deque()
+        self._busy: set[UUID] = set()
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.batches = 0
+        self.calls = 0
+
+    async def submit(self, call: Call) -> Answer:
+        """The call's answer; raises its refusal."""
+        return await self.enqueue(call)
+
+    def enqueue(self, call: Call) -> "asyncio.Future[Answer]":
+        """Queue a call and return at once, so that a batch of calls keeps its order."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(StoreUnavailableError("The Dispatcher is stopping."))
+            return future
+        self._pending.append(_Pending(call, future))
+        if self._free_lanes:
+            # Not before this turn of the loop ends: callers that are ready now share the batch.
+            self._free_lanes -= 1
+            task = asyncio.get_running_loop().create_task(self._run_lane())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return future
+
+    async def close(self) -> None:
+        """Finish what was accepted, accept no more."""
+        self._closed = True
+        while self._running:
+            await asyncio.gather(*self._running)
+
+    async def _run_lane(self) -> None:
+        try:
+            while batch := self._take():
+                self.batches += 1
+                self.calls += len(batch)
+                try:
+                    await self._run(batch)
+                finally:
+                    self._busy.difference_update(item.call.task_id for item in batch)
+        finally:
+            self._free_lanes += 1
+
+    def _take(self) -> list[_Pending]:
+        """The oldest calls, one per task and none of a task that is in flight; the others keep their order."""
+        batch: list[_Pending] = []
+        later: list[_Pending] = []
+        blocked: set[UUID] = set()
+        while self._pending and len(batch) < self._max_batch:
+            item = self._pending.popleft()
+            task_id = item.call.task_id
+            if task_id in self._busy or task_id in blocked:
+                blocked.add(task_id)
+                later.append(item)
+            else:
+                self._busy.add(task_id)
+                batch.append(item)
+        self._pending.extendleft(reversed(later))
+        return batch
+
+    async def _run(self, batch: list[_Pending]) -> None:
+        try:
+            answers = await self._commit([item.call for item in batch])
+        except StoreUnavailableError as away:
+            for item in batch:
+                _settle(item, away)
+        except Exception as error:
+            if len(batch) == 1:
+                _settle(batch[0], _unexpected(error))
+                return
+            logger.warning("a batch failed and is repeated one by one", extra={"size": len(batch)}, exc_info=error)
+            for item in batch:
+                await self._run([item])
+        else:
+            for item, answer in zip(batch, answers, strict=True):
+                _settle(item, answer)
+
+
+def _unexpected(error: Exception) -> TraceError:
+    if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError):
+        return StoreUnavailableError("The call met a concurrent one; repeat it.")
+    logger.error("a lifecycle call failed", exc_info=error)
+    return TraceError("internal")
+
+
+def _settle(item: _Pending, answer: Answer) -> None:
+    if item.answer.done():  # the caller hung up; the call itself stands
+        return
+    if isinstance(answer, TraceError):
+        item.answer.set_exception(answer)
+    else:
+        item.answer.set_result(answer)

@@ -1,0 +1,205 @@
+"""The statements behind lifecycle calls: lock, then write, each once per transaction however many rows it moves.
+
+Rows are locked in `task_id` order by a statement of its own: an UPDATE from unnest promises no order, and two
+Dispatchers that lock in different orders deadlock. Every UPDATE still compares `(status, attempt, lease_token)`, so
+a decision made on anything but the locked row cannot be written.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from operator import attrgetter
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.lifecycle.plan import Applied, Plan
+from tracelake.dispatcher.lifecycle.rows_effects import (
+    apply_buffer_publishes,
+    apply_events,
+    apply_publications,
+)
+from tracelake.model.task import Outcome, Status, Task
+
+_COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
+    lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error"""
+
+_LOCK = f"""
+    SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs
+    FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
+
+_READ = f"SELECT {_COLUMNS}, unit, inputs, trace_now() AS now FROM tasks WHERE task_id = $1"  # noqa: S608
+
+_TAKE_EXPIRED = f"""
+    SELECT {_COLUMNS}, trace_now() AS now FROM tasks
+    WHERE status = 'Running' AND lease_expires_at < trace_now()
+      AND $1::timestamptz <= trace_now() - make_interval(
+            secs => (SELECT lease_seconds FROM jobs WHERE jobs.job_id = tasks.job_id))
+    ORDER BY task_id LIMIT $2 FOR UPDATE SKIP LOCKED"""  # noqa: S608
+
+_TAKE_DUE = f"""
+    SELECT {_COLUMNS}, trace_now() AS now FROM tasks
+    WHERE next_retry_at <= trace_now() ORDER BY next_retry_at LIMIT $1 FOR UPDATE SKIP LOCKED"""  # noqa: S608
+
+_ARCHIVE_ATTEMPTS = """
+    INSERT INTO task_attempts (task_id, attempt, lease_token, worker_id, claimed_at, outcome, error)
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[])"""
+
+_UPDATE = """
+    UPDATE tasks t SET
+        status = u.status, attempt = u.attempt, held = u.held, cancel_requested = u.cancel_requested,
+        outcome = u.outcome, lease_token = u.lease_token, lease_expires_at = u.lease_expires_at,
+        deadline_at = u.deadline_at, claimed_at = u.claimed_at, worker_id = u.worker_id, claim_id = u.claim_id,
+        ready_at = u.ready_at, next_retry_at = u.next_retry_at, finished_at = u.finished_at, error = u.error,
+        result = coalesce(u.result::json, t.result)
+    FROM unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[],
+                $5::text[], $6::int[], $7::bool[], $8::bool[], $9::text[], $10::uuid[], $11::timestamptz[],
+                $12::timestamptz[], $13::timestamptz[], $14::text[], $15::text[], $16::timestamptz[],
+                $17::timestamptz[], $18::timestamptz[], $19::text[], $20::text[])
+        AS u(task_id, was_status, was_attempt, was_lease_token,
+             status, attempt, held, cancel_requested, outcome, lease_token, lease_expires_at, deadline_at,
+             claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error, result)
+    WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
+      AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""
+
+_MUTABLE = tuple(
+    attrgetter(name)
+    for name in (
+        "status", "attempt", "held", "cancel_requested", "outcome", "lease_token", "lease_expires_at", "deadline_at",
+        "claimed_at", "worker_id", "claim_id", "ready_at", "next_retry_at", "finished_at", "error",
+    )
+)  # fmt: skip
+
+_CREATE = """
+    INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at)
+    SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now()
+    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[])
+        AS u(task_id, org_id, job_id, max_attempts, inputs, unit)
+    ON CONFLICT (task_id) DO NOTHING RETURNING task_id"""
+
+_EXISTING = "SELECT task_id, job_id, status FROM tasks WHERE task_id = ANY($1)"
+
+_WAKE = """
+    INSERT INTO outbox (kind, queue, key)
+    SELECT 'task_wakeup', queue, key FROM unnest($1::text[], $2::uuid[]) AS u(queue, key)"""
+
+
+class Locked:
+    """The locked snapshots of a batch, and the one time its decisions share."""
+
+    def __init__(self, records: Sequence[asyncpg.Record]) -> None:
+        self.now: datetime | None = records[0]["now"] if records else None
+        self.tasks = {record["task_id"]: snapshot(record) for record in records}
+        self.records = {record["task_id"]: record for record in records}
+
+
+def snapshot(record: asyncpg.Record) -> Task:
+    outcome = record["outcome"]
+    return Task(
+        task_id=record["task_id"],
+        org_id=record["org_id"],
+        job_id=record["job_id"],
+        status=Status(record["status"]),
+        attempt=record["attempt"],
+        max_attempts=record["max_attempts"],
+        held=record["held"],
+        cancel_requested=record["cancel_requested"],
+        outcome=None if outcome is None else Outcome(outcome),
+        lease_token=record["lease_token"],
+        lease_expires_at=record["lease_expires_at"],
+        deadline_at=record["deadline_at"],
+        claimed_at=record["claimed_at"],
+        worker_id=record["worker_id"],
+        claim_id=record["claim_id"],
+        ready_at=record["ready_at"],
+        next_retry_at=record["next_retry_at"],
+        finished_at=record["finished_at"],
+        error=record["error"],
+    )
+
+
+async def lock(connection: Connection, task_ids: Iterable[UUID], with_inputs: Iterable[UUID]) -> Locked:
+    return Locked(await connection.fetch(_LOCK, list(task_ids), list(with_inputs)))
+
+
+async def read(connection: Connection, task_id: UUID) -> asyncpg.Record | None:
+    return await connection.fetchrow(_READ, task_id)
+
+
+async def take_expired(connection: Connection, judging_since: datetime, limit: int) -> list[asyncpg.Record]:
+    """Running tasks whose lease ran out, unless the store has been back for less than their lease."""
+    return await connection.fetch(_TAKE_EXPIRED, judging_since, limit)
+
+
+async def take_due(connection: Connection, limit: int) -> list[asyncpg.Record]:
+    return await connection.fetch(_TAKE_DUE, limit)
+
+
+async def apply(connection: Connection, plan: Plan) -> Applied:
+    applied = Applied()
+    if plan.new_tasks:
+        await _create(connection, plan, applied)
+    if plan.changes:
+        await _archive_attempts(connection, plan)
+        await _update(connection, plan)
+    if plan.publications:
+        await apply_publications(connection, plan.publications)
+    if plan.events:
+        await apply_events(connection, plan.events, applied)
+    if plan.buffer_publishes:
+        await apply_buffer_publishes(connection, plan.buffer_publishes, applied)
+    if plan.wakeups:
+        await connection.execute(_WAKE, [queue for _, queue in plan.wakeups], [key for key, _ in plan.wakeups])
+    return applied
+
+
+async def _create(connection: Connection, plan: Plan, applied: Applied) -> None:
+    new = plan.new_tasks
+    rows = await connection.fetch(
+        _CREATE,
+        [task.task_id for task in new],
+        [task.org_id for task in new],
+        [task.job_id for task in new],
+        [task.max_attempts for task in new],
+        [task.inputs for task in new],
+        [task.unit for task in new],
+    )
+    applied.created = {row["task_id"] for row in rows}
+    plan.wakeups.extend((task.task_id, task.queue) for task in new if task.task_id in applied.created)
+    there = [task.task_id for task in new if task.task_id not in applied.created]
+    if there:
+        found = await connection.fetch(_EXISTING, there)
+        applied.existing = {row["task_id"]: (row["job_id"], row["status"]) for row in found}
+
+
+async def _archive_attempts(connection: Connection, plan: Plan) -> None:
+    replaced = [change.before for change in plan.changes if 0 < change.before.attempt < change.after.attempt]
+    if replaced:
+        await connection.execute(
+            _ARCHIVE_ATTEMPTS,
+            [task.task_id for task in replaced],
+            [task.attempt for task in replaced],
+            [task.lease_token for task in replaced],
+            [task.worker_id for task in replaced],
+            [task.claimed_at for task in replaced],
+            [task.outcome for task in replaced],
+            [task.error for task in replaced],
+        )
+
+
+async def _update(connection: Connection, plan: Plan) -> None:
+    changes = plan.changes
+    before = [change.before for change in changes]
+    after = [change.after for change in changes]
+    tag = await connection.execute(
+        _UPDATE,
+        [task.task_id for task in before],
+        [task.status for task in before],
+        [task.attempt for task in before],
+        [task.lease_token for task in before],
+        *([column(task) for task in after] for column in _MUTABLE),
+        [change.result for change in changes],
+    )
+    moved = int(tag.rpartition(" ")[2])
+    if moved != len(changes):
+        raise AssertionError("a locked task changed under its lock")

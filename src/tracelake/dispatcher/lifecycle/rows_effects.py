@@ -1,0 +1,186 @@
+"""The statements for what hangs on a task: events, committed units with their manifests, buffered publishes."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication
+from tracelake.model.job import BUFFER_QUEUE
+
+_INSERT_EVENTS = """
+    INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
+                        range_start, range_end, invalidates, commit_revision, state)
+    SELECT u.producer, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.org_id, u.attempt, u.cursor,
+           u.partition_key, u.range_start, u.range_end, u.invalidates::json, u.commit_revision,
+           CASE WHEN u.waits AND u.commit_revision IS NULL THEN 'AwaitsCommit'
+                WHEN d.current_version = u.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::bigint[],
+                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[])
+         AS u(producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
+              range_start, range_end, invalidates, commit_revision, waits)
+    JOIN datasets d USING (dataset_uuid)
+    ON CONFLICT DO NOTHING
+    RETURNING producer, dataset_uuid, dataset_version, unit, revision, state"""
+
+_FIND_EVENTS = """
+    SELECT e.producer, e.dataset_uuid, e.dataset_version, e.unit, e.revision, e.state
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[])
+         AS u(producer, dataset_uuid, dataset_version, unit, revision)
+    JOIN events e USING (producer, dataset_uuid, dataset_version, unit, revision)"""
+
+# Events said before the commit of their unit: they route now. A publication without a range commits all of them.
+_RELEASE_EVENTS = """
+    UPDATE events e SET commit_revision = u.commit_revision,
+        state = CASE WHEN d.current_version = e.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[])
+         AS u(producer, dataset_uuid, dataset_version, unit, commit_revision)
+    JOIN datasets d USING (dataset_uuid)
+    WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.dataset_uuid = u.dataset_uuid
+      AND e.dataset_version = u.dataset_version AND u.unit IN ('*', e.unit)"""
+
+_PIN_CONFIG = """
+    UPDATE dataset_versions v SET config_hash = u.config_hash
+    FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(dataset_uuid, dataset_version, config_hash)
+    WHERE v.dataset_uuid = u.dataset_uuid AND v.dataset_version = u.dataset_version AND v.config_hash IS NULL"""
+
+_INSERT_MANIFESTS = """
+    INSERT INTO manifests (manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix,
+                           objects)
+    SELECT manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix, objects::json
+    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::uuid[], $7::int[], $8::text[],
+                $9::text[])
+         AS u(manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix, objects)"""
+
+_MOVE_POINTERS = """
+    INSERT INTO dataset_units (dataset_uuid, dataset_version, unit, range_start, range_end, revision, manifest_id)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::uuid[])
+    ON CONFLICT (dataset_uuid, dataset_version, unit) DO UPDATE
+        SET revision = excluded.revision, manifest_id = excluded.manifest_id"""
+
+_INSERT_PUBLISHES = """
+    INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
+                                  size_bytes, etag, record_count, content_type)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::uuid[], $7::text[],
+                         $8::bigint[], $9::text[], $10::bigint[], $11::text[])
+    ON CONFLICT (task_id, attempt, dataset_uuid, batch_uri) DO NOTHING
+    RETURNING publish_id, publish_seq, task_id, attempt, dataset_uuid, batch_uri"""
+
+_FIND_PUBLISHES = """
+    SELECT p.publish_id, p.publish_seq, p.task_id, p.attempt, p.dataset_uuid, p.batch_uri
+    FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) AS u(task_id, attempt, dataset_uuid, batch_uri)
+    JOIN buffer_publishes p USING (task_id, attempt, dataset_uuid, batch_uri)"""
+
+_ENQUEUE_PUBLISHES = """
+    INSERT INTO outbox (kind, queue, key, body)
+    SELECT 'buffer_batch', $1, key, body::json FROM unnest($2::uuid[], $3::text[]) AS u(key, body)"""
+
+
+async def apply_events(connection: Connection, events: Sequence[NewEvent], applied: Applied) -> None:
+    keys = [event.key for event in events]
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    rows = await connection.fetch(
+        _INSERT_EVENTS,
+        *columns,
+        [event.org_id for event in events],
+        [event.attempt for event in events],
+        [event.event.cursor for event in events],
+        [event.event.partition_key for event in events],
+        [event.event.start for event in events],
+        [event.event.end for event in events],
+        [_json_or_none(event.event.invalidates) for event in events],
+        [event.commit_revision for event in events],
+        [event.waits for event in events],
+    )
+    for row in rows:
+        applied.events[tuple(row)[:5]] = (False, row["state"] == "Routed")
+    repeated = [key for key in keys if key not in applied.events]
+    if repeated:
+        found = await connection.fetch(_FIND_EVENTS, *(list(column) for column in zip(*repeated, strict=True)))
+        for row in found:
+            applied.events[tuple(row)[:5]] = (True, row["state"] == "Routed")
+
+
+async def apply_publications(connection: Connection, publications: Sequence[Publication]) -> None:
+    datasets = [item.dataset_uuid for item in publications]
+    versions = [item.dataset_version for item in publications]
+    units = [item.unit for item in publications]
+    revisions = [item.revision for item in publications]
+    manifests = [item.manifest_id for item in publications]
+    tasks = [item.task_id for item in publications]
+    await connection.execute(_PIN_CONFIG, datasets, versions, [item.config_hash for item in publications])
+    await connection.execute(
+        _INSERT_MANIFESTS,
+        manifests,
+        datasets,
+        versions,
+        units,
+        revisions,
+        tasks,
+        [item.attempt for item in publications],
+        [item.prefix for item in publications],
+        [_objects(item) for item in publications],
+    )
+    await connection.execute(
+        _MOVE_POINTERS,
+        datasets,
+        versions,
+        units,
+        [item.range_start for item in publications],
+        [item.range_end for item in publications],
+        revisions,
+        manifests,
+    )
+    await connection.execute(_RELEASE_EVENTS, [str(task) for task in tasks], datasets, versions, units, revisions)
+
+
+async def apply_buffer_publishes(connection: Connection, publishes: Sequence[BufferPublish], applied: Applied) -> None:
+    rows = await connection.fetch(
+        _INSERT_PUBLISHES,
+        [item.publish_id for item in publishes],
+        [item.org_id for item in publishes],
+        [item.task_id for item in publishes],
+        [item.attempt for item in publishes],
+        [item.dataset_uuid for item in publishes],
+        [item.dataset_version for item in publishes],
+        [item.batch_uri for item in publishes],
+        [item.size_bytes for item in publishes],
+        [item.etag for item in publishes],
+        [item.record_count for item in publishes],
+        [item.content_type for item in publishes],
+    )
+    for row in rows:
+        applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], False)
+    fresh = [item for item in publishes if item.key in applied.publishes]
+    if fresh:
+        bodies = [buffer_message(item) for item in fresh]
+        await connection.execute(_ENQUEUE_PUBLISHES, BUFFER_QUEUE, [item.publish_id for item in fresh], bodies)
+    repeated = [item.key for item in publishes if item.key not in applied.publishes]
+    if repeated:
+        found = await connection.fetch(_FIND_PUBLISHES, *(list(column) for column in zip(*repeated, strict=True)))
+        for row in found:
+            applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], True)
+
+
+def buffer_message(item: BufferPublish) -> str:
+    """The pointer a sink receives; never the records themselves."""
+    message = {
+        "kind": "buffer_batch",
+        "publish_id": item.publish_id,
+        "org_id": item.org_id,
+        "dataset_uuid": item.dataset_uuid,
+        "dataset_version": item.dataset_version,
+        "batch_uri": item.batch_uri,
+        "record_count": item.record_count,
+        "producer": {"task_id": item.task_id, "attempt": item.attempt},
+    }
+    return msgspec.json.encode(message).decode()
+
+
+def _objects(item: Publication) -> str:
+    objects = [{"uri": meta.uri, "size": meta.size, "etag": meta.etag} for meta in item.objects]
+    return msgspec.json.encode(objects).decode()
+
+
+def _json_or_none(value: msgspec.Struct | None) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

@@ -1,0 +1,72 @@
+"""The lease reaper: the timeout verdict on Running tasks whose lease ran out.
+
+After an outage it waits one lease period, from its own start or from the store's recovery, before it
+judges: workers that could not reach anybody get the time to say they are alive. A process that was stopped
+and goes on counts as one too.
+"""
+
+import logging
+import time
+from datetime import datetime
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.lifecycle import rows
+from tracelake.dispatcher.lifecycle.plan import Change, Plan
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.errors import StoreUnavailableError
+from tracelake.model import lifecycle
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+
+
+class Reaper:
+    def __init__(self, store: Store, config: DispatcherConfig, metrics: Metrics, clock: StoreClock) -> None:
+        self._store = store
+        self._config = config
+        self._metrics = metrics
+        self._clock = clock
+        self._judging_since: datetime | None = None
+        self._last_round: float | None = None
+
+    async def run_once(self) -> int:
+        if self._slept_through():
+            self._judging_since = None
+        try:
+            return await self._reap()
+        except StoreUnavailableError:
+            self._judging_since = None
+            raise
+
+    async def _reap(self) -> int:
+        async with self._store.transaction() as connection:
+            now: datetime = await connection.fetchval("SELECT trace_now()")
+            self._clock.observe(now)
+            if self._judging_since is None:
+                self._judging_since = now
+            records = await rows.take_expired(connection, self._judging_since, BATCH)
+            plan = Plan()
+            for record in records:
+                task = rows.snapshot(record)
+                verdict = lifecycle.expire(task, record["now"], retry_delay=self._config.retry.delay(task.attempt))
+                plan.changes.append(Change(task, verdict))
+            await rows.apply(connection, plan)
+        self._last_round = time.monotonic()
+        for change in plan.changes:
+            self._metrics.lease_expiries.labels(change.after.status.value).inc()
+            logger.info(
+                "lease ran out",
+                extra={
+                    "task_id": str(change.after.task_id),
+                    "attempt": change.after.attempt,
+                    "status": change.after.status.value,
+                },
+            )
+        return len(plan.changes)
+
+    def _slept_through(self) -> bool:
+        pause = 0.0 if self._last_round is None else time.monotonic() - self._last_round
+        return pause > 5.0 + 10.0 * self._config.reaper_seconds

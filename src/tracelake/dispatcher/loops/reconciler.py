@@ -1,0 +1,111 @@
+"""The reconciler: republishes what is ready and has no live wake-up, and buffered publishes nobody committed.
+
+Wake-ups may be lost (a queue restored from a backup, a dead letter, a purge); tasks may not. It pages
+through ready tasks older than the grace time, leaves out those with an outbox row, asks the queue which of
+the rest it does not hold, and writes an outbox row for exactly those.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.errors import StoreUnavailableError
+from tracelake.model.job import BUFFER_QUEUE, task_queue
+from tracelake.ports import Queue, QueueUnavailableError
+
+PAGE = 1000
+
+_READY = """
+    SELECT t.task_id, t.ready_at, j.runtime FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.status = 'Queued' AND NOT t.held AND t.ready_at < trace_now() - make_interval(secs => $1)
+      AND (t.ready_at, t.task_id) > ($2, $3)
+      AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)
+    ORDER BY t.ready_at, t.task_id LIMIT $4"""
+
+# Checked again under the lock: a claim, a cancellation or another Dispatcher may have been faster.
+_WAKE_AGAIN = """
+    INSERT INTO outbox (kind, queue, key)
+    SELECT 'task_wakeup', $1, t.task_id
+    FROM (SELECT task_id FROM tasks WHERE task_id = ANY($2) AND status = 'Queued' AND NOT held
+          ORDER BY task_id FOR UPDATE SKIP LOCKED) t
+    WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)"""
+
+_OPEN_PUBLISHES = """
+    SELECT p.publish_id, json_build_object('kind', 'buffer_batch', 'publish_id', p.publish_id, 'org_id', p.org_id,
+           'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
+           'record_count', p.record_count,
+           'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt))::text AS body
+    FROM buffer_publishes p
+    WHERE p.committed_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
+      AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)
+    ORDER BY p.created_at LIMIT $2"""
+
+_PUBLISH_AGAIN = """
+    INSERT INTO outbox (kind, queue, key, body)
+    SELECT 'buffer_batch', $1, p.publish_id, u.body::json
+    FROM unnest($2::uuid[], $3::text[]) AS u(publish_id, body)
+    JOIN (SELECT publish_id FROM buffer_publishes WHERE publish_id = ANY($2) AND committed_at IS NULL
+          ORDER BY publish_id FOR UPDATE SKIP LOCKED) p USING (publish_id)
+    WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)"""
+
+
+class Reconciler:
+    def __init__(self, store: Store, queue: Queue, config: DispatcherConfig, metrics: Metrics) -> None:
+        self._store = store
+        self._queue = queue
+        self._grace = config.reconcile_grace_seconds
+        self._metrics = metrics
+
+    async def run_once(self) -> int:
+        try:
+            return await self._wake_stranded() + await self._republish()
+        except QueueUnavailableError as away:
+            raise StoreUnavailableError("The queue is not available right now.") from away
+
+    async def _wake_stranded(self) -> int:
+        woken = 0
+        async with self._store.connection() as connection:
+            after = (await connection.fetchval("SELECT '-infinity'::timestamptz"), UUID(int=0))
+        while True:
+            async with self._store.connection() as connection:
+                page = await connection.fetch(_READY, self._grace, *after, PAGE)
+            for runtime in {row["runtime"] for row in page}:
+                woken += await self._wake(runtime, [row for row in page if row["runtime"] == runtime])
+            if len(page) < PAGE:
+                return woken
+            after = (page[-1]["ready_at"], page[-1]["task_id"])
+
+    async def _wake(self, runtime: str, rows: Sequence[asyncpg.Record]) -> int:
+        queue = task_queue(runtime)
+        absent = await self._queue.absent(queue, [str(row["task_id"]) for row in rows])
+        if not absent:
+            return 0
+        async with self._store.transaction() as connection:
+            tag = await connection.execute(_WAKE_AGAIN, queue, [UUID(key) for key in sorted(absent)])
+        written = int(tag.rpartition(" ")[2])
+        self._metrics.reconciled.labels("task_wakeup").inc(written)
+        return written
+
+    async def _republish(self) -> int:
+        async with self._store.connection() as connection:
+            rows = await connection.fetch(_OPEN_PUBLISHES, self._grace, PAGE)
+        if not rows:
+            return 0
+        absent = await self._queue.absent(BUFFER_QUEUE, [str(row["publish_id"]) for row in rows])
+        lost = [row for row in rows if str(row["publish_id"]) in absent]
+        if not lost:
+            return 0
+        async with self._store.transaction() as connection:
+            tag = await connection.execute(
+                _PUBLISH_AGAIN,
+                BUFFER_QUEUE,
+                [row["publish_id"] for row in lost],
+                [row["body"] for row in lost],
+            )
+        written = int(tag.rpartition(" ")[2])
+        self._metrics.reconciled.labels("buffer_batch").inc(written)
+        return written

@@ -1,0 +1,30 @@
+"""The retry scheduler: due retries become ready, each with its wake-up in the same transaction."""
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle import rows
+from tracelake.dispatcher.lifecycle.plan import Change, Plan
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.model import lifecycle
+
+BATCH = 500
+
+
+class RetryScheduler:
+    def __init__(self, store: Store, definitions: Definitions, metrics: Metrics) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._metrics = metrics
+
+    async def run_once(self) -> int:
+        async with self._store.transaction() as connection:
+            records = await rows.take_due(connection, BATCH)
+            plan = Plan()
+            await self._definitions.load_jobs(connection, (record["job_id"] for record in records))
+            for record in records:
+                task = rows.snapshot(record)
+                plan.changes.append(Change(task, lifecycle.requeue(task, record["now"])))
+                plan.wakeups.append((task.task_id, self._definitions.job(task.job_id).queue))
+            await rows.apply(connection, plan)
+        self._metrics.retries.inc(len(plan.changes))
+        return len(plan.changes)

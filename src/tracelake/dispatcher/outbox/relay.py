@@ -1,0 +1,89 @@
+"""The relay: takes outbox rows with SKIP LOCKED, publishes them, deletes them; one state transaction a batch.
+
+A crash between publish and commit publishes a row twice, which is harmless. A transport that is away is
+retried for ever and counts nothing. A batch that the transport rejects is tried row by row, so that only
+the rejected row counts a try; after `max_tries` it is Failed and waits for a person.
+"""
+
+import logging
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.errors import StoreUnavailableError
+from tracelake.ports import Message, Queue, QueueRejectedError, QueueUnavailableError
+
+logger = logging.getLogger(__name__)
+
+_TAKE = """
+    SELECT outbox_id, queue, key, body, tries FROM outbox
+    WHERE status = 'Pending' AND next_try_at <= trace_now()
+    ORDER BY outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED"""
+
+_DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"
+
+_REJECTED = """
+    UPDATE outbox SET tries = tries + 1, last_error = $2, next_try_at = trace_now() + make_interval(secs => $3),
+        status = CASE WHEN tries + 1 >= $4 THEN 'Failed' ELSE 'Pending' END
+    WHERE outbox_id = $1 RETURNING status"""
+
+
+class Relay:
+    def __init__(self, store: Store, queue: Queue, config: DispatcherConfig, metrics: Metrics) -> None:
+        self._store = store
+        self._queue = queue
+        self._config = config
+        self._metrics = metrics
+
+    async def run_once(self) -> int:
+        """Publish one batch. Raises StoreUnavailableError while either side is away; nothing is lost by it."""
+        async with self._store.transaction() as connection:
+            rows = await connection.fetch(_TAKE, self._config.relay_batch)
+            if rows:
+                await self._publish(connection, rows)
+        return len(rows)
+
+    async def _publish(self, connection: Connection, rows: Sequence[asyncpg.Record]) -> None:
+        try:
+            await self._queue.publish([_message(row) for row in rows])
+            done = [row["outbox_id"] for row in rows]
+        except QueueUnavailableError as away:
+            raise StoreUnavailableError("The queue is not available right now.") from away
+        except QueueRejectedError:
+            done = [row["outbox_id"] for row in rows if await self._publish_one(connection, row)]
+        await connection.execute(_DONE, done)
+        self._metrics.outbox_published.inc(len(done))
+
+    async def _publish_one(self, connection: Connection, row: asyncpg.Record) -> bool:
+        try:
+            await self._queue.publish([_message(row)])
+        except QueueUnavailableError as away:
+            raise StoreUnavailableError("The queue is not available right now.") from away
+        except QueueRejectedError as rejected:
+            wait = self._config.outbox_retry.seconds(row["tries"] + 1)
+            status = await connection.fetchval(
+                _REJECTED, row["outbox_id"], str(rejected)[:500], wait, self._config.outbox_max_tries
+            )
+            self._metrics.outbox_rejected.inc()
+            level = logging.ERROR if status == "Failed" else logging.WARNING
+            logger.log(
+                level,
+                "the queue rejected an outbox row",
+                extra={"outbox_id": row["outbox_id"], "status": status},
+            )
+            return False
+        return True
+
+
+def wakeup_body(task_id: UUID) -> bytes:
+    """A wake-up carries the task's id alone."""
+    return b'{"task_id":"%s"}' % str(task_id).encode()
+
+
+def _message(row: asyncpg.Record) -> Message:
+    body = wakeup_body(row["key"]) if row["body"] is None else row["body"].encode()
+    return Message(row["queue"], str(row["key"]), body)

@@ -1,0 +1,112 @@
+"""Minting: the grants of one attempt, from the task and its job's definition."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.tokens import jws
+from tracelake.dispatcher.tokens.claims import (
+    AUDIENCE,
+    DatasetGrant,
+    PublishGrant,
+    S3Grant,
+    VerifiedClaims,
+)
+from tracelake.dispatcher.tokens.verify import TokenVerifier
+from tracelake.model.ids import new_secret_id
+from tracelake.model.job import Job, Storage
+from tracelake.model.task import Task
+from tracelake.ports import Signer
+from tracelake.wire.units import TaskInput
+
+GRACE_SECONDS = 300
+MAX_LIFE_SECONDS = 24 * 3600
+ALWAYS_ON_LIFE_SECONDS = 3600
+
+
+class TokenMint:
+    def __init__(
+        self, signer: Signer, definitions: Definitions, config: DispatcherConfig, verifier: TokenVerifier
+    ) -> None:
+        self._signer = signer
+        self._definitions = definitions
+        self._config = config
+        self._verifier = verifier
+
+    def mint(self, task: Task, job: Job, inputs: list[TaskInput], now: datetime) -> str:
+        """A fresh token for the current attempt of a claimed task. Its datasets must be loaded."""
+        layout = self._config.layout
+        reads = [self._read_grant(item) for item in inputs]
+        read_prefixes = {
+            layout.generation(grant.dataset_uuid, grant.dataset_version): None
+            for grant in reads
+            if Storage.S3 in grant.storage
+        }
+        issued = int(now.timestamp())
+        claims = VerifiedClaims(
+            iss=self._config.issuer,
+            aud=AUDIENCE,
+            sub=f"task:{task.task_id}",
+            iat=issued,
+            exp=issued + self._life(task, job, now),
+            jti=str(new_secret_id()),
+            org_id=task.org_id,
+            task_id=task.task_id,
+            attempt=task.attempt,
+            datasets=reads,
+            publishes=[
+                PublishGrant(
+                    dataset_uuid=output.dataset_uuid,
+                    dataset_version=output.dataset_version,
+                    name=output.dataset.name,
+                )
+                for output in job.outputs
+            ],
+            s3=S3Grant(
+                read_prefixes=list(read_prefixes),
+                write_prefixes=[
+                    layout.write_prefix(output.dataset_uuid, output.dataset_version, task.task_id, task.attempt)
+                    for output in job.outputs
+                    if output.dataset.storage is Storage.S3
+                ],
+                buffer_prefix=layout.buffer_prefix(task.task_id, task.attempt),
+                scratch_prefix=layout.scratch_prefix(task.task_id, task.attempt),
+            ),
+        )
+        return self._sign(claims, now)
+
+    def renew(self, claims: VerifiedClaims, task: Task, job: Job, now: datetime) -> str | None:
+        """The same grants with a new expiry, once under a third of the life is left."""
+        if (claims.exp - now.timestamp()) * 3 >= claims.exp - claims.iat:
+            return None
+        issued = int(now.timestamp())
+        fresh = msgspec.structs.replace(
+            claims, iat=issued, exp=issued + self._life(task, job, now), jti=str(new_secret_id())
+        )
+        return self._sign(fresh, now) if fresh.exp > claims.exp else None
+
+    def _sign(self, claims: VerifiedClaims, now: datetime) -> str:
+        kid = self._signer.current_kid(now)
+        token = jws.encode(msgspec.json.encode(claims), kid, lambda message: self._signer.sign(kid, message))
+        self._verifier.remember(token, claims)
+        return token
+
+    def _life(self, task: Task, job: Job, now: datetime) -> int:
+        if job.timeout_seconds is None:
+            return ALWAYS_ON_LIFE_SECONDS
+        life = min(job.timeout_seconds + GRACE_SECONDS, MAX_LIFE_SECONDS)
+        if task.deadline_at is not None:
+            left = (task.deadline_at + timedelta(seconds=GRACE_SECONDS) - now).total_seconds()
+            life = min(life, int(left))
+        return max(life, 1)
+
+    def _read_grant(self, item: TaskInput) -> DatasetGrant:
+        dataset = self._definitions.dataset(item.dataset_uuid)
+        return DatasetGrant(
+            dataset_uuid=item.dataset_uuid,
+            dataset_version=item.dataset_version,
+            name=dataset.name if dataset else item.name or "",
+            storage=[dataset.storage.value] if dataset else [],
+        )

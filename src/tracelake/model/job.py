@@ -1,0 +1,71 @@
+"""A job definition: immutable, so that every process may cache it for ever."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from uuid import UUID
+
+LAMBDA = "lambda"
+LAMBDA_MAX_TIMEOUT_SECONDS = 900
+
+
+class Storage(StrEnum):
+    S3 = "s3"
+    POSTGRES = "postgres"
+    BUFFERED = "buffered"
+    NONE = "none"
+
+    @property
+    def routes_at_once(self) -> bool:
+        """Rows that are durable before the event is said. The others route with the commit of their unit."""
+        return self in (Storage.POSTGRES, Storage.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    dataset_uuid: UUID
+    name: str
+    storage: Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    output_index: int
+    dataset_version: UUID
+    dataset: Dataset
+
+    @property
+    def dataset_uuid(self) -> UUID:
+        return self.dataset.dataset_uuid
+
+
+@dataclass(frozen=True)
+class Job:
+    job_id: UUID
+    org_id: UUID
+    dag_name: str
+    name: str
+    runtime: str
+    operator: str
+    config: bytes
+    config_hash: str
+    lease_seconds: int
+    timeout_seconds: int | None
+    max_attempts: int | None
+    outputs: tuple[Output, ...]
+
+    @cached_property
+    def by_dataset(self) -> dict[UUID, Output]:
+        return {output.dataset_uuid: output for output in self.outputs}
+
+    @property
+    def queue(self) -> str:
+        return task_queue(self.runtime)
+
+
+def task_queue(runtime: str) -> str:
+    """The queue whose receivers run tasks of this runtime."""
+    return f"tasks.{runtime}"
+
+
+BUFFER_QUEUE = "buffers"

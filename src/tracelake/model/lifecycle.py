@@ -1,0 +1,227 @@
+"""Every transition of a task, as pure functions: a snapshot and the time in, a snapshot or a refusal out.
+
+`EDGES` is the drawing in docs/state-machine.md as data. Each function below produces only edges of that table
+(a test compares all three), and `dispatcher.lifecycle` is the only place that writes the result.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tracelake.errors import TraceError
+from tracelake.model.task import Outcome, Status, Task
+
+
+class Verb(StrEnum):
+    CREATE = "create"
+    CLAIM = "claim"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
+    EXPIRE = "expire"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+class NotClaimed(StrEnum):
+    ALREADY_RUNNING = "AlreadyRunning"
+    COMPLETED = "Completed"
+    CANCELED = "Canceled"
+    FAILED = "Failed"
+    NOT_FOUND = "NotFound"
+    NOT_READY = "NotReady"
+
+
+_Q, _R, _C, _F, _X = Status.QUEUED, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELED
+
+EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
+    {
+        (Verb.CREATE, None, _Q),
+        (Verb.CLAIM, _Q, _R),
+        (Verb.HEARTBEAT, _R, _R),
+        (Verb.HEARTBEAT, _F, _R),  # a late heartbeat takes the lease back
+        (Verb.HEARTBEAT, _Q, _R),
+        (Verb.COMPLETE, _R, _C),
+        (Verb.COMPLETE, _R, _F),
+        (Verb.COMPLETE, _R, _X),
+        (Verb.COMPLETE, _F, _C),  # late replies of an attempt that only the clock had judged
+        (Verb.COMPLETE, _F, _F),
+        (Verb.COMPLETE, _F, _X),
+        (Verb.COMPLETE, _Q, _C),
+        (Verb.COMPLETE, _Q, _F),
+        (Verb.COMPLETE, _Q, _Q),
+        (Verb.COMPLETE, _Q, _X),
+        (Verb.EXPIRE, _R, _F),
+        (Verb.EXPIRE, _R, _X),
+        (Verb.REQUEUE, _F, _Q),
+        (Verb.CANCEL, _Q, _X),
+        (Verb.CANCEL, _F, _X),
+        (Verb.CANCEL, _R, _R),  # only asks; the worker or its lease ends it
+    }
+)
+
+
+def claim(
+    task: Task,
+    now: datetime,
+    *,
+    lease_token: UUID,
+    lease_seconds: int,
+    timeout_seconds: int | None,
+    worker_id: str,
+    claim_id: str | None,
+) -> Task | NotClaimed:
+    """Start the next attempt. The same `claim_id` on the attempt it started gets that lease again."""
+    match task.status:
+        case Status.RUNNING:
+            same = claim_id is not None and claim_id == task.claim_id
+            return task if same else NotClaimed.ALREADY_RUNNING
+        case Status.COMPLETED:
+            return NotClaimed.COMPLETED
+        case Status.CANCELED:
+            return NotClaimed.CANCELED
+        case Status.FAILED:
+            return NotClaimed.FAILED if task.finished else NotClaimed.NOT_READY
+        case Status.QUEUED:
+            if task.held:
+                return NotClaimed.NOT_READY
+    deadline = None if timeout_seconds is None else now + timedelta(seconds=timeout_seconds)
+    return replace(
+        task,
+        status=Status.RUNNING,
+        attempt=task.attempt + 1,
+        outcome=None,
+        lease_token=lease_token,
+        lease_expires_at=_lease_end(now, lease_seconds, deadline),
+        deadline_at=deadline,
+        claimed_at=now,
+        worker_id=worker_id,
+        claim_id=claim_id,
+        ready_at=None,
+        error=None,
+    )
+
+
+def check_current(task: Task, attempt: int, lease_token: UUID) -> None:
+    if not task.is_current(attempt, lease_token):
+        raise fenced(task)
+
+
+def heartbeat(task: Task, now: datetime, *, attempt: int, lease_token: UUID, lease_seconds: int) -> Task:
+    """Extend the lease, or take it back after the timeout verdict; never past the deadline."""
+    check_current(task, attempt, lease_token)
+    if task.deadline_at is not None and now >= task.deadline_at:
+        raise TraceError("deadline_exceeded", attempt=task.attempt, status=task.status.value)
+    return replace(
+        task,
+        status=Status.RUNNING,
+        outcome=None,
+        lease_expires_at=_lease_end(now, lease_seconds, task.deadline_at),
+        ready_at=None,
+        next_retry_at=None,
+        finished_at=None,
+        held=False,
+        error=None,
+    )
+
+
+def complete(
+    task: Task,
+    now: datetime,
+    *,
+    attempt: int,
+    lease_token: UUID,
+    status: Outcome,
+    retryable: bool,
+    error: str | None,
+    retry_delay: timedelta,
+) -> Task | None:
+    """The worker's final word. None means a repeat: the word was said before, whatever this one carries."""
+    if _is_repeat(task, attempt, lease_token, status):
+        return None
+    check_current(task, attempt, lease_token)
+    if status is Outcome.COMPLETED:
+        if task.cancel_requested:
+            raise TraceError("cancel_requested", attempt=task.attempt, status=task.status.value)
+        return _end(task, now, Status.COMPLETED, Outcome.COMPLETED, None)
+    if status is Outcome.CANCELED or task.cancel_requested:
+        return _end(task, now, Status.CANCELED, status, error)
+    if not (retryable and task.may_retry):
+        return _end(task, now, Status.FAILED, Outcome.FAILED, error)
+    if task.status is Status.RUNNING:
+        return _await_retry(task, now, Outcome.FAILED, error, retry_delay)
+    # The clock had already scheduled the retry: keep its place, only the verdict changes.
+    return replace(task, outcome=Outcome.FAILED, error=error)
+
+
+def expire(task: Task, now: datetime, *, retry_delay: timedelta) -> Task:
+    """The timeout verdict on a Running task whose lease ran out."""
+    assert task.status is Status.RUNNING
+    message = "the lease ran out without a heartbeat"
+    if task.cancel_requested:
+        return _end(task, now, Status.CANCELED, Outcome.TIMEOUT, message)
+    if not task.may_retry:
+        return _end(task, now, Status.FAILED, Outcome.TIMEOUT, message)
+    return _await_retry(task, now, Outcome.TIMEOUT, message, retry_delay)
+
+
+def requeue(task: Task, now: datetime) -> Task:
+    """A due retry becomes ready; lease token and verdict stay until the next claim."""
+    assert task.status is Status.FAILED
+    assert task.next_retry_at is not None
+    return replace(task, status=Status.QUEUED, next_retry_at=None, ready_at=now)
+
+
+def cancel(task: Task, now: datetime) -> Task | None:
+    """End what does not run, ask what runs. None means it was cancelled, or asked, before."""
+    if task.status is Status.CANCELED or task.cancel_requested:
+        return None
+    if task.finished:
+        raise TraceError("task_finished", status=task.status.value)
+    if task.status is Status.RUNNING:
+        return replace(task, cancel_requested=True)
+    return _end(task, now, Status.CANCELED, task.outcome, "cancelled before it ran")
+
+
+def fenced(task: Task) -> TraceError:
+    return TraceError("fenced", attempt=task.attempt, status=task.status.value)
+
+
+def _is_repeat(task: Task, attempt: int, lease_token: UUID, status: Outcome) -> bool:
+    if task.attempt != attempt or task.lease_token != lease_token:
+        return False
+    if task.outcome not in (None, Outcome.TIMEOUT):
+        return True
+    # Cancelled by the clock or by a person before the worker could say so: its agreement is no conflict.
+    return task.status is Status.CANCELED and status is Outcome.CANCELED
+
+
+def _lease_end(now: datetime, lease_seconds: int, deadline: datetime | None) -> datetime:
+    end = now + timedelta(seconds=lease_seconds)
+    return end if deadline is None else min(end, deadline)
+
+
+def _end(task: Task, now: datetime, status: Status, outcome: Outcome | None, error: str | None) -> Task:
+    return replace(
+        task,
+        status=status,
+        outcome=outcome,
+        lease_expires_at=None,
+        ready_at=None,
+        next_retry_at=None,
+        held=False,
+        finished_at=now,
+        error=error,
+    )
+
+
+def _await_retry(task: Task, now: datetime, outcome: Outcome, error: str | None, delay: timedelta) -> Task:
+    return replace(
+        task,
+        status=Status.FAILED,
+        outcome=outcome,
+        lease_expires_at=None,
+        next_retry_at=now + delay,
+        error=error,
+    )

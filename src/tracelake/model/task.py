@@ -1,0 +1,70 @@
+"""The task: its states and the snapshot that transitions are decided on."""
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+
+class Status(StrEnum):
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+
+class Outcome(StrEnum):
+    """The last attempt's verdict. `TIMEOUT` is the clock's; the others are the worker's final word."""
+
+    TIMEOUT = "Timeout"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `tasks`, without the parts that never change a decision (inputs, result)."""
+
+    task_id: UUID
+    org_id: UUID
+    job_id: UUID
+    status: Status
+    attempt: int
+    max_attempts: int | None
+    held: bool = False
+    cancel_requested: bool = False
+    outcome: Outcome | None = None
+    lease_token: UUID | None = None
+    lease_expires_at: datetime | None = None
+    deadline_at: datetime | None = None
+    claimed_at: datetime | None = None
+    worker_id: str | None = None
+    claim_id: str | None = None
+    ready_at: datetime | None = None
+    next_retry_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """No transition is due by itself. A late reply of a timed-out last attempt may still change it."""
+        return self.finished_at is not None
+
+    @property
+    def may_retry(self) -> bool:
+        return self.max_attempts is None or self.attempt < self.max_attempts
+
+    def is_current(self, attempt: int, lease_token: UUID | None) -> bool:
+        """The one meaning of "current" for every task-scoped call.
+
+        Same attempt and lease token, no newer claim, the worker has not said its final word, and the task is
+        not cancelled. The timeout verdict alone does not end an attempt: a late reply is still its own.
+        """
+        return (
+            self.attempt == attempt
+            and self.lease_token == lease_token
+            and self.status not in (Status.COMPLETED, Status.CANCELED)
+            and self.outcome in (None, Outcome.TIMEOUT)
+        )
