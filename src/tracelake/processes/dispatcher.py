@@ -1,0 +1,154 @@
+"""`trace dispatcher`: the composition root of one Dispatcher process."""
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+
+import asyncpg
+import click
+import uvloop
+
+from tracelake.adapters.lite.directory_store import DirectoryStore
+from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.db.transaction import AWAY, Store
+from tracelake.dispatcher.assembly import Dispatcher, Ports
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.http.routing import Listener
+from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.errors import StoreUnavailableError
+from tracelake.model.locations import Layout
+from tracelake.model.retry import Backoff
+from tracelake.processes import listeners, logs
+from tracelake.processes.credentials import ISSUER, LiteCredentials
+from tracelake.processes.provision import migrate_dsn
+from tracelake.processes.settings import Settings, SettingsError
+from tracelake.processes.tls import tls_files
+
+logger = logging.getLogger(__name__)
+
+_CLOCK_BODY = "SELECT statement_timestamp()"
+_START_WAIT = Backoff(0.1, 5.0)
+
+
+def config_from(settings: Settings) -> DispatcherConfig:
+    return DispatcherConfig(
+        layout=Layout(settings.dataset_bucket, settings.scratch_bucket),
+        issuer=ISSUER,
+        default_lease_seconds=math.ceil(settings.lease_seconds),
+        default_timeout_seconds=math.ceil(settings.timeout_seconds),
+        lambda_timeout_seconds=math.ceil(settings.lambda_timeout_seconds),
+        default_max_attempts=settings.max_attempts,
+        retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
+        group_commit_max=settings.group_commit_max,
+        artifact_max_bytes=settings.artifact_max_bytes,
+        body_max_bytes=settings.body_max_bytes,
+        batch_body_max_bytes=settings.batch_body_max_bytes,
+        outbox_retry=Backoff(settings.outbox_retry_min_seconds, settings.outbox_retry_max_seconds),
+        outbox_max_tries=settings.outbox_max_tries,
+        relay_batch=settings.relay_batch,
+        relay_poll_seconds=settings.relay_poll_seconds,
+        reaper_seconds=settings.reaper_seconds,
+        retry_seconds=settings.retry_seconds,
+        reconcile_seconds=settings.reconcile_seconds,
+        reconcile_grace_seconds=settings.reconcile_grace_seconds,
+    )
+
+
+def build(settings: Settings) -> Dispatcher:
+    credentials = LiteCredentials.ensure(settings.layout.keys)
+    ports = Ports(
+        store=Store(settings.resolve_state_dsn(), size=settings.state_pool_size, name="state"),
+        queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
+        objects=DirectoryStore(settings.layout.objects),
+        task_signer=credentials.task_keys,
+        user_signer=credentials.user_keys,
+        worker_secret=credentials.worker,
+        service_secret=credentials.service,
+    )
+    return Dispatcher(ports, config_from(settings))
+
+
+async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
+    """Run until told to stop. Stores may be away at any time, also at the start."""
+    await _prepare_stores(settings)
+    dispatcher = build(settings)
+    tls = tls_files(settings.layout.tls)
+    servers = [
+        ListenerServer(
+            dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key
+        )
+        for name, sock in sockets.items()
+    ]
+    await dispatcher.ports.store.open()
+    dispatcher.start_loops()
+    try:
+        for server in servers:
+            await server.start()
+        logger.info("dispatcher ready", extra={"ports": {server.name: server.port for server in servers}})
+        await stop.wait()
+        logger.info("dispatcher stops")
+    finally:
+        await asyncio.gather(*(server.stop() for server in servers))
+        await dispatcher.stop()
+        await dispatcher.ports.queue.close()
+        await dispatcher.ports.store.close()
+
+
+async def _prepare_stores(settings: Settings) -> None:
+    """Wait for the databases; migrate those that are not ours to manage from `trace up`; check the clock."""
+    tries = 0
+    while True:
+        try:
+            if settings.state_dsn is not None:
+                await migrate_dsn(settings.resolve_state_dsn(), "state")
+                await migrate_dsn(settings.resolve_queue_dsn(), "queue")
+            for name, dsn in (("state", settings.resolve_state_dsn()), ("queue", settings.resolve_queue_dsn())):
+                await check_clock(dsn, name, allow_test_clock=settings.test_clock)
+            return
+        except (*AWAY, StoreUnavailableError) as away:
+            tries += 1
+            if tries == 1:
+                logger.warning("waiting for the databases", extra={"reason": type(away).__name__})
+            await asyncio.sleep(_START_WAIT.seconds(tries))
+
+
+async def check_clock(dsn: str, name: str, *, allow_test_clock: bool) -> None:
+    """Refuse a `trace_now()` that is not the migrations' own: leases and tokens would follow a false clock."""
+    connection = await asyncpg.connect(dsn, timeout=5.0)
+    try:
+        body = await connection.fetchval("SELECT prosrc FROM pg_proc WHERE proname = 'trace_now' AND pronargs = 0")
+    finally:
+        with suppress(*AWAY):
+            await connection.close(timeout=2.0)
+    if body is None:
+        raise SettingsError(f"the {name} database has no trace_now(); start it with `trace up` or run its migrations")
+    if " ".join(body.split()) != _CLOCK_BODY and not allow_test_clock:
+        raise SettingsError(
+            f"trace_now() of the {name} database was replaced; restore it, or set test_clock if this is a test"
+        )
+
+
+async def _main(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    sockets = listeners.inherited() or listeners.bind(settings)
+    await serve(settings, sockets, stop)
+
+
+@click.command(short_help="Run one Dispatcher process (what `trace up` starts).")
+@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
+def command(home: str | None) -> None:
+    """Run one Dispatcher process.
+
+    `trace up` starts and supervises it; run it by itself only against databases of your own
+    (TRACE_STATE_DSN, TRACE_QUEUE_DSN). Any number may run against the same databases.
+    """
+    settings = Settings.load({"home": home})
+    logs.configure("dispatcher", settings.log_level)
+    uvloop.run(_main(settings))

@@ -1,0 +1,56 @@
+"""Structured logs: one JSON object a line, on standard error, that never hold a token.
+
+Anything that looks like a JWT, a bearer credential or a password in a DSN is blanked before it is written, whatever
+module logged it: the last line of defence, not the first.
+"""
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+_SECRETS = (
+    (re.compile(r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"), "[token]"),
+    (re.compile(r"(?i)(bearer\s+)[^\s\"']+"), r"\1[token]"),
+    (re.compile(r"(?i)(x-trace-[a-z-]+[\"']?\s*[:=,]\s*b?[\"']?)[^\s\"',]+"), r"\1[token]"),
+    (re.compile(r"(\w+://[^\s:/@]*:)[^\s@]+@"), r"\1[password]@"),
+    (re.compile(r"(?i)((?:lease_token|capability_token|password)[\"']?\s*[:=]\s*[\"']?)[^\s\"',}]+"), r"\1[hidden]"),
+)
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def scrub(text: str) -> str:
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class JsonFormatter(logging.Formatter):
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "process": self._process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return scrub(json.dumps(entry, default=str, ensure_ascii=False))
+
+
+def configure(process: str, level: str) -> None:
+    """Send everything of this process to standard error as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(process))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    for noisy in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
