@@ -57,4 +57,3 @@ class ListenerServer:
         self._server.should_exit = True
         if self._task is not None:
             await self._task
-

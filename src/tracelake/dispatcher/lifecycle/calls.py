@@ -14,7 +14,6 @@ from uuid import UUID
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.lifecycle import publications
 from tracelake.dispatcher.lifecycle.grants import output_for
 from tracelake.dispatcher.lifecycle.plan import (
     Applied,
@@ -26,7 +25,8 @@ from tracelake.dispatcher.lifecycle.plan import (
     event_key,
     unit_of,
 )
-from tracelake.dispatcher.lifecycle.publications import Registry, decode_unit
+from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, decode_unit
+from tracelake.dispatcher.lifecycle.publications import Request as PublicationRequest
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_id, new_secret_id
@@ -158,7 +158,7 @@ class EventsCall:
 @dataclass(frozen=True, slots=True)
 class CompleteCall:
     body: CompleteRequest
-    publications: Sequence[publications.Request] = ()
+    publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """What the object store had against it. A repeat is answered all the same."""
 
@@ -319,7 +319,7 @@ def _new_events(
     for event in events:
         output = output_for(job, event.dataset_uuid, None, event.dataset_version)
         unit = unit_of(event.cursor, event.partition_key)
-        revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, publications.WHOLE)))
+        revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
         waits = not output.dataset.storage.routes_at_once
         new.append(NewEvent(event_key(producer, event), task.org_id, task.attempt, event, waits, revision))
     return new
