@@ -67,9 +67,7 @@ def test_an_unreadable_stack_json_counts_as_none(tmp_path: Path) -> None:
     assert home.read_stack() is None
 
 
-def test_a_failed_write_leaves_the_old_text_and_no_scratch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_text_and_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "secret"
     write_private(target, "old")
 

@@ -145,6 +145,4 @@ def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("database", ["state", "queue", "data"])
 def test_our_own_migrations_apply(empty_dsn: str, database: Database) -> None:
-    assert run(migrate_dsn(empty_dsn, database)) == [
-        m.file_name for m in read_migrations(migrations(database))
-    ]
+    assert run(migrate_dsn(empty_dsn, database)) == [m.file_name for m in read_migrations(migrations(database))]

@@ -65,9 +65,7 @@ def test_queue_role_reaches_the_queue_database_alone(cluster: TestCluster) -> No
 
 
 def test_privileges_hold_even_where_the_access_rules_do_not(cluster: TestCluster) -> None:
-    query = (
-        "SELECT has_database_privilege('trace_queue', datname, 'CONNECT') FROM pg_database WHERE datname = "
-    )
+    query = "SELECT has_database_privilege('trace_queue', datname, 'CONNECT') FROM pg_database WHERE datname = "
     allowed = {
         database: run(fetchval(cluster.cluster.superuser_dsn(), f"{query}'{database}'"))
         for database in ("state", "queue", "postgres", "template0", "template1")

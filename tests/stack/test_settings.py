@@ -38,9 +38,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.relay_batch == 256
 
 
-def test_home_comes_from_the_environment_and_is_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_comes_from_the_environment_and_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Settings.load(environ={"TRACE_HOME": "here"}).home == tmp_path / "here"
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -156,8 +154,7 @@ _TEXT = st.text(st.characters(exclude_characters="\0"), max_size=40)
 
 @given(
     st.dictionaries(
-        st.sampled_from([f"TRACE_{name.upper()}" for name in _NAMES])
-        | _TEXT.map(lambda text: f"TRACE_{text}"),
+        st.sampled_from([f"TRACE_{name.upper()}" for name in _NAMES]) | _TEXT.map(lambda text: f"TRACE_{text}"),
         _TEXT | st.integers().map(str) | st.floats().map(str) | st.sampled_from(["9" * 5000, "~nobody-here"]),
         max_size=4,
     )
@@ -167,9 +164,7 @@ def test_any_environment_gives_settings_or_a_settings_error(environ: dict[str, s
         Settings.load(environ=environ)
 
 
-_VALUES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | _TEXT | st.binary() | st.lists(st.integers())
-)
+_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | _TEXT | st.binary() | st.lists(st.integers())
 
 
 @given(st.dictionaries(st.sampled_from(_NAMES) | _TEXT, _VALUES, max_size=4))

@@ -146,8 +146,12 @@ class TestCluster:
 
 
 def pid_alive(pid: int) -> bool:
+    """Whether the process still does anything; one that ended but was not yet collected does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return not Path("/proc/self/stat").exists()

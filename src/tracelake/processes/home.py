@@ -68,6 +68,15 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
+class CredentialFiles:
+    """Where the tokens of a stack are kept."""
+
+    worker_token: Path
+    service_token: Path
+    admin_token: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Home:
     """Paths only; `make` creates the directories."""
 

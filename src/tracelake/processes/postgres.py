@@ -146,7 +146,7 @@ class EmbeddedPostgres:
         """Whether the server takes connections now."""
         try:
             conn = await asyncpg.connect(self.superuser_dsn(), timeout=5)
-        except (OSError, asyncpg.PostgresError, TimeoutError):
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
         await conn.close()
         return True

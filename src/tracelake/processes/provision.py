@@ -75,9 +75,7 @@ async def _grant_inside(cluster: EmbeddedPostgres, database: DatabaseSpec) -> No
     owner = _name(database.owner)
     try:
         await conn.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
-        await conn.execute(
-            f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC"
-        )
+        await conn.execute(f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
         for user in map(_name, database.users):
             await conn.execute(f"GRANT USAGE ON SCHEMA public TO {user}")
             for what in (

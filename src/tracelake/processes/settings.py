@@ -301,8 +301,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         if variable not in variables:
             raise SettingsError(
-                f"the environment variable {_short(variable)} is not a setting"
-                f"{_nearest(variable, list(variables))}"
+                f"the environment variable {_short(variable)} is not a setting{_nearest(variable, list(variables))}"
             )
         # Set to nothing is how a shell or a compose file says "not set".
         if value != "":
@@ -346,8 +345,7 @@ def _read_dsn(name: str, path: Path) -> str:
         text = path.read_text().strip()
     except FileNotFoundError:
         raise SettingsError(
-            f"{name} is not set and {path} does not exist; start the stack with `trace up`, or set "
-            f"{_variable(name)}"
+            f"{name} is not set and {path} does not exist; start the stack with `trace up`, or set {_variable(name)}"
         ) from None
     except (OSError, UnicodeDecodeError):
         raise SettingsError(f"{path} cannot be read") from None

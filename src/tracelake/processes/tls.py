@@ -110,17 +110,13 @@ def _make_server(
         .add_extension(_key_usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
     _write_pair(files.key, key, files.certificate, certificate)
 
 
-def _server_is_good(
-    files: TlsFiles, ca: x509.Certificate, names: list[x509.GeneralName], now: datetime
-) -> bool:
+def _server_is_good(files: TlsFiles, ca: x509.Certificate, names: list[x509.GeneralName], now: datetime) -> bool:
     key, certificate = _read_key(files.key), _read_certificate(files.certificate)
     if key is None or certificate is None or not _fits(key, certificate):
         return False
@@ -168,12 +164,8 @@ def _fits(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> boo
     return key.public_key() == certificate.public_key()
 
 
-def _write_pair(
-    key_path: Path, key: ec.EllipticCurvePrivateKey, path: Path, certificate: x509.Certificate
-) -> None:
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _write_pair(key_path: Path, key: ec.EllipticCurvePrivateKey, path: Path, certificate: x509.Certificate) -> None:
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     write_private(key_path, pem)
     write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
 

@@ -1,0 +1,71 @@
+"""The commands that start, show and stop a stack."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tracelake.processes.settings import Settings, SettingsError
+
+_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the stack keeps everything (default: TRACE_HOME, else ~/.trace).",
+)
+
+
+@click.command()
+@_home
+@click.option("--workers", type=int, help="How many worker processes to start (default: 1).")
+@click.option("--no-workers", is_flag=True, help="Start no worker.")
+@click.option("--bind-host", help="The address that the listeners bind (default: 127.0.0.1).")
+@click.option("--public-port", type=int, help="Port of the public listener (default: a free one).")
+@click.option("--task-port", type=int, help="Port of the task listener (default: a free one).")
+@click.option("--internal-port", type=int, help="Port of the internal listener (default: a free one).")
+@click.option("--state-port", type=int, help="Port of the state cluster (default: a free one).")
+@click.option("--data-port", type=int, help="Port of the data cluster (default: a free one).")
+@click.option("--log-level", help="debug, info, warning or error.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print stack.json as one line when ready, no more.")
+def up(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Start the whole stack on this machine: Postgres, Dispatcher, workers.
+
+    It runs until Ctrl-C or SIGTERM; a second Ctrl-C hurries. HOME/stack.json tells programs how to reach it.
+    """
+    from tracelake.processes.screen import choose_screen
+    from tracelake.processes.up import run_up
+
+    overrides = dict(_assignment(text) for text in assignments)
+    overrides |= {name: value for name, value in options.items() if value is not None}
+    if no_workers:
+        overrides["workers"] = 0
+    run_up(Settings.load(overrides), lambda home: choose_screen(home, json=as_json))
+
+
+@click.command()
+@_home
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+def status(home: Path | None, as_json: bool) -> None:
+    """Show whether the stack runs, and its parts.
+
+    Exit status: 0 ready, 1 running but not ready, 3 not running.
+    """
+    from tracelake.processes.status import show_status
+
+    click.get_current_context().exit(show_status(Settings.load({"home": home}).layout, json=as_json))
+
+
+@click.command()
+@_home
+def down(home: Path | None) -> None:
+    """Stop the stack; it is fine if none runs."""
+    from tracelake.processes.status import stop_stack
+
+    click.get_current_context().exit(stop_stack(Settings.load({"home": home}).layout))
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise SettingsError(f"--set takes NAME=VALUE, not {text!r}")
+    return name, value

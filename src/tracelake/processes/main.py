@@ -1,0 +1,87 @@
+"""The `trace` command.
+
+Subcommands are imported when they are used, so that `trace --help` answers at once and one part's missing
+dependency does not break the others. A failure that a person can do something about is one line, without a
+traceback.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tracelake import __version__
+from tracelake.errors import TraceError
+
+# name: where the command is, and the line that `trace --help` shows.
+_COMMANDS = {
+    "up": ("tracelake.processes.commands:up", "Start the whole stack on this machine."),
+    "status": ("tracelake.processes.commands:status", "Show whether the stack runs, and its parts."),
+    "down": ("tracelake.processes.commands:down", "Stop the stack."),
+    "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),
+    "keys": ("tracelake.cli.keys:command", "Rotate signing keys and tokens."),
+    "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
+    "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
+    "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute = _COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", "-V", prog_name="trace")
+def trace() -> None:
+    """Trace: an event-driven data platform for on-chain research.
+
+    Start with `trace up`; it runs until Ctrl-C. Settings come from HOME/settings.toml, TRACE_* variables and
+    options, in this order.
+    """
+
+
+def one_line(error: Exception) -> str | None:
+    """The sentence a person sees for an expected failure; None for a bug."""
+    if isinstance(error, TraceError):
+        return f"{error.code}: {error.message} {error.kind.remedy}"
+    # Imported here: a command that works does not pay for them.
+    from tracelake.db.migrate import MigrationError
+    from tracelake.processes.lock import AlreadyRunningError
+    from tracelake.processes.machine import PostgresError
+    from tracelake.processes.settings import SettingsError
+    from tracelake.processes.supervisor import StartError
+
+    expected = (AlreadyRunningError, MigrationError, PostgresError, SettingsError, StartError)
+    return str(error) if isinstance(error, expected) else None
+
+
+def main(argv: list[str] | None = None) -> None:
+    sys.exit(_guarded(trace.main, args=argv, prog_name="trace", standalone_mode=True))
+
+
+def _guarded(run: Callable[..., Any], **arguments: Any) -> Any:
+    try:
+        return run(**arguments)
+    except Exception as error:
+        text = one_line(error)
+        if text is None:
+            raise
+        click.echo(f"error: {text}", err=True)
+        return 1

@@ -1,0 +1,138 @@
+"""`trace status` and `trace down`: look at the stack of a home, and stop it.
+
+Whether a stack runs is the lock's word, not that of a file which a kill may have left behind.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from tracelake.processes import lock, probe
+from tracelake.processes.home import Home, Stack
+from tracelake.processes.screen import addresses_table, parts_table
+from tracelake.processes.supervisor import PartView
+
+EXIT_NOT_READY = 1
+EXIT_NOT_RUNNING = 3
+
+# Postgres may write a last checkpoint for a minute; longer than the supervisor's own patience.
+_GRACE_SECONDS = 120.0
+_HURRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`pid` is None when nothing runs; `listeners` says which of the three answer."""
+
+    home: Home
+    pid: int | None
+    stack: Stack | None
+    parts: list[PartView]
+    listeners: dict[str, bool]
+
+    @property
+    def ready(self) -> bool:
+        return self.pid is not None and self.stack is not None and all(self.listeners.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "running": self.pid is not None,
+            "ready": self.ready,
+            "pid": self.pid,
+            "home": str(self.home.root),
+            "listeners": self.listeners,
+            "parts": msgspec.to_builtins(self.parts),
+            "stack": None if self.stack is None else msgspec.to_builtins(self.stack),
+        }
+
+
+def read_status(home: Home) -> Status:
+    pid = lock.holder(home.lock_file)
+    if pid is None:
+        return Status(home, None, None, [], {})
+    stack = home.read_stack()
+    listeners = {}
+    if stack is not None:
+        ca_file = Path(stack.ca_file)
+        listeners = {
+            "public": probe.answers(stack.public_url, ca_file),
+            "task": probe.answers(stack.task_url, ca_file),
+            "internal": probe.ready(stack.internal_url, ca_file),
+        }
+    return Status(home, pid, stack, _read_parts(home), listeners)
+
+
+def show_status(home: Home, *, json: bool) -> int:
+    """Print the status; answers the exit status of the command."""
+    status = read_status(home)
+    if json:
+        click.echo(msgspec.json.encode(status.to_json()).decode())
+    elif status.pid is None:
+        click.echo(f"Trace is not running on {home.root}. Start it with `trace up --home {home.root}`.")
+    else:
+        _show_running(status)
+    if status.pid is None:
+        return EXIT_NOT_RUNNING
+    return 0 if status.ready else EXIT_NOT_READY
+
+
+def _show_running(status: Status) -> None:
+    console = Console()
+    console.print(f"Trace runs on {status.home.root} (process {status.pid})", highlight=False)
+    console.print(parts_table({view.name: view for view in status.parts}))
+    if status.stack is not None:
+        console.print(addresses_table(status.stack, status.home))
+    silent = [name for name, answers in status.listeners.items() if not answers]
+    if status.stack is None:
+        console.print("It is still starting, or it is stopping.")
+    elif silent:
+        console.print(f"Not ready: {', '.join(silent)}. The logs are in {status.home.logs}.", highlight=False)
+    else:
+        console.print("Ready.")
+
+
+def stop_stack(home: Home) -> int:
+    """Stop the stack that holds the home's lock; answers the exit status of the command."""
+    pid = lock.holder(home.lock_file)
+    if pid is None:
+        click.echo(f"Trace is not running on {home.root}.")
+        return 0
+    click.echo(f"Stopping process {pid} ...")
+    for number, seconds, next_step in (
+        (signal.SIGTERM, _GRACE_SECONDS, "It takes long; asking it to hurry ..."),
+        (signal.SIGTERM, _HURRY_SECONDS, "It does not answer; killing it ..."),
+        (signal.SIGKILL, _HURRY_SECONDS, ""),
+    ):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        if _released(home, pid, seconds):
+            click.echo("Stopped.")
+            return 0
+        if next_step:
+            click.echo(next_step)
+    click.echo(f"Process {pid} cannot be stopped; end it by hand.", err=True)
+    return 1
+
+
+def _released(home: Home, pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if lock.holder(home.lock_file) != pid:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _read_parts(home: Home) -> list[PartView]:
+    try:
+        return msgspec.json.decode(home.parts_file.read_bytes(), type=list[PartView])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []

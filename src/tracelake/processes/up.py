@@ -1,0 +1,290 @@
+"""`trace up`: the whole stack on one machine, in one command, stopped by Ctrl-C.
+
+Order: lock the home, TLS, Postgres clusters, roles and migrations, credentials, Dispatcher, workers;
+`stack.json` appears when all of it is ready and is gone before anything stops. The supervisor holds the
+listener sockets, so addresses stay the same while a Dispatcher restarts.
+
+Secrets reach the children through 0600 files below HOME, never through their environment.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from tracelake.db import Database
+from tracelake.processes import credentials, listeners, lock, probe
+from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
+from tracelake.processes.machine import free_port, socket_directory, wrap
+from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
+from tracelake.processes.provision import migrate_dsn, provision
+from tracelake.processes.screen import Screen
+from tracelake.processes.settings import Settings
+from tracelake.processes.supervisor import Part, PartView, StartError, Supervisor
+from tracelake.processes.tls import TlsFiles, ensure_tls
+
+_POSTGRES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
+
+
+def prepare_credentials(settings: Settings, home: Home) -> CredentialFiles:
+    """The tokens that `stack.json` names, made at first start."""
+    return credentials.prepare(settings, home)
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """The embedded clusters of this home; None where a DSN of the person's own replaces one."""
+
+    state: EmbeddedPostgres | None
+    data: EmbeddedPostgres | None
+
+    @classmethod
+    def plan(cls, settings: Settings) -> "Clusters":
+        home = settings.layout
+        state = data = None
+        state_port = settings.state_port or free_port(taken=settings.data_port)
+        if settings.state_dsn is None:
+            state = _cluster(home, "state", home.postgres_state, state_port, STATE_DATABASES)
+        if settings.data_dsn is None:
+            data_port = settings.data_port or free_port(taken=state_port)
+            data = _cluster(home, "data", home.postgres_data, data_port, DATA_DATABASES)
+        return cls(state, data)
+
+    def all(self) -> list[EmbeddedPostgres]:
+        return [cluster for cluster in (self.state, self.data) if cluster is not None]
+
+
+def _cluster(home: Home, name: str, data_dir: Path, port: int, databases: tuple[DatabaseSpec, ...]) -> EmbeddedPostgres:
+    return EmbeddedPostgres(
+        name=name,
+        data_dir=data_dir,
+        socket_dir=socket_directory(home.root),
+        secrets_dir=home.secrets,
+        log_file=home.log_file(f"postgres-{name}"),
+        port=port,
+        databases=databases,
+    )
+
+
+async def prepare_databases(settings: Settings, clusters: Clusters) -> None:
+    """Roles, migrations, and the DSN files by which the children find their databases."""
+    home = settings.layout
+    for cluster in clusters.all():
+        await provision(cluster)
+    if clusters.state is not None:
+        state_dsn = clusters.state.dsn("trace_state", "state")
+        queue_owner_dsn = clusters.state.dsn("trace_state", "queue")
+        queue_dsn = clusters.state.dsn("trace_queue", "queue")
+        queue_users: tuple[str, ...] = ("trace_queue",)
+    else:
+        assert settings.state_dsn is not None
+        assert settings.queue_dsn is not None
+        state_dsn, queue_dsn, queue_owner_dsn = settings.state_dsn, settings.queue_dsn, settings.queue_dsn
+        queue_users = ()
+    if clusters.data is not None:
+        data_dsn = clusters.data.dsn("trace_data", "data", tcp=True)
+    else:
+        assert settings.data_dsn is not None
+        data_dsn = settings.data_dsn
+    await _migrate(state_dsn, "state")
+    await _migrate(queue_owner_dsn, "queue", users=queue_users)
+    await _migrate(data_dsn, "data")
+    write_private(home.state_dsn_file, state_dsn + "\n")
+    write_private(home.queue_dsn_file, queue_dsn + "\n")
+    write_private(home.data_dsn_file, data_dsn + "\n")
+
+
+async def _migrate(dsn: str, database: Database, *, users: tuple[str, ...] = ()) -> None:
+    try:
+        await migrate_dsn(dsn, database, users=users)
+    except (OSError, asyncpg.PostgresError) as error:
+        raise StartError(f"the {database} database cannot be used: {error}") from None
+    except (ValueError, asyncpg.InterfaceError) as error:
+        # Their text may repeat parts of the DSN.
+        raise StartError(f"{database}_dsn cannot be used ({type(error).__name__})") from None
+
+
+def plan_parts(
+    settings: Settings,
+    clusters: Clusters,
+    sockets: Mapping[str, socket.socket],
+    tls: TlsFiles,
+) -> list[Part]:
+    """Every child of this stack, in the order of their stages."""
+    home = settings.layout
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+    environment |= settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
+    internal_url = listeners.url(sockets["internal"], settings.bind_host)
+    parts = [
+        Part(
+            name=f"postgres-{cluster.name}",
+            stage=_POSTGRES_STAGE,
+            command=cluster.command,
+            environment=cluster.environment(),
+            log_file=cluster.log_file,
+            prepare=cluster.prepare,
+            ready=cluster.ready,
+            # Fast shutdown: end sessions, write a checkpoint. In a hurry: recovery does the rest.
+            stop_signal=signal.SIGINT,
+            hurry_signal=signal.SIGQUIT,
+            grace_seconds=60.0,
+        )
+        for cluster in clusters.all()
+    ]
+    parts.append(
+        Part(
+            name="dispatcher",
+            stage=_DISPATCHER_STAGE,
+            command=partial(_child_command, "dispatcher"),
+            environment=environment | {listeners.VARIABLE: listeners.to_variable(sockets)},
+            log_file=home.log_file("dispatcher"),
+            pass_fds=tuple(listener.fileno() for listener in sockets.values()),
+            ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),
+        )
+    )
+    for number in range(1, settings.workers + 1):
+        name = "worker" if settings.workers == 1 else f"worker-{number}"
+        parts.append(
+            Part(
+                name=name,
+                stage=_WORKER_STAGE,
+                command=partial(_child_command, "worker"),
+                environment=environment,
+                log_file=home.log_file(name),
+            )
+        )
+    return parts
+
+
+def _child_command(name: str) -> list[str]:
+    # -P: a file in the current directory must not take the place of a module. A killed supervisor takes them
+    # along at once: both are made to be killed at any time.
+    return wrap([sys.executable, "-P", "-m", "tracelake", name], death_signal=signal.SIGKILL)
+
+
+class Up:
+    """One run of `trace up`; `run` returns when everything has stopped."""
+
+    def __init__(self, settings: Settings, screen: Screen) -> None:
+        self._settings = settings
+        self._home = settings.layout
+        self._screen = screen
+        self._views: dict[str, PartView] = {}
+        self._stop = asyncio.Event()
+        self._supervisor: Supervisor | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal)
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._run()
+        finally:
+            ticking.cancel()
+
+    async def _run(self) -> None:
+        settings, home = self._settings, self._home
+        clusters = Clusters.plan(settings)
+        tls = ensure_tls(home.tls, settings.bind_host)
+        sockets = listeners.bind(settings)
+        parts = plan_parts(settings, clusters, sockets, tls)
+        self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
+        try:
+            if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls)):
+                await self._stop.wait()
+        finally:
+            home.remove_stack()
+            self._screen.say("Stopping ...")
+            await supervisor.stop()
+            for listener in sockets.values():
+                listener.close()
+            home.parts_file.unlink(missing_ok=True)
+            self._screen.say("Stopped.")
+
+    async def _start(
+        self,
+        supervisor: Supervisor,
+        clusters: Clusters,
+        sockets: Mapping[str, socket.socket],
+        tls: TlsFiles,
+    ) -> None:
+        settings, home = self._settings, self._home
+        await supervisor.start(_POSTGRES_STAGE)
+        await prepare_databases(settings, clusters)
+        tokens = prepare_credentials(settings, home)
+        await supervisor.start(_DISPATCHER_STAGE)
+        await supervisor.start(_WORKER_STAGE)
+        urls = {name: listeners.url(listener, settings.bind_host) for name, listener in sockets.items()}
+        stack = Stack(
+            pid=os.getpid(),
+            home=str(home.root),
+            public_url=urls["public"],
+            task_url=urls["task"],
+            internal_url=urls["internal"],
+            ca_file=str(tls.ca),
+            worker_token_file=str(tokens.worker_token),
+            service_token_file=str(tokens.service_token),
+            admin_token_file=str(tokens.admin_token),
+            queue_dsn_file=str(home.queue_dsn_file),
+            data_dsn_file=str(home.data_dsn_file),
+        )
+        home.write_stack(stack)
+        self._screen.ready(stack)
+
+    async def _unless_stopped(self, work: Awaitable[None]) -> bool:
+        """Do the work; False if a signal came first."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                return False
+            await task
+            return True
+        finally:
+            stopped.cancel()
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set() and self._supervisor is not None:
+            self._screen.say("Stopping at once ...")
+            self._supervisor.hurry()
+        self._stop.set()
+
+    def _on_change(self, view: PartView) -> None:
+        self._views[view.name] = view
+        with contextlib.suppress(OSError):
+            write_private(self._home.parts_file, msgspec.json.encode(list(self._views.values())))
+        self._screen.part(view)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self._screen.tick()
+
+
+def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
+    """Run the stack of these settings until it is told to stop."""
+    home = settings.layout
+    home.make()
+    with lock.hold(home.lock_file):
+        # Left by a kill: whoever reads it would talk to nobody.
+        home.remove_stack()
+
+        async def main() -> None:
+            with choose(home) as screen:
+                await Up(settings, screen).run()
+
+        asyncio.run(main())

@@ -1,0 +1,244 @@
+"""`trace up`, `status` and `down` as real processes; only the Dispatcher's and worker's work is a stand-in."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support.postgres import pid_alive, run, scratch_directory, wait_until
+from tracelake.processes.home import Home
+from tracelake.processes.machine import postgres_processes_in, socket_directory
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class FakeStack:
+    """A home below a directory with spaces in its name, and the processes started on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root / "a home with spaces" / ("deep" * 30))
+        self.home.root.parent.mkdir()
+        self.started: list[subprocess.Popen[str]] = []
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "tests.support.fake_stack", *arguments, "--home", str(self.home.root)]
+
+    def up(self, *arguments: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            self.command("up", *arguments),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def up_ready(self, *arguments: str) -> "tuple[subprocess.Popen[str], dict[str, Any]]":
+        process = self.up("--json", *arguments)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(f"not ready: {process.communicate()}")
+        return process, json.loads(line)
+
+    def call(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def parts(self) -> dict[str, Any]:
+        return {part["name"]: part for part in json.loads(self.home.parts_file.read_text())}
+
+    def wait_running(self, name: str, restarts: int) -> int:
+        def running() -> bool:
+            part = self.parts()[name]
+            return bool(part["state"] == "running" and part["restarts"] >= restarts)
+
+        wait_until(running, f"{name} to run again")
+        return int(self.parts()[name]["pid"])
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for directory in (self.home.postgres_state, self.home.postgres_data):
+            wait_until(lambda d=directory: not postgres_processes_in(d.resolve()), "postgres to end")  # type: ignore[misc]
+        shutil.rmtree(socket_directory(self.home.root), ignore_errors=True)
+
+
+@pytest.fixture
+def stack() -> Iterator[FakeStack]:
+    root = scratch_directory()
+    fake = FakeStack(root)
+    try:
+        yield fake
+    finally:
+        fake.close()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def execute(dsn_file: str, query: str) -> Any:
+    conn = await asyncpg.connect(Path(dsn_file).read_text().strip())
+    try:
+        return await conn.fetchval(query)
+    finally:
+        await conn.close()
+
+
+def test_the_whole_life_of_a_stack(stack: FakeStack) -> None:
+    assert stack.call("status").returncode == 3
+    process, ready = stack.up_ready("--workers", "2")
+    home = stack.home
+    assert json.loads(home.stack_file.read_text()) == ready
+    assert home.stack_file.stat().st_mode & 0o777 == 0o600
+    assert ready["pid"] == process.pid
+    assert run(execute(ready["queue_dsn_file"], "SELECT current_user")) == "trace_queue"
+    assert run(execute(ready["data_dsn_file"], "SELECT current_user")) == "trace_data"
+
+    shown = stack.call("status", "--json")
+    assert shown.returncode == 0, shown
+    assert json.loads(shown.stdout)["listeners"] == {"public": True, "task": True, "internal": True}
+    readable = stack.call("status")
+    assert readable.returncode == 0
+    assert "Ready." in readable.stdout
+    assert "\x1b" not in readable.stdout
+
+    second = stack.call("up")
+    assert second.returncode == 1
+    assert f"already running on {home.root} (process {process.pid})" in second.stderr
+    assert "Traceback" not in second.stderr
+
+    for name in ("dispatcher", "worker-2", "postgres-state", "postgres-data"):
+        os.kill(stack.parts()[name]["pid"], signal.SIGKILL)
+        stack.wait_running(name, restarts=1)
+    assert json.loads(home.stack_file.read_text()) == ready
+    wait_until(lambda: stack.call("status").returncode == 0, "the stack to be ready again")
+
+    pids = [part["pid"] for part in stack.parts().values()]
+    stopped = stack.call("down")
+    assert (stopped.returncode, stopped.stdout.splitlines()[-1]) == (0, "Stopped.")
+    assert process.wait(timeout=60) == 0
+    assert not any(pid_alive(pid) for pid in pids)
+    assert not home.stack_file.exists()
+    assert stack.call("status").returncode == 3
+    again = stack.call("down")
+    assert again.returncode == 0
+    assert "not running" in again.stdout
+
+
+def test_a_home_left_by_kill_9_starts_again_with_its_data(stack: FakeStack) -> None:
+    process, ready = stack.up_ready()
+    state_file = str(stack.home.state_dsn_file)
+    run(execute(state_file, "CREATE TABLE kept AS SELECT 42 AS answer"))
+    pids = [part["pid"] for part in stack.parts().values()]
+    process.kill()
+    process.wait(timeout=60)
+    assert stack.home.stack_file.exists()
+    assert stack.call("status").returncode == 3
+    process, again = stack.up_ready()
+    assert again["pid"] != ready["pid"]
+    assert not any(pid_alive(pid) for pid in pids)
+    assert run(execute(state_file, "SELECT answer FROM kept")) == 42
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+
+
+def test_a_power_cut_starts_again_with_its_data(stack: FakeStack) -> None:
+    process, _ = stack.up_ready("--no-workers")
+    state_file = str(stack.home.state_dsn_file)
+    run(execute(state_file, "CREATE TABLE kept AS SELECT 42 AS answer"))
+    servers = [part["pid"] for name, part in stack.parts().items() if name.startswith("postgres")]
+    # Nobody gets to say goodbye: the supervisor is held still while its children die.
+    process.send_signal(signal.SIGSTOP)
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.wait(timeout=60)
+    socket_dir = socket_directory(stack.home.root)
+    shutil.rmtree(socket_dir)
+    process, _ = stack.up_ready("--no-workers")
+    assert run(execute(state_file, "SELECT answer FROM kept")) == 42
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 0
+
+
+def test_plain_lines_elsewhere_than_on_a_terminal(stack: FakeStack) -> None:
+    process = stack.up("--no-workers")
+    wait_until(stack.home.stack_file.exists, "the stack to be ready")
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert errors == ""
+    assert "\x1b" not in output
+    lines = output.splitlines()
+    assert any(line.startswith("dispatcher: running, process ") for line in lines)
+    assert any(line.startswith("ready: public https://127.0.0.1:") for line in lines)
+    assert lines[-1] == "Stopped."
+    order = [line.split(":")[0] for line in lines if line.endswith(": stopped")]
+    assert order[0] == "dispatcher"
+
+
+def test_a_second_signal_hurries(stack: FakeStack) -> None:
+    stack.home.root.mkdir()
+    (stack.home.root / "stubborn").touch()
+    process, _ = stack.up_ready()
+    wait_until((stack.home.root / "ignores SIGTERM").exists, "the worker to turn a deaf ear")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: stack.parts()["worker"]["state"] == "stopping", "the worker to be asked")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+
+
+def test_a_signal_during_the_start_stops_what_was_started(stack: FakeStack) -> None:
+    process = stack.up()
+    wait_until(stack.home.parts_file.exists, "the first part to start")
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert output.splitlines()[-1] == "Stopped."
+
+
+def test_a_dispatcher_that_cannot_start_is_explained(stack: FakeStack) -> None:
+    stack.home.root.mkdir()
+    (stack.home.root / "broken").touch()
+    failed = stack.call("up")
+    assert failed.returncode == 1
+    assert "dispatcher ended with status 1 at start" in failed.stderr
+    assert "this dispatcher is broken" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert not stack.home.stack_file.exists()
+
+
+def test_bad_settings_are_one_line(stack: FakeStack) -> None:
+    for arguments, text in (
+        (("--public-port", "99999"), "public_port (from the command line): expected a whole number"),
+        (("--set", "lease_second=1"), "did you mean lease_seconds?"),
+        (("--set", "nonsense"), "--set takes NAME=VALUE"),
+        (("--bind-host", "203.0.113.1"), "cannot bind 203.0.113.1"),
+    ):
+        failed = stack.call("up", *arguments)
+        assert failed.returncode == 1
+        assert text in failed.stderr
+        assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_port_in_use_is_explained(stack: FakeStack) -> None:
+    _, ready = stack.up_ready("--no-workers")
+    port = ready["public_url"].rsplit(":", 1)[1]
+    other = FakeStack(scratch_directory())
+    try:
+        failed = other.call("up", "--public-port", port)
+    finally:
+        other.close()
+        shutil.rmtree(other.home.root.parent.parent, ignore_errors=True)
+    assert failed.returncode == 1
+    assert f"the public listener cannot bind 127.0.0.1:{port}" in failed.stderr
