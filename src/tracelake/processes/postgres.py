@@ -101,14 +101,18 @@ class EmbeddedPostgres:
 
     def password(self, role: str) -> str:
         """The role's password, made at first use and kept in a 0600 file."""
-        suffix = f"-{self.name}" if role == SUPERUSER else ""
-        path = self.secrets_dir / f"{role}{suffix}.password"
+        path = self._password_file(role)
         try:
             return path.read_text().strip()
         except FileNotFoundError:
             password = secrets.token_urlsafe(32)
             write_private(path, password + "\n")
             return password
+
+    def _password_file(self, role: str) -> Path:
+        # The superuser is one per cluster; the other roles have names of their own.
+        suffix = f"-{self.name}" if role == SUPERUSER else ""
+        return self.secrets_dir / f"{role}{suffix}.password"
 
     # -- making and starting -----------------------------------------------------------------------
 
@@ -181,6 +185,8 @@ class EmbeddedPostgres:
     def _initialise(self) -> None:
         if (self.data_dir / _MARKER).exists():
             self._check_version()
+            if not self._password_file(SUPERUSER).exists():
+                raise PostgresError(f"{self._password_file(SUPERUSER)} is gone; restore it from a backup of the home")
             return
         if self.data_dir.exists() and any(self.data_dir.iterdir()):
             raise PostgresError(f"{self.data_dir} holds files that trace did not make; move them away first")
@@ -192,7 +198,7 @@ class EmbeddedPostgres:
             str(binary("initdb")),
             f"--pgdata={scratch}",
             f"--username={SUPERUSER}",
-            f"--pwfile={self.secrets_dir / f'{SUPERUSER}-{self.name}.password'}",
+            f"--pwfile={self._password_file(SUPERUSER)}",
             "--auth=scram-sha-256",
             "--encoding=UTF8",
             "--locale=C",

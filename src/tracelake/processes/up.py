@@ -209,6 +209,8 @@ class Up:
             for listener in sockets.values():
                 listener.close()
             home.parts_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                socket_directory(home.root).rmdir()
             self._screen.say("Stopped.")
 
     async def _start(

@@ -1,0 +1,55 @@
+"""What `trace up` shows on a terminal, and that a screen never stops the stack."""
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.stack.test_home import make_stack
+from tracelake.processes.home import Home
+from tracelake.processes.screen import LiveScreen, PlainScreen, ago
+from tracelake.processes.supervisor import PartState, PartView
+
+
+def test_the_live_screen_shows_parts_addresses_and_how_to_stop(tmp_path: Path) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=100, height=40, color_system=None)
+    with LiveScreen(Home(tmp_path), console) as screen:
+        screen.part(PartView("dispatcher", PartState.RUNNING, 4711, 2, time.time() - 3700))
+        screen.part(PartView("worker", PartState.WAITING, None, 3, time.time(), "was killed by SIGKILL\nmore"))
+        screen.ready(make_stack(tmp_path))
+        screen.tick()
+    shown = output.getvalue()
+    for text in ("dispatcher", "running", "4711", "1 h", "was killed by SIGKILL", "https://127.0.0.1:1", "Ctrl-C"):
+        assert text in shown
+    assert "more" not in shown.split("Ready.")[-1]
+
+
+def test_plain_lines_come_once_per_change(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = PlainScreen()
+    for state, pid in (
+        (PartState.STARTING, None),
+        (PartState.STARTING, 7),
+        (PartState.STARTING, 7),
+        (PartState.RUNNING, 7),
+    ):
+        screen.part(PartView("worker", state, pid, 0, 0.0))
+    assert capsys.readouterr().out.splitlines() == ["worker: starting", "worker: running, process 7"]
+
+
+def test_a_closed_pipe_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    PlainScreen().say("anything")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (0.4, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (200000, "2 d")]
+)
+def test_ages_are_short(seconds: float, text: str) -> None:
+    assert ago(seconds) == text
