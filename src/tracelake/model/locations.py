@@ -12,6 +12,7 @@ from uuid import UUID
 from tracelake.model.job import Output, Storage
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_MAX_KEY_BYTES = 1024  # as in S3
 _FORBIDDEN = re.compile(r"[*?\\%\x00-\x1f\x7f-\x9f]")
 
 
@@ -19,12 +20,13 @@ def parse_uri(uri: str) -> tuple[str, str] | None:
     """`(bucket, key)` of a canonical `s3://bucket/key` address, or None."""
     if not uri.startswith("s3://") or _FORBIDDEN.search(uri) or not unicodedata.is_normalized("NFC", uri):
         return None
-    try:
-        uri.encode()
-    except UnicodeEncodeError:
-        return None
     bucket, slash, key = uri[5:].partition("/")
     if not slash or not _BUCKET.fullmatch(bucket):
+        return None
+    try:
+        if len(key.encode()) > _MAX_KEY_BYTES:
+            return None
+    except UnicodeEncodeError:
         return None
     segments = key.removesuffix("/").split("/")
     if any(segment in ("", ".", "..") for segment in segments):

@@ -64,6 +64,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """
         return (
             self.attempt == attempt
+            and lease_token is not None  # never claimed: there is no attempt to be current
             and self.lease_token == lease_token
             and self.status not in (Status.COMPLETED, Status.CANCELED)
             and self.outcome in (None, Outcome.TIMEOUT)

@@ -8,10 +8,14 @@ from msgspec import Meta
 MAX_CURSOR = 2**63 - 1
 
 Cursor = Annotated[int, Meta(ge=0, le=MAX_CURSOR)]
-Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
+# `\Z`, not `$`: Python's `$` also matches before a last newline, and Postgres would then refuse the row.
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,127}\Z")]
+# A runtime names a queue (`tasks.{runtime}`), so it keeps to what every transport takes.
+Runtime = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
 Revision = Annotated[str, Meta(max_length=200)]
-PartitionKey = Annotated[str, Meta(min_length=1, max_length=512)]
+MAX_PARTITION_KEY_BYTES = 512
+PartitionKey = Annotated[str, Meta(min_length=1, max_length=MAX_PARTITION_KEY_BYTES)]
 Uri = Annotated[str, Meta(min_length=1, max_length=2048)]
 Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 

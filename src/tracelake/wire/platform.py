@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from tracelake.wire.base import Cursor, Name, Reply, Request, Seconds, ShortText
+from tracelake.wire.base import Cursor, Name, Reply, Request, Runtime, Seconds, ShortText
 from tracelake.wire.units import TaskInput, Unit
 
 StorageKind = Literal["s3", "postgres", "buffered", "none"]
@@ -34,7 +34,7 @@ class JobRequest(Request, frozen=True, kw_only=True):
     org: Name
     dag: Name
     name: Name
-    runtime: ShortText
+    runtime: Runtime
     operator: ShortText
     config: dict[str, Any] = {}
     outputs: Annotated[list[DatasetSpec], Meta(max_length=64)] = []

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.wire.base import Cursor, PartitionKey, Request, Revision, ShortText
+from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey, Request, Revision, ShortText
 
 Scalar = str | int | float | bool | None
 
@@ -74,7 +74,12 @@ class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_partition(partition_key: str | None, start: int | None, end: int | None) -> None:
-    """Block ranges carry both ends, in order, and the key that spells them."""
+    """Block ranges carry both ends, in order, and the key that spells them.
+
+    The key is part of a primary key, and an index row has room for bytes, not for characters.
+    """
+    if partition_key is not None and len(partition_key.encode()) > MAX_PARTITION_KEY_BYTES:
+        raise ValueError(f"a partition_key has at most {MAX_PARTITION_KEY_BYTES} bytes")
     if start is None and end is None:
         return
     if start is None or end is None or partition_key is None:

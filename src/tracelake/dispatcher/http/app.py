@@ -67,7 +67,7 @@ class ListenerApp:
             request.query = _query(scope)
             if route.decoder is not None:
                 body = await _read_body(scope, receive, self._limits[route.batch])
-                request.body = decode(route.decoder, body)
+                request.body = decode(route.decoder, body, per_item=route.per_item)
             reply = await route.handler(request)
             if isinstance(reply, Raw):
                 status, body, kind = reply.status, reply.body, reply.content_type.encode()
@@ -99,9 +99,12 @@ class ListenerApp:
         counter.inc()
 
 
-def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
-    """Strict decoding: 400 for what is not JSON, 422 with the field for what is not this type."""
-    if _NUL.search(body):
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, *, per_item: bool = False) -> Any:
+    """Strict decoding: 400 for what is not JSON, 422 with the field for what is not this type.
+
+    `per_item`: the items of this body are decoded by themselves later, so that a bad one fails alone.
+    """
+    if not per_item and _NUL.search(body):
         raise TraceError("body_invalid", "The character U+0000 cannot be stored.", field="")
     try:
         return decoder.decode(body)
@@ -120,7 +123,7 @@ def error_body(error: TraceError) -> bytes:
 
 async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     declared = _header(scope, "content-length")
-    if declared is not None and declared.isdigit() and int(declared) > limit:
+    if declared is not None and declared.isascii() and declared.isdigit() and _exceeds(declared, limit):
         raise TraceError("body_too_large", limit_bytes=limit)
     message = await receive()
     if message["type"] == "http.disconnect":
@@ -141,6 +144,12 @@ async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     if size > limit:
         raise TraceError("body_too_large", limit_bytes=limit)
     return b"".join(chunks)
+
+
+def _exceeds(digits: str, limit: int) -> bool:
+    """Whether the number is larger, however many digits somebody sends."""
+    digits = digits.lstrip("0") or "0"
+    return len(digits) > len(str(limit)) or int(digits) > limit
 
 
 def _header(scope: Scope, name: str) -> str | None:

@@ -1,6 +1,7 @@
 """Handlers: from a checked request to a use case and back. No decision is made here."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ from tracelake.wire.task_calls import (
     EventsRequest,
     HeartbeatRequest,
 )
+
+logger = logging.getLogger(__name__)
 
 _ENCODER = msgspec.json.Encoder()
 _CLAIM = msgspec.json.Decoder(ClaimRequest)
@@ -135,7 +138,7 @@ class Handlers:
         if status not in (None, "pending", "failed"):
             raise TraceError("body_invalid", "status is pending or failed.", field="status")
         limit = request.query.get("limit", "100")
-        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:6]) <= 1000:
+        if not limit.isascii() or not limit.isdigit() or len(limit) > 4 or not 1 <= int(limit) <= 1000:
             raise TraceError("body_invalid", "limit is a number from 1 to 1000.", field="limit")
         return await outbox.list_rows(self.service.store, status and status.title(), int(limit))
 
@@ -172,6 +175,10 @@ async def _answer(work: Awaitable[msgspec.Struct]) -> Answer:
         return Answer(status=200, body=msgspec.Raw(_ENCODER.encode(await work)))
     except TraceError as refusal:
         return _refused(refusal)
+    except Exception:
+        # One item's failure is its own: the neighbours' answers must still go out.
+        logger.exception("an item of a batch failed")
+        return _refused(TraceError("internal"))
 
 
 def _refused(refusal: TraceError) -> Answer:

@@ -15,6 +15,8 @@ import msgspec
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.users import UserClaims
 
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+
 
 class Listener(StrEnum):
     PUBLIC = "public"
@@ -84,6 +86,8 @@ class Route:
     query: tuple[QueryParameter, ...] = ()
     batch: bool = False
     """A batch form: allowed a larger body."""
+    per_item: bool = False
+    """The items of the body are decoded one by one by the handler."""
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[Any] | None:
@@ -127,7 +131,5 @@ class Router:
 
 
 def parse_uuid(text: str | None) -> UUID | None:
-    try:
-        return UUID(text) if text else None
-    except ValueError:
-        return None
+    """The hyphenated form alone: `UUID` itself also reads braces, urn:, underscores and foreign digits."""
+    return UUID(text) if text and _UUID.fullmatch(text) else None

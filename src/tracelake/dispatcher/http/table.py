@@ -19,7 +19,7 @@ def build_routes(handlers: Handlers) -> list[Route]:
         Route(_INTERNAL, "POST", "/internal/task-claim", worker, h.claim, "Claim a task and start its next attempt",
               body=claims.ClaimRequest, reply=claims.ClaimReply),
         Route(_INTERNAL, "POST", "/internal/task-claim-batch", worker, h.claim_batch, "Claim many tasks, one by one",
-              body=claims.ClaimBatchRequest, reply=Answers, batch=True),
+              body=claims.ClaimBatchRequest, reply=Answers, batch=True, per_item=True),
         Route(_INTERNAL, "GET", "/internal/task-fetch", worker, h.fetch, "Read a task; never a lease or a token",
               reply=claims.FetchReply, query=(task_id,)),
         Route(_INTERNAL, "POST", "/internal/task-token", worker, h.token, "A fresh token for a current attempt",
@@ -34,7 +34,7 @@ def build_routes(handlers: Handlers) -> list[Route]:
         Route(_TASK, "POST", "/v1/task/buffer-publish", task, h.buffer_publish, "Publish a batch artifact",
               body=task_calls.BufferPublishRequest, reply=task_calls.BufferPublishReply),
         Route(_TASK, "POST", "/v1/task/batch", Principal.ITEMS, h.batch, "Many task calls, each with its own token",
-              body=task_calls.BatchRequest, reply=Answers, batch=True),
+              body=task_calls.BatchRequest, reply=Answers, batch=True, per_item=True),
         Route((Listener.TASK, Listener.INTERNAL), "GET", "/internal/jwks/task", Principal.NOBODY, h.jwks,
               "The public keys of capability tokens", reply=claims.Jwks),
         # Platform services
