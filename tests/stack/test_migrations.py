@@ -17,17 +17,7 @@ from tracelake.processes.provision import migrate_dsn
 @pytest.fixture
 def empty_dsn(cluster: TestCluster) -> Iterator[str]:
     """A database with nothing in it."""
-
-    async def create() -> str:
-        cluster.count += 1
-        conn = await asyncpg.connect(cluster.cluster.superuser_dsn())
-        try:
-            await conn.execute(f"CREATE DATABASE state_{cluster.count} OWNER trace_state")
-        finally:
-            await conn.close()
-        return cluster.cluster.dsn("trace_state", f"state_{cluster.count}")
-
-    dsn = run(create())
+    dsn = cluster.empty()
     yield dsn
     run(cluster.drop(dsn))
 

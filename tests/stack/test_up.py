@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.support.postgres import pid_alive, run, scratch_directory, wait_until
+from tests.support.postgres import TestCluster, pid_alive, run, scratch_directory, wait_until
 from tracelake.processes.home import Home
 from tracelake.processes.machine import postgres_processes_in, socket_directory
 
@@ -242,3 +242,32 @@ def test_a_port_in_use_is_explained(stack: FakeStack) -> None:
         shutil.rmtree(other.home.root.parent.parent, ignore_errors=True)
     assert failed.returncode == 1
     assert f"the public listener cannot bind 127.0.0.1:{port}" in failed.stderr
+
+
+def test_databases_of_ones_own_replace_the_embedded_clusters(
+    stack: FakeStack, cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = cluster.cluster.password("trace_state")
+    monkeypatch.setenv("TRACE_STATE_DSN", cluster.fresh("state"))
+    monkeypatch.setenv("TRACE_QUEUE_DSN", cluster.fresh("queue"))
+    monkeypatch.setenv("TRACE_DATA_DSN", cluster.empty())
+    process, ready = stack.up_ready()
+    assert sorted(stack.parts()) == ["dispatcher", "worker"]
+    assert not any(stack.home.postgres.iterdir())
+    assert run(execute(ready["data_dsn_file"], "SELECT count(*) FROM schema_migrations")) >= 1
+    for part in stack.parts().values():
+        assert secret not in Path(f"/proc/{part['pid']}/environ").read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+
+
+def test_an_unreachable_database_is_explained_without_its_address(
+    stack: FakeStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STATE", "QUEUE", "DATA"):
+        monkeypatch.setenv(f"TRACE_{name}_DSN", "postgresql://u:very-secret@127.0.0.1:1/x")
+    failed = stack.call("up")
+    assert failed.returncode == 1
+    assert "the state database cannot be used" in failed.stderr
+    assert "very-secret" not in failed.stderr + failed.stdout
+    assert "Traceback" not in failed.stderr

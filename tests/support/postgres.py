@@ -130,6 +130,20 @@ class TestCluster:
             await conn.close()
         return self.cluster.dsn(role or spec.owner, copy.name)
 
+    def empty(self) -> str:
+        """The owner's DSN of a new database with nothing in it."""
+
+        async def create(name: str) -> None:
+            conn = await asyncpg.connect(self.cluster.superuser_dsn())
+            try:
+                await conn.execute(f'CREATE DATABASE "{name}" OWNER trace_state')
+            finally:
+                await conn.close()
+
+        self.count += 1
+        run(create(f"state_{self.count}"))
+        return self.cluster.dsn("trace_state", f"state_{self.count}")
+
     def user_dsn(self, owner_dsn: str, role: str) -> str:
         """The same database by another role."""
         database = owner_dsn.split("@/", 1)[1].split("?", 1)[0]
