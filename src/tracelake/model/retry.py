@@ -1,4 +1,4 @@
-"""How long to wait: exponential with full spread over the upper half, so that retries do not march in step."""
+"""How long to wait: exponential, each wait spread over a range, so that retries do not march in step."""
 
 import random
 from dataclasses import dataclass
@@ -11,10 +11,12 @@ class Backoff:
     max_seconds: float
 
     def seconds(self, tries: int) -> float:
-        """The wait after the `tries`-th failure (1 is the first)."""
+        """The wait after the `tries`-th failure (1 is the first): up to half longer than the doubled one."""
         doubled = self.min_seconds * 2.0 ** min(max(tries - 1, 0), 62)
-        top = min(doubled, self.max_seconds)
-        return max(self.min_seconds, top * random.uniform(0.75, 1.0))  # noqa: S311 - spread, not secrecy
+        # The first wait is spread too (an outage fails many tasks at once), and the longest one downwards.
+        low = max(self.min_seconds, min(doubled, 0.75 * self.max_seconds))
+        high = min(1.5 * doubled, self.max_seconds)
+        return random.uniform(low, max(low, high))  # noqa: S311 - spread, not secrecy
 
     def delay(self, tries: int) -> timedelta:
         return timedelta(seconds=self.seconds(tries))
