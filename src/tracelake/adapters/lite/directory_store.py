@@ -1,22 +1,25 @@
 """The ObjectStore port on a directory: `s3://bucket/key` is `root/bucket/key`.
 
 Only canonical addresses are taken, so nothing outside the root can be named; symbolic links are not
-followed. Objects appear whole (written aside, then renamed). The ETag changes with every write.
+followed, at no level. A file whose name no canonical address can spell is no object. Objects appear whole
+(written aside, then renamed). The ETag changes with every write.
 """
 
 import asyncio
 import builtins
-import contextlib
+import errno
 import hashlib
 import os
 import secrets
+import stat as modes
+import time
 from pathlib import Path
 
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import is_canonical_prefix, parse_uri
 from tracelake.ports import ObjectMeta
 
-_ASIDE = ".aside"
+_ASIDE = ".aside"  # no bucket can have this name
 
 
 class DirectoryStore:
@@ -38,8 +41,7 @@ class DirectoryStore:
         return await asyncio.to_thread(self._put, uri, body)
 
     async def delete(self, uri: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(self._path(uri).unlink)
+        await asyncio.to_thread(self._delete, uri, self._path(uri))
 
     def _path(self, uri: str) -> Path:
         parsed = parse_uri(uri)
@@ -53,24 +55,25 @@ class DirectoryStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno == 36:  # ENAMETOOLONG: no such object can have been stored
+            if error.errno == errno.ENAMETOOLONG:  # no such object can have been stored
                 return None
             raise StoreUnavailableError("The object store is not available right now.") from error
-        if not os.path.isfile(path) or os.path.islink(path):  # noqa: PTH113, PTH114 - one stat, no objects
+        if not modes.S_ISREG(stat.st_mode) or not self._inside(path.parent):
             return None
-        seal = f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-        return ObjectMeta(uri, stat.st_size, hashlib.sha256(seal.encode()).hexdigest()[:32])
+        return _meta(uri, stat)
 
     def _list(self, prefix: str) -> "builtins.list[ObjectMeta]":
         parsed = parse_uri(prefix)
         assert parsed is not None
         top = self._root.joinpath(parsed[0], *parsed[1].removesuffix("/").split("/"))
-        found = []
-        for folder, folders, files in os.walk(top):
-            folders[:] = [name for name in folders if name != _ASIDE]
+        found: builtins.list[ObjectMeta] = []
+        if not self._inside(top):
+            return found
+        for folder, _, files in os.walk(top):
             for name in files:
                 path = Path(folder, name)
-                meta = self._head(prefix + path.relative_to(top).as_posix(), path)
+                uri = prefix + path.relative_to(top).as_posix()
+                meta = None if parse_uri(uri) is None else self._head(uri, path)
                 if meta is not None:
                     found.append(meta)
         return sorted(found, key=lambda meta: meta.uri)
@@ -87,13 +90,30 @@ class DirectoryStore:
         # Replaced while it was read: the bytes are of another object than the one asked for.
         return body if if_match is None or self._head(uri, path) == before else None
 
+    def _delete(self, uri: str, path: Path) -> None:
+        if self._head(uri, path) is not None:
+            path.unlink(missing_ok=True)
+
+    def _inside(self, folder: Path) -> bool:
+        """Whether the folder is where its address says, not where a symbolic link leads."""
+        return folder.resolve() == self._root.resolve() / folder.relative_to(self._root)
+
     def _put(self, uri: str, body: bytes) -> ObjectMeta:
         path = self._path(uri)
         aside = self._root / _ASIDE / secrets.token_hex(16)
         aside.parent.mkdir(parents=True, exist_ok=True)
+        if not self._inside(path.parent):
+            raise StoreUnavailableError("The object store is not available right now.")
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(body)
+        # The file system's own time is coarse: two writes of one tick must still differ in their ETag.
+        written = time.time_ns()
+        os.utime(aside, ns=(written, written))
+        meta = _meta(uri, aside.lstat())  # of what was written here, whoever replaces it next
         aside.replace(path)
-        meta = self._head(uri, path)
-        assert meta is not None
         return meta
+
+
+def _meta(uri: str, stat: os.stat_result) -> ObjectMeta:
+    seal = f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+    return ObjectMeta(uri, stat.st_size, hashlib.sha256(seal.encode()).hexdigest()[:32])
