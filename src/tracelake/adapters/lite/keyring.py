@@ -80,7 +80,10 @@ class PemKeyring:
             return
         keys = {}
         for name in listing:
-            key = self._known(name) or _load(self._directory / name)
+            try:
+                key = self._known(name) or _load(self._directory / name)
+            except FileNotFoundError:  # forgotten by a rotation since we looked
+                continue
             keys[key.kid] = key
         self._keys, self._listing = keys, listing
 
@@ -93,7 +96,8 @@ class PemKeyring:
         for name in self._listing or ():
             if _kid(name) not in served:
                 (self._directory / name).unlink(missing_ok=True)
-        kid = _create(self._directory, now + timedelta(seconds=lead_seconds))
+        # Names hold whole seconds: rounded up, so that the lead is never shorter than asked for.
+        kid = _create(self._directory, now + timedelta(seconds=lead_seconds, microseconds=999_999))
         self.refresh()
         return kid
 

@@ -7,16 +7,14 @@ can hold a token that is not yet accepted.
 
 import hashlib
 import hmac
+import os
 import secrets
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
 from tracelake.adapters.lite.files import private_directory, write_private
-
-_RELOAD_SECONDS = 1.0
 
 
 class _Accepted(msgspec.Struct, frozen=True):
@@ -29,7 +27,7 @@ class SharedSecret:
         self.token_file = directory / f"{name}.token"
         self._accepted_file = directory / f"{name}.accepted.json"
         self._accepted: list[_Accepted] = []
-        self._loaded_at = -_RELOAD_SECONDS
+        self._loaded: tuple[int, int, int] | None = None
 
     @classmethod
     def ensure(cls, directory: Path, name: str) -> "SharedSecret":
@@ -40,11 +38,15 @@ class SharedSecret:
         return secret
 
     def matches(self, token: str, now: datetime) -> bool:
-        """Whether the token is accepted now. One that is not known makes us look at the file, once a second at most."""
+        """Whether the token is accepted now.
+
+        One that is not known makes us look whether the file was replaced. There is no time limit on looking: somebody
+        who keeps sending rubbish must not delay the first use of a token that was just issued.
+        """
         digest = _digest(token)
         if self._find(digest, now):
             return True
-        if time.monotonic() - self._loaded_at < _RELOAD_SECONDS:
+        if self._loaded == self._seal():
             return False
         self._load()
         return self._find(digest, now)
@@ -66,8 +68,12 @@ class SharedSecret:
         write_private(self.token_file, token + "\n")
 
     def _load(self) -> None:
-        self._loaded_at = time.monotonic()
+        self._loaded = self._seal()  # before the text: a replacement in between is then seen again
         self._accepted = msgspec.json.decode(self._accepted_file.read_bytes(), type=list[_Accepted])
+
+    def _seal(self) -> tuple[int, int, int]:
+        stat = os.stat(self._accepted_file)  # noqa: PTH116 - on the path of every refused call
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
     def _find(self, digest: str, now: datetime) -> bool:
         return any(

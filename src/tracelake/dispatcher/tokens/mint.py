@@ -1,5 +1,6 @@
 """Minting: the grants of one attempt, from the task and its job's definition."""
 
+import time
 from datetime import datetime, timedelta
 
 import msgspec
@@ -24,6 +25,7 @@ from tracelake.wire.units import TaskInput
 GRACE_SECONDS = 300
 MAX_LIFE_SECONDS = 24 * 3600
 ALWAYS_ON_LIFE_SECONDS = 3600
+_REFRESH_SECONDS = 1.0
 
 
 class TokenMint:
@@ -34,6 +36,7 @@ class TokenMint:
         self._definitions = definitions
         self._config = config
         self._verifier = verifier
+        self._refreshed = time.monotonic()
 
     def mint(self, task: Task, job: Job, inputs: list[TaskInput], now: datetime) -> str:
         """A fresh token for the current attempt of a claimed task. Its datasets must be loaded."""
@@ -88,10 +91,17 @@ class TokenMint:
         return self._sign(fresh, now) if fresh.exp > claims.exp else None
 
     def _sign(self, claims: VerifiedClaims, now: datetime) -> str:
+        self._notice_rotation()
         kid = self._signer.current_kid(now)
         token = jws.encode(msgspec.json.encode(claims), kid, lambda message: self._signer.sign(kid, message))
         self._verifier.remember(token, claims)
         return token
+
+    def _notice_rotation(self) -> None:
+        """Another process may have added a key; a retired one must stop signing long before it is forgotten."""
+        if time.monotonic() - self._refreshed >= _REFRESH_SECONDS:
+            self._refreshed = time.monotonic()
+            self._signer.refresh()
 
     def _life(self, task: Task, job: Job, now: datetime) -> int:
         if job.timeout_seconds is None:
@@ -100,7 +110,7 @@ class TokenMint:
         if task.deadline_at is not None:
             left = (task.deadline_at + timedelta(seconds=GRACE_SECONDS) - now).total_seconds()
             life = min(life, int(left))
-        return max(life, 1)
+        return max(life, 0)
 
     def _read_grant(self, item: TaskInput) -> DatasetGrant:
         dataset = self._definitions.dataset(item.dataset_uuid)
