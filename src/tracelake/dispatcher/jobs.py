@@ -109,7 +109,10 @@ async def register_job(store: Store, request: JobRequest, config: DispatcherConf
     config_hash = _hash(request.operator.encode(), config_json)
     async with store.transaction() as connection:
         org_id = await _ensure_org(connection, request.org)
-        outputs = [await _ensure_dataset(connection, org_id, index, spec) for index, spec in enumerate(request.outputs)]
+        # By name, so that two registrations that share datasets lock them in one order.
+        by_name = sorted(enumerate(request.outputs), key=lambda item: item[1].name)
+        refs = [await _ensure_dataset(connection, org_id, index, spec) for index, spec in by_name]
+        outputs = sorted(refs, key=lambda ref: ref.output_index)
         definition = [request.runtime, lease, timeout, max_attempts, outputs]
         definition_hash = _hash(config_hash.encode(), msgspec.json.encode(definition))
         key = (org_id, request.dag, request.name)

@@ -6,7 +6,7 @@ transaction through the group commit.
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -32,7 +32,7 @@ from tracelake.dispatcher.lifecycle.plan import NewTask
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
-from tracelake.dispatcher.tokens.mint import TokenMint
+from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
@@ -62,6 +62,8 @@ from tracelake.wire.task_calls import (
 )
 from tracelake.wire.units import TaskInput
 
+GRACE = timedelta(seconds=GRACE_SECONDS)
+"""A token outlives its attempt's deadline by this much at most."""
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 
 
@@ -119,6 +121,8 @@ class DispatcherService:
         task, job, inputs, now = await self._read(body.task_id)
         if not task.is_current(body.attempt, body.lease_token):
             raise fenced(task)
+        if task.deadline_at is not None and now >= task.deadline_at + GRACE:
+            raise TraceError("deadline_exceeded", attempt=task.attempt, status=task.status.value)
         token = self._mint.mint(task, job, inputs, now)
         return TokenReply(capability_token=token, lease_expires_at=task.lease_expires_at)
 
@@ -168,16 +172,24 @@ class DispatcherService:
 
     async def buffer_publish(self, claims: VerifiedClaims, body: BufferPublishRequest) -> BufferPublishReply:
         _check_token(claims, body)
-        artifact = await check_artifact(self._objects, body, claims, self.config.artifact_max_bytes)
-        answer = await self._group.submit(BufferPublishCall(body, artifact))
+        try:
+            artifact = await check_artifact(self._objects, body, claims, self.config.artifact_max_bytes)
+            call = BufferPublishCall(body, artifact)
+        except TraceError as objection:
+            if objection.retryable:
+                raise
+            call = BufferPublishCall(body, None, objection)
+        answer = await self._group.submit(call)
         assert isinstance(answer, BufferPublishReply)
         return answer
 
     # Platform services
 
     async def create_tasks(self, specs: Sequence[TaskSpec]) -> list[CreatedTask]:
-        """All or none: an unknown job or a clash refuses the call before, or with, its transaction."""
+        """An unknown job or a task_id that is another task's refuses the whole call before anything is written."""
         await self._load_jobs(specs)
+        if len(specs) > 1:  # a single clash refuses itself, at the price of no query
+            await self._check_clashes(specs)
         futures = [self._group.enqueue(CreateCall(self._new_task(spec))) for spec in specs]
         created = []
         refusal: Exception | None = None
@@ -206,6 +218,17 @@ class DispatcherService:
         for job_id in job_ids:
             if not self._definitions.knows_job(job_id):
                 raise TraceError("job_not_found", field="tasks.job_id")
+
+    async def _check_clashes(self, specs: Sequence[TaskSpec]) -> None:
+        named = [(spec.task_id, spec.job_id) for spec in specs if spec.task_id is not None]
+        jobs = dict(named)
+        clash = any(jobs[task_id] != job_id for task_id, job_id in named)
+        if named and not clash:
+            async with self.store.connection() as connection:
+                there = await rows.existing(connection, list(jobs))
+            clash = any(jobs[task_id] != job_id for task_id, job_id in there.items())
+        if clash:
+            raise TraceError("task_conflict", field="tasks.task_id")
 
     def _new_task(self, spec: TaskSpec) -> NewTask:
         job = self._definitions.job(spec.job_id)

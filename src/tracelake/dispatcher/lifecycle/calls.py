@@ -186,10 +186,8 @@ class CompleteCall:
         _check_outputs(body, task, job, context.config)
         assert subject is not None
         made_for = decode_unit(subject.unit) if self.publications else None
-        moves = [context.registry.publish(item, task, made_for, job) for item in self.publications]
+        moves = context.registry.publish_all(self.publications, task, made_for, job)
         committed = {(move.dataset_uuid, move.unit): move.revision for move in moves}
-        if len(committed) != len(moves):
-            raise TraceError("body_invalid", "One unit is published twice.", field="datasets_published")
         events = _new_events(body.events, task, job, committed)
         for move in moves:
             context.registry.accept(move)
@@ -203,7 +201,9 @@ class CompleteCall:
 @dataclass(frozen=True, slots=True)
 class BufferPublishCall:
     body: BufferPublishRequest
-    artifact: ObjectMeta
+    artifact: ObjectMeta | None
+    objection: TraceError | None = None
+    """What the object store had against it. An attempt that is not current hears that first."""
 
     @property
     def task_id(self) -> UUID:
@@ -213,6 +213,9 @@ class BufferPublishCall:
         task, job, _ = _existing(subject)
         body = self.body
         lifecycle.check_current(task, body.attempt, body.lease_token)
+        if self.objection is not None:
+            raise self.objection
+        assert self.artifact is not None
         output = output_for(job, body.dataset_uuid, body.dedupe_scope, body.dataset_version)
         if output.dataset.storage is not Storage.BUFFERED:
             raise TraceError("dataset_forbidden", "This output is not a buffered dataset.", field="dataset_uuid")
@@ -278,7 +281,7 @@ class CreateCall:
             return CreatedTask(task_id=self.new.task_id, status=Status.QUEUED.value)
         job_id, status = applied.existing[self.new.task_id]
         if job_id != self.new.job_id:
-            return TraceError("task_conflict")
+            return TraceError("task_conflict", field="tasks.task_id")
         return CreatedTask(task_id=self.new.task_id, status=status, duplicate=True)
 
 

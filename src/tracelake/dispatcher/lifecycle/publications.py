@@ -4,6 +4,7 @@ What is recorded is read under a lock on the generation (`load`), the rest is pu
 that several completions in one transaction see each other's moves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -79,8 +80,28 @@ class Registry:
         self._config_hashes: dict[Generation, str | None] = {}
         self._units: dict[Generation, list[_CommittedUnit]] = {}
 
+    def publish_all(
+        self, requests: Sequence[Request], task: Task, made_for: Unit | None, job: Job
+    ) -> list[Publication]:
+        """The pointer moves of one call, or 422. They must not conflict with each other either.
+
+        Nothing is kept unless the whole call is accepted (see `accept`).
+        """
+        if not requests:
+            return []
+        if len({(request.generation, request.unit) for request in requests}) != len(requests):
+            raise TraceError("body_invalid", "One unit is published twice.", field="datasets_published")
+        trial = Registry()
+        trial._config_hashes = dict(self._config_hashes)
+        trial._units = {generation: list(units) for generation, units in self._units.items()}
+        moves = []
+        for request in requests:
+            moves.append(trial.publish(request, task, made_for, job))
+            trial.accept(moves[-1])
+        return moves
+
     def publish(self, request: Request, task: Task, made_for: Unit | None, job: Job) -> Publication:
-        """The pointer move, or 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
+        """One pointer move, or 422."""
         body = request.body
         config_hash = body.config_hash or job.config_hash
         recorded = self._config_hashes.get(request.generation)

@@ -126,6 +126,11 @@ async def read(connection: Connection, task_id: UUID) -> asyncpg.Record | None:
     return await connection.fetchrow(_READ, task_id)
 
 
+async def existing(connection: Connection, task_ids: Iterable[UUID]) -> dict[UUID, UUID]:
+    """The job of each task that is there."""
+    return {row["task_id"]: row["job_id"] for row in await connection.fetch(_EXISTING, list(task_ids))}
+
+
 async def take_expired(connection: Connection, judging_since: datetime, limit: int) -> list[asyncpg.Record]:
     """Running tasks whose lease ran out, unless the store has been back for less than their lease."""
     return await connection.fetch(_TAKE_EXPIRED, judging_since, limit)
