@@ -14,10 +14,24 @@ from typing import Any
 _SECRETS = (
     (re.compile(r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"), "[token]"),
     (re.compile(r"(?i)(bearer\s+)[^\s\"']+"), r"\1[token]"),
-    (re.compile(r"(?i)(x-trace-[a-z-]+[\"']?\s*[:=,]\s*b?[\"']?)[^\s\"',]+"), r"\1[token]"),
+    (re.compile(r"(?i)(x-trace-[a-z-]+[\\\"']*\s*[:=,]\s*b?[\\\"']*)[^\s\\\"',]+"), r"\1[token]"),
     (re.compile(r"(\w+://[^\s:/@]*:)[^\s@]+@"), r"\1[password]@"),
-    (re.compile(r"(?i)((?:lease_token|capability_token|password)[\"']?\s*[:=]\s*[\"']?)[^\s\"',}]+"), r"\1[hidden]"),
+    (
+        re.compile(
+            r"(?i)((?:lease_token|capability_token|password)[\\\"']*\s*[:=]\s*(?:UUID\()?b?[\\\"']*)[^\s\\\"',})]+"
+        ),
+        r"\1[hidden]",
+    ),
+    # Postgres quotes the failing row, and the driver the argument it could not send: both may hold a lease token.
+    (re.compile(r"(DETAIL:\s*|query argument \$\d+: ).*"), r"\1[hidden]"),
+    # A worker or service token by itself: 32 random bytes in base64url.
+    (
+        re.compile(r"(?<![\w-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[A-Za-z0-9_-]{43}(?![\w-])", re.ASCII),
+        "[token]",
+    ),
 )
+_SECRET_FIELDS = frozenset({"lease_token", "capability_token", "password", "token", "dsn"})
+_MAX_DEPTH = 8
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -25,6 +39,20 @@ def scrub(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def clean(value: Any, depth: int = 0) -> Any:
+    """The value as JSON can hold it, scrubbed at every level. Before encoding: escapes would hide what to look for."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth < _MAX_DEPTH and isinstance(value, dict):
+        return {
+            scrub(str(key)): "[hidden]" if str(key).lower() in _SECRET_FIELDS else clean(item, depth + 1)
+            for key, item in value.items()
+        }
+    if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
+        return [clean(item, depth + 1) for item in value]
+    return scrub(str(value))
 
 
 class JsonFormatter(logging.Formatter):
@@ -43,7 +71,8 @@ class JsonFormatter(logging.Formatter):
         entry.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return scrub(json.dumps(entry, default=str, ensure_ascii=False))
+        # Whatever is in a log line, writing it must not fail on half of a surrogate pair.
+        return json.dumps(clean(entry), ensure_ascii=False).encode(errors="replace").decode()
 
 
 def configure(process: str, level: str) -> None:
