@@ -95,6 +95,7 @@ def test_current_means_the_last_attempt_that_nobody_but_the_clock_has_ended() ->
             assert task.is_current(attempt, lease_of(attempt)) == expected, (task, attempt)
             assert not task.is_current(attempt, UUID(int=99))
             assert not task.is_current(attempt, None)
+        assert not task.is_current(task.attempt + 1, task.lease_token)
 
 
 def test_a_task_never_claimed_has_no_current_attempt() -> None:
