@@ -115,8 +115,7 @@ class PostgresQueue:
         self._check_open()
         rows = await self._looking.fetch(statements.DEPTHS)
         return [
-            QueueDepth(row["queue"], row["ready"], row["in_flight"], row["dead"], float(row["oldest"]))
-            for row in rows
+            QueueDepth(row["queue"], row["ready"], row["in_flight"], row["dead"], float(row["oldest"])) for row in rows
         ]
 
     async def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
@@ -205,9 +204,7 @@ class PostgresQueue:
         while len(taken) < limit:
             # One receipt per statement: the fence is the pair of message and receipt.
             receipt = secrets.randbits(63)
-            rows = await self._taking.fetch(
-                statements.TAKE_DUE, queue, limit - len(taken), visibility_seconds, receipt
-            )
+            rows = await self._taking.fetch(statements.TAKE_DUE, queue, limit - len(taken), visibility_seconds, receipt)
             text = str(receipt)
             fresh = [Delivery(str(row[0]), text, row[1], row[2], row[3]) for row in rows]
             exhausted = [delivery for delivery in fresh if delivery.receives > self._max_receives]
@@ -270,9 +267,7 @@ class PostgresQueue:
 
 def _check(message: Message) -> None:
     if len(message.body) > MAX_BODY_BYTES:
-        raise QueueRejectedError(
-            f"a message of {len(message.body)} bytes is over the limit of {MAX_BODY_BYTES}"
-        )
+        raise QueueRejectedError(f"a message of {len(message.body)} bytes is over the limit of {MAX_BODY_BYTES}")
     for what, text, longest in (("queue", message.queue, MAX_NAME), ("key", message.key, MAX_KEY)):
         if not 1 <= len(text) <= longest or not text.isprintable():
             raise QueueRejectedError(f"a {what} has 1 to {longest} printable characters")

@@ -46,9 +46,7 @@ class Lane:
             try:
                 return await connection.fetch(statement, *arguments, timeout=STATEMENT_SECONDS)
             except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
-                raise QueueRejectedError(
-                    f"the queue database refuses this: {type(error).__name__}"
-                ) from error
+                raise QueueRejectedError(f"the queue database refuses this: {type(error).__name__}") from error
             except asyncpg.DeadlockDetectedError:
                 # Nothing was changed, and whoever won has let go by now.
                 return await self._again(connection, statement, arguments)
