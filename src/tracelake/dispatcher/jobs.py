@@ -68,9 +68,9 @@ class Definitions:
             self._jobs[row["job_id"]] = Job(**fields, outputs=tuple(outputs.get(row["job_id"], ())))
 
     async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:
-        missing = [key for key in set(dataset_uuids) if key not in self._datasets]
+        missing = {key for key in dataset_uuids if key not in self._datasets}
         if missing:
-            for row in await connection.fetch(_LOAD_DATASETS, missing):
+            for row in await connection.fetch(_LOAD_DATASETS, list(missing)):
                 self._keep_dataset(row)
 
     def knows_job(self, job_id: UUID) -> bool:

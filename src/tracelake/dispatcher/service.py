@@ -4,9 +4,11 @@ Each checks the call against its token first, then asks the object store where i
 transaction through the group commit.
 """
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -18,6 +20,7 @@ from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle import rows
 from tracelake.dispatcher.lifecycle.artifacts import check_artifact, list_publications
 from tracelake.dispatcher.lifecycle.calls import (
+    Beaten,
     BufferPublishCall,
     CancelCall,
     ClaimCall,
@@ -27,6 +30,7 @@ from tracelake.dispatcher.lifecycle.calls import (
     EventsCall,
     HeartbeatCall,
 )
+from tracelake.dispatcher.lifecycle.commit import decode_inputs
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.lifecycle.plan import NewTask
 from tracelake.dispatcher.metrics import Metrics
@@ -64,7 +68,31 @@ from tracelake.wire.units import TaskInput
 
 GRACE = timedelta(seconds=GRACE_SECONDS)
 """A token outlives its attempt's deadline by this much at most."""
-_INPUTS = msgspec.json.Decoder(list[TaskInput])
+R = TypeVar("R")
+
+
+class Submitted(Generic[R]):
+    """A call that is already in line for its transaction; awaiting it gives the reply or raises the refusal.
+
+    Not a coroutine: a batch puts all its calls in line first and needs no task for each of them.
+    """
+
+    __slots__ = ("_finish", "_future")
+
+    def __init__(self, future: "asyncio.Future[object]", finish: Callable[[object], R]) -> None:
+        self._future = future
+        self._finish = finish
+
+    def __await__(self) -> Generator[Any, None, R]:
+        answer = yield from self._future.__await__()
+        return self._finish(answer)
+
+    async def outcome(self) -> "R | TraceError":
+        """The reply, or the refusal as a value."""
+        try:
+            return await self
+        except TraceError as refusal:
+            return refusal
 
 
 class DispatcherService:
@@ -88,29 +116,32 @@ class DispatcherService:
         self._group = group
         self._definitions = definitions
         self._mint = mint
+        self._claimed = metrics.claims.labels("Claimed")
 
     # Worker wrappers
 
-    async def claim(self, body: ClaimRequest) -> ClaimReply:
+    def claim(self, body: ClaimRequest) -> "Submitted[ClaimReply]":
         started = time.perf_counter()
-        answer = await self._group.submit(ClaimCall(body))
-        if isinstance(answer, NotClaimed):
-            self.metrics.claims.labels(answer.value).inc()
-            return ClaimReply(status="NotClaimed", reason=answer.value)
-        assert isinstance(answer, Claimed)
-        inputs = await self._inputs(answer.inputs)
-        task, job = answer.task, answer.job
-        reply = ClaimReply(
-            status="Claimed",
-            attempt=task.attempt,
-            lease_token=task.lease_token,
-            lease_expires_at=task.lease_expires_at,
-            capability_token=self._mint.mint(task, job, inputs, self.clock.now()),
-            task=build_payload(task, job, inputs, self.config.layout),
-        )
-        self.metrics.claims.labels("Claimed").inc()
-        self.metrics.claim_seconds.observe(time.perf_counter() - started)
-        return reply
+
+        def finish(answer: object) -> ClaimReply:
+            if isinstance(answer, NotClaimed):
+                self.metrics.claims.labels(answer.value).inc()
+                return ClaimReply(status="NotClaimed", reason=answer.value)
+            assert isinstance(answer, Claimed)
+            task, job, inputs = answer.task, answer.job, answer.inputs
+            reply = ClaimReply(
+                status="Claimed",
+                attempt=task.attempt,
+                lease_token=task.lease_token,
+                lease_expires_at=task.lease_expires_at,
+                capability_token=self._mint.mint(task, job, inputs, self.clock.now()),
+                task=build_payload(task, job, inputs, self.config.layout),
+            )
+            self._claimed.inc()
+            self.metrics.claim_seconds.observe(time.perf_counter() - started)
+            return reply
+
+        return Submitted(self._group.enqueue(ClaimCall(body)), finish)
 
     async def fetch(self, task_id: UUID) -> FetchReply:
         task, job, inputs, _ = await self._read(task_id)
@@ -133,42 +164,53 @@ class DispatcherService:
 
     # The task itself
 
-    async def heartbeat(self, claims: VerifiedClaims, body: HeartbeatRequest) -> HeartbeatReply:
+    def heartbeat(self, claims: VerifiedClaims, body: HeartbeatRequest) -> "Submitted[HeartbeatReply]":
         _check_token(claims, body)
-        answer = await self._group.submit(HeartbeatCall(body))
-        task, job, now = _as_beat(answer)
-        assert task.lease_expires_at is not None
-        return HeartbeatReply(
-            lease_expires_at=task.lease_expires_at,
-            cancel=task.cancel_requested,
-            pause=False,
-            capability_token=self._mint.renew(claims, task, job, now),
-        )
 
-    async def events(self, claims: VerifiedClaims, body: EventsRequest) -> EventsReply:
-        _check_token(claims, body)
-        answer = await self._group.submit(EventsCall(body))
-        assert isinstance(answer, EventsReply)
-        return answer
+        def finish(answer: object) -> HeartbeatReply:
+            assert isinstance(answer, Beaten)
+            task = answer.task
+            assert task.lease_expires_at is not None
+            return HeartbeatReply(
+                lease_expires_at=task.lease_expires_at,
+                cancel=task.cancel_requested,
+                pause=False,
+                capability_token=self._mint.renew(claims, task, answer.job, answer.now),
+            )
 
-    async def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> CompleteReply:
-        started = time.perf_counter()
+        return Submitted(self._group.enqueue(HeartbeatCall(body)), finish)
+
+    def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
         _check_token(claims, body)
-        call = CompleteCall(body)
+        return Submitted(self._group.enqueue(EventsCall(body)), _as(EventsReply))
+
+    def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> "Awaitable[CompleteReply]":
+        _check_token(claims, body)
         if body.datasets_published:
-            try:
-                listed = await list_publications(self._objects, body.datasets_published, claims)
-                call = CompleteCall(body, listed)
-            except TraceError as objection:
-                if objection.retryable:
-                    raise
-                call = CompleteCall(body, objection=objection)
-        answer = await self._group.submit(call)
-        assert isinstance(answer, CompleteReply)
-        if not answer.duplicate:
-            self.metrics.completions.labels(answer.status).inc()
-            self.metrics.complete_seconds.observe(time.perf_counter() - started)
-        return answer
+            return self._complete_published(claims, body)
+        return self._complete(CompleteCall(body))
+
+    async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest) -> CompleteReply:
+        """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
+        try:
+            call = CompleteCall(body, await list_publications(self._objects, body.datasets_published, claims))
+        except TraceError as objection:
+            if objection.retryable:
+                raise
+            call = CompleteCall(body, objection=objection)
+        return await self._complete(call)
+
+    def _complete(self, call: CompleteCall) -> "Submitted[CompleteReply]":
+        started = time.perf_counter()
+
+        def finish(answer: object) -> CompleteReply:
+            assert isinstance(answer, CompleteReply)
+            if not answer.duplicate:
+                self.metrics.completions.labels(answer.status).inc()
+                self.metrics.complete_seconds.observe(time.perf_counter() - started)
+            return answer
+
+        return Submitted(self._group.enqueue(call), finish)
 
     async def buffer_publish(self, claims: VerifiedClaims, body: BufferPublishRequest) -> BufferPublishReply:
         _check_token(claims, body)
@@ -179,9 +221,7 @@ class DispatcherService:
             if objection.retryable:
                 raise
             call = BufferPublishCall(body, None, objection)
-        answer = await self._group.submit(call)
-        assert isinstance(answer, BufferPublishReply)
-        return answer
+        return await Submitted(self._group.enqueue(call), _as(BufferPublishReply))
 
     # Platform services
 
@@ -190,25 +230,17 @@ class DispatcherService:
         await self._load_jobs(specs)
         if len(specs) > 1:  # a single clash refuses itself, at the price of no query
             await self._check_clashes(specs)
-        futures = [self._group.enqueue(CreateCall(self._new_task(spec))) for spec in specs]
-        created = []
-        refusal: Exception | None = None
-        for future in futures:
-            try:
-                answer = await future
-            except TraceError as error:
-                refusal = refusal or error
-            else:
-                assert isinstance(answer, CreatedTask)
-                created.append(answer)
-        if refusal is not None:
-            raise refusal
-        return created
+        submitted = [
+            Submitted(self._group.enqueue(CreateCall(self._new_task(spec))), _as(CreatedTask)) for spec in specs
+        ]
+        outcomes = [await item.outcome() for item in submitted]
+        for outcome in outcomes:
+            if isinstance(outcome, TraceError):
+                raise outcome
+        return [outcome for outcome in outcomes if not isinstance(outcome, TraceError)]
 
     async def cancel(self, task_id: UUID) -> CancelReply:
-        answer = await self._group.submit(CancelCall(task_id))
-        assert isinstance(answer, CancelReply)
-        return answer
+        return await Submitted(self._group.enqueue(CancelCall(task_id)), _as(CancelReply))
 
     async def _load_jobs(self, specs: Sequence[TaskSpec]) -> None:
         job_ids = {spec.job_id for spec in specs}
@@ -248,20 +280,10 @@ class DispatcherService:
             if record is None:
                 raise TraceError("task_not_found")
             await self._definitions.load_jobs(connection, [record["job_id"]])
+            inputs = decode_inputs(record["inputs"])
+            await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
         task = rows.snapshot(record)
-        inputs = await self._inputs(record["inputs"])
         return task, self._definitions.job(task.job_id), inputs, record["now"]
-
-    async def _inputs(self, text: str) -> list[TaskInput]:
-        """The inputs, with the datasets behind them at hand for the token's grants."""
-        if text == "[]":
-            return []
-        inputs = _INPUTS.decode(text)
-        wanted = [item.dataset_uuid for item in inputs if self._definitions.dataset(item.dataset_uuid) is None]
-        if wanted:
-            async with self.store.connection() as connection:
-                await self._definitions.load_datasets(connection, wanted)
-        return inputs
 
 
 def _check_token(claims: VerifiedClaims, body: Fenced) -> None:
@@ -269,6 +291,9 @@ def _check_token(claims: VerifiedClaims, body: Fenced) -> None:
         raise TraceError("token_mismatch")
 
 
-def _as_beat(answer: object) -> tuple[Task, Job, datetime]:
-    assert isinstance(answer, tuple)
-    return answer
+def _as(kind: type[R]) -> Callable[[object], R]:
+    def finish(answer: object) -> R:
+        assert isinstance(answer, kind)
+        return answer
+
+    return finish

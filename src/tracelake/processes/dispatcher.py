@@ -44,6 +44,8 @@ def config_from(settings: Settings) -> DispatcherConfig:
         default_max_attempts=settings.max_attempts,
         retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
         group_commit_max=settings.group_commit_max,
+        # Without gathering, concurrency has to come from connections.
+        group_commit_lanes=1 if settings.group_commit_max > 1 else settings.state_pool_size,
         artifact_max_bytes=settings.artifact_max_bytes,
         body_max_bytes=settings.body_max_bytes,
         batch_body_max_bytes=settings.batch_body_max_bytes,
@@ -78,9 +80,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     dispatcher = build(settings)
     tls = tls_files(settings.layout.tls)
     servers = [
-        ListenerServer(
-            dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key
-        )
+        ListenerServer(dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key)
         for name, sock in sockets.items()
     ]
     await dispatcher.ports.store.open()

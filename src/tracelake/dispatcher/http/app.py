@@ -104,7 +104,8 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, *, per
 
     `per_item`: the items of this body are decoded by themselves later, so that a bad one fails alone.
     """
-    if not per_item and _NUL.search(body):
+    # The plain search is a hundred times faster than the pattern and nearly always says no.
+    if not per_item and b"\\u0000" in bytes(body) and _NUL.search(body):
         raise TraceError("body_invalid", "The character U+0000 cannot be stored.", field="")
     try:
         return decoder.decode(body)

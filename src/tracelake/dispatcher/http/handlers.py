@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from tracelake.dispatcher.http.health import Health
 from tracelake.dispatcher.http.routing import Raw, Request, parse_uuid
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.service import DispatcherService
+from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
 from tracelake.wire import platform
@@ -25,6 +26,7 @@ from tracelake.wire.claims import MAX_BATCH, ClaimRequest, Jwks
 from tracelake.wire.task_calls import (
     BatchCall,
     BufferPublishRequest,
+    CallName,
     CompleteRequest,
     EventsRequest,
     HeartbeatRequest,
@@ -56,12 +58,17 @@ class Handlers:
         return await self.service.claim(request.body)
 
     async def claim_batch(self, request: Request) -> msgspec.Struct:
-        async def one(raw: msgspec.Raw) -> msgspec.Struct:
-            return await self.service.claim(decode(_CLAIM, raw))
-
         items: Sequence[msgspec.Raw] = request.body.claims
         _check_size(items, "claims")
-        return Answers(answers=await asyncio.gather(*(_answer(one(raw)) for raw in items)))
+
+        def claim(raw: msgspec.Raw) -> Awaitable[msgspec.Struct] | TraceError:
+            try:
+                return self.service.claim(decode(_CLAIM, raw))
+            except TraceError as refusal:
+                return refusal
+
+        waiting = [claim(raw) for raw in items]
+        return Answers(answers=[await _answer(work) for work in waiting])
 
     async def fetch(self, request: Request) -> msgspec.Struct:
         return await self.service.fetch(_task_id(request.query.get("task_id")))
@@ -84,40 +91,40 @@ class Handlers:
         return await self.service.buffer_publish(request.task_claims, request.body)
 
     async def batch(self, request: Request) -> msgspec.Struct:
-        """Items of one task run in the order they stand; different tasks do not wait for each other."""
+        """Calls of one task run in the order they stand; different tasks do not wait for each other."""
         items: Sequence[msgspec.Raw] = request.body.calls
         _check_size(items, "calls")
-        answers: list[Answer | None] = [None] * len(items)
-        lanes: dict[str, list[tuple[int, Callable[[], Awaitable[msgspec.Struct]]]]] = {}
-        for index, raw in enumerate(items):
+        waiting: list[Awaitable[msgspec.Struct] | TraceError] = []
+        slow: dict[UUID, asyncio.Future[msgspec.Struct]] = {}
+        for raw in items:
             try:
-                lane, call = self._prepare(raw)
+                call, claims, body = self._read_item(raw)
+                if body.task_id in slow:
+                    await asyncio.wait([slow[body.task_id]])
+                work = self._perform(call, claims, body)
             except TraceError as refusal:
-                answers[index] = _refused(refusal)
-            else:
-                lanes.setdefault(lane, []).append((index, call))
+                waiting.append(refusal)
+                continue
+            if asyncio.iscoroutine(work):  # it asks the object store first, and only then gets in line
+                work = slow[body.task_id] = asyncio.ensure_future(work)
+            waiting.append(work)
+        return Answers(answers=[await _answer(work) for work in waiting])
 
-        async def run(lane: list[tuple[int, Callable[[], Awaitable[msgspec.Struct]]]]) -> None:
-            for index, call in lane:
-                answers[index] = await _answer(call())
-
-        await asyncio.gather(*(run(lane) for lane in lanes.values()))
-        return Answers(answers=[answer for answer in answers if answer is not None])
-
-    def _prepare(self, raw: msgspec.Raw) -> tuple[str, Callable[[], Awaitable[msgspec.Struct]]]:
+    def _read_item(self, raw: msgspec.Raw) -> tuple[CallName, VerifiedClaims, Any]:
         item: BatchCall = decode(_BATCH_CALL, raw)
         claims = self.gatekeeper.item_capability(item.capability_token)
-        body = decode(_BODIES[item.call], item.body)
-        service = self.service
-        match item.call:
+        return item.call, claims, decode(_BODIES[item.call], item.body)
+
+    def _perform(self, call: CallName, claims: VerifiedClaims, body: Any) -> Awaitable[msgspec.Struct]:
+        match call:
             case "heartbeat":
-                return str(body.task_id), lambda: service.heartbeat(claims, body)
+                return self.service.heartbeat(claims, body)
             case "complete":
-                return str(body.task_id), lambda: service.complete(claims, body)
+                return self.service.complete(claims, body)
             case "events":
-                return str(body.task_id), lambda: service.events(claims, body)
+                return self.service.events(claims, body)
             case "buffer-publish":
-                return str(body.task_id), lambda: service.buffer_publish(claims, body)
+                return self.service.buffer_publish(claims, body)
 
     # Platform services
 
@@ -170,15 +177,13 @@ class Handlers:
         return Raw(self.service.metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _answer(work: Awaitable[msgspec.Struct]) -> Answer:
+async def _answer(work: Awaitable[msgspec.Struct] | TraceError) -> Answer:
+    if isinstance(work, TraceError):
+        return _refused(work)
     try:
         return Answer(status=200, body=msgspec.Raw(_ENCODER.encode(await work)))
     except TraceError as refusal:
         return _refused(refusal)
-    except Exception:
-        # One item's failure is its own: the neighbours' answers must still go out.
-        logger.exception("an item of a batch failed")
-        return _refused(TraceError("internal"))
 
 
 def _refused(refusal: TraceError) -> Answer:

@@ -68,7 +68,8 @@ Handler: TypeAlias = Callable[[Request], Awaitable[msgspec.Struct | Raw]]
 @dataclass(frozen=True)
 class QueryParameter:
     name: str
-    kind: type[Any]
+    kind: Any
+    """What msgspec can make a schema of; the handler itself checks the text."""
     required: bool = False
     description: str = ""
 

@@ -5,10 +5,43 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracelake.dispatcher.http.app import ListenerApp
+
+
+class _OneWrite:
+    """A transport that sends head and body of a reply together: one TLS record and one system call instead of two."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._transport.write(b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _Protocol(HttpToolsProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))
 
 
 class _Server(uvicorn.Server):
@@ -27,7 +60,7 @@ class ListenerServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=_Protocol,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",

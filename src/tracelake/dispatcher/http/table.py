@@ -1,5 +1,10 @@
 """The one table of routes: which listener carries what, for whom."""
 
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import Meta
+
 from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, QueryParameter, Route
 from tracelake.wire import claims, platform, task_calls
@@ -13,7 +18,7 @@ _PUBLIC = (Listener.PUBLIC,)
 def build_routes(handlers: Handlers) -> list[Route]:
     h = handlers
     worker, service, task = Principal.WORKER, Principal.SERVICE, Principal.TASK
-    task_id = QueryParameter("task_id", str, required=True, description="The task's UUID.")
+    task_id = QueryParameter("task_id", UUID, required=True, description="The task's UUID.")
     return [
         # Worker wrappers
         Route(_INTERNAL, "POST", "/internal/task-claim", worker, h.claim, "Claim a task and start its next attempt",
@@ -48,8 +53,8 @@ def build_routes(handlers: Handlers) -> list[Route]:
               reply=platform.CancelReply),
         Route(_INTERNAL, "GET", "/internal/outbox", service, h.list_outbox, "List outbox rows",
               reply=platform.OutboxReply,
-              query=(QueryParameter("status", str, description="pending or failed; both without it."),
-                     QueryParameter("limit", int, description="1 to 1000, by default 100."))),
+              query=(QueryParameter("status", Literal["pending", "failed"], description="Both without it."),
+                     QueryParameter("limit", Annotated[int, Meta(ge=1, le=1000)], description="By default 100."))),
         Route(_INTERNAL, "POST", "/internal/outbox/requeue", service, h.requeue_outbox, "Try failed outbox rows again",
               body=platform.RequeueRequest, reply=platform.RequeueReply),
         # Probes

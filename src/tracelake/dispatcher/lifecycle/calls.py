@@ -46,7 +46,7 @@ from tracelake.wire.task_calls import (
     EventsRequest,
     HeartbeatRequest,
 )
-from tracelake.wire.units import EventIn
+from tracelake.wire.units import EventIn, TaskInput
 
 Answer: TypeAlias = object
 Respond: TypeAlias = Callable[[Applied], Answer]
@@ -69,7 +69,8 @@ class Subject:
     job: Job
     now: datetime
     unit: str | None
-    inputs: str | None
+    inputs: list[TaskInput]
+    """Read for claims alone; nothing else needs them."""
 
 
 class Call(Protocol):
@@ -87,7 +88,16 @@ class Claimed:
 
     task: Task
     job: Job
-    inputs: str
+    inputs: list[TaskInput]
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """An extended lease."""
+
+    task: Task
+    job: Job
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,7 @@ class ClaimCall:
             return _always(claimed)
         if claimed is not task:
             context.plan.changes.append(Change(task, claimed))
-        return _always(Claimed(claimed, job, subject.inputs or "[]"))
+        return _always(Claimed(claimed, job, subject.inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ class HeartbeatCall:
             lease_seconds=job.lease_seconds,
         )
         context.plan.changes.append(Change(task, alive))
-        return _always((alive, job, now))
+        return _always(Beaten(alive, job, now))
 
 
 @dataclass(frozen=True, slots=True)

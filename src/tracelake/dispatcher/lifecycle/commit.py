@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+import msgspec
+
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
@@ -19,6 +21,9 @@ from tracelake.dispatcher.lifecycle.calls import (
     Subject,
 )
 from tracelake.errors import TraceError
+from tracelake.wire.units import TaskInput
+
+_INPUTS = msgspec.json.Decoder(list[TaskInput])
 
 
 class LifecycleCommit:
@@ -65,7 +70,9 @@ class LifecycleCommit:
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
             job = self._definitions.job(task.job_id)
-            subjects[task_id] = Subject(task, job, record["now"], record["unit"], record["inputs"])
+            inputs = decode_inputs(record["inputs"])
+            await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
+            subjects[task_id] = Subject(task, job, record["now"], record["unit"], inputs)
         return subjects
 
 
@@ -74,3 +81,7 @@ def _decide(call: Call, subject: Subject | None, context: Context) -> Respond | 
         return call.decide(subject, context)
     except TraceError as refusal:
         return refusal
+
+
+def decode_inputs(text: str | None) -> list[TaskInput]:
+    return [] if text is None or text == "[]" else _INPUTS.decode(text)

@@ -1,0 +1,182 @@
+"""OpenAPI 3.1 from the route table: one document per listener, nothing written twice.
+
+Schemas are msgspec's own, so what is documented is what is decoded. Two things no decoder type can say are added
+here: what the raw items of batches hold, and which error codes a status may carry.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from tracelake import __version__
+from tracelake.dispatcher.http.credentials import HEADERS
+from tracelake.dispatcher.http.handlers import Handlers
+from tracelake.dispatcher.http.routing import Listener, Principal, Route
+from tracelake.dispatcher.http.table import build_routes, routes_of
+from tracelake.errors import CATALOGUE
+from tracelake.wire.base import Answer, ErrorBody
+from tracelake.wire.claims import MAX_BATCH, ClaimRequest
+from tracelake.wire.platform import Health
+from tracelake.wire.task_calls import (
+    BatchCall,
+    BufferPublishRequest,
+    CompleteRequest,
+    EventsRequest,
+    HeartbeatRequest,
+)
+
+_REF = "#/components/schemas/{name}"
+_JSON = "application/json"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_TITLES = {
+    Listener.PUBLIC: "Trace: public listener (people and their tools)",
+    Listener.TASK: "Trace: task listener (runners, wrappers, untrusted code)",
+    Listener.INTERNAL: "Trace: internal listener (worker wrappers, platform services, probes)",
+}
+_SCHEMES: dict[Principal, tuple[str, dict[str, str]]] = {
+    Principal.USER: ("userToken", {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}),
+    Principal.TASK: ("taskCapability", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.TASK]}),
+    Principal.WORKER: ("workerToken", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.WORKER]}),
+    Principal.SERVICE: ("serviceToken", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.SERVICE]}),
+}
+_TASK_BODIES = (HeartbeatRequest, CompleteRequest, EventsRequest, BufferPublishRequest)
+_FENCED_PATHS = ("/internal/task-token",)
+_NAMES_A_TASK = ("/internal/task-fetch", "/internal/task-token", "/internal/task-introspect", "/internal/tasks")
+_UNREADY = "/readyz"
+
+
+def declared_routes() -> list[Route]:
+    """The table without a Dispatcher behind it: for documents, never for calls."""
+    nothing = cast(Any, None)
+    return build_routes(Handlers(nothing, nothing, nothing, nothing))
+
+
+def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]:
+    mine = routes_of(list(routes), listener)
+    types: list[Any] = [ErrorBody]
+    for route in mine:
+        types += [kind for kind in (route.body, route.reply) if kind is not None]
+        if route.per_item:
+            types += [ClaimRequest] if listener is Listener.INTERNAL else [BatchCall, *_TASK_BODIES]
+    unique = list(dict.fromkeys(types))
+    _, schemas = msgspec.json.schema_components(unique, ref_template=_REF)
+    statuses: set[int] = set()
+    paths: dict[str, Any] = {}
+    for route in mine:
+        wanted = _error_statuses(route)
+        statuses.update(wanted)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, wanted)
+    principals = [principal for principal in _SCHEMES if any(route.principal is principal for route in mine)]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": _TITLES[listener], "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": _portable(_with_items(schemas)),
+            "responses": {f"Error{status}": _error_response(status) for status in sorted(statuses)},
+            "securitySchemes": {_SCHEMES[principal][0]: _SCHEMES[principal][1] for principal in principals},
+        },
+    }
+
+
+def _operation(route: Route, statuses: list[int]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
+        "summary": route.summary,
+        "security": [{_SCHEMES[route.principal][0]: []}] if route.principal in _SCHEMES else [],
+    }
+    if route.principal is Principal.ITEMS:
+        operation["description"] = "Each item carries its own capability token and is answered by itself."
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _inline(UUID)} for name in route.parameters
+    ] + [
+        {
+            "name": item.name,
+            "in": "query",
+            "required": item.required,
+            "description": item.description,
+            "schema": _inline(item.kind),
+        }
+        for item in route.query
+    ]
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(route.body)}}}
+    responses: dict[str, Any] = {"200": _success(route)}
+    responses |= {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in statuses}
+    if route.path == _UNREADY:
+        responses["503"] = {"description": "Not ready", "content": {_JSON: {"schema": _ref(Health)}}}
+    operation["responses"] = responses
+    return operation
+
+
+def _success(route: Route) -> dict[str, Any]:
+    if route.reply is None:
+        return {"description": "Done", "content": {_TEXT: {"schema": {"type": "string"}}}}
+    return {"description": "Done", "content": {_JSON: {"schema": _ref(route.reply)}}}
+
+
+def _error_statuses(route: Route) -> list[int]:
+    """Which errors a call of this route can meet."""
+    statuses = {500}
+    if route.principal in _SCHEMES:
+        statuses.add(401)
+    if route.body is not None:
+        statuses |= {400, 413}
+    if route.body is not None or route.parameters or route.query:
+        statuses |= {422, 503}
+    if route.principal is Principal.TASK:
+        statuses |= {403, 404, 409}
+    if route.path.startswith(_NAMES_A_TASK) or route.path.endswith("/requeue"):
+        statuses.add(404)
+    if route.path in _FENCED_PATHS:
+        statuses.add(409)
+    if route.principal is Principal.USER:
+        statuses |= {403, 429}
+    return sorted(statuses)
+
+
+def _error_response(status: int) -> dict[str, Any]:
+    codes = [kind.code for kind in CATALOGUE.values() if kind.status == status]
+    narrowed = {"properties": {"error": {"properties": {"code": {"enum": codes}}}}}
+    schema = {"allOf": [_ref(ErrorBody), narrowed]}
+    return {"description": "Refused: " + ", ".join(codes), "content": {_JSON: {"schema": schema}}}
+
+
+def _with_items(schemas: dict[str, Any]) -> dict[str, Any]:
+    """What the decoder leaves raw, because each item is decoded by itself."""
+    sizes = {"minItems": 1, "maxItems": MAX_BATCH}
+    if "ClaimBatchRequest" in schemas:
+        schemas["ClaimBatchRequest"]["properties"]["claims"] = {"type": "array", "items": _ref(ClaimRequest), **sizes}
+    if "BatchRequest" in schemas:
+        schemas["BatchRequest"]["properties"]["calls"] = {"type": "array", "items": _ref(BatchCall), **sizes}
+        schemas["BatchCall"]["properties"]["body"] = {"anyOf": [_ref(body) for body in _TASK_BODIES]}
+    if Answer.__name__ in schemas:
+        schemas[Answer.__name__]["properties"]["body"] = {
+            "type": "object",
+            "description": "What the single call would have answered with this status.",
+        }
+    return schemas
+
+
+def _ref(kind: type[Any]) -> dict[str, str]:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+def _inline(kind: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = _portable(msgspec.json.schema(kind))
+    return schema
+
+
+def _portable(schema: Any) -> Any:
+    """Patterns as every reader of JSON Schema has them: there `$` is the very end, and `\\Z` is nothing."""
+    if isinstance(schema, dict):
+        return {
+            key: value.replace("\\Z", "$") if key == "pattern" and isinstance(value, str) else _portable(value)
+            for key, value in schema.items()
+        }
+    return [_portable(item) for item in schema] if isinstance(schema, list) else schema
