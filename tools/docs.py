@@ -4,8 +4,11 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
+from tracelake.dispatcher.http.routing import Listener
 from tracelake.errors import CATALOGUE
 from tracelake.processes.settings import reference_markdown
 
@@ -33,6 +36,9 @@ def errors_markdown() -> str:
 
 PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("docs/reference/errors.md", errors_markdown),
+    ("docs/reference/metrics.md", metrics_markdown),
+    *((f"docs/reference/openapi-{name}.json", partial(openapi_json, name)) for name in Listener),
+    ("docs/reference/routes.md", routes_markdown),
     ("docs/reference/settings.md", reference_markdown),
 )
 
