@@ -1,0 +1,425 @@
+"""The machine: random callers, clocks, queues and restarts against the real endpoints, held against the model.
+
+After every step all rows are compared: a task that the step should not have touched must be the same to the last
+column. At the end workers that follow wake-ups alone must bring every task to its end.
+"""
+
+import sys
+import time
+from typing import Any, ClassVar
+
+import asyncpg
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.statemachine.model import LEASE, STEPS, Answer, Attempt, ModelTask, refused
+from tests.statemachine.world import World
+from tests.support.dispatcher import Reply
+from tracelake.ports import Delivery
+
+PICK = st.integers(0, 999)
+CLAIM_IDS = st.sampled_from([None, "a", "b"])
+KINDS = st.sampled_from(["heartbeat", "events", "buffer-publish", "complete", "complete", "complete"])
+WORDS = st.sampled_from(["Completed", "Completed", "Failed", "Canceled"])
+OPERATIONS = st.tuples(PICK, KINDS, WORDS, st.booleans(), st.integers(0, 3))
+TIMEOUTS = {"patient": 7 * 24 * 3600.0, "hurried": 220.0}
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    world: ClassVar[World]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.tasks: list[ModelTask] = []
+        self.rows: dict[str, asyncpg.Record] = {}
+        self.touched: set[str] = set()
+        self.deliveries: list[Delivery] = []
+        self.lost: set[str] = set()
+        self.watching: tuple[float, float] | None = None
+
+    @initialize()
+    def begin(self) -> None:
+        self.harness = self.world.harness
+        self.name = self.world.next_example()
+        self.queue = f"tasks.{self.name}"
+        self.jobs = {}
+        for kind, timeout in TIMEOUTS.items():
+            self.jobs[kind] = self.harness.make_job(
+                kind,
+                org=self.name,
+                runtime=self.name,
+                limits={"timeout_seconds": int(timeout), "max_attempts": 3 if kind == "patient" else 2},
+                outputs=[{"name": "said", "storage": "none"}, {"name": "sent", "storage": "buffered"}],
+            )
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [attempt for task in self.tasks for attempt in task.attempts]
+
+    def task(self, pick: int) -> ModelTask:
+        return self.tasks[pick % len(self.tasks)]
+
+    def attempt(self, pick: int) -> Attempt:
+        return self.attempts[pick % len(self.attempts)]
+
+    # Making and claiming
+
+    @precondition(lambda self: len(self.tasks) < 8)
+    @rule(kind=st.sampled_from(sorted(TIMEOUTS)), count=st.integers(1, 3))
+    def create(self, kind: str, count: int) -> None:
+        job = self.jobs[kind]
+        reply = self.harness.service("POST", "/internal/tasks", {"tasks": [{"job_id": job["job_id"]}] * count})
+        assert reply.status == 200, reply
+        for made in reply.body["tasks"]:
+            assert made["status"] == "Queued"
+            limit = 3 if kind == "patient" else 2
+            self.tasks.append(ModelTask(made["task_id"], TIMEOUTS[kind], limit))
+            self.touched.add(made["task_id"])
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=PICK)
+    def create_again(self, pick: int) -> None:
+        task = self.task(pick)
+        kind = next(kind for kind, timeout in TIMEOUTS.items() if timeout == task.timeout)
+        body = {"tasks": [{"job_id": self.jobs[kind]["job_id"], "task_id": task.task_id}]}
+        reply = self.harness.service("POST", "/internal/tasks", body)
+        assert reply.body["tasks"] == [{"task_id": task.task_id, "status": task.status, "duplicate": True}]
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=PICK, claim_id=CLAIM_IDS)
+    def claim(self, pick: int, claim_id: str | None) -> None:
+        task = self.task(pick)
+        self.check_claim(task, claim_id, self.harness.claim(task.task_id, claim_id).body)
+
+    @precondition(lambda self: self.tasks)
+    @rule(picks=st.lists(st.tuples(PICK, CLAIM_IDS), min_size=1, max_size=4))
+    def claim_batch(self, picks: list[tuple[int, str | None]]) -> None:
+        wanted = {self.task(pick): claim_id for pick, claim_id in picks}
+        claims = [
+            {"task_id": task.task_id, "worker_id": "w"} | ({"claim_id": claim_id} if claim_id else {})
+            for task, claim_id in wanted.items()
+        ]
+        reply = self.harness.worker("POST", "/internal/task-claim-batch", {"claims": claims})
+        for (task, claim_id), answer in zip(wanted.items(), reply.body["answers"], strict=True):
+            assert answer["status"] == 200
+            self.check_claim(task, claim_id, answer["body"])
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=PICK)
+    def claim_storm(self, pick: int) -> None:
+        """Many workers woken for one task: one of them gets it, if anybody does."""
+        task = self.task(pick)
+        head = {"x-trace-worker-token": self.harness.worker_token}
+        calls = [
+            ("internal", "/internal/task-claim", {"task_id": task.task_id, "worker_id": f"w{n}"}, head)
+            for n in range(6)
+        ]
+        bodies = [reply.body for reply in self.world.together(calls)]
+        bodies.sort(key=lambda body: body["status"])  # the winner, if any, is what the model sees first
+        for body in bodies:
+            self.check_claim(task, None, body)
+
+    def check_claim(self, task: ModelTask, claim_id: str | None, body: Any) -> None:
+        reason = task.claim(claim_id)
+        if reason is None:
+            assert body["status"] == "Claimed", body
+            task.started(body["lease_token"], body["capability_token"], claim_id, self.now)
+            self.touched.add(task.task_id)
+        elif reason == "same":
+            assert body["status"] == "Claimed", body
+            assert body["lease_token"] == task.attempts[-1].lease_token
+        else:
+            assert (body["status"], body.get("reason")) == ("NotClaimed", reason)
+            return
+        assert body["attempt"] == len(task.attempts)
+
+    # The task's own calls, by any attempt that ever was
+
+    def prepare(self, operation: tuple[int, str, str, bool, int]) -> tuple[Attempt, str, dict[str, Any]]:
+        pick, kind, word, flag, number = operation
+        attempt = self.attempt(pick)
+        body: dict[str, Any] = {
+            "task_id": attempt.task.task_id,
+            "attempt": attempt.number,
+            "lease_token": attempt.lease_token,
+        }
+        job = self.jobs["patient" if attempt.task.timeout == TIMEOUTS["patient"] else "hurried"]
+        said, sent = job["outputs"]
+        named = {"dataset_uuid": said["dataset_uuid"], "dataset_version": said["dataset_version"]}
+        if kind == "events":
+            body["events"] = [named | {"cursor": cursor} for cursor in range(number, number + 2)]
+        elif kind == "buffer-publish":
+            uri = f"s3://trace-scratch/buffers/{attempt.task.task_id}/{attempt.number}/{number}.jsonl"
+            self.harness.run(self.harness.objects.put(uri, b"{}\n"))
+            body |= {"batch_uri": uri, "dataset_uuid": sent["dataset_uuid"]}
+        elif kind == "complete":
+            body |= {"status": word, "retryable": flag}
+            if flag:
+                body["events"] = [named | {"cursor": 10 + number}]
+        return attempt, kind, body
+
+    def expect(self, attempt: Attempt, kind: str, body: dict[str, Any]) -> Answer:
+        task = attempt.task
+        if kind == "heartbeat":
+            expected = task.heartbeat(attempt, self.now)
+        elif kind == "events":
+            return task.say(attempt, [event["cursor"] for event in body["events"]])
+        elif kind == "buffer-publish":
+            return task.publish(attempt, body["batch_uri"])
+        else:
+            expected = task.complete(attempt, body["status"], body["retryable"], self.now)
+            if expected.status == 200 and not expected.says["duplicate"]:
+                task.events |= {event["cursor"] for event in body.get("events", [])}
+        if expected.status == 200 and not expected.says.get("duplicate"):
+            self.touched.add(task.task_id)
+        return expected
+
+    def check(self, attempt: Attempt, kind: str, body: dict[str, Any], reply: Reply) -> None:
+        if reply.status == 401:
+            # Changes nothing, which the comparison of all rows will see.
+            assert reply.code == "credential_expired"
+            assert attempt.token_may_be_expired(self.now)
+            return
+        expected = self.expect(attempt, kind, body)
+        assert reply.status == expected.status, (kind, body, reply, expected)
+        if expected.status != 200:
+            assert reply.code == expected.says["code"]
+            if reply.status == 409:
+                task = attempt.task
+                assert reply.body["error"]["details"] == {"attempt": len(task.attempts), "status": task.status}
+            return
+        for name, value in expected.says.items():
+            assert reply.body.get(name, False) == value, (kind, reply, expected)
+
+    @precondition(lambda self: self.attempts)
+    @rule(operation=OPERATIONS)
+    def task_call(self, operation: tuple[int, str, str, bool, int]) -> None:
+        attempt, kind, body = self.prepare(operation)
+        self.check(attempt, kind, body, self.harness.task(kind, attempt.token, body))
+
+    @precondition(lambda self: self.attempts)
+    @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=6))
+    def task_batch(self, operations: list[tuple[int, str, str, bool, int]]) -> None:
+        prepared = [self.prepare(operation) for operation in operations]
+        calls = [{"call": kind, "capability_token": attempt.token, "body": body} for attempt, kind, body in prepared]
+        reply = self.harness.call("task", "POST", "/v1/task/batch", {"calls": calls})
+        assert reply.status == 200, reply
+        for (attempt, kind, body), answer in zip(prepared, reply.body["answers"], strict=True):
+            self.check(attempt, kind, body, Reply(answer["status"], answer["body"]))
+
+    @precondition(lambda self: self.attempts)
+    @rule(operation=OPERATIONS, repeats=st.integers(2, 4))
+    def repeat_together(self, operation: tuple[int, str, str, bool, int], repeats: int) -> None:
+        """The same call several times at once: one of them is the call, the others find it done."""
+        attempt, kind, body = self.prepare(operation)
+        head = {"x-trace-task-capability": attempt.token}
+        replies = self.world.together([("task", f"/v1/task/{kind}", body, head)] * repeats)
+        replies.sort(key=lambda reply: bool(reply.status == 200 and reply.body.get("duplicate", False)))
+        for reply in replies:
+            self.check(attempt, kind, body, reply)
+
+    @precondition(lambda self: len(self.attempts) > 1)
+    @rule(one=PICK, other=OPERATIONS)
+    def use_anothers_token(self, one: int, other: tuple[int, str, str, bool, int]) -> None:
+        attempt, kind, body = self.prepare(other)
+        thief = self.attempt(one)
+        if thief is attempt:
+            return
+        reply = self.harness.task(kind, thief.token, body)
+        if reply.status == 401:
+            assert thief.token_may_be_expired(self.now)
+        else:
+            assert (reply.status, reply.code) == (403, "token_mismatch")
+
+    @precondition(lambda self: self.attempts)
+    @rule(pick=PICK)
+    def ask_about(self, pick: int) -> None:
+        attempt = self.attempt(pick)
+        fence = {
+            "task_id": attempt.task.task_id,
+            "attempt": attempt.number,
+            "lease_token": attempt.lease_token,
+        }
+        seen = self.harness.service("POST", "/internal/task-introspect", fence)
+        assert seen.body == {"current": attempt.current, "status": attempt.task.status}
+        token = self.harness.worker("POST", "/internal/task-token", fence)
+        assert token.status == (200 if attempt.current else 409), token
+
+    # People
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        task = self.task(pick)
+        reply = self.harness.service("POST", f"/internal/tasks/{task.task_id}/cancel")
+        expected = task.cancel()
+        assert reply.status == expected.status, (reply, expected)
+        if expected.status != 200:
+            assert expected == refused(422, reply.code)
+            return
+        for name, value in expected.says.items():
+            assert reply.body.get(name, False) == value
+        if not expected.says["duplicate"]:
+            self.touched.add(task.task_id)
+
+    # Time and loops
+
+    @rule(seconds=st.sampled_from(STEPS))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.world.advance(seconds)
+
+    @rule()
+    def reap(self) -> None:
+        self.harness.reap()
+        moment = time.monotonic()
+        if self.watching is None or moment - self.watching[1] > 14.0:
+            self.watching = (self.now, moment)  # it begins to watch, or has slept and begins again
+        self.watching = (self.watching[0], moment)
+        if self.now - self.watching[0] >= LEASE:
+            self.touched |= {task.task_id for task in self.tasks if task.expire(self.now)}
+
+    @rule()
+    def let_leases_run_out(self) -> None:
+        self.reap()
+        self.wait(STEPS[1])
+        self.reap()
+
+    @rule()
+    def retry(self) -> None:
+        self.harness.requeue_due()
+        ready = {task.task_id for task in self.tasks if task.requeue(self.now)}
+        self.touched |= ready
+        self.lost -= ready
+
+    @rule()
+    def restart(self) -> None:
+        self.harness.restart()
+        self.watching = None
+
+    # Wake-ups
+
+    @rule()
+    def relay(self) -> None:
+        self.world.relay_all()
+
+    @rule(limit=st.integers(1, 4))
+    def receive(self, limit: int) -> None:
+        self.deliveries += self.world.receive(self.queue, limit)
+        self.notice_losses()  # one that was received too often is a dead letter now
+
+    @precondition(lambda self: self.deliveries)
+    @rule(pick=PICK, works=st.booleans())
+    def ack(self, pick: int, works: bool) -> None:
+        delivery = self.deliveries.pop(pick % len(self.deliveries))
+        if works:
+            task = next(task for task in self.tasks if task.task_id == delivery.key)
+            self.check_claim(task, delivery.receipt, self.harness.claim(task.task_id, delivery.receipt).body)
+        self.world.ack([delivery])
+        self.notice_losses()
+
+    @rule()
+    def lose_all_messages(self) -> None:
+        self.world.purge(self.queue)
+        self.notice_losses()
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=PICK)
+    def duplicate_a_message(self, pick: int) -> None:
+        self.world.publish_again(self.queue, self.task(pick).task_id)
+
+    @rule()
+    def reconcile(self) -> None:
+        self.wait(STEPS[1])  # past the grace time of everything
+        before = self.world.messages(self.queue)
+        self.world.reconcile()
+        self.world.relay_all()
+        after = self.world.messages(self.queue)
+        ready = {task.task_id for task in self.tasks if task.status == "Queued"}
+        assert ready <= set(after), "a ready task was left without a wake-up"
+        assert not {key for key in after.keys() & before.keys() if after[key] > before[key] + 1}
+        self.lost.clear()
+
+    def notice_losses(self) -> None:
+        self.lost |= {task.task_id for task in self.tasks if task.status == "Queued"} - self.live()
+
+    def live(self) -> set[str]:
+        return self.world.outbox(task.task_id for task in self.tasks) | set(self.world.messages(self.queue))
+
+    # What must hold after every step
+
+    @invariant()
+    def promises_hold(self) -> None:
+        if self.tasks:
+            self.rows_are_what_the_model_says()
+            self.nothing_that_was_said_is_lost_or_doubled()
+            self.no_accepted_work_is_lost()
+
+    def rows_are_what_the_model_says(self) -> None:
+        rows = self.world.rows(task.task_id for task in self.tasks)
+        assert len(rows) == len(self.tasks)
+        for task in self.tasks:
+            row = rows[task.task_id]
+            assert (row["status"], row["attempt"], row["cancel_requested"]) == (
+                task.status,
+                len(task.attempts),
+                task.cancel_requested,
+            )
+            assert (row["finished_at"] is not None) == task.final
+            assert (row["next_retry_at"] is not None) == (task.retry_at is not None)
+            assert task.results == (task.status == "Completed")
+            if task.task_id not in self.touched:
+                assert row == self.rows[task.task_id], "a call that must change nothing changed a row"
+        self.rows = rows
+        self.touched.clear()
+
+    def nothing_that_was_said_is_lost_or_doubled(self) -> None:
+        task_ids = [task.task_id for task in self.tasks]
+        assert self.world.events(task_ids) == sorted(
+            (task.task_id, said) for task in self.tasks for said in task.events
+        )
+        published = [(a.task.task_id, a.number, uri) for a in self.attempts for uri in a.published]
+        assert self.world.publishes(task_ids) == sorted(published)
+
+    def no_accepted_work_is_lost(self) -> None:
+        """What is not final is leased, waits for a time, or is ready with a wake-up somewhere."""
+        ready = {task.task_id for task in self.tasks if task.status == "Queued"}
+        if ready:
+            assert ready - self.live() <= self.lost, "a ready task without a wake-up"
+        for task in self.tasks:
+            if not task.final:
+                row = self.rows[task.task_id]
+                assert row["status"] == "Queued" or row["lease_expires_at"] or row["next_retry_at"]
+
+    # The end
+
+    def teardown(self) -> None:
+        if sys.exc_info()[0] is None and self.tasks:
+            self.drain()
+
+    def drain(self) -> None:
+        """Workers that know nothing but wake-ups, and loops that run: everything comes to its end."""
+        for _ in range(12):
+            self.let_leases_run_out()
+            self.wait(STEPS[2])
+            self.retry()
+            self.reconcile()
+            while deliveries := self.world.receive(self.queue, 50):
+                for delivery in deliveries:
+                    self.finish(delivery)
+                self.world.ack(deliveries)
+            self.rows_are_what_the_model_says()
+            if all(task.final for task in self.tasks):
+                break
+        self.nothing_that_was_said_is_lost_or_doubled()
+        assert all(task.final for task in self.tasks), [task for task in self.tasks if not task.final]
+
+    def finish(self, delivery: Delivery) -> None:
+        task = next(task for task in self.tasks if task.task_id == delivery.key)
+        self.check_claim(task, None, self.harness.claim(task.task_id).body)
+        if task.status == "Running":
+            attempt = task.attempts[-1]
+            body = {"task_id": task.task_id, "attempt": attempt.number, "lease_token": attempt.lease_token}
+            body |= {"status": "Canceled" if task.cancel_requested else "Completed", "retryable": True}
+            self.check(attempt, "complete", body, self.harness.task("complete", attempt.token, body))
