@@ -259,6 +259,7 @@ def test_a_receiver_cancelled_after_its_share_gives_back(
     harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(queue: PostgresQueue) -> None:
+        receiver: asyncio.Task[list[Delivery]]
         await queue.publish([message("a")])
         # Runs when the messages were shared out and the receiver has not yet been woken.
         monkeypatch.setattr(Station, "_answer_those_who_are_done", lambda *_: receiver.cancel())

@@ -1,0 +1,92 @@
+"""One claimed attempt while this worker holds it."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from tracelake.ports.queue import Delivery
+from tracelake.wire.claims import ClaimReply, TokenRequest
+from tracelake.wire.task_calls import CompleteRequest, FinalStatus, HeartbeatRequest
+from tracelake.wire.units import TaskPayload
+
+_MAX_ERROR_TEXT = 2000
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    delivery: Delivery
+    task: TaskPayload
+    number: int
+    lease_token: UUID = field(repr=False)
+    capability_token: str = field(repr=False)
+    lease_seconds: float
+    fenced: asyncio.Future[None]
+    """Done when the Dispatcher said that this attempt is no longer current."""
+    cancel: threading.Event = field(default_factory=threading.Event)
+    cancel_requested: bool = False
+    finishing: bool = False
+    """The final word is being said: heartbeats have no meaning any more."""
+
+    @classmethod
+    def from_claim(cls, delivery: Delivery, reply: ClaimReply) -> "Attempt | None":
+        """None if the reply lacks what a claim must have."""
+        if (
+            reply.task is None
+            or reply.attempt is None
+            or reply.lease_token is None
+            or reply.lease_expires_at is None
+            or reply.capability_token is None
+        ):
+            return None
+        # Only the pace of heartbeats hangs on this; whether the lease still holds is the Dispatcher's to say.
+        lease_seconds = (reply.lease_expires_at - datetime.now(UTC)).total_seconds()
+        return cls(
+            delivery,
+            reply.task,
+            reply.attempt,
+            reply.lease_token,
+            reply.capability_token,
+            lease_seconds,
+            asyncio.get_running_loop().create_future(),
+        )
+
+    @property
+    def task_id(self) -> UUID:
+        return self.task.task_id
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        return {"task_id": str(self.task_id), "attempt": self.number, "operator": self.task.operator}
+
+    def stop_fenced(self) -> None:
+        self.cancel.set()
+        if not self.fenced.done():
+            self.fenced.set_result(None)
+
+    def stop_canceled(self) -> None:
+        self.cancel_requested = True
+        self.cancel.set()
+
+    def heartbeat_request(self) -> HeartbeatRequest:
+        return HeartbeatRequest(task_id=self.task_id, attempt=self.number, lease_token=self.lease_token)
+
+    def token_request(self) -> TokenRequest:
+        return TokenRequest(task_id=self.task_id, attempt=self.number, lease_token=self.lease_token)
+
+    def final(self, status: FinalStatus, error: str | None = None, *, retryable: bool = True) -> CompleteRequest:
+        return CompleteRequest(
+            task_id=self.task_id,
+            attempt=self.number,
+            lease_token=self.lease_token,
+            status=status,
+            error_message=None if error is None else _plain(error),
+            retryable=retryable,
+        )
+
+
+def _plain(text: str) -> str:
+    """Text that JSON can carry, however strange the exception was."""
+    return text[:_MAX_ERROR_TEXT].encode("utf-8", "replace").decode()

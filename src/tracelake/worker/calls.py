@@ -1,0 +1,176 @@
+"""What the worker says to the Dispatcher, and how it takes the answers.
+
+The Protocols are the parts of the clients that are used; tests give their own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from tracelake.client import DispatcherUnavailableError, TaskCall
+from tracelake.client.task import TaskReply
+from tracelake.errors import TraceError
+from tracelake.model.retry import Backoff
+from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
+from tracelake.wire.task_calls import CompleteReply, CompleteRequest, HeartbeatReply
+from tracelake.worker.attempt import Attempt
+
+logger = logging.getLogger(__name__)
+
+FENCED = frozenset({404, 409})
+"""Not current, or no such task any more: there is nothing left to say about this attempt."""
+
+
+class ClaimCalls(Protocol):
+    async def claim_batch(self, requests: Sequence[ClaimRequest]) -> list[ClaimReply | TraceError]: ...
+
+    async def token(self, request: TokenRequest) -> TokenReply: ...
+
+
+class TaskCalls(Protocol):
+    async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]: ...
+
+
+def may_pass(error: TraceError) -> bool:
+    """The same call may succeed later without anybody changing it."""
+    return error.retryable or error.status >= 500 or error.status == 429
+
+
+class Reporter:
+    """Heartbeats and final words of all attempts of one worker."""
+
+    def __init__(self, claims: ClaimCalls, tasks: TaskCalls, backoff: Backoff) -> None:
+        self._claims = claims
+        self._tasks = tasks
+        self._backoff = backoff
+        self._waiting: deque[tuple[TaskCall, asyncio.Future[TaskReply | TraceError]]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+
+    async def finish(self, attempt: Attempt, final: CompleteRequest) -> bool:
+        """Says the final word until it was heard, however long that takes. True: nothing is left to be done."""
+        tries = 0
+        while True:
+            answer = await self._submit(TaskCall(attempt.capability_token, final))
+            if isinstance(answer, CompleteReply):
+                return True
+            error = answer if isinstance(answer, TraceError) else DispatcherUnavailableError("not a reply to complete")
+            if error.status in FENCED:
+                logger.info("attempt was fenced", extra={**attempt.log_fields, "code": error.code})
+                return True
+            if error.code == "cancel_requested" and final.status == "Completed":
+                final = attempt.final("Canceled")
+                continue
+            if error.status == 401:
+                problem = await self._refresh(attempt)
+                if problem is not None and problem.status in FENCED:
+                    return True
+            elif not may_pass(error):
+                if final.status == "Failed":
+                    # Left to the lease: the Dispatcher will judge it lost and try again.
+                    logger.error("the final word was refused", extra={**attempt.log_fields, "code": error.code})
+                    return False
+                final = attempt.final("Failed", f"the result was refused: {error.code}: {error.message}")
+                continue
+            tries += 1
+            if tries == 1 or tries % 10 == 0:
+                logger.warning("final word not yet heard", extra={**attempt.log_fields, "code": error.code})
+            await asyncio.sleep(self._backoff.seconds(tries))
+
+    async def heartbeat(self, attempts: Sequence[Attempt]) -> bool:
+        """One call for all. False if the Dispatcher did not take it."""
+        heard = True
+        for start in range(0, len(attempts), MAX_BATCH):
+            refreshed = await self._beat(attempts[start : start + MAX_BATCH])
+            if refreshed is None:
+                heard = False
+            elif refreshed:
+                heard = await self._beat(refreshed) is not None and heard
+        return heard
+
+    async def _beat(self, attempts: Sequence[Attempt]) -> list[Attempt] | None:
+        """Answers those whose token was replaced, to be tried again; None if nobody answered."""
+        calls = [TaskCall(attempt.capability_token, attempt.heartbeat_request()) for attempt in attempts]
+        try:
+            answers = await self._tasks.batch(calls)
+        except TraceError as error:
+            logger.warning("heartbeat not heard", extra={"code": error.code, "tasks": len(attempts)})
+            return None
+        refreshed: list[Attempt] = []
+        for attempt, answer in zip(attempts, answers, strict=True):
+            if attempt.finishing:
+                continue  # the final word went out meanwhile and has made this answer meaningless
+            if isinstance(answer, HeartbeatReply):
+                if answer.capability_token is not None:
+                    attempt.capability_token = answer.capability_token
+                if answer.cancel:
+                    attempt.stop_canceled()
+            elif isinstance(answer, TraceError) and await self._take_refusal(attempt, answer):
+                refreshed.append(attempt)
+        return refreshed
+
+    async def _take_refusal(self, attempt: Attempt, error: TraceError) -> bool:
+        """True if the token was replaced."""
+        if error.status == 401:
+            problem = await self._refresh(attempt)
+            if problem is None:
+                return True
+            error = problem
+        if error.status in FENCED:
+            logger.info("attempt was fenced", extra={**attempt.log_fields, "code": error.code})
+            attempt.stop_fenced()
+        elif not may_pass(error):
+            logger.error("heartbeat refused", extra={**attempt.log_fields, "code": error.code})
+        return False
+
+    async def _refresh(self, attempt: Attempt) -> TraceError | None:
+        try:
+            attempt.capability_token = (await self._claims.token(attempt.token_request())).capability_token
+        except TraceError as error:
+            return error
+        return None
+
+    async def _submit(self, call: TaskCall) -> TaskReply | TraceError:
+        """Final words that are ready together go as one call; no timer, at most one in flight."""
+        answer: asyncio.Future[TaskReply | TraceError] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, answer))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send_all())
+        return await answer
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+                answers: Sequence[TaskReply | TraceError]
+                try:
+                    answers = await self._tasks.batch([call for call, _ in batch])
+                except TraceError as error:
+                    if error.status == 413 and len(batch) > 1:
+                        await self._send_singly(batch)
+                        continue
+                    answers = [error] * len(batch)
+                except Exception as bug:
+                    # Whoever waits must get an answer, or its slot is lost for good.
+                    logger.exception("a batch could not be sent")
+                    answers = [DispatcherUnavailableError(f"not sent: {type(bug).__name__}")] * len(batch)
+                _settle(batch, answers)
+        finally:
+            self._sending = None
+
+    async def _send_singly(self, batch: Sequence[tuple[TaskCall, asyncio.Future[TaskReply | TraceError]]]) -> None:
+        for item in batch:
+            try:
+                _settle([item], await self._tasks.batch([item[0]]))
+            except TraceError as error:
+                _settle([item], [error])
+
+
+def _settle(
+    batch: Sequence[tuple[TaskCall, "asyncio.Future[TaskReply | TraceError]"]],
+    answers: Sequence[TaskReply | TraceError],
+) -> None:
+    for (_, waiting), answer in zip(batch, answers, strict=True):
+        if not waiting.done():
+            waiting.set_result(answer)

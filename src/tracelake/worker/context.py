@@ -1,0 +1,38 @@
+"""What an operator sees and what it gives back. No HTTP, no tokens, no other tasks."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tracelake.catalogue import OperatorConfig
+from tracelake.wire.task_calls import DatasetPublished, OutputReport
+from tracelake.wire.units import EventIn, TaskInput, TaskOutput
+
+
+class NonRetryableError(Exception):
+    """Raised by an operator when another attempt would fail in the same way."""
+
+
+class CanceledError(Exception):
+    """Raised by an operator that stops because `cancel` was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    task_id: UUID
+    attempt: int
+    config: OperatorConfig
+    inputs: Sequence[TaskInput]
+    outputs: Sequence[TaskOutput]
+    progress: Callable[[str], None]
+    """Says in a few words how far the work is; goes to the log."""
+    cancel: threading.Event
+    """Set when the work should stop. Long work looks at it, or waits on it instead of sleeping."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorResult:
+    outputs: list[OutputReport] = field(default_factory=list)
+    events: list[EventIn] = field(default_factory=list)
+    datasets_published: list[DatasetPublished] = field(default_factory=list)

@@ -1,0 +1,309 @@
+"""The worker's loops: receive and claim, heartbeat, keep messages hidden; and stopping without losing anything.
+
+A slot is taken by a message from its receive until its task is final here. `on_signal` names what happens, for
+tests to wait on: received, claimed, not_claimed, heartbeat, fenced, final, acked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from tracelake.errors import TraceError
+from tracelake.model.retry import Backoff
+from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError
+from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest
+from tracelake.worker.attempt import Attempt
+from tracelake.worker.calls import ClaimCalls, Reporter, TaskCalls, may_pass
+from tracelake.worker.operators import OPERATORS, Operator
+from tracelake.worker.wrapper import run_operator
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_INTERVAL = 0.2
+_LONG_POLL_SECONDS = 20.0
+
+
+class WakeUp(msgspec.Struct, frozen=True):
+    task_id: UUID
+
+
+_wake_up = msgspec.json.Decoder(WakeUp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    worker_id: str
+    queues: Sequence[str]
+    slots: int = 16
+    heartbeat_seconds: float = 30.0
+    visibility_seconds: float = 60.0
+    grace_seconds: float = 10.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
+
+
+class Worker:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        *,
+        queue: Queue,
+        claims: ClaimCalls,
+        tasks: TaskCalls,
+        operators: Mapping[str, Operator] = OPERATORS,
+        on_signal: Callable[[str, UUID | None], None] = lambda _name, _task_id: None,
+    ) -> None:
+        self._config = config
+        self._queue = queue
+        self._claims = claims
+        self._reporter = Reporter(claims, tasks, config.backoff)
+        self._operators = operators
+        self._signal = on_signal
+        self._free = config.slots
+        self._freed = asyncio.Event()
+        self._held: dict[tuple[str, str], Delivery] = {}
+        self._attempts: set[Attempt] = set()
+        self._claimed = asyncio.Event()
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set; then finishes what runs, or gives it up to the lease after the grace period."""
+        receivers = [asyncio.create_task(self._receive(name)) for name in self._config.queues]
+        keepers = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_hidden())]
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([stopping, *receivers, *keepers], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()  # a loop ended by a bug: let the process end and be started afresh
+            await _cancel(receivers)
+            await self._drain()
+        finally:
+            await _cancel([stopping, *receivers, *keepers])
+            await self._give_up()
+
+    async def _drain(self) -> None:
+        deadline = asyncio.get_running_loop().time() + self._config.grace_seconds
+        while self._work:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            await asyncio.wait(self._work, timeout=left)
+
+    async def _give_up(self) -> None:
+        """Nothing is said and nothing acked: the lease runs out and the task is tried again."""
+        if self._attempts:
+            logger.warning("giving up running tasks", extra={"tasks": len(self._attempts)})
+        for attempt in self._attempts:
+            attempt.cancel.set()
+        await _cancel(list(self._work))
+
+    # --- receive and claim
+
+    async def _receive(self, name: str) -> None:
+        tries = 0
+        while True:
+            while self._free <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+            wanted = max(1, self._free // len(self._config.queues))
+            self._free -= wanted
+            try:
+                deliveries = await self._queue.receive(
+                    name, wanted, self._config.visibility_seconds, _LONG_POLL_SECONDS
+                )
+            except QueueUnavailableError as error:
+                self._release(wanted)
+                tries += 1
+                if tries == 1 or tries % 10 == 0:
+                    logger.warning("the queue is away", extra={"queue": name, "error": str(error)})
+                await asyncio.sleep(self._config.backoff.seconds(tries))
+                continue
+            tries = 0
+            self._release(wanted - len(deliveries))
+            for delivery in deliveries:
+                self._held[_name(delivery)] = delivery
+            for start in range(0, len(deliveries), MAX_BATCH):
+                self._spawn(self._take_in(deliveries[start : start + MAX_BATCH]))
+
+    async def _take_in(self, deliveries: Sequence[Delivery]) -> None:
+        """Claims until every message has its answer. The same claim_id again gets the same lease."""
+        pending: list[tuple[Delivery, ClaimRequest]] = []
+        for delivery in deliveries:
+            self._signal("received", None)
+            try:
+                task_id = _wake_up.decode(delivery.body).task_id
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                # Not acked: it ends as a dead letter, where a person can see it.
+                logger.error("unreadable wake-up", extra={"message_id": delivery.message_id})
+                self._let_go(delivery)
+                continue
+            claim_id = f"{self._config.worker_id}:{uuid4().hex}"
+            request = ClaimRequest(task_id=task_id, worker_id=self._config.worker_id, claim_id=claim_id)
+            pending.append((delivery, request))
+        tries = 0
+        while pending:
+            pending = await self._claim(pending)
+            if pending:
+                tries += 1
+                await asyncio.sleep(self._config.backoff.seconds(tries))
+
+    async def _claim(self, pending: list[tuple[Delivery, ClaimRequest]]) -> list[tuple[Delivery, ClaimRequest]]:
+        """Answers what must be claimed again."""
+        try:
+            answers = await self._claims.claim_batch([request for _, request in pending])
+        except TraceError as error:
+            logger.warning("claim not heard", extra={"code": error.code, "tasks": len(pending)})
+            return pending
+        again: list[tuple[Delivery, ClaimRequest]] = []
+        done: list[Delivery] = []
+        for (delivery, request), answer in zip(pending, answers, strict=True):
+            if isinstance(answer, ClaimReply):
+                attempt = Attempt.from_claim(delivery, answer)
+                if answer.status != "Claimed":
+                    self._signal("not_claimed", request.task_id)
+                    done.append(delivery)
+                elif attempt is None:
+                    again.append((delivery, request))
+                else:
+                    self._start(attempt)
+            elif may_pass(answer):
+                again.append((delivery, request))
+            else:
+                logger.error("claim refused", extra={"task_id": str(request.task_id), "code": answer.code})
+                self._let_go(delivery)
+        if done:
+            self._spawn(self._finish_with(done))
+        return again
+
+    def _start(self, attempt: Attempt) -> None:
+        self._signal("claimed", attempt.task_id)
+        self._attempts.add(attempt)
+        self._claimed.set()
+        self._spawn(self._run(attempt))
+
+    # --- one attempt
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            operator = asyncio.ensure_future(run_operator(attempt, self._operators))
+            try:
+                either: list[asyncio.Future[Any]] = [operator, attempt.fenced]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if attempt.fenced.done():
+                    self._signal("fenced", attempt.task_id)
+                    await self._ack([attempt.delivery])
+                    await operator  # the slot stays taken until the operator has really stopped
+                    return
+                attempt.finishing = True
+                final = await self._reporter.finish(attempt, operator.result())
+            finally:
+                operator.cancel()
+            if final:
+                self._signal("final", attempt.task_id)
+                await self._ack([attempt.delivery])
+        finally:
+            self._attempts.discard(attempt)
+            self._let_go(attempt.delivery)
+
+    async def _finish_with(self, deliveries: Sequence[Delivery]) -> None:
+        await self._ack(deliveries)
+        for delivery in deliveries:
+            self._let_go(delivery)
+
+    async def _ack(self, deliveries: Sequence[Delivery]) -> None:
+        try:
+            await self._queue.ack(deliveries)
+        except QueueUnavailableError as error:
+            # It will be delivered again, found finished, and acked then.
+            logger.warning("ack not heard", extra={"messages": len(deliveries), "error": str(error)})
+            return
+        self._signal("acked", None)
+
+    # --- while tasks run
+
+    async def _beat(self) -> None:
+        """One call per interval for every running attempt; sooner again after one that was not heard."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        tries = 0
+        while True:
+            self._claimed.clear()
+            running = [attempt for attempt in self._attempts if not attempt.finishing and not attempt.fenced.done()]
+            if not running:
+                await self._claimed.wait()
+                last = loop.time()
+                continue
+            interval = min(map(self._interval, running))
+            if tries:
+                interval = min(interval, self._config.backoff.seconds(tries))
+            if await _happens(self._claimed, last + interval - loop.time()):
+                continue  # a new attempt may need a shorter interval
+            last = loop.time()
+            if not await self._reporter.heartbeat(running):
+                tries += 1
+                continue
+            tries = 0
+            for attempt in running:
+                self._signal("heartbeat", attempt.task_id)
+
+    def _interval(self, attempt: Attempt) -> float:
+        # A clock that is ahead of the Dispatcher's makes a lease look short, or over: that is no reason to hurry.
+        return min(self._config.heartbeat_seconds, max(attempt.lease_seconds / 3, _SHORTEST_INTERVAL))
+
+    async def _keep_hidden(self) -> None:
+        """Messages stay hidden while their task is in hand; one that comes back all the same is harmless."""
+        interval = self._config.visibility_seconds / 3
+        tries = 0
+        while True:
+            await asyncio.sleep(interval if not tries else min(interval, self._config.backoff.seconds(tries)))
+            if not self._held:
+                continue
+            try:
+                await self._queue.extend(list(self._held.values()), self._config.visibility_seconds)
+                tries = 0
+            except QueueUnavailableError as error:
+                tries += 1
+                logger.warning("extend not heard", extra={"messages": len(self._held), "error": str(error)})
+
+    # --- slots
+
+    def _let_go(self, delivery: Delivery) -> None:
+        if self._held.pop(_name(delivery), None) is not None:
+            self._release(1)
+
+    def _release(self, slots: int) -> None:
+        self._free += slots
+        self._freed.set()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task's wrapper failed", exc_info=task.exception())
+
+
+def _name(delivery: Delivery) -> tuple[str, str]:
+    return (delivery.message_id, delivery.receipt)
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(max(seconds, 0)):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,35 @@
+"""The operators that need no Spark, by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracelake.catalogue import SleepConfig
+from tracelake.worker.context import CanceledError, OperatorContext, OperatorResult
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    run: Callable[[OperatorContext], OperatorResult]
+    inline: bool = False
+    """So short that it runs on the event loop; everything else gets a thread."""
+
+
+class SleepFailedError(Exception):
+    """The failure that `fail_attempts` asks for."""
+
+
+def noop(_context: OperatorContext) -> OperatorResult:
+    return OperatorResult()
+
+
+def sleep(context: OperatorContext) -> OperatorResult:
+    config = context.config
+    assert isinstance(config, SleepConfig)
+    if context.cancel.wait(config.seconds):
+        raise CanceledError
+    if context.attempt <= config.fail_attempts:
+        raise SleepFailedError(f"attempt {context.attempt} of {config.fail_attempts} that were asked to fail")
+    return OperatorResult()
+
+
+OPERATORS: dict[str, Operator] = {"noop": Operator(noop, inline=True), "sleep": Operator(sleep)}

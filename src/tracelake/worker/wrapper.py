@@ -1,0 +1,119 @@
+"""One attempt: run its operator, and find the final word for what came of it.
+
+An operator's exception becomes `Failed` with its class and message; the traceback stays in this worker's log.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from tracelake.catalogue import read_config
+from tracelake.errors import TraceError
+from tracelake.wire.task_calls import CompleteRequest
+from tracelake.worker.attempt import Attempt
+from tracelake.worker.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.worker.operators import Operator
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def run_operator(attempt: Attempt, operators: Mapping[str, Operator]) -> CompleteRequest:
+    """The final word on the attempt. Never raises for anything an operator does."""
+    operator = operators.get(attempt.task.operator)
+    if operator is None:
+        return attempt.final("Failed", f"this worker has no operator {attempt.task.operator!r}", retryable=False)
+    try:
+        context = _context(attempt)
+    except TraceError as error:
+        return attempt.final("Failed", error.message, retryable=False)
+    try:
+        if operator.inline:
+            result = operator.run(context)
+        else:
+            result = await _in_thread(lambda: operator.run(context))
+        return _completed(attempt, result)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return _failed(attempt, error)
+
+
+def _context(attempt: Attempt) -> OperatorContext:
+    def progress(text: str) -> None:
+        logger.info("progress", extra={**attempt.log_fields, "progress": text})
+
+    return OperatorContext(
+        task_id=attempt.task_id,
+        attempt=attempt.number,
+        config=read_config(attempt.task.operator, attempt.task.config),
+        inputs=attempt.task.inputs,
+        outputs=attempt.task.outputs,
+        progress=progress,
+        cancel=attempt.cancel,
+    )
+
+
+def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
+    if attempt.cancel_requested:
+        return attempt.final("Canceled")
+    if not (result.outputs or result.events or result.datasets_published):
+        return attempt.final("Completed")
+    final = CompleteRequest(
+        task_id=attempt.task_id,
+        attempt=attempt.number,
+        lease_token=attempt.lease_token,
+        status="Completed",
+        outputs=result.outputs,
+        events=result.events,
+        datasets_published=result.datasets_published,
+    )
+    # What cannot be written as JSON is this operator's failure and must not become its neighbours' in a batch.
+    msgspec.json.encode(final)
+    return final
+
+
+def _failed(attempt: Attempt, error: BaseException) -> CompleteRequest:
+    if attempt.cancel_requested:
+        return attempt.final("Canceled")
+    if isinstance(error, CanceledError) and attempt.fenced.done():
+        return attempt.final("Failed", "stopped")  # never sent: the attempt is not current
+    logger.warning("operator failed", exc_info=error, extra=attempt.log_fields)
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return attempt.final("Failed", text, retryable=not isinstance(error, NonRetryableError))
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """On a thread of its own that does not keep the process alive: a stuck operator cannot hold up an exit."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            # A future refuses StopIteration, and SystemExit must not end the worker.
+            outcome.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        else:
+            outcome.set_result(value)  # type: ignore[arg-type]
+
+    def target() -> None:
+        value: T | None = None
+        problem: BaseException | None = None
+        try:
+            value = function()
+        except StopIteration as error:
+            problem = RuntimeError(repr(error))
+        except BaseException as error:
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, value, problem)
+
+    threading.Thread(target=target, name="operator", daemon=True).start()
+    return await outcome
