@@ -25,7 +25,9 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = b"application/json"
-_FIELD = re.compile(r" - at `\$\.?(.*)`$")
+_FIELD = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
+_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ENCODER = msgspec.json.Encoder()
 
@@ -110,12 +112,30 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, *, per
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        text = str(error)
-        match = _FIELD.search(text)
-        field = match.group(1) if match else ""
-        raise TraceError("body_invalid", _FIELD.sub("", text), field=field) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _check_well_formed(body)
+        raise _invalid(str(error)) from error
+    except _MALFORMED as error:
         raise TraceError("body_malformed") from error
+
+
+def _check_well_formed(body: bytes | msgspec.Raw) -> None:
+    """A typed decoder stops at the first wrong field; what comes after it may not even be JSON."""
+    try:
+        msgspec.json.decode(body)
+    except msgspec.ValidationError:  # a number beyond every range is still JSON
+        return
+    except _MALFORMED as error:
+        raise TraceError("body_malformed") from error
+
+
+def _invalid(text: str) -> TraceError:
+    found = _FIELD.search(text)
+    field = found.group(1) if found else ""
+    message = _FIELD.sub("", text)
+    named = _NAMED.fullmatch(message)
+    if named:
+        field = f"{field}.{named.group(1)}" if field else named.group(1)
+    return TraceError("body_invalid", message, field=field)
 
 
 def error_body(error: TraceError) -> bytes:

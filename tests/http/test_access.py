@@ -1,0 +1,175 @@
+"""Who may call what: the real routers of the three listeners against one table, with every credential there is."""
+
+import pytest
+
+from tests.http.support import (
+    CAPABILITY,
+    SERVICE,
+    WORKER,
+    Refusals,
+    claimed,
+    raw_reply,
+    user_token,
+)
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.http.routing import Listener, Principal
+
+TABLE = {
+    ("public", "GET", "/v1/whoami", "user"),
+    ("task", "POST", "/v1/task/heartbeat", "task"),
+    ("task", "POST", "/v1/task/complete", "task"),
+    ("task", "POST", "/v1/task/events", "task"),
+    ("task", "POST", "/v1/task/buffer-publish", "task"),
+    ("task", "POST", "/v1/task/batch", "per item"),
+    ("task", "GET", "/internal/jwks/task", "none"),
+    ("internal", "GET", "/internal/jwks/task", "none"),
+    ("internal", "POST", "/internal/task-claim", "worker"),
+    ("internal", "POST", "/internal/task-claim-batch", "worker"),
+    ("internal", "GET", "/internal/task-fetch", "worker"),
+    ("internal", "POST", "/internal/task-token", "worker"),
+    ("internal", "POST", "/internal/task-introspect", "service"),
+    ("internal", "POST", "/internal/jobs", "service"),
+    ("internal", "POST", "/internal/tasks", "service"),
+    ("internal", "POST", "/internal/tasks/{task_id}/cancel", "service"),
+    ("internal", "GET", "/internal/outbox", "service"),
+    ("internal", "POST", "/internal/outbox/requeue", "service"),
+    ("internal", "GET", "/healthz", "none"),
+    ("internal", "GET", "/readyz", "none"),
+    ("internal", "GET", "/metrics", "none"),
+}
+HEADERS = {"user": "authorization", "task": CAPABILITY, "worker": WORKER, "service": SERVICE}
+GUARDED = sorted(row for row in TABLE if row[3] in HEADERS)
+PATHS = sorted({path for _, _, path, _ in TABLE})
+
+
+def path_of(path: str) -> str:
+    return path.replace("{task_id}", "00000000-0000-4000-8000-000000000000")
+
+
+@pytest.fixture(scope="module")
+def secrets(harness: DispatcherHarness) -> dict[str, str]:
+    return {
+        "user": user_token(harness),
+        "task": claimed(harness).token,
+        "worker": harness.worker_token,
+        "service": harness.service_token,
+    }
+
+
+def as_sent(header_of: str, token: str) -> dict[str, str]:
+    return {HEADERS[header_of]: f"Bearer {token}" if header_of == "user" else token}
+
+
+def test_the_routers_hold_exactly_this_table(harness: DispatcherHarness) -> None:
+    real = {
+        (listener.value, route.method, route.path, route.principal.value)
+        for listener in Listener
+        for route in harness.dispatcher.apps[listener].router.routes
+    }
+    assert real == TABLE
+    assert {principal.value for principal in Principal} == {principal for _, _, _, principal in TABLE}
+
+
+@pytest.mark.parametrize(("listener", "method", "path", "principal"), GUARDED)
+def test_a_route_takes_its_own_credential_and_no_other(
+    harness: DispatcherHarness, secrets: dict[str, str], listener: str, method: str, path: str, principal: str
+) -> None:
+    def call(headers: dict[str, str]) -> int:
+        reply = harness.call(listener, method, path_of(path), None if method == "GET" else {}, headers)
+        if reply.status == 401:
+            refusals.check(reply, 401, reply.code)
+        return reply.status
+
+    others = {kind: token for kind, token in secrets.items() if kind != principal}
+    with Refusals(harness) as refusals:
+        assert call({}) == 401
+        assert call(as_sent(principal, "")) == 401
+        everything: dict[str, str] = {}
+        for kind, token in others.items():
+            assert call(as_sent(kind, token)) == 401, f"{kind} in its own header"
+            assert call(as_sent(principal, token)) == 401, f"{kind} in the header of {principal}"
+            everything |= as_sent(kind, token)
+        assert call(everything) == 401
+        assert call(as_sent(principal, secrets[principal])) != 401
+        if principal == "user":
+            assert call({"authorization": secrets["user"]}) == 401
+            assert call({"authorization": f"Basic {secrets['user']}"}) == 401
+
+
+def test_a_missing_credential_is_named(harness: DispatcherHarness) -> None:
+    for listener, method, path, principal in GUARDED:
+        reply = harness.call(listener, method, path_of(path), None)
+        assert (reply.code, reply.body["error"]["details"]) == ("credential_missing", {"header": HEADERS[principal]})
+
+
+def test_a_credential_sent_twice_is_none(harness: DispatcherHarness, secrets: dict[str, str]) -> None:
+    for listener, method, path, principal in GUARDED:
+        if principal == "user":
+            continue
+        line = f"{HEADERS[principal]}: {secrets[principal]}"
+        head = f"{method} {path_of(path)} HTTP/1.1\nhost: localhost\ncontent-length: 0\n{line}\n{line}"
+        reply = raw_reply(harness, listener, head)
+        assert (reply.status, reply.code) == (401, "credential_missing")
+
+
+def test_batches_take_a_credential_per_item_alone(harness: DispatcherHarness, secrets: dict[str, str]) -> None:
+    headers = {name: secrets[kind] for kind, name in HEADERS.items()}
+    with Refusals(harness):
+        calls = [{"call": "heartbeat", "capability_token": secrets[kind], "body": {}} for kind in HEADERS]
+        reply = harness.call("task", "POST", "/v1/task/batch", {"calls": calls}, headers)
+        assert reply.status == 200
+        statuses = dict(zip(HEADERS, (answer["status"] for answer in reply.body["answers"]), strict=True))
+        assert statuses == {"user": 401, "task": 422, "worker": 401, "service": 401}
+
+
+@pytest.mark.parametrize("listener", ["public", "task", "internal"])
+def test_paths_of_another_listener_are_plain_404(
+    harness: DispatcherHarness, secrets: dict[str, str], listener: str
+) -> None:
+    mine = {path for where, _, path, _ in TABLE if where == listener}
+    headers = {name: secrets[kind] for kind, name in HEADERS.items()} | as_sent("user", secrets["user"])
+    with Refusals(harness) as refusals:
+        for path in PATHS:
+            for method in ("GET", "POST"):
+                if path not in mine:
+                    reply = harness.call(listener, method, path_of(path), None, headers)
+                    refusals.check(reply, 404, "route_not_found")
+        for path in ("/", "", "/v1", "/v1/task", "/v1/task/", "/internal", "/internal/", "/docs", "/openapi.json"):
+            refusals.check(harness.call(listener, "GET", path or "/", None, headers), 404, "route_not_found")
+
+
+@pytest.mark.parametrize("listener", ["public", "task", "internal"])
+def test_other_spellings_of_a_path_are_404(harness: DispatcherHarness, secrets: dict[str, str], listener: str) -> None:
+    headers = {name: secrets[kind] for kind, name in HEADERS.items()}
+    for _, method, path, _ in sorted(row for row in TABLE if row[0] == listener):
+        real = path_of(path)
+        for spelling in (real + "/", "/" + real, real.upper(), real + ";x", real + "%00", real.replace("/", "/./", 1)):
+            reply = harness.call(listener, method, spelling, None, headers)
+            assert (reply.status, reply.code) == (404, "route_not_found"), spelling
+
+
+@pytest.mark.parametrize("listener", ["public", "task", "internal"])
+def test_another_method_is_405_and_names_the_right_one(harness: DispatcherHarness, listener: str) -> None:
+    with Refusals(harness) as refusals:
+        for _, method, path, _ in sorted(row for row in TABLE if row[0] == listener):
+            for wrong in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - {method}:
+                error = refusals.check(harness.call(listener, wrong, path_of(path)), 405, "method_not_allowed")
+                assert error["details"] == {"allowed": [method]}
+
+
+def test_the_keys_are_open_on_task_and_internal(harness: DispatcherHarness) -> None:
+    documents = [harness.call(listener, "GET", "/internal/jwks/task") for listener in ("task", "internal")]
+    assert documents[0] == documents[1]
+    assert documents[0].status == 200
+    (key,) = documents[0].body["keys"]
+    assert set(key) == {"kty", "crv", "alg", "use", "kid", "x", "y"}
+    assert harness.call("public", "GET", "/internal/jwks/task").code == "route_not_found"
+
+
+def test_probes_need_no_credential(harness: DispatcherHarness) -> None:
+    assert harness.call("internal", "GET", "/healthz").body["status"] == "ok"
+    assert harness.call("internal", "GET", "/readyz").body["checks"] == {"state": "ok", "queue": "ok"}
+    assert b"trace_http_requests_total" in harness.call("internal", "GET", "/metrics").body
+    harness.call("internal", "POST", "/internal/task-claim")
+    refused = harness.call("internal", "GET", "/metrics").body.decode()
+    assert 'trace_token_failures_total{kind="worker",reason="credential_missing"}' in refused

@@ -1,0 +1,324 @@
+"""Bodies that are not what they should be, at every endpoint that takes one: refused, named, without a trace."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.http.support import (
+    CAPABILITY,
+    NOWHERE,
+    SERVICE,
+    WORKER,
+    Claimed,
+    Refusals,
+    claimed,
+    content,
+    fresh,
+    head_of,
+    raw_reply,
+    raw_request,
+)
+from tests.support.dispatcher import DispatcherHarness, Reply
+from tests.support.postgres import wait_until
+from tracelake.dispatcher.http.openapi import declared_routes
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`body` is one that would be accepted, or refused only by what it names."""
+
+    listener: str
+    path: str
+    body: Callable[[Claimed], dict[str, Any]]
+    header: str | None
+    batch: bool = False
+
+    def headers(self, task: Claimed) -> dict[str, str]:
+        tokens = {CAPABILITY: task.token, WORKER: task.harness.worker_token, SERVICE: task.harness.service_token}
+        return {} if self.header is None else {self.header: tokens[self.header]}
+
+    def send(self, task: Claimed, body: Any) -> Reply:
+        return task.harness.call(self.listener, "POST", self.path, body, self.headers(task))
+
+
+def batch_call(task: Claimed) -> dict[str, Any]:
+    return {"call": "heartbeat", "capability_token": task.token, "body": task.body()}
+
+
+ENDPOINTS = [
+    Endpoint("task", "/v1/task/heartbeat", lambda t: t.body(), CAPABILITY),
+    Endpoint("task", "/v1/task/complete", lambda t: t.body(status="Failed"), CAPABILITY),
+    Endpoint("task", "/v1/task/events", lambda t: t.body(events=[t.output("none") | {"cursor": 1}]), CAPABILITY),
+    Endpoint(
+        "task",
+        "/v1/task/buffer-publish",
+        lambda t: t.body(batch_uri="s3://bucket/a", dedupe_scope="buffered_set"),
+        CAPABILITY,
+    ),
+    Endpoint("task", "/v1/task/batch", lambda t: {"calls": [batch_call(t)]}, None, batch=True),
+    Endpoint("internal", "/internal/task-claim", lambda t: {"task_id": NOWHERE, "worker_id": "w"}, WORKER),
+    Endpoint(
+        "internal",
+        "/internal/task-claim-batch",
+        lambda t: {"claims": [{"task_id": NOWHERE, "worker_id": "w"}]},
+        WORKER,
+        batch=True,
+    ),
+    Endpoint("internal", "/internal/task-token", lambda t: t.body(), WORKER),
+    Endpoint("internal", "/internal/task-introspect", lambda t: {"task_id": t.task_id, "attempt": 1}, SERVICE),
+    Endpoint(
+        "internal",
+        "/internal/jobs",
+        lambda t: {"org": "new_org", "dag": "dag", "name": "job", "runtime": "ecs_platform", "operator": "noop"},
+        SERVICE,
+    ),
+    Endpoint("internal", "/internal/tasks", lambda t: {"tasks": [{"job_id": t.job["job_id"]}]}, SERVICE),
+    Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE),
+]
+EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.path for endpoint in ENDPOINTS])
+
+
+@pytest.fixture(scope="module")
+def task(harness: DispatcherHarness) -> Claimed:
+    return claimed(harness)
+
+
+def test_every_route_with_a_body_is_here() -> None:
+    assert {route.path for route in declared_routes() if route.body is not None} == {e.path for e in ENDPOINTS}
+
+
+@EVERY
+def test_what_is_not_json(task: Claimed, endpoint: Endpoint) -> None:
+    good = msgspec.json.encode(endpoint.body(task))
+    with Refusals(task.harness) as refusals:
+        for body in (
+            b"",
+            b" ",
+            b"{",
+            good[:-1],
+            good + b"x",
+            good + good,
+            b"\xef\xbb\xbf" + good,
+            b"{'a': 1}",
+            b"<xml/>",
+            b"\x00",
+            b"\xff\xfe",
+            good[:-1] + b',"note": NaN}',
+            b"[" * 200_000,
+            good.decode().encode("utf-16"),
+        ):
+            refusals.check(endpoint.send(task, body), 400, "body_malformed")
+
+
+@EVERY
+def test_json_of_another_shape(task: Claimed, endpoint: Endpoint) -> None:
+    with Refusals(task.harness) as refusals:
+        for body in (b"[]", b"7", b'"text"', b"null", b"true", b"[{}]", b"9" * 5000):
+            refusals.check(endpoint.send(task, body), 422, "body_invalid", field="")
+        if not endpoint.path.endswith("/requeue"):  # there it says "every failed row"
+            refusals.check(endpoint.send(task, b"{}"), 422, "body_invalid", field=next(iter(endpoint.body(task))))
+
+
+@EVERY
+def test_unknown_fields(task: Claimed, endpoint: Endpoint) -> None:
+    with Refusals(task.harness) as refusals:
+        for name in ("extra", "Task_id", "org_id", "__class__", "$ref", ""):
+            error = refusals.check(endpoint.send(task, endpoint.body(task) | {name: 1}), 422, "body_invalid", name)
+            assert f"`{name}`" in error["message"]
+
+
+@EVERY
+def test_fields_of_another_type(task: Claimed, endpoint: Endpoint) -> None:
+    good = endpoint.body(task)
+    with Refusals(task.harness) as refusals:
+        for name, value in good.items():
+            wrong: list[Any] = [{"a": 1}, 1.5, True, [[]]] + ([7, ""] if isinstance(value, str) else ["7"])
+            for other in wrong:
+                reply = endpoint.send(task, good | {name: other})
+                if endpoint.batch and isinstance(other, list):
+                    assert [answer["status"] for answer in reply.body["answers"]] == [422]
+                    continue
+                error = refusals.check(reply, 422, "body_invalid")
+                assert error["details"]["field"].startswith(name)
+            if name not in ("outbox_ids", "dedupe_scope"):  # those two may be absent
+                refusals.check(endpoint.send(task, good | {name: None}), 422, "body_invalid", field=name)
+                missing = {key: item for key, item in good.items() if key != name}
+                refusals.check(endpoint.send(task, missing), 422, "body_invalid", field=name)
+
+
+@EVERY
+def test_bad_uuids(task: Claimed, endpoint: Endpoint) -> None:
+    good = endpoint.body(task)
+    with Refusals(task.harness) as refusals:
+        for name in ("task_id", "lease_token"):
+            for bad in (
+                "",
+                "x",
+                NOWHERE[:-1],
+                NOWHERE + "0",
+                "{" + NOWHERE + "}",
+                f"urn:uuid:{NOWHERE}",
+                NOWHERE[:-1] + "g",
+            ):
+                if name in good:
+                    refusals.check(endpoint.send(task, good | {name: bad}), 422, "body_invalid", field=name)
+
+
+@EVERY
+def test_bad_text(task: Claimed, endpoint: Endpoint) -> None:
+    """Half a surrogate pair, bytes that are no UTF-8, and the one character Postgres cannot store."""
+    good = msgspec.json.encode(endpoint.body(task))
+    marker = b'{"pad": "%s",'
+    with Refusals(task.harness) as refusals:
+        for text in (b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\\ud800", b"\\udc00\\ud800", b"a\x00b", b"tab\there"):
+            # Not JSON, although the decoder could stop earlier, at the unknown field.
+            refusals.check(endpoint.send(task, good.replace(b"{", marker % text, 1)), 400, "body_malformed")
+        if not endpoint.batch:
+            for text in (b"\\u0000", b"\\\\\\u0000"):
+                reply = endpoint.send(task, good.replace(b"{", marker % text, 1))
+                error = refusals.check(reply, 422, "body_invalid")
+                assert "U+0000" in error["message"]
+
+
+def test_characters_in_values(task: Claimed) -> None:
+    harness = task.harness
+    claim = b'{"task_id": "%s", "worker_id": "%s"}'
+    headers = {WORKER: harness.worker_token}
+
+    def send(text: bytes) -> Reply:
+        body = claim % (NOWHERE.encode(), text)
+        return harness.call("internal", "POST", "/internal/task-claim", body, headers)
+
+    with Refusals(harness) as refusals:
+        for text in (b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\x00", b"\x1f", b"\n"):
+            refusals.check(send(text), 400, "body_malformed")
+        refusals.check(send(b"a\\u0000b"), 422, "body_invalid")
+        # An escaped backslash before u0000 is plain text.
+        assert send(b"a\\\\u0000b").body["reason"] == "NotFound"
+        assert send("ünïcode \U0001f600 \\n".encode()).body["reason"] == "NotFound"
+
+
+@EVERY
+def test_oversized_bodies(task: Claimed, endpoint: Endpoint) -> None:
+    """Refused on the declared length without reading, and by count when nothing was declared."""
+    harness = task.harness
+    large = next(route.batch for route in declared_routes() if route.path == endpoint.path)
+    limit = harness.config.batch_body_max_bytes if large else harness.config.body_max_bytes
+    head = head_of("POST", endpoint.path, endpoint.headers(task))
+    with Refusals(harness) as refusals:
+        for declared in (str(limit + 1), str(10**15)):
+            reply = raw_reply(harness, endpoint.listener, f"{head}\ncontent-length: {declared}", b"{")
+            error = refusals.check(reply, 413, "body_too_large")
+            assert error["details"] == {"limit_bytes": limit}
+        chunk = b"%x\r\n" % (limit + 1) + b" " * (limit + 1) + b"\r\n"
+        reply = raw_reply(harness, endpoint.listener, f"{head}\ntransfer-encoding: chunked", chunk + b"0\r\n\r\n")
+        refusals.check(reply, 413, "body_too_large")
+
+
+@EVERY
+def test_truncated_bodies(task: Claimed, endpoint: Endpoint) -> None:
+    """A caller that hangs up in the middle is not answered and has done nothing."""
+    harness = task.harness
+    body = msgspec.json.encode(endpoint.body(task))
+    head = head_of("POST", endpoint.path, endpoint.headers(task))
+    seen = harness.dispatcher.metrics.requests
+    before = content(harness)
+    raw_request(harness, endpoint.listener, f"{head}\ncontent-length: {len(body) + 1}", body, hang_up=True)
+    chunked = b"%x\r\n" % len(body) + body + b"\r\n"
+    raw_request(harness, endpoint.listener, f"{head}\ntransfer-encoding: chunked", chunked, hang_up=True)
+    # The listener goes on, and by the time it answers the next caller nothing was counted as served.
+    assert harness.call(endpoint.listener, "GET", "/nothing").status == 404
+    assert content(harness) == before
+    assert seen.labels(endpoint.listener, endpoint.path, "500")._value.get() == 0
+
+
+def test_chunked_bodies_are_fine(harness: DispatcherHarness) -> None:
+    head = head_of("POST", "/internal/task-claim", {WORKER: harness.worker_token})
+    body = msgspec.json.encode({"task_id": NOWHERE, "worker_id": "w"})
+    chunks = b"".join(b"1\r\n" + bytes([byte]) + b"\r\n" for byte in body) + b"0\r\n\r\n"
+    reply = raw_reply(harness, "internal", f"{head}\ntransfer-encoding: chunked", chunks)
+    assert reply.body == {"status": "NotClaimed", "reason": "NotFound"}
+
+
+def test_no_length_and_no_body(harness: DispatcherHarness) -> None:
+    head = head_of("POST", "/internal/task-claim", {WORKER: harness.worker_token})
+    assert raw_reply(harness, "internal", head).code == "body_malformed"
+
+
+def test_bad_path_and_query_parameters(harness: DispatcherHarness) -> None:
+    worker, service = {WORKER: harness.worker_token}, {SERVICE: harness.service_token}
+    bad = ("x", NOWHERE[:-1], NOWHERE.replace("-", ""), "%7B" + NOWHERE + "%7D", NOWHERE[:-1] + "_", "%C3%28", "%00")
+    with Refusals(harness) as refusals:
+        for text in ("", *bad):
+            reply = harness.call("internal", "GET", f"/internal/task-fetch?task_id={text}", None, worker)
+            refusals.check(reply, 422, "body_invalid")
+        for text in bad:
+            reply = harness.call("internal", "POST", f"/internal/tasks/{text}/cancel", None, service)
+            refusals.check(reply, 422, "body_invalid", field="task_id")
+        for query in ("", "?task_id", "?other=1"):
+            reply = harness.call("internal", "GET", f"/internal/task-fetch{query}", None, worker)
+            refusals.check(reply, 422, "body_invalid", field="task_id")
+        for limit in ("0", "-1", "1001", "1.5", "", "x", "000001" + "0" * 30, "9" * 5000, "%C2%B2"):
+            reply = harness.call("internal", "GET", f"/internal/outbox?limit={limit}", None, service)
+            refusals.check(reply, 422, "body_invalid")
+        reply = harness.call("internal", "GET", "/internal/outbox?status=Pending", None, service)
+        refusals.check(reply, 422, "body_invalid", field="status")
+        many = "&".join(f"a{n}=1" for n in range(40))
+        refusals.check(harness.call("internal", "GET", f"/internal/outbox?{many}", None, service), 422, "body_invalid")
+        unknown = harness.call("internal", "GET", f"/internal/task-fetch?task_id={NOWHERE}", None, worker)
+        refusals.check(unknown, 404, "task_not_found")
+        reply = harness.call("internal", "POST", f"/internal/tasks/{NOWHERE}/cancel", None, service)
+        refusals.check(reply, 404, "task_not_found")
+        requeue = harness.service("POST", "/internal/outbox/requeue", {"outbox_ids": [2**63 - 1]})
+        refusals.check(requeue, 404, "outbox_row_not_found")
+
+
+def test_bad_jobs(harness: DispatcherHarness) -> None:
+    org = fresh()
+    known = harness.make_job(org=org, outputs=[{"name": "a", "storage": "s3"}])
+    stranger = harness.make_job(org=fresh(), outputs=[{"name": "b", "storage": "s3"}])["outputs"][0]["dataset_uuid"]
+    good = {"org": org, "dag": "dag", "name": "job", "runtime": "ecs_platform", "operator": "noop"}
+    names: list[Any] = ["", "A", "1a", "a-b", "a b", "a\n", "ä", "a" * 129, "a/../b", "a\u2028"]
+
+    with Refusals(harness) as refusals:
+
+        def refused(fields: dict[str, Any], code: str, field: str) -> None:
+            refusals.check(harness.service("POST", "/internal/jobs", good | fields), 422, code, field)
+
+        for name in names:
+            for key in ("org", "dag", "name"):
+                refused({key: name}, "body_invalid", key)
+            refused({"outputs": [{"name": name}]}, "body_invalid", "outputs[0].name")
+        for runtime in ("", "a,b", "*", "a\n", "a" * 65, "ä"):
+            refused({"runtime": runtime}, "body_invalid", "runtime")
+        refused({"operator": ""}, "body_invalid", "operator")
+        refused({"outputs": [{"name": "a", "storage": "disk"}]}, "body_invalid", "outputs[0].storage")
+        refused({"outputs": [{"name": f"a{n}"} for n in range(65)]}, "body_invalid", "outputs")
+        refused({"outputs": [{"name": "a"}, {"name": "a"}]}, "job_invalid", "outputs")
+        refused({"outputs": [{"name": "a", "storage": "none"}]}, "job_invalid", "outputs[0].storage")
+        other = {"name": "a", "storage": "s3", "dataset_uuid": NOWHERE}
+        refused({"outputs": [other]}, "job_invalid", "outputs[0].dataset_uuid")
+        taken = {"name": "mine", "storage": "s3", "dataset_uuid": stranger}
+        refused({"outputs": [taken]}, "job_invalid", "outputs[0].dataset_uuid")
+        for limits, field in (
+            ({"timeout_seconds": 0}, "limits.timeout_seconds"),
+            ({"timeout_seconds": -5}, "limits.timeout_seconds"),
+            ({"timeout_seconds": 2**31}, "limits.timeout_seconds"),
+            ({"heartbeat_timeout_seconds": 0}, "limits.heartbeat_timeout_seconds"),
+            ({"max_attempts": 0}, "limits.max_attempts"),
+            ({"max_attempts": 10**20}, "limits.max_attempts"),
+            ({"unknown": 1}, "limits.unknown"),
+        ):
+            refused({"limits": limits}, "body_invalid", field)
+        refused({"runtime": "lambda", "limits": {"timeout_seconds": 901}}, "job_invalid", "limits.timeout_seconds")
+        assert known["duplicate"] is False
+
+
+def test_the_listener_survives_what_is_not_http(harness: DispatcherHarness) -> None:
+    for head in ("NONSENSE", "GET / HTTP/9.9", "POST /internal/task-claim HTTP/1.1\ncontent-length: -1"):
+        status, _ = raw_request(harness, "internal", head)
+        assert status in (0, 400)
+    wait_until(lambda: harness.call("internal", "GET", "/healthz").status == 200, "the listener to answer")
