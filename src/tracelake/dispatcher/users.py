@@ -30,7 +30,7 @@ class UserVerifier:
         payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
         try:
             claims = msgspec.json.decode(payload, type=UserClaims)
-        except msgspec.MsgspecError as error:
+        except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
         if claims.aud != AUDIENCE or claims.iss != self._issuer:
             raise TraceError("credential_invalid")

@@ -18,6 +18,8 @@ from tracelake.errors import TraceError
 from tracelake.ports import PublicKey
 
 MAX_TOKEN_CHARS = 64 * 1024
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a JSON decoder raises for text that it cannot read."""
 _ECDSA = ec.ECDSA(SHA256())
 
 
@@ -53,7 +55,7 @@ def verify(token: str, find_key: Callable[[str], ec.EllipticCurvePublicKey | Non
         header = msgspec.json.decode(_unb64(parts[0]), type=_Header)
         payload = _unb64(parts[1])
         signature = _unb64(parts[2])
-    except (msgspec.MsgspecError, binascii.Error, UnicodeDecodeError) as error:
+    except (*UNREADABLE, binascii.Error) as error:
         raise TraceError("credential_malformed") from error
     if header.alg != "ES256" or header.typ != "JWT" or len(signature) != 64:
         raise TraceError("credential_invalid")

@@ -66,7 +66,7 @@ class TokenVerifier:
         payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
         try:
             claims = msgspec.json.decode(payload, type=VerifiedClaims)
-        except msgspec.MsgspecError as error:
+        except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
         if claims.aud != AUDIENCE or claims.iss != self._issuer or claims.sub != f"task:{claims.task_id}":
             raise TraceError("credential_invalid")
