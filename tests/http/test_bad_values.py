@@ -82,7 +82,7 @@ def test_how_many_events(task: Claimed) -> None:
 def test_the_widest_events_fit(harness: DispatcherHarness) -> None:
     """The limits on the wire are those of the tables: nothing between them is left to fail."""
     task = claimed(harness)
-    widest = [
+    widest: list[dict[str, Any]] = [
         {"cursor": TOP, "revision": "\U0001f600" * 200},
         {"cursor": 0},
         {"partition_key": f"{TOP}-{TOP}", "start": TOP, "end": TOP},

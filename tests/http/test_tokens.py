@@ -1,0 +1,350 @@
+"""Capability tokens: what we mint, read by another library; and every forgery we could think of, refused."""
+
+import base64
+import hashlib
+import hmac
+import json
+from datetime import timedelta
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.http.support import NOWHERE, Claimed, Refusals, claimed, make_job, raw_reply
+from tests.support.dispatcher import DispatcherHarness, Reply
+from tracelake.dispatcher.tokens import jws
+from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
+from tracelake.errors import TraceError
+
+
+@pytest.fixture(scope="module")
+def task(harness: DispatcherHarness) -> Claimed:
+    return claimed(harness)
+
+
+def beat(task: Claimed, token: str) -> Reply:
+    return task.harness.task("heartbeat", token, task.body())
+
+
+def b64(data: bytes | dict[str, Any]) -> str:
+    raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def parts(token: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    header, payload, signature = token.split(".")
+    return jwt.get_unverified_header(token), jws_json(payload), signature if header else ""
+
+
+def jws_json(part: str) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return decoded
+
+
+def resigned(task: Claimed, header: dict[str, Any] | None = None, **claims: Any) -> str:
+    """The task's own token with changes, signed by the real key: only the check under test can refuse it."""
+    old_header, old_claims, _ = parts(task.token)
+    changed = {key: value for key, value in (old_claims | claims).items() if value is not ...}
+    signing_input = f"{b64(old_header | (header or {}))}.{b64(changed)}"
+    keys = task.harness.credentials.task_keys
+    return f"{signing_input}.{b64(keys.sign(old_header['kid'], signing_input.encode()))}"
+
+
+def public_key(harness: DispatcherHarness) -> tuple[str, ec.EllipticCurvePublicKey]:
+    (document,) = harness.call("task", "GET", "/internal/jwks/task").body["keys"]
+    key = jwt.PyJWK(document).key
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return document["kid"], key
+
+
+def test_another_library_reads_our_tokens(harness: DispatcherHarness) -> None:
+    source = make_job(harness)
+    read = {key: source["outputs"][0][key] for key in ("dataset_uuid", "dataset_version")}
+    job = make_job(harness, limits={"timeout_seconds": 600})
+    unit = {"partition_key": "a"}
+    inputs = [read | {"input_index": 0, "unit": unit, "name": "ignored"}]
+    task = claimed(harness, job, inputs=inputs)
+    kid, key = public_key(harness)
+    assert jwt.get_unverified_header(task.token) == {"alg": "ES256", "kid": kid, "typ": "JWT"}
+    claims = jwt.decode(
+        task.token,
+        key,
+        algorithms=["ES256"],
+        audience="trace.task",
+        issuer="trace",
+        options={"verify_iat": False, "verify_exp": False},
+    )
+    assert claims["exp"] - claims["iat"] in (899, 900)  # timeout_seconds + 5 min, to the second
+    assert len(claims["jti"]) == 36
+    write, buffer = task.where("s3")["write_prefix"], task.where("buffered")["buffer_prefix"]
+    expected = {
+        "iss": "trace",
+        "aud": "trace.task",
+        "sub": f"task:{task.task_id}",
+        "iat": claims["iat"],
+        "exp": claims["exp"],
+        "jti": claims["jti"],
+        "org_id": job["org_id"],
+        "task_id": task.task_id,
+        "attempt": 1,
+        "datasets": [read | {"name": "s3_set", "storage": ["s3"]}],
+        "publishes": [
+            {key: output[key] for key in ("dataset_uuid", "dataset_version", "name")} for output in job["outputs"]
+        ],
+        "s3": {
+            "read_prefixes": [f"s3://trace-datasets/datasets/{read['dataset_uuid']}/{read['dataset_version']}/"],
+            "write_prefixes": [write],
+            "buffer_prefix": buffer,
+            "scratch_prefix": buffer.replace("/buffers/", "/scratch/"),
+        },
+    }
+    assert claims == expected
+    output = job["outputs"][0]
+    where = f"{output['dataset_uuid']}/{output['dataset_version']}/{task.task_id}/1/"
+    assert write == f"s3://trace-datasets/datasets/{where}"
+
+
+def test_an_untouched_copy_is_accepted(task: Claimed) -> None:
+    """Or the forgeries below would prove nothing."""
+    assert beat(task, resigned(task)).status == 200
+
+
+def test_tokens_of_another_task_or_attempt(harness: DispatcherHarness, task: Claimed) -> None:
+    other = claimed(harness)
+    with Refusals(harness) as refusals:
+        for call, fields in (
+            ("heartbeat", {}),
+            ("complete", {"status": "Completed"}),
+            ("events", {"events": [task.output("none") | {"cursor": 1}]}),
+            ("buffer-publish", {"batch_uri": "s3://bucket/a", "dedupe_scope": "buffered_set"}),
+        ):
+            reply = harness.task(call, other.token, task.body(**fields))
+            refusals.check(reply, 403, "token_mismatch")
+            reply = harness.task(call, resigned(task, attempt=2), task.body(**fields))
+            refusals.check(reply, 403, "token_mismatch")
+            # Token and body agree, but on an attempt that is not the current one: fenced, and only that.
+            reply = harness.task(call, resigned(task, attempt=2), task.body(**fields) | {"attempt": 2})
+            refusals.check(reply, 409, "fenced")
+            reply = harness.task(call, task.token, task.body(**fields) | {"lease_token": NOWHERE})
+            refusals.check(reply, 409, "fenced")
+
+
+def forgeries(task: Claimed) -> dict[str, tuple[str, str]]:
+    """By name: a token, and the code it is refused with."""
+    harness = task.harness
+    header, claims, signature = parts(task.token)
+    first, second, _ = task.token.split(".")
+    kid, key = public_key(harness)
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    point = key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    intruder = ec.generate_private_key(ec.SECP256R1())
+    own_jwk = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(intruder.public_key()))
+    p384 = ec.generate_private_key(ec.SECP384R1())
+
+    def symmetric(secret: bytes, algorithm: str = "HS256") -> str:
+        text = f"{b64(header | {'alg': algorithm})}.{second}"
+        return f"{text}.{b64(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"
+
+    def own(extra: dict[str, Any]) -> str:
+        return jwt.encode(claims, intruder, algorithm="ES256", headers={"kid": kid} | extra)
+
+    def none(name: str) -> str:
+        return f"{b64(header | {'alg': name})}.{second}."
+
+    invalid, malformed, unknown = "credential_invalid", "credential_malformed", "credential_unknown_key"
+    return {
+        **{f"alg {name}": (none(name), invalid) for name in ("none", "None", "NONE", "")},
+        "alg none with the old signature": (f"{b64(header | {'alg': 'none'})}.{second}.{signature}", invalid),
+        "HS256 by the PEM": (symmetric(pem), invalid),
+        "HS256 by the PEM, stripped": (symmetric(pem.strip()), invalid),
+        "HS256 by the DER": (symmetric(der), invalid),
+        "HS256 by the point": (symmetric(point), invalid),
+        "HMAC that calls itself ES256": (symmetric(pem, "ES256"), invalid),
+        "another key, the same kid": (own({}), invalid),
+        "its own jwk": (own({"jwk": own_jwk}), malformed),
+        "its own jwk, our signature": (resigned(task, {"jwk": own_jwk}), malformed),
+        "x5u": (resigned(task, {"x5u": "https://example.com/key"}), malformed),
+        "jku": (resigned(task, {"jku": "https://example.com/keys"}), malformed),
+        "x5c": (resigned(task, {"x5c": []}), malformed),
+        "crit": (resigned(task, {"crit": ["exp"]}), malformed),
+        "typ": (resigned(task, {"typ": "JWE"}), invalid),
+        "unknown kid": (own({"kid": "0" * 16}), unknown),
+        "a path as kid": (own({"kid": "../../etc/passwd"}), unknown),
+        "kid of the user keys": (own({"kid": harness.credentials.user_keys.current_kid(_now(harness))}), unknown),
+        "no kid": (jwt.encode(claims, intruder, algorithm="ES256"), malformed),
+        "kid of another type": (f"{b64(header | {'kid': 1})}.{second}.{signature}", malformed),
+        "ES384": (jwt.encode(claims, p384, algorithm="ES384", headers={"kid": kid}), invalid),
+        "DER signature": (f"{first}.{second}.{b64(_der(task))}", invalid),
+        "no signature": (f"{first}.{second}.", invalid),
+        "zero signature": (f"{first}.{second}.{b64(bytes(64))}", invalid),
+        "half a signature": (f"{first}.{second}.{b64(jws._unb64(signature)[:32])}", invalid),
+        "signature twice": (f"{first}.{second}.{b64(jws._unb64(signature) * 2)}", invalid),
+        "two parts": (f"{first}.{second}", malformed),
+        "four parts": (f"{task.token}.{signature}", malformed),
+        "padding": (f"{first}.{second}.{signature}==", malformed),
+        "plain base64": (f"{first}.{second}.{signature[:-2]}+/", malformed),
+        "space": (f"{first}.{second[:8]} {second[8:]}.{signature}", malformed),
+        "spare bits": (f"{first}.{second}.{_spare_bits(signature)}", malformed),
+        "header is no JSON": (f"{b64(b'{')}.{second}.{signature}", malformed),
+        "header is no text": (f"{b64(bytes([255, 254]))}.{second}.{signature}", malformed),
+        "payload is no claims": (_signed(task, b"[]"), malformed),
+        "payload is no JSON": (_signed(task, b"{"), malformed),
+        "payload is no text": (_signed(task, b'{"iss": "\xff"}'), malformed),
+        "payload nests for ever": (_signed(task, b'{"x":' + b"[" * 5000), malformed),
+        "a claim is missing": (resigned(task, exp=...), malformed),
+        "a claim of another type": (resigned(task, exp="never"), malformed),
+        "another aud": (resigned(task, aud="trace.user"), invalid),
+        "a list of auds": (resigned(task, aud=["trace.task"]), malformed),
+        "another iss": (resigned(task, iss="somebody"), invalid),
+        "another sub": (resigned(task, sub=f"task:{NOWHERE}"), invalid),
+        "sub of a user": (resigned(task, sub="admin"), invalid),
+        "expired": (resigned(task, exp=claims["iat"] - 1), "credential_expired"),
+        "huge": (f"{first}.{second}{'A' * 70_000}.{signature}", malformed),
+        "not a token": ("token", malformed),
+        "dots": ("..", malformed),
+    }
+
+
+def _now(harness: DispatcherHarness) -> Any:
+    return harness.sql("SELECT trace_now() AS now")[0]["now"]
+
+
+def _der(task: Claimed) -> bytes:
+    raw = jws._unb64(task.token.split(".")[2])
+    half = [int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")]
+    return b"".join(number.to_bytes(36, "big") for number in half)
+
+
+def _spare_bits(signature: str) -> str:
+    """The same 64 bytes, spelled with the unused bits of the last character set."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    return signature[:-1] + alphabet[alphabet.index(signature[-1]) | 1]
+
+
+def _signed(task: Claimed, payload: bytes) -> str:
+    kid = parts(task.token)[0]["kid"]
+    return jws.encode(payload, kid, lambda message: task.harness.credentials.task_keys.sign(kid, message))
+
+
+def test_forgeries(task: Claimed) -> None:
+    made = forgeries(task)
+    with Refusals(task.harness) as refusals:
+        for name, (token, code) in made.items():
+            reply = beat(task, token)
+            assert (name, reply.status) == (name, 401)
+            assert (name, reply.code) == (name, code)
+            error = refusals.check(reply, 401, code)
+            assert error["details"] == {}
+            # A batch item is checked by the same verifier.
+            item = {"call": "heartbeat", "capability_token": token, "body": task.body()}
+            answer = task.harness.call("task", "POST", "/v1/task/batch", {"calls": [item]}).body["answers"][0]
+            assert (answer["status"], answer["body"]["error"]["code"]) == (401, code)
+    assert beat(task, task.token).status == 200
+
+
+def test_no_byte_of_a_token_can_change(task: Claimed) -> None:
+    """The signature covers everything, and there is one spelling for each value."""
+    app, token = task.harness.dispatcher, task.token
+    verifier = app.service._mint._verifier
+
+    @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(at=st.integers(0, len(token) - 1), other=st.characters(codec="latin-1"), keep=st.integers(0, len(token)))
+    def check(at: int, other: str, keep: int) -> None:
+        for changed in (token[:at] + other + token[at + 1 :], token[:keep], token + other, other + token):
+            if changed == token:
+                continue
+            with pytest.raises(TraceError) as refused:
+                verifier.verify(changed, app.clock.now())
+            assert refused.value.status == 401
+
+    check()
+
+
+def test_the_header_sent_twice(task: Claimed) -> None:
+    body = json.dumps(task.body()).encode()
+    line = f"x-trace-task-capability: {task.token}"
+    head = f"POST /v1/task/heartbeat HTTP/1.1\nhost: x\ncontent-length: {len(body)}\n"
+    assert raw_reply(task.harness, "task", head + line, body).status == 200
+    reply = raw_reply(task.harness, "task", f"{head}{line}\n{line}", body)
+    assert (reply.status, reply.code) == (401, "credential_missing")
+
+
+def test_an_expired_token(harness: DispatcherHarness) -> None:
+    task = claimed(harness, make_job(harness, limits={"timeout_seconds": 60, "heartbeat_timeout_seconds": 60}))
+    harness.advance(355)
+    assert beat(task, task.token).code == "deadline_exceeded"
+    harness.advance(10)
+    with Refusals(harness) as refusals:
+        refusals.check(beat(task, task.token), 401, "credential_expired")
+        # No fresh one either: no token outlives the deadline by more than five minutes.
+        reply = harness.worker("POST", "/internal/task-token", task.body())
+        error = refusals.check(reply, 409, "deadline_exceeded")
+        assert error["details"] == {"attempt": 1, "status": "Running"}
+
+
+def test_heartbeat_refreshes_in_the_last_third(harness: DispatcherHarness) -> None:
+    """A job whose deadline does not bound the token: after two thirds of a day a fresh one comes along."""
+    week = 7 * 24 * 3600
+    task = claimed(harness, make_job(harness, limits={"timeout_seconds": week, "heartbeat_timeout_seconds": week}))
+    _, old, _ = parts(task.token)
+    assert old["exp"] - old["iat"] == MAX_LIFE_SECONDS
+    assert "capability_token" not in beat(task, task.token).body
+    harness.advance(MAX_LIFE_SECONDS * 2 / 3 - 60)
+    assert "capability_token" not in beat(task, task.token).body
+    harness.advance(120)
+    fresh = beat(task, task.token).body["capability_token"]
+    _, new, _ = parts(fresh)
+    changed = {"iat", "exp", "jti"}
+    assert {key: value for key, value in new.items() if key not in changed} == {
+        key: value for key, value in old.items() if key not in changed
+    }
+    assert all(new[key] != old[key] for key in changed)
+    assert new["exp"] - new["iat"] == MAX_LIFE_SECONDS
+    assert beat(task, fresh).status == 200
+    assert beat(task, task.token).status == 200, "the old one lives to its end"
+
+
+def test_no_token_outlives_the_deadline_by_more_than_five_minutes(harness: DispatcherHarness) -> None:
+    task = claimed(harness, make_job(harness, limits={"timeout_seconds": 1000, "heartbeat_timeout_seconds": 1000}))
+    end = (harness.row(task.task_id)["deadline_at"] + timedelta(minutes=5)).timestamp()
+    tokens = [task.token]
+    for seconds in (0, 400, 500, 90, 200, 100):
+        harness.advance(seconds)
+        reply = harness.worker("POST", "/internal/task-token", task.body())
+        assert reply.status == 200
+        tokens.append(reply.body["capability_token"])
+        tokens += [beat(task, tokens[-1]).body.get("capability_token", tokens[-1])]
+    assert all(end - 2 <= parts(token)[1]["exp"] <= end for token in tokens)
+
+
+def test_task_token_is_fenced(harness: DispatcherHarness) -> None:
+    task = claimed(harness)
+    fresh = harness.worker("POST", "/internal/task-token", task.body()).body
+    assert set(fresh) == {"capability_token", "lease_expires_at"}
+    assert beat(task, fresh["capability_token"]).status == 200
+    with Refusals(harness) as refusals:
+        for fields in ({"attempt": 2}, {"attempt": 0}, {"lease_token": NOWHERE}):
+            reply = harness.worker("POST", "/internal/task-token", task.body() | fields)
+            error = refusals.check(reply, 409, "fenced")
+            assert error["details"] == {"attempt": 1, "status": "Running"}
+        reply = harness.worker("POST", "/internal/task-token", task.body() | {"task_id": NOWHERE})
+        refusals.check(reply, 404, "task_not_found")
+    assert task.call("complete", status="Completed").status == 200
+    with Refusals(harness) as refusals:
+        refusals.check(harness.worker("POST", "/internal/task-token", task.body()), 409, "fenced")
+
+
+def test_an_always_on_attempt_has_an_hour(harness: DispatcherHarness) -> None:
+    """No endpoint makes such a job yet, so the mint itself is asked."""
+    task = claimed(harness)
+    harness.sql("UPDATE tasks SET deadline_at = NULL WHERE task_id = $1", task.task_id)
+    harness.sql("UPDATE jobs SET timeout_seconds = NULL WHERE job_id = $1", task.job["job_id"])
+    harness.restart()
+    fresh = harness.worker("POST", "/internal/task-token", task.body()).body["capability_token"]
+    _, claims, _ = parts(fresh)
+    assert claims["exp"] - claims["iat"] == ALWAYS_ON_LIFE_SECONDS
