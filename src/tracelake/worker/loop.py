@@ -1,7 +1,8 @@
 """The worker's loops: receive and claim, heartbeat, keep messages hidden; and stopping without losing anything.
 
-A slot is taken by a message from its receive until its task is final here. `on_signal` names what happens, for
-tests to wait on: received, claimed, not_claimed, heartbeat, fenced, final, acked.
+A slot is taken by a message from its receive until its task is final here; several queues divide the slots, so
+that a busy one leaves the others theirs. `on_signal` names what happens, for tests to wait on: received, claimed,
+not_claimed, heartbeat, fenced, final, acked.
 """
 
 import asyncio
@@ -63,9 +64,7 @@ class Worker:
         self._reporter = Reporter(claims, tasks, config.backoff)
         self._operators = operators
         self._signal = on_signal
-        self._free = config.slots
-        self._freed = asyncio.Event()
-        self._held: dict[tuple[str, str], Delivery] = {}
+        self._held: dict[tuple[str, str], tuple[Delivery, _Slots]] = {}
         self._attempts: set[Attempt] = set()
         self._claimed = asyncio.Event()
         self._work: set[asyncio.Task[None]] = set()
@@ -104,28 +103,25 @@ class Worker:
     # --- receive and claim
 
     async def _receive(self, name: str) -> None:
+        slots = _Slots(max(1, self._config.slots // len(self._config.queues)))
         tries = 0
         while True:
-            while self._free <= 0:
-                self._freed.clear()
-                await self._freed.wait()
-            wanted = max(1, self._free // len(self._config.queues))
-            self._free -= wanted
+            wanted = await slots.take_all()
             try:
                 deliveries = await self._queue.receive(
                     name, wanted, self._config.visibility_seconds, _LONG_POLL_SECONDS
                 )
             except QueueUnavailableError as error:
-                self._release(wanted)
+                slots.release(wanted)
                 tries += 1
                 if tries == 1 or tries % 10 == 0:
                     logger.warning("the queue is away", extra={"queue": name, "error": str(error)})
                 await asyncio.sleep(self._config.backoff.seconds(tries))
                 continue
             tries = 0
-            self._release(wanted - len(deliveries))
+            slots.release(wanted - len(deliveries))
             for delivery in deliveries:
-                self._held[_name(delivery)] = delivery
+                self._held[_name(delivery)] = (delivery, slots)
             for start in range(0, len(deliveries), MAX_BATCH):
                 self._spawn(self._take_in(deliveries[start : start + MAX_BATCH]))
 
@@ -263,7 +259,8 @@ class Worker:
             if not self._held:
                 continue
             try:
-                await self._queue.extend(list(self._held.values()), self._config.visibility_seconds)
+                held = [delivery for delivery, _ in self._held.values()]
+                await self._queue.extend(held, self._config.visibility_seconds)
                 tries = 0
             except QueueUnavailableError as error:
                 tries += 1
@@ -272,12 +269,9 @@ class Worker:
     # --- slots
 
     def _let_go(self, delivery: Delivery) -> None:
-        if self._held.pop(_name(delivery), None) is not None:
-            self._release(1)
-
-    def _release(self, slots: int) -> None:
-        self._free += slots
-        self._freed.set()
+        held = self._held.pop(_name(delivery), None)
+        if held is not None:
+            held[1].release(1)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -288,6 +282,25 @@ class Worker:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task's wrapper failed", exc_info=task.exception())
+
+
+class _Slots:
+    """How many more messages one queue's receiver may take."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._freed = asyncio.Event()
+
+    async def take_all(self) -> int:
+        while self._free == 0:
+            self._freed.clear()
+            await self._freed.wait()
+        taken, self._free = self._free, 0
+        return taken
+
+    def release(self, count: int) -> None:
+        self._free += count
+        self._freed.set()
 
 
 def _name(delivery: Delivery) -> tuple[str, str]:

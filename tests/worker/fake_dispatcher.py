@@ -1,0 +1,175 @@
+"""A Dispatcher in memory: the calls a worker makes, with the answers of the contract and faults on demand."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from tracelake.client import DispatcherUnavailableError, TaskCall
+from tracelake.client.task import TaskReply
+from tracelake.errors import TraceError
+from tracelake.wire.claims import ClaimReply, ClaimRequest, TokenReply, TokenRequest
+from tracelake.wire.task_calls import CompleteReply, CompleteRequest, HeartbeatReply, HeartbeatRequest
+from tracelake.wire.units import JobRef, TaskPayload
+
+
+@dataclass
+class FakeTask:
+    task_id: UUID
+    operator: str
+    config: dict[str, Any]
+    status: str = "Queued"
+    attempt: int = 0
+    lease_token: UUID | None = None
+    claim_ids: list[str] = field(default_factory=list)
+    token: str = ""
+    heartbeats: int = 0
+    cancel: bool = False
+    final: CompleteRequest | None = None
+    refuse: list[TraceError] = field(default_factory=list)
+    """What the next completes answer instead of taking the result."""
+
+
+@dataclass
+class FakeDispatcher:
+    lease_seconds: float = 120.0
+    away: bool = False
+    lose_answers: bool = False
+    """Calls are done, and their answers lost."""
+    new_token_at_heartbeat: bool = False
+    tasks: dict[UUID, FakeTask] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    refused_while_away: Counter[str] = field(default_factory=Counter)
+    batches: list[int] = field(default_factory=list)
+    tokens: int = 0
+
+    def add(self, operator: str = "noop", config: dict[str, Any] | None = None, **state: Any) -> FakeTask:
+        task = FakeTask(uuid4(), operator, config or {}, **state)
+        self.tasks[task.task_id] = task
+        return task
+
+    def expire_tokens(self) -> None:
+        for task in self.tasks.values():
+            task.token = ""
+
+    def fence(self, task: FakeTask) -> None:
+        """As if somebody else had claimed it."""
+        task.attempt += 1
+        task.lease_token = uuid4()
+
+    # --- the calls of a worker
+
+    async def claim_batch(self, requests: Sequence[ClaimRequest]) -> list[ClaimReply | TraceError]:
+        await self._arrive("claim")
+        return self._answer([self._claim(request) for request in requests])
+
+    async def token(self, request: TokenRequest) -> TokenReply:
+        await self._arrive("token")
+        task = self.tasks[request.task_id]
+        if task.lease_token != request.lease_token:
+            raise TraceError("fenced")
+        return TokenReply(capability_token=self._new_token(task))
+
+    async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]:
+        await self._arrive("batch")
+        self.batches.append(len(calls))
+        return self._answer([self._task_call(call) for call in calls])
+
+    # --- how they are answered
+
+    async def _arrive(self, name: str) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            self.refused_while_away[name] += 1
+            raise DispatcherUnavailableError("away")
+        self.calls[name] += 1
+
+    def _answer(self, answers: list[Any]) -> list[Any]:
+        if self.lose_answers:
+            raise DispatcherUnavailableError("the answer was lost")
+        return answers
+
+    def _new_token(self, task: FakeTask) -> str:
+        self.tokens += 1
+        task.token = f"token-{self.tokens}"
+        return task.token
+
+    def _claim(self, request: ClaimRequest) -> ClaimReply | TraceError:
+        task = self.tasks.get(request.task_id)
+        if task is None:
+            return ClaimReply(status="NotClaimed", reason="NotFound")
+        assert request.claim_id is not None
+        again = bool(task.claim_ids) and task.claim_ids[-1] == request.claim_id
+        if task.status != "Queued" and not again:
+            reason = "AlreadyRunning" if task.status == "Running" else task.status
+            return ClaimReply(status="NotClaimed", reason=reason)
+        if not again:
+            task.status = "Running"
+            task.attempt += 1
+            task.lease_token = uuid4()
+            self._new_token(task)
+            task.claim_ids.append(request.claim_id)
+        return ClaimReply(
+            status="Claimed",
+            attempt=task.attempt,
+            lease_token=task.lease_token,
+            lease_expires_at=self._lease(),
+            capability_token=task.token,
+            task=TaskPayload(
+                task_id=task.task_id,
+                attempt=task.attempt,
+                job=JobRef(dag_name="dag", name="job"),
+                operator=task.operator,
+                config=task.config,
+                inputs=[],
+                outputs=[],
+            ),
+        )
+
+    def _lease(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self.lease_seconds)
+
+    def _task_call(self, call: TaskCall) -> TaskReply | TraceError:
+        request = call.request
+        assert isinstance(request, HeartbeatRequest | CompleteRequest)
+        task = self.tasks[request.task_id]
+        if (task.attempt, task.lease_token) != (request.attempt, request.lease_token):
+            return TraceError("fenced", attempt=task.attempt, status=task.status)
+        if call.capability_token != task.token:
+            return TraceError("credential_expired")
+        if isinstance(request, HeartbeatRequest):
+            return self._heartbeat(task)
+        return self._complete(task, request)
+
+    def _heartbeat(self, task: FakeTask) -> TaskReply | TraceError:
+        if task.status != "Running":
+            return TraceError("fenced")
+        self.calls["heartbeat"] += 1
+        task.heartbeats += 1
+        fresh = self._new_token(task) if self.new_token_at_heartbeat else None
+        return HeartbeatReply(lease_expires_at=self._lease(), cancel=task.cancel, pause=False, capability_token=fresh)
+
+    def _complete(self, task: FakeTask, request: CompleteRequest) -> TaskReply | TraceError:
+        self.calls["complete"] += 1
+        if task.refuse:
+            return task.refuse.pop(0)
+        if task.final is not None:
+            return CompleteReply(status=task.status, duplicate=True)
+        if task.cancel and request.status == "Completed":
+            return TraceError("cancel_requested")
+        task.final = request
+        task.status = request.status
+        return CompleteReply(status=request.status)
+
+
+async def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Polls; running out of time is a failure that says what was awaited."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"waited in vain for {what}") from None
