@@ -102,16 +102,22 @@ async def latencies(single: SingleCycles, *, rate: float, seconds: float) -> tup
         sent = time.perf_counter()
         created[await single.create_one()] = sent
 
-    async def work() -> None:
-        task_id, at, claim_seconds = await single.run_one()
-        received[task_id] = at
-        claims.append(claim_seconds)
+    begun = 0
+
+    async def wrapper() -> None:
+        nonlocal begun
+        while begun < count:
+            begun += 1
+            task_id, at, claim_seconds = await single.run_one()
+            received[task_id] = at
+            claims.append(claim_seconds)
 
     start = time.perf_counter() + 0.2
     async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(wrapper())
         for number in range(count):
             group.create_task(create(start + number / rate))
-            group.create_task(work())
     readies = [received[task_id] - sent for task_id, sent in created.items()]
     return claims, readies
 

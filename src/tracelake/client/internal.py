@@ -96,8 +96,10 @@ class InternalClient:
     async def cancel_task(self, task_id: UUID) -> CancelReply:
         return await self._service("POST", f"/internal/tasks/{task_id}/cancel", _cancel, {})
 
-    async def outbox(self, status: Literal["failed", "pending"], limit: int = 100) -> OutboxReply:
-        return await self._service("GET", f"/internal/outbox?status={status}&limit={limit:d}", _outbox)
+    async def outbox(self, status: Literal["failed", "pending"] | None = None, limit: int = 100) -> OutboxReply:
+        """Rows of that status, or of both."""
+        wanted = "" if status is None else f"status={status}&"
+        return await self._service("GET", f"/internal/outbox?{wanted}limit={limit:d}", _outbox)
 
     async def requeue_outbox(self, outbox_ids: Sequence[int] | None = None) -> RequeueReply:
         """Without ids, every failed row."""

@@ -4,67 +4,15 @@ Every directory is 0700 and every file with a secret is 0600. A file is replaced
 that a power cut leaves the old text or the new one.
 """
 
-import contextlib
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-STACK_VERSION = 1
+from tracelake.adapters.lite.files import private_directory, sync_directory, write_private
+from tracelake.client.stack import Stack
 
-
-def write_private(path: Path, content: str | bytes) -> None:
-    """Replace the file in one step, readable by its owner alone, durable when this returns."""
-    data = content.encode() if isinstance(content, str) else content
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make a rename inside the directory survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def private_directory(directory: Path) -> Path:
-    """Make the directory (and its parents) 0700; an existing one of ours is narrowed to that."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if directory.stat().st_mode & 0o777 != 0o700:
-        directory.chmod(0o700)
-    return directory
-
-
-class Stack(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `stack.json`."""
-
-    version: int = STACK_VERSION
-    pid: int
-    home: str
-    public_url: str
-    task_url: str
-    internal_url: str
-    ca_file: str
-    worker_token_file: str
-    service_token_file: str
-    admin_token_file: str
-    queue_dsn_file: str
-    data_dsn_file: str
+__all__ = ["CredentialFiles", "Home", "Stack", "private_directory", "sync_directory", "write_private"]
 
 
 @dataclass(frozen=True, slots=True)

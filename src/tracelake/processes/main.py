@@ -21,7 +21,7 @@ _COMMANDS = {
     "status": ("tracelake.processes.commands:status", "Show whether the stack runs, and its parts."),
     "down": ("tracelake.processes.commands:down", "Stop the stack."),
     "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),
-    "keys": ("tracelake.cli.keys:command", "Rotate signing keys and tokens."),
+    "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
     "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),

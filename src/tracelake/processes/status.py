@@ -67,7 +67,7 @@ def read_status(home: Home) -> Status:
             "task": probe.answers(stack.task_url, ca_file),
             "internal": probe.ready(stack.internal_url, ca_file),
         }
-    return Status(home, pid, stack, _read_parts(home), listeners)
+    return Status(home, pid, stack, read_parts(home), listeners)
 
 
 def show_status(home: Home, *, json: bool) -> int:
@@ -131,7 +131,7 @@ def _released(home: Home, pid: int, seconds: float) -> bool:
     return False
 
 
-def _read_parts(home: Home) -> list[PartView]:
+def read_parts(home: Home) -> list[PartView]:
     try:
         return msgspec.json.decode(home.parts_file.read_bytes(), type=list[PartView])
     except (FileNotFoundError, msgspec.DecodeError):

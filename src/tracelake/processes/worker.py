@@ -1,7 +1,6 @@
 """`trace worker`: the composition root of one worker process.
 
-It finds the Dispatcher by `HOME/run/endpoints.json`, which `trace up` writes before it starts its children, or by
-`HOME/stack.json`, and waits for one of them.
+It finds the Dispatcher by `HOME/stack.json` and waits for it.
 """
 
 import asyncio
@@ -10,17 +9,15 @@ import os
 import secrets
 import signal
 import socket
-from pathlib import Path
 
 import click
-import msgspec
 import uvloop
 
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.model.retry import Backoff
 from tracelake.processes import logs
-from tracelake.processes.home import Home
+from tracelake.processes.home import Home, Stack
 from tracelake.processes.settings import Settings
 from tracelake.worker import Worker, WorkerConfig
 
@@ -29,25 +26,10 @@ logger = logging.getLogger(__name__)
 _WAIT = Backoff(0.1, 2.0)
 
 
-class Endpoints(msgspec.Struct, frozen=True):
-    task_url: str
-    internal_url: str
-    ca_file: str
-
-
-def read_endpoints(home: Home) -> Endpoints | None:
-    for path in (home.run / "endpoints.json", home.stack_file):
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Endpoints)
-        except (OSError, msgspec.DecodeError):
-            continue
-    return None
-
-
-def build(settings: Settings, endpoints: Endpoints) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
+def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
     queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives)
-    internal = HttpClient(endpoints.internal_url, Path(endpoints.ca_file))
-    task = HttpClient(endpoints.task_url, Path(endpoints.ca_file))
+    internal = HttpClient(stack.internal_url, stack.ca_file)
+    task = HttpClient(stack.task_url, stack.ca_file)
     config = WorkerConfig(
         worker_id=f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}",
         queues=(f"tasks.{settings.worker_runtime}",),
@@ -64,12 +46,12 @@ def build(settings: Settings, endpoints: Endpoints) -> tuple[Worker, PostgresQue
     return worker, queue, [internal, task]
 
 
-async def _wait_for_endpoints(home: Home, stop: asyncio.Event) -> Endpoints | None:
+async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
     tries = 0
     while not stop.is_set():
-        endpoints = read_endpoints(home)
-        if endpoints is not None:
-            return endpoints
+        stack = home.read_stack()
+        if stack is not None:
+            return stack
         tries += 1
         if tries == 1:
             logger.warning("waiting for the stack to say where it is")
@@ -82,10 +64,10 @@ async def _wait_for_endpoints(home: Home, stop: asyncio.Event) -> Endpoints | No
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
-    endpoints = await _wait_for_endpoints(settings.layout, stop)
-    if endpoints is None:
+    stack = await _wait_for_stack(settings.layout, stop)
+    if stack is None:
         return
-    worker, queue, clients = build(settings, endpoints)
+    worker, queue, clients = build(settings, stack)
     logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
     try:
         await worker.run(stop)

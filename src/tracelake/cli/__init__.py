@@ -1,0 +1,1 @@
+"""Commands over the client: tables for people, `--json` for programs."""

@@ -1,0 +1,52 @@
+"""How a program finds a running stack: `HOME/stack.json`, there from when all is ready until it stops."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tracelake.client.credentials import FileCredential
+from tracelake.client.errors import DispatcherUnavailableError
+from tracelake.client.http import HttpClient
+from tracelake.client.internal import InternalClient
+
+STACK_VERSION = 1
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `stack.json`."""
+
+    version: int = STACK_VERSION
+    pid: int
+    home: str
+    public_url: str
+    task_url: str
+    internal_url: str
+    ca_file: str
+    worker_token_file: str
+    service_token_file: str
+    admin_token_file: str
+    queue_dsn_file: str
+    data_dsn_file: str
+
+    def internal_client(self) -> InternalClient:
+        return InternalClient(
+            HttpClient(self.internal_url, self.ca_file),
+            worker=FileCredential(Path(self.worker_token_file)),
+            service=FileCredential(Path(self.service_token_file)),
+        )
+
+
+def default_home() -> Path:
+    return Path(os.environ.get("TRACE_HOME") or "~/.trace").expanduser()
+
+
+def find_stack(home: Path | None = None) -> Stack:
+    """The stack of that home; says how to start one if there is none."""
+    root = home or default_home()
+    try:
+        return msgspec.json.decode((root / "stack.json").read_bytes(), type=Stack)
+    except FileNotFoundError:
+        raise DispatcherUnavailableError("no stack runs in this home; start one with `trace up`") from None
+    except (OSError, msgspec.MsgspecError):
+        raise DispatcherUnavailableError("stack.json cannot be read; see `trace status`") from None
