@@ -1,7 +1,7 @@
 """Verifying: once per token, not once per call.
 
 A token that this process signed, or has checked before, is recognised by its exact text; only its expiry is looked at
-again. An unknown `kid` makes the key ring look for new keys, at most once a second.
+again. An unknown `kid` makes the key ring look for new keys; after a look in vain, not again for a second.
 """
 
 import time
@@ -27,14 +27,17 @@ class KeyDirectory:
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
         self._keys: dict[str, ec.EllipticCurvePublicKey] = {}
-        self._refreshed = -_REFRESH_SECONDS
+        self._looked_in_vain = -_REFRESH_SECONDS
 
     def find(self, kid: str, now: datetime) -> ec.EllipticCurvePublicKey | None:
-        if kid not in self._keys and time.monotonic() - self._refreshed >= _REFRESH_SECONDS:
-            self._refreshed = time.monotonic()
+        key = self._keys.get(kid)
+        if key is None and time.monotonic() - self._looked_in_vain >= _REFRESH_SECONDS:
             self._signer.refresh()
             self._keys = {key.kid: jws.public_key(key) for key in self._signer.public_keys(now)}
-        return self._keys.get(kid)
+            key = self._keys.get(kid)
+            if key is None:  # only rubbish is made to wait: a look that found its key costs the next one nothing
+                self._looked_in_vain = time.monotonic()
+        return key
 
     def jwks(self, now: datetime) -> Jwks:
         self._signer.refresh()
