@@ -6,11 +6,14 @@ from pathlib import Path
 import msgspec
 
 from tracelake.client.credentials import FileCredential
-from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.http import HttpClient
 from tracelake.client.internal import InternalClient
 
 STACK_VERSION = 1
+
+
+class NoStackError(Exception):
+    """There is no stack to talk to; the message says how to start one."""
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,6 @@ def find_stack(home: Path | None = None) -> Stack:
     try:
         return msgspec.json.decode((root / "stack.json").read_bytes(), type=Stack)
     except FileNotFoundError:
-        raise DispatcherUnavailableError("no stack runs in this home; start one with `trace up`") from None
+        raise NoStackError(f"no stack runs in {root}; start one with `trace up --home {root}`") from None
     except (OSError, msgspec.MsgspecError):
-        raise DispatcherUnavailableError("stack.json cannot be read; see `trace status`") from None
+        raise NoStackError(f"{root}/stack.json cannot be read; see `trace status --home {root}`") from None

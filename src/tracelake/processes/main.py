@@ -62,13 +62,14 @@ def one_line(error: Exception) -> str | None:
     if isinstance(error, TraceError):
         return f"{error.code}: {error.message} {error.kind.remedy}"
     # Imported here: a command that works does not pay for them.
+    from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
     from tracelake.processes.lock import AlreadyRunningError
     from tracelake.processes.machine import PostgresError
     from tracelake.processes.settings import SettingsError
     from tracelake.processes.supervisor import StartError
 
-    expected = (AlreadyRunningError, MigrationError, PostgresError, SettingsError, StartError)
+    expected = (AlreadyRunningError, MigrationError, NoStackError, PostgresError, SettingsError, StartError)
     return str(error) if isinstance(error, expected) else None
 
 

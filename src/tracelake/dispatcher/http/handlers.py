@@ -68,7 +68,7 @@ class Handlers:
                 return refusal
 
         waiting = [claim(raw) for raw in items]
-        return Answers(answers=[await _answer(work) for work in waiting])
+        return Answers(answers=[await self._answer(work, request.route.path) for work in waiting])
 
     async def fetch(self, request: Request) -> msgspec.Struct:
         return await self.service.fetch(_task_id(request.query.get("task_id")))
@@ -108,7 +108,7 @@ class Handlers:
             if asyncio.iscoroutine(work):  # it asks the object store first, and only then gets in line
                 work = slow[body.task_id] = asyncio.ensure_future(work)
             waiting.append(work)
-        return Answers(answers=[await _answer(work) for work in waiting])
+        return Answers(answers=[await self._answer(work, request.route.path) for work in waiting])
 
     def _read_item(self, raw: msgspec.Raw) -> tuple[CallName, VerifiedClaims, Any]:
         item: BatchCall = decode(_BATCH_CALL, raw)
@@ -125,6 +125,17 @@ class Handlers:
                 return self.service.events(claims, body)
             case "buffer-publish":
                 return self.service.buffer_publish(claims, body)
+
+    async def _answer(self, work: Awaitable[msgspec.Struct] | TraceError, route: str) -> Answer:
+        """What the single call would have answered, and counted."""
+        try:
+            if isinstance(work, TraceError):
+                raise work
+            return Answer(status=200, body=msgspec.Raw(_ENCODER.encode(await work)))
+        except TraceError as refusal:
+            if refusal.status == 409:
+                self.service.metrics.fenced.labels(route, refusal.code).inc()
+            return Answer(status=refusal.status, body=msgspec.Raw(error_body(refusal)))
 
     # Platform services
 
@@ -175,19 +186,6 @@ class Handlers:
 
     async def metrics(self, _request: Request) -> Raw:
         return Raw(self.service.metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
-
-
-async def _answer(work: Awaitable[msgspec.Struct] | TraceError) -> Answer:
-    if isinstance(work, TraceError):
-        return _refused(work)
-    try:
-        return Answer(status=200, body=msgspec.Raw(_ENCODER.encode(await work)))
-    except TraceError as refusal:
-        return _refused(refusal)
-
-
-def _refused(refusal: TraceError) -> Answer:
-    return Answer(status=refusal.status, body=msgspec.Raw(error_body(refusal)))
 
 
 def _check_size(items: Sequence[msgspec.Raw], field: str) -> None:
