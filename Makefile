@@ -7,7 +7,7 @@ PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth
+.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth bench-choices
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,8 +57,20 @@ bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line
 bench-growth: setup ## The same with a million finished tasks stored; last line is JSON
 	@$(PY) -m benchmarks.growth
 
+# The peers of the comparison live in an environment of their own, so that .venv holds what Trace needs and no more.
+.venv-bench/made: requirements/bench.txt requirements/runtime.txt requirements/build.txt pyproject.toml
+	@echo "Making a virtual environment for the comparison in .venv-bench ..."
+	@"$$(sh tools/find-python.sh)" -m venv .venv-bench
+	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
+		-r requirements/build.txt -r requirements/runtime.txt -r requirements/bench.txt
+	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+bench-choices: .venv-bench/made ## HTTP stack, driver and embedded Postgres against their peers; last line is JSON
+	@.venv-bench/bin/python -m benchmarks.choices
+
 lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
 	@sh tools/lock.sh
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .hypothesis
