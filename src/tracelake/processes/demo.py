@@ -68,9 +68,14 @@ class Picture(msgspec.Struct, frozen=True):
 @dataclass
 class Kill:
     part: str
+    pid: int
     at: float
     completed: int
     recovered: float | None = None
+
+    def __str__(self) -> str:
+        back = "" if self.recovered is None else f"; work went on after {self.recovered:.1f} s"
+        return f"killed {self.part} (process {self.pid}) with SIGKILL{back}"
 
 
 @dataclass
@@ -229,7 +234,8 @@ async def _watch(home: Home, tasks: int, console: Console) -> Story:
                 await asyncio.sleep(0.1)
                 continue
             _note_recovery(story, picture)
-            show(picture, _kill_if_due(home, story, picture) or _last_event(story))
+            _kill_if_due(home, story, picture)
+            show(picture, str(story.kills[-1]) if story.kills else "two workers share the tasks")
             if picture.completed == picture.tasks == tasks:
                 break
             await asyncio.sleep(0.1)
@@ -260,34 +266,24 @@ async def _replaced(home: Home) -> dict[str, int]:
         await connection.close()
 
 
-def _kill_if_due(home: Home, story: Story, picture: Picture) -> str | None:
+def _kill_if_due(home: Home, story: Story, picture: Picture) -> None:
     if len(story.kills) == len(_KILLS) or (story.kills and story.kills[-1].recovered is None):
-        return None
+        return
     name, share = _KILLS[len(story.kills)]
     if picture.completed < share * picture.tasks:
-        return None
+        return
     for part in read_parts(home):
         if part.name.startswith(name) and part.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(part.pid, signal.SIGKILL)
-                story.kills.append(Kill(part.name, time.monotonic(), picture.completed))
-                return f"killed {part.name} (pid {part.pid}) with SIGKILL"
-    return None
+                story.kills.append(Kill(part.name, part.pid, time.monotonic(), picture.completed))
+                return
 
 
 def _note_recovery(story: Story, picture: Picture) -> None:
     """Recovered means: work is being completed again."""
     if story.kills and story.kills[-1].recovered is None and picture.completed > story.kills[-1].completed:
         story.kills[-1].recovered = time.monotonic() - story.kills[-1].at
-
-
-def _last_event(story: Story) -> str:
-    if not story.kills:
-        return "two workers share the tasks"
-    last = story.kills[-1]
-    return f"{last.part} was killed" + (
-        "" if last.recovered is None else f"; back at work after {last.recovered:.1f} s"
-    )
 
 
 class _view:  # noqa: N801 - reads as a function at its one use
