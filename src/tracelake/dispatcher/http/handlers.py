@@ -136,6 +136,10 @@ class Handlers:
             if refusal.status == 409:
                 self.service.metrics.fenced.labels(route, refusal.code).inc()
             return Answer(status=refusal.status, body=msgspec.Raw(error_body(refusal)))
+        except Exception:
+            # One item's failure is its own: what its neighbours have done is committed, and they must hear of it.
+            logger.exception("an item of a batch failed", extra={"route": route})
+            return Answer(status=500, body=msgspec.Raw(error_body(TraceError("internal"))))
 
     # Platform services
 
