@@ -1,0 +1,146 @@
+"""A property-based fuzzer over the generated OpenAPI, against the real Dispatcher over TLS.
+
+Nothing gives a 5xx, every answer is what the document says, every error code is in the catalogue.
+"""
+
+import logging
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.core.result import Ok
+
+from tests.http.support import CAPABILITY, SERVICE, WORKER, Claimed, check_leaks, claimed, user_token
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
+from tracelake.dispatcher.http.routing import Listener
+from tracelake.errors import CATALOGUE
+
+CONFORMANCE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def task(harness: DispatcherHarness) -> Claimed:
+    return claimed(harness)
+
+
+def operations(listener: Listener) -> list[Any]:
+    """Of the document without its credentials: the fuzzer would spend itself on leaving them out."""
+    document = build_openapi(listener, declared_routes())
+    for path in document["paths"].values():
+        for operation in path.values():
+            del operation["security"]
+    schema = schemathesis.openapi.from_dict(document)
+    found = []
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
+        found.append(result.ok())
+    return found
+
+
+OPERATIONS = [
+    pytest.param(listener, operation, id=operation.label) for listener in Listener for operation in operations(listener)
+]
+
+
+def credentials(task: Claimed) -> dict[str, str]:
+    harness = task.harness
+    return {
+        CAPABILITY: task.token,
+        WORKER: harness.worker_token,
+        SERVICE: harness.service_token,
+        "authorization": f"Bearer {user_token(harness)}",
+    }
+
+
+def real_names(task: Claimed) -> list[tuple[str, Any]]:
+    """What a caller knows: with these in place, generated bodies get past the fence and into the tables."""
+    return [
+        ("task_id", task.task_id),
+        ("attempt", 1),
+        ("lease_token", task.lease["lease_token"]),
+        ("job_id", task.job["job_id"]),
+        ("capability_token", task.token),
+        ("dataset_uuid", task.output("none")["dataset_uuid"]),
+        ("dataset_version", task.output("none")["dataset_version"]),
+    ]
+
+
+def with_real_names(value: Any, names: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: names.get(key, with_real_names(item, names)) for key, item in value.items()}
+    return [with_real_names(item, names) for item in value] if isinstance(value, list) else value
+
+
+def fuzz(task: Claimed, listener: Listener, operation: Any, headers: dict[str, str], examples: int) -> set[int]:
+    client = task.harness.clients[listener.value]
+    base = f"https://{client._host}:{client._port}"
+    cases = st.one_of(operation.as_strategy(GenerationMode.POSITIVE), operation.as_strategy(GenerationMode.NEGATIVE))
+    names = dict(real_names(task))
+    statuses: set[int] = set()
+    with requests.Session() as session:
+        session.trust_env = False
+
+        @seed(0)
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=cases, known=st.booleans())
+        def check(case: Any, known: bool) -> None:
+            if known:
+                case.body = with_real_names(case.body, names)
+            response = case.call(base_url=base, session=session, headers=headers, verify=str(task.harness.tls.ca))
+            statuses.add(response.status_code)
+            # The router answers before any operation does; its words are in no operation's list.
+            if response.status_code not in (404, 405) or response.json()["error"]["code"] not in (
+                "route_not_found",
+                "method_not_allowed",
+            ):
+                case.validate_response(response, checks=CONFORMANCE)
+            if response.status_code >= 400 and operation.label != "GET /readyz":
+                error = response.json()["error"]
+                assert CATALOGUE[error["code"]].status == response.status_code
+                assert response.status_code < 500
+                check_leaks({"code": error["code"], "details": sorted(error["details"])})
+
+        check()
+    return statuses
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    logging.getLogger("urllib3").setLevel(logging.WARNING)
+
+
+@pytest.mark.parametrize(("listener", "operation"), OPERATIONS)
+def test_with_good_credentials(task: Claimed, listener: Listener, operation: Any) -> None:
+    examples = 40 if operation.body else 8
+    statuses = fuzz(task, listener, operation, credentials(task), examples)
+    assert 401 not in statuses
+    if operation.body:
+        assert len(statuses) > 1, "accepted and refused, or it was no fuzzing"
+
+
+@pytest.mark.parametrize(("listener", "operation"), OPERATIONS)
+def test_with_no_credentials(task: Claimed, listener: Listener, operation: Any) -> None:
+    statuses = fuzz(task, listener, operation, {}, 5)
+    document = build_openapi(listener, declared_routes())
+    if document["paths"][operation.path][operation.method]["security"]:
+        assert 401 in statuses
+        assert statuses <= {401, 404, 405}, "refused at the door, or no such path"
+    else:
+        assert 401 not in statuses
