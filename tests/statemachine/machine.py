@@ -52,6 +52,9 @@ class LifecycleMachine(RuleBasedStateMachine):
                 limits={"timeout_seconds": int(timeout), "max_attempts": 3 if kind == "patient" else 2},
                 outputs=[{"name": "said", "storage": "none"}, {"name": "sent", "storage": "buffered"}],
             )
+            self.create(kind, 2)
+        self.claim(0, "a")
+        self.claim(2, None)
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -65,7 +68,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     # Making and claiming
 
-    @precondition(lambda self: len(self.tasks) < 8)
+    @precondition(lambda self: len(self.tasks) < 7)
     @rule(kind=st.sampled_from(sorted(TIMEOUTS)), count=st.integers(1, 3))
     def create(self, kind: str, count: int) -> None:
         job = self.jobs[kind]
@@ -223,7 +226,8 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(one=PICK, other=OPERATIONS)
     def use_anothers_token(self, one: int, other: tuple[int, str, str, bool, int]) -> None:
         attempt, kind, body = self.prepare(other)
-        thief = self.attempt(one)
+        others = [each for each in attempt.task.attempts if each is not attempt] or self.attempts
+        thief = others[one % len(others)]
         if thief is attempt:
             return
         reply = self.harness.task(kind, thief.token, body)
@@ -293,10 +297,36 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.touched |= ready
         self.lost -= ready
 
-    @rule()
-    def restart(self) -> None:
+    @precondition(lambda self: self.attempts)
+    @rule(operation=OPERATIONS, requeued=st.booleans(), replaced=st.booleans())
+    def come_back_late(self, operation: tuple[int, str, str, bool, int], requeued: bool, replaced: bool) -> None:
+        """An attempt that was silent for too long speaks: before its retry is queued, after that, or after it began."""
+        self.let_leases_run_out()
+        if requeued:
+            self.wait(STEPS[1])
+            self.retry()
+            if replaced:
+                task = self.attempt(operation[0]).task
+                self.check_claim(task, None, self.harness.claim(task.task_id).body)
+        self.promises_hold()
+        self.task_call(operation)
+
+    @precondition(lambda self: self.attempts)
+    @rule(operation=OPERATIONS, waits=st.booleans())
+    def ask_to_stop(self, operation: tuple[int, str, str, bool, int], waits: bool) -> None:
+        self.cancel(self.tasks.index(self.attempt(operation[0]).task))
+        if waits:
+            self.let_leases_run_out()
+        self.promises_hold()
+        self.task_call(operation)
+
+    @rule(outage=st.booleans())
+    def restart(self, outage: bool) -> None:
         self.harness.restart()
         self.watching = None
+        if outage:  # nobody could reach anybody for longer than a lease: that is no reason to judge
+            self.wait(STEPS[1])
+            self.reap()
 
     # Wake-ups
 
@@ -332,13 +362,15 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule()
     def reconcile(self) -> None:
         self.wait(STEPS[1])  # past the grace time of everything
+        self.world.relay_all()
         before = self.world.messages(self.queue)
         self.world.reconcile()
         self.world.relay_all()
         after = self.world.messages(self.queue)
         ready = {task.task_id for task in self.tasks if task.status == "Queued"}
         assert ready <= set(after), "a ready task was left without a wake-up"
-        assert not {key for key in after.keys() & before.keys() if after[key] > before[key] + 1}
+        assert {key: after[key] for key in before} == before, "a live wake-up was doubled"
+        assert all(after[key] == 1 for key in after.keys() - before.keys())
         self.lost.clear()
 
     def notice_losses(self) -> None:

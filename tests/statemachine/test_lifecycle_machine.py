@@ -49,7 +49,7 @@ def budget(examples: int, steps: int, *, derandomize: bool) -> settings:
     )
 
 
-@pytest.mark.parametrize(("group_commit_max", "examples"), [(128, 25), (1, 10)])
+@pytest.mark.parametrize(("group_commit_max", "examples"), [(128, 30), (1, 8)])
 def test_lifecycle(cluster: TestCluster, tmp_path: Path, group_commit_max: int, examples: int) -> None:
     with machine(cluster, tmp_path, group_commit_max) as made:
         run_state_machine_as_test(made, settings=budget(examples, 30, derandomize=True))
