@@ -318,7 +318,7 @@ class _view:  # noqa: N801 - reads as a function at its one use
         self._progress.update(self._bar, description=text)
         if not self._console.is_terminal and text != self._said:
             done = "" if picture is None else f"{picture.completed:>5}/{self._tasks}  "
-            self._console.print(f"  {done}{text}", highlight=False)
+            self._console.print(f"  {done}{text}", highlight=False, soft_wrap=True)
         self._said = text
 
 
