@@ -186,6 +186,14 @@ def test_a_store_that_is_away_is_503_for_the_whole_batch_and_nothing_is_repeated
     assert {answer.status for answer in answers} == {503}
 
 
+def test_a_full_batch_leaves_the_order_of_a_busy_task_alone() -> None:
+    busy, other = UUID(int=1), UUID(int=2)
+    calls = [FakeCall(busy, 0), FakeCall(busy, 1), FakeCall(other, 2), FakeCall(busy, 3)]
+    store, answers = run_group(1, 2, calls)
+    assert [call.number for call in store.committed if call.task_id == busy] == [0, 1, 3]
+    assert answers == [0, 1, 2, 3]
+
+
 def test_after_close_nothing_is_accepted() -> None:
     async def drive() -> None:
         store = FakeStore(8, 2, [2])
