@@ -24,9 +24,11 @@ AWAY = (
     asyncpg.InsufficientResourcesError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-"""A closed or refused connection, a server that stops, starts, is full or read-only, or one that does not answer."""
+"""A closed or refused connection, a server that stops, starts, is full or read-only, or one that does not answer; a
+database that takes no connections for now."""
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -92,13 +94,13 @@ class Store:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self.connection() as connection:
-            await connection.execute("BEGIN")
             try:
+                await connection.execute("BEGIN")
                 yield connection
+                await self.commit(connection)
             except BaseException:
                 await _roll_back(connection)
                 raise
-            await self.commit(connection)
 
     async def commit(self, connection: Connection) -> None:
         """Apart, so that tests can crash the process on either side of it."""
