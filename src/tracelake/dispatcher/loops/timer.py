@@ -45,7 +45,7 @@ class Loop:
     async def run(self) -> None:
         while not self._stopped:
             pause = await self._round()
-            if pause > 0:
+            if pause > 0 and not self._stopped:
                 await self._wait(pause)
 
     async def _round(self) -> float:
