@@ -26,10 +26,12 @@ Generation: TypeAlias = tuple[UUID, UUID]
 WHOLE = "*"
 """The unit of a publication without a range: all of the generation."""
 
+# NO KEY: rows that refer to a generation (events above all) need not wait, and two completions that publish to one
+# and speak of the other cannot wait for each other.
 _LOCK_GENERATIONS = """
     SELECT dataset_uuid, dataset_version, config_hash FROM dataset_versions
     WHERE (dataset_uuid, dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
-    ORDER BY dataset_uuid, dataset_version FOR UPDATE"""
+    ORDER BY dataset_uuid, dataset_version FOR NO KEY UPDATE"""
 
 # Units of a generation never overlap, so the one with the largest start up to the range's end decides.
 _NEAREST_UNITS = """
