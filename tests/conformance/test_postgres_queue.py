@@ -204,6 +204,7 @@ def test_what_was_published_while_nobody_listened_is_found(harness: PostgresHarn
         queue = PostgresQueue(harness.dsn, poll_seconds=3600)
         await queue.publish([message("first")])
         await queue.ack(await queue.receive(Q, 1, 60, wait_seconds=60))
+        assert await queue.depths() == []  # every other connection is open by now, and stays
         waiting = asyncio.create_task(queue.receive(Q, 1, 60, wait_seconds=3600))
         await harness.allow_connections(False)
         await harness.terminate("trace-queue-bell")
