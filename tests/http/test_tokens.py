@@ -19,6 +19,7 @@ from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
 from tracelake.errors import TraceError
+from tracelake.processes.credentials import admin_token
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,10 @@ def forgeries(task: Claimed) -> dict[str, tuple[str, str]]:
     return {
         **{f"alg {name}": (none(name), invalid) for name in ("none", "None", "NONE", "")},
         "alg none with the old signature": (f"{b64(header | {'alg': 'none'})}.{second}.{signature}", invalid),
+        **{
+            f"our signature, alg {name}": (resigned(task, {"alg": name}), invalid)
+            for name in ("none", "HS256", "ES384")
+        },
         "HS256 by the PEM": (symmetric(pem), invalid),
         "HS256 by the PEM, stripped": (symmetric(pem.strip()), invalid),
         "HS256 by the DER": (symmetric(der), invalid),
@@ -245,6 +250,31 @@ def test_forgeries(task: Claimed) -> None:
             answer = task.harness.call("task", "POST", "/v1/task/batch", {"calls": [item]}).body["answers"][0]
             assert (answer["status"], answer["body"]["error"]["code"]) == (401, code)
     assert beat(task, task.token).status == 200
+
+
+def test_user_tokens(harness: DispatcherHarness, task: Claimed) -> None:
+    """The public listener's own: the same rules, another key ring, another audience."""
+    keys, now = harness.credentials.user_keys, _now(harness)
+    kid = keys.current_kid(now)
+    good = parts(admin_token(keys, "acme", now))[1]
+
+    def whoami(header: dict[str, Any] | None = None, **claims: Any) -> Reply:
+        changed = {key: value for key, value in (good | claims).items() if value is not ...}
+        text = f"{b64({'alg': 'ES256', 'kid': kid, 'typ': 'JWT'} | (header or {}))}.{b64(changed)}"
+        token = f"{text}.{b64(keys.sign(kid, text.encode()))}"
+        return harness.call("public", "GET", "/v1/whoami", None, {"authorization": f"Bearer {token}"})
+
+    assert whoami().body == {"subject": "admin", "org": "acme", "roles": ["admin", "writer", "reader"]}
+    task_kid = parts(task.token)[0]["kid"]
+    with Refusals(harness) as refusals:
+        refusals.check(whoami(exp=int(now.timestamp()) - 1), 401, "credential_expired")
+        refusals.check(whoami(aud="trace.task"), 401, "credential_invalid")
+        refusals.check(whoami(iss="somebody"), 401, "credential_invalid")
+        refusals.check(whoami(org=...), 401, "credential_malformed")
+        refusals.check(whoami(roles="admin"), 401, "credential_malformed")
+        refusals.check(whoami({"alg": "none"}), 401, "credential_invalid")
+        refusals.check(whoami({"jwk": {}}), 401, "credential_malformed")
+        refusals.check(whoami({"kid": task_kid}), 401, "credential_unknown_key")
 
 
 def test_no_byte_of_a_token_can_change(task: Claimed) -> None:
