@@ -5,15 +5,12 @@ column. At the end workers that follow wake-ups alone must bring every task to i
 """
 
 import sys
-import time
-from typing import Any, ClassVar
 
-import asyncpg
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.statemachine.model import LEASE, STEPS, Answer, Attempt, ModelTask, refused
-from tests.statemachine.world import World
+from tests.statemachine.bookkeeping import TIMEOUTS, Bookkeeping, Operation
+from tests.statemachine.model import LEASE, STEPS, ModelTask, refused
 from tests.support.dispatcher import Reply
 from tracelake.ports import Delivery
 
@@ -22,28 +19,13 @@ CLAIM_IDS = st.sampled_from([None, "a", "b"])
 KINDS = st.sampled_from(["heartbeat", "events", "buffer-publish", "complete", "complete", "complete"])
 WORDS = st.sampled_from(["Completed", "Completed", "Failed", "Canceled"])
 OPERATIONS = st.tuples(PICK, KINDS, WORDS, st.booleans(), st.integers(0, 3))
-TIMEOUTS = {"patient": 7 * 24 * 3600.0, "hurried": 220.0}
 
 
-class LifecycleMachine(RuleBasedStateMachine):
-    world: ClassVar[World]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.tasks: list[ModelTask] = []
-        self.rows: dict[str, asyncpg.Record] = {}
-        self.touched: set[str] = set()
-        self.deliveries: list[Delivery] = []
-        self.lost: set[str] = set()
-        self.watching: tuple[float, float] | None = None
-
+class LifecycleMachine(Bookkeeping):
     @initialize()
     def begin(self) -> None:
-        self.harness = self.world.harness
         self.name = self.world.next_example()
         self.queue = f"tasks.{self.name}"
-        self.jobs = {}
         for kind, timeout in TIMEOUTS.items():
             self.jobs[kind] = self.harness.make_job(
                 kind,
@@ -55,16 +37,6 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.create(kind, 2)
         self.claim(0, "a")
         self.claim(2, None)
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        return [attempt for task in self.tasks for attempt in task.attempts]
-
-    def task(self, pick: int) -> ModelTask:
-        return self.tasks[pick % len(self.tasks)]
-
-    def attempt(self, pick: int) -> Attempt:
-        return self.attempts[pick % len(self.attempts)]
 
     # Making and claiming
 
@@ -123,87 +95,17 @@ class LifecycleMachine(RuleBasedStateMachine):
         for body in bodies:
             self.check_claim(task, None, body)
 
-    def check_claim(self, task: ModelTask, claim_id: str | None, body: Any) -> None:
-        reason = task.claim(claim_id)
-        if reason is None:
-            assert body["status"] == "Claimed", body
-            task.started(body["lease_token"], body["capability_token"], claim_id, self.now)
-            self.touched.add(task.task_id)
-        elif reason == "same":
-            assert body["status"] == "Claimed", body
-            assert body["lease_token"] == task.attempts[-1].lease_token
-        else:
-            assert (body["status"], body.get("reason")) == ("NotClaimed", reason)
-            return
-        assert body["attempt"] == len(task.attempts)
-
     # The task's own calls, by any attempt that ever was
-
-    def prepare(self, operation: tuple[int, str, str, bool, int]) -> tuple[Attempt, str, dict[str, Any]]:
-        pick, kind, word, flag, number = operation
-        attempt = self.attempt(pick)
-        body: dict[str, Any] = {
-            "task_id": attempt.task.task_id,
-            "attempt": attempt.number,
-            "lease_token": attempt.lease_token,
-        }
-        job = self.jobs["patient" if attempt.task.timeout == TIMEOUTS["patient"] else "hurried"]
-        said, sent = job["outputs"]
-        named = {"dataset_uuid": said["dataset_uuid"], "dataset_version": said["dataset_version"]}
-        if kind == "events":
-            body["events"] = [named | {"cursor": cursor} for cursor in range(number, number + 2)]
-        elif kind == "buffer-publish":
-            uri = f"s3://trace-scratch/buffers/{attempt.task.task_id}/{attempt.number}/{number}.jsonl"
-            self.harness.run(self.harness.objects.put(uri, b"{}\n"))
-            body |= {"batch_uri": uri, "dataset_uuid": sent["dataset_uuid"]}
-        elif kind == "complete":
-            body |= {"status": word, "retryable": flag}
-            if flag:
-                body["events"] = [named | {"cursor": 10 + number}]
-        return attempt, kind, body
-
-    def expect(self, attempt: Attempt, kind: str, body: dict[str, Any]) -> Answer:
-        task = attempt.task
-        if kind == "heartbeat":
-            expected = task.heartbeat(attempt, self.now)
-        elif kind == "events":
-            return task.say(attempt, [event["cursor"] for event in body["events"]])
-        elif kind == "buffer-publish":
-            return task.publish(attempt, body["batch_uri"])
-        else:
-            expected = task.complete(attempt, body["status"], body["retryable"], self.now)
-            if expected.status == 200 and not expected.says["duplicate"]:
-                task.events |= {event["cursor"] for event in body.get("events", [])}
-        if expected.status == 200 and not expected.says.get("duplicate"):
-            self.touched.add(task.task_id)
-        return expected
-
-    def check(self, attempt: Attempt, kind: str, body: dict[str, Any], reply: Reply) -> None:
-        if reply.status == 401:
-            # Changes nothing, which the comparison of all rows will see.
-            assert reply.code == "credential_expired"
-            assert attempt.token_may_be_expired(self.now)
-            return
-        expected = self.expect(attempt, kind, body)
-        assert reply.status == expected.status, (kind, body, reply, expected)
-        if expected.status != 200:
-            assert reply.code == expected.says["code"]
-            if reply.status == 409:
-                task = attempt.task
-                assert reply.body["error"]["details"] == {"attempt": len(task.attempts), "status": task.status}
-            return
-        for name, value in expected.says.items():
-            assert reply.body.get(name, False) == value, (kind, reply, expected)
 
     @precondition(lambda self: self.attempts)
     @rule(operation=OPERATIONS)
-    def task_call(self, operation: tuple[int, str, str, bool, int]) -> None:
+    def task_call(self, operation: Operation) -> None:
         attempt, kind, body = self.prepare(operation)
         self.check(attempt, kind, body, self.harness.task(kind, attempt.token, body))
 
     @precondition(lambda self: self.attempts)
     @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=6))
-    def task_batch(self, operations: list[tuple[int, str, str, bool, int]]) -> None:
+    def task_batch(self, operations: list[Operation]) -> None:
         prepared = [self.prepare(operation) for operation in operations]
         calls = [{"call": kind, "capability_token": attempt.token, "body": body} for attempt, kind, body in prepared]
         reply = self.harness.call("task", "POST", "/v1/task/batch", {"calls": calls})
@@ -213,7 +115,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.attempts)
     @rule(operation=OPERATIONS, repeats=st.integers(2, 4))
-    def repeat_together(self, operation: tuple[int, str, str, bool, int], repeats: int) -> None:
+    def repeat_together(self, operation: Operation, repeats: int) -> None:
         """The same call several times at once: one of them is the call, the others find it done."""
         attempt, kind, body = self.prepare(operation)
         head = {"x-trace-task-capability": attempt.token}
@@ -224,7 +126,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.attempts) > 1)
     @rule(one=PICK, other=OPERATIONS)
-    def use_anothers_token(self, one: int, other: tuple[int, str, str, bool, int]) -> None:
+    def use_anothers_token(self, one: int, other: Operation) -> None:
         attempt, kind, body = self.prepare(other)
         others = [each for each in attempt.task.attempts if each is not attempt] or self.attempts
         thief = others[one % len(others)]
@@ -248,7 +150,13 @@ class LifecycleMachine(RuleBasedStateMachine):
         seen = self.harness.service("POST", "/internal/task-introspect", fence)
         assert seen.body == {"current": attempt.current, "status": attempt.task.status}
         token = self.harness.worker("POST", "/internal/task-token", fence)
-        assert token.status == (200 if attempt.current else 409), token
+        if token.status == 200:
+            assert attempt.current
+        elif attempt.current:  # no token outlives its attempt's deadline by more than the grace
+            assert (token.status, token.code) == (409, "deadline_exceeded"), token
+            assert attempt.token_may_be_expired(self.now)
+        else:
+            assert (token.status, token.code) == (409, "fenced"), token
 
     # People
 
@@ -271,17 +179,11 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from(STEPS))
     def wait(self, seconds: float) -> None:
-        self.now += seconds
         self.world.advance(seconds)
 
     @rule()
     def reap(self) -> None:
-        self.harness.reap()
-        moment = time.monotonic()
-        if self.watching is None or moment - self.watching[1] > 14.0:
-            self.watching = (self.now, moment)  # it begins to watch, or has slept and begins again
-        self.watching = (self.watching[0], moment)
-        if self.now - self.watching[0] >= LEASE:
+        if self.now - self.world.reap() >= LEASE:
             self.touched |= {task.task_id for task in self.tasks if task.expire(self.now)}
 
     @rule()
@@ -299,7 +201,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.attempts)
     @rule(operation=OPERATIONS, requeued=st.booleans(), replaced=st.booleans())
-    def come_back_late(self, operation: tuple[int, str, str, bool, int], requeued: bool, replaced: bool) -> None:
+    def come_back_late(self, operation: Operation, requeued: bool, replaced: bool) -> None:
         """An attempt that was silent for too long speaks: before its retry is queued, after that, or after it began."""
         self.let_leases_run_out()
         if requeued:
@@ -313,7 +215,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.attempts)
     @rule(operation=OPERATIONS, waits=st.booleans())
-    def ask_to_stop(self, operation: tuple[int, str, str, bool, int], waits: bool) -> None:
+    def ask_to_stop(self, operation: Operation, waits: bool) -> None:
         self.cancel(self.tasks.index(self.attempt(operation[0]).task))
         if waits:
             self.let_leases_run_out()
@@ -322,8 +224,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(outage=st.booleans())
     def restart(self, outage: bool) -> None:
-        self.harness.restart()
-        self.watching = None
+        self.world.restart()
         if outage:  # nobody could reach anybody for longer than a lease: that is no reason to judge
             self.wait(STEPS[1])
             self.reap()
@@ -372,57 +273,6 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert {key: after[key] for key in before} == before, "a live wake-up was doubled"
         assert all(after[key] == 1 for key in after.keys() - before.keys())
         self.lost.clear()
-
-    def notice_losses(self) -> None:
-        self.lost |= {task.task_id for task in self.tasks if task.status == "Queued"} - self.live()
-
-    def live(self) -> set[str]:
-        return self.world.outbox(task.task_id for task in self.tasks) | set(self.world.messages(self.queue))
-
-    # What must hold after every step
-
-    @invariant()
-    def promises_hold(self) -> None:
-        if self.tasks:
-            self.rows_are_what_the_model_says()
-            self.nothing_that_was_said_is_lost_or_doubled()
-            self.no_accepted_work_is_lost()
-
-    def rows_are_what_the_model_says(self) -> None:
-        rows = self.world.rows(task.task_id for task in self.tasks)
-        assert len(rows) == len(self.tasks)
-        for task in self.tasks:
-            row = rows[task.task_id]
-            assert (row["status"], row["attempt"], row["cancel_requested"]) == (
-                task.status,
-                len(task.attempts),
-                task.cancel_requested,
-            )
-            assert (row["finished_at"] is not None) == task.final
-            assert (row["next_retry_at"] is not None) == (task.retry_at is not None)
-            assert task.results == (task.status == "Completed")
-            if task.task_id not in self.touched:
-                assert row == self.rows[task.task_id], "a call that must change nothing changed a row"
-        self.rows = rows
-        self.touched.clear()
-
-    def nothing_that_was_said_is_lost_or_doubled(self) -> None:
-        task_ids = [task.task_id for task in self.tasks]
-        assert self.world.events(task_ids) == sorted(
-            (task.task_id, said) for task in self.tasks for said in task.events
-        )
-        published = [(a.task.task_id, a.number, uri) for a in self.attempts for uri in a.published]
-        assert self.world.publishes(task_ids) == sorted(published)
-
-    def no_accepted_work_is_lost(self) -> None:
-        """What is not final is leased, waits for a time, or is ready with a wake-up somewhere."""
-        ready = {task.task_id for task in self.tasks if task.status == "Queued"}
-        if ready:
-            assert ready - self.live() <= self.lost, "a ready task without a wake-up"
-        for task in self.tasks:
-            if not task.final:
-                row = self.rows[task.task_id]
-                assert row["status"] == "Queued" or row["lease_expires_at"] or row["next_retry_at"]
 
     # The end
 

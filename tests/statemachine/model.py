@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 LEASE = 120.0
 RETRY = 75.0
 STEPS = (50.0, 130.0, 700.0)
+LONGEST_TOKEN = 24 * 3600.0 - 300.0
 TOKEN_SLACK = 300.0 - 20.0
 """A token lives five minutes longer than its attempt may; near that end both answers are right."""
 
@@ -46,7 +47,7 @@ class Attempt:
         return self is task.attempts[-1] and self.word is None and task.status not in ("Completed", "Canceled")
 
     def token_may_be_expired(self, now: float) -> bool:
-        return now > self.claimed_at + self.task.timeout + TOKEN_SLACK
+        return now > self.claimed_at + min(self.task.timeout, LONGEST_TOKEN) + TOKEN_SLACK
 
 
 @dataclass(eq=False)

@@ -19,6 +19,8 @@ class World:
     def __init__(self, harness: DispatcherHarness) -> None:
         self.harness = harness
         self._examples = count(1)
+        self.now = 0.0
+        self._watching: tuple[float, float] | None = None
         harness.use_movable_clock()
         self._queue_db: asyncpg.Connection[asyncpg.Record] = harness.run(asyncpg.connect(harness.queue_dsn))
         harness.run(self._queue_db.execute(MOVABLE_CLOCK))
@@ -31,9 +33,23 @@ class World:
         return f"example_{next(self._examples)}_{time.time_ns()}"
 
     def advance(self, seconds: float) -> None:
+        self.now += seconds
         self.harness.advance(seconds)
         step = "UPDATE test_clock SET ahead = ahead + make_interval(secs => $1)"
         self.harness.run(self._queue_db.execute(step, seconds))
+
+    def reap(self) -> float:
+        """One round of the reaper; answers since when, by the contract, it has been watching."""
+        self.harness.reap()
+        moment = time.monotonic()
+        if self._watching is None or moment - self._watching[1] > 14.0:
+            self._watching = (self.now, moment)  # it begins to watch, or has slept and begins again
+        self._watching = (self._watching[0], moment)
+        return self._watching[0]
+
+    def restart(self) -> None:
+        self.harness.restart()
+        self._watching = None
 
     # What the tables say
 
