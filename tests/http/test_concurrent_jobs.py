@@ -34,6 +34,7 @@ def test_shared_datasets_in_every_order(harness: DispatcherHarness) -> None:
     names = [f"d{number}" for number in range(6)]
     for _ in range(5):
         org = fresh()
+        harness.make_job(org=org)  # a new org would let them in one by one
         orders = [names[turn:] + names[:turn] for turn in range(6)] + [names[::-1]]
         bodies = [
             definition(org, name=f"job_{n}", outputs=[{"name": name} for name in order])
