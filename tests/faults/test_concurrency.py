@@ -173,6 +173,33 @@ def test_two_dispatchers_share_the_work(state_dsn: str, queue_dsn: str, tmp_path
             harness.stop()
 
 
+def test_claimers_of_two_dispatchers_on_the_same_tasks(state_dsn: str, queue_dsn: str, tmp_path: Path) -> None:
+    """Batches that overlap, made by two processes: rows are locked in one order, and each task is claimed once."""
+    both = [DispatcherHarness.start(state_dsn, queue_dsn, tmp_path) for _ in range(2)]
+    try:
+        job = both[0].make_job()
+        for _ in range(5):
+            made = both[0].service("POST", "/internal/tasks", {"tasks": [{"job_id": job["job_id"]}] * 40})
+            tasks = [task["task_id"] for task in made.body["tasks"]]
+            storms = [
+                asyncio.run_coroutine_threadsafe(_claim_all(harness, order), harness.background.loop)
+                for harness, order in zip(both, (tasks * 2, tasks[::-1] * 2), strict=True)
+            ]
+            replies = [reply for storm in storms for reply in storm.result(60)]
+            assert {reply.status for reply in replies} == {200}
+            won = Counter(reply.body["task"]["task_id"] for reply in replies if reply.body["status"] == "Claimed")
+            assert won == Counter(tasks)
+            reasons = {reply.body["reason"] for reply in replies if reply.body["status"] == "NotClaimed"}
+            assert reasons == {"AlreadyRunning"}
+    finally:
+        for harness in both:
+            harness.stop()
+
+
+async def _claim_all(harness: DispatcherHarness, tasks: list[str]) -> list[Reply]:
+    return await asyncio.gather(*(claim(harness, task_id) for task_id in tasks))
+
+
 async def _start_loops(harness: DispatcherHarness) -> None:
     harness.dispatcher.start_loops()
 
