@@ -21,10 +21,10 @@ CYCLES = 4800
 
 # As the lifecycle leaves them: claimed once, completed, one routed event each, spread over the last 30 days.
 _FINISHED_TASKS = """
-    INSERT INTO tasks (task_id, org_id, job_id, status, attempt, max_attempts, outcome, lease_token, claimed_at, worker_id,
-                       finished_at, inputs, created_at)
-    SELECT uuidv7(-age), $1, $2, 'Completed', 1, 3, 'Completed', uuidv4(), trace_now() - age, 'history', trace_now() - age,
-           '[]', trace_now() - age
+    INSERT INTO tasks (task_id, org_id, job_id, status, attempt, max_attempts, outcome, lease_token, claimed_at,
+                       worker_id, finished_at, inputs, created_at)
+    SELECT uuidv7(-age), $1, $2, 'Completed', 1, 3, 'Completed', uuidv4(), trace_now() - age,
+           'history', trace_now() - age, '[]', trace_now() - age
     FROM (SELECT interval '30 days' * (1 - n / $3::float8) AS age FROM generate_series(1, $3::int) AS n) AS history"""
 
 _THEIR_EVENTS = """

@@ -28,30 +28,41 @@ def say(text: str) -> None:
 
 async def measure(stack: BenchStack, *, rounds: int) -> dict[str, object]:
     clients = stack.clients()
-    ungrouped = SecondDispatcher(stack, TRACE_GROUP_COMMIT_MAX="1", TRACE_STATE_POOL_SIZE="16")
+    # Without gathering, concurrency has to come from connections: as many as the bare floor has.
+    ungrouped = SecondDispatcher(
+        stack, TRACE_GROUP_COMMIT_MAX="1", TRACE_GROUP_COMMIT_LANES="16", TRACE_STATE_POOL_SIZE="20"
+    )
+    two_lanes = SecondDispatcher(stack, TRACE_GROUP_COMMIT_LANES="2")
     bare = None
     try:
         await ungrouped.start()
-        slow_clients = stack.clients(internal_url=ungrouped.internal_url, task_url=ungrouped.task_url)
+        await two_lanes.start()
+        others = [stack.clients(internal_url=one.internal_url, task_url=one.task_url) for one in (ungrouped, two_lanes)]
         single = SingleCycles(clients, await make_job(clients, "single"), "single", in_flight=IN_FLIGHT)
         batch = BatchCycles(
             clients, await make_job(clients, "batch"), "batch", in_flight=IN_FLIGHT // 8, size=BATCH_SIZE
         )
-        alone = SingleCycles(slow_clients, await make_job(slow_clients, "alone"), "alone", in_flight=IN_FLIGHT)
-        bare = BareCycles(stack.state_dsn, stack.queue_dsn, await make_job(clients, "bare"), connections=BARE_CONNECTIONS)
+        alone = SingleCycles(others[0], await make_job(others[0], "alone"), "alone", in_flight=IN_FLIGHT)
+        paired = SingleCycles(others[1], await make_job(others[1], "paired"), "paired", in_flight=IN_FLIGHT)
+        bare = BareCycles(
+            stack.state_dsn, stack.queue_dsn, await make_job(clients, "bare"), connections=BARE_CONNECTIONS
+        )
         await bare.open()
         subjects: dict[str, Callable[[], Awaitable[float]]] = {
             "single": lambda: single.rate(1200),
             "batch": lambda: batch.rate(3200),
             "bare": lambda: bare.rate(800),
             "ungrouped": lambda: alone.rate(600),
+            "two_lanes": lambda: paired.rate(1200),
         }
         say("warming up ...")
         for subject in subjects.values():
             await subject()
         series = await interleave(subjects, rounds, say)
-        await slow_clients.close()
+        for clients_of_one in others:
+            await clients_of_one.close()
         ungrouped.stop()
+        two_lanes.stop()
         say("transactions per task ...")
         before = await stack.committed()
         cycles = 3000
@@ -61,12 +72,14 @@ async def measure(stack: BenchStack, *, rounds: int) -> dict[str, object]:
         claims, readies = await latencies(single, rate=series["single"].median / 2, seconds=8.0)
     finally:
         ungrouped.stop()
+        two_lanes.stop()
         if bare is not None:
             await bare.close()
         await clients.close()
     single_ratio = ratio(series["single"], series["bare"])
     batch_ratio = ratio(series["batch"], series["bare"])
     gain = ratio(series["single"], series["ungrouped"])
+    lanes = ratio(series["single"], series["two_lanes"])
     return {
         "benchmark": "lifecycle",
         "rounds": rounds,
@@ -76,13 +89,19 @@ async def measure(stack: BenchStack, *, rounds: int) -> dict[str, object]:
         "single_floor_ratio": round(single_ratio.median, 2),
         "batch_floor_ratio": round(batch_ratio.median, 2),
         "group_commit_gain": round(gain.median, 2),
+        "one_lane_over_two": round(lanes.median, 2),
         "tx_per_task": round(tx_per_task, 2),
         "claim_p50_ms": round(percentile(claims, 0.50) * 1000, 2),
         "claim_p99_ms": round(percentile(claims, 0.99) * 1000, 2),
         "ready_p50_ms": round(percentile(readies, 0.50) * 1000, 2),
         "ready_p99_ms": round(percentile(readies, 0.99) * 1000, 2),
         "spread": {name: values.spread for name, values in series.items()}
-        | {"single_floor_ratio": single_ratio.spread, "batch_floor_ratio": batch_ratio.spread, "gain": gain.spread},
+        | {
+            "single_floor_ratio": single_ratio.spread,
+            "batch_floor_ratio": batch_ratio.spread,
+            "group_commit_gain": gain.spread,
+            "one_lane_over_two": lanes.spread,
+        },
     }
 
 

@@ -10,4 +10,5 @@ compile() {
 }
 compile pyproject.toml --output-file requirements/runtime.txt
 compile pyproject.toml --extra dev --constraint requirements/runtime.txt --output-file requirements/dev.txt
+compile requirements/bench.in --constraint requirements/dev.txt --output-file requirements/bench.txt
 compile requirements/build.in --output-file requirements/build.txt

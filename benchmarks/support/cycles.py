@@ -6,6 +6,7 @@ and third by itself; the bare floor does each in a transaction of its own on the
 
 import asyncio
 import time
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -145,7 +146,7 @@ class BatchCycles:
             await clients.queue.ack(deliveries)
 
 
-def _fence(task_id: UUID, claim: ClaimReply) -> dict[str, object]:
+def _fence(task_id: UUID, claim: ClaimReply) -> Any:
     assert claim.status == "Claimed", claim
     return {"task_id": task_id, "attempt": claim.attempt, "lease_token": claim.lease_token}
 
@@ -240,6 +241,9 @@ class BareCycles:
             await state.execute(
                 """INSERT INTO events (org_id, producer, attempt, dataset_uuid, dataset_version, unit, cursor, state)
                    VALUES ($1, $2, 1, $3, $4, $5, $6, 'Routed')""",
-                job.org_id, str(claimed), output.dataset_uuid, output.dataset_version, f"c:{self._cursor}", self._cursor,
+                job.org_id, str(claimed), output.dataset_uuid, output.dataset_version,
+                f"c:{self._cursor}", self._cursor,
             )  # fmt: skip
-        await queue.execute("DELETE FROM messages WHERE key = $1 AND message_id = $2", message["key"], message["message_id"])
+        await queue.execute(
+            "DELETE FROM messages WHERE (key, message_id) = ($1, $2)", message["key"], message["message_id"]
+        )

@@ -37,7 +37,7 @@ async def interleave(
     """ABBA: every other round runs in reverse order, so that a drift touches all subjects alike."""
     series = {name: Series() for name in subjects}
     for number in range(rounds):
-        names = list(subjects) if number % 2 == 0 else list(reversed(subjects))
+        names = list(subjects)[:: 1 if number % 2 == 0 else -1]
         readings = {}
         for name in names:
             readings[name] = await subjects[name]()

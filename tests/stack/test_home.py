@@ -74,7 +74,7 @@ def test_a_failed_write_leaves_the_old_text_and_no_scratch(tmp_path: Path, monke
     def fail(descriptor: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("tracelake.processes.home.os.fsync", fail)
+    monkeypatch.setattr("tracelake.adapters.lite.files.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         write_private(target, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]

@@ -21,7 +21,7 @@ def load(home: Path, toml: str = "", environ: dict[str, str] | None = None, **ov
     return Settings.load({"home": home, **overrides}, environ=environ or {})
 
 
-def test_the_defaults_are_those_of_the_contracts(tmp_path: Path) -> None:
+def test_the_defaults_are_the_documented_ones(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert (settings.lease_seconds, settings.heartbeat_seconds, settings.max_attempts) == (120, 30, 3)
     assert (settings.retry_min_seconds, settings.retry_max_seconds) == (30, 600)

@@ -78,7 +78,7 @@ class Dispatcher:
             objects=ports.objects,
             group=self.group,
             definitions=definitions,
-            mint=TokenMint(ports.task_signer, definitions, config, verifier),
+            mint=TokenMint(keys, definitions, config, verifier),
             clock=self.clock,
             config=config,
             metrics=self.metrics,

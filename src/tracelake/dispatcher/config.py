@@ -16,7 +16,7 @@ class DispatcherConfig:
     default_max_attempts: int = 3
     retry: Backoff = field(default_factory=lambda: Backoff(30.0, 600.0))
     group_commit_max: int = 128
-    group_commit_lanes: int = 2
+    group_commit_lanes: int = 1
     artifact_max_bytes: int = 16 * 1024 * 1024
     body_max_bytes: int = 1024 * 1024
     batch_body_max_bytes: int = 8 * 1024 * 1024

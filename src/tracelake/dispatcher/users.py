@@ -27,7 +27,7 @@ class UserVerifier:
         self._issuer = issuer
 
     def verify(self, token: str, now: datetime) -> UserClaims:
-        payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
+        _, payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
         try:
             claims = msgspec.json.decode(payload, type=UserClaims)
         except jws.UNREADABLE as error:

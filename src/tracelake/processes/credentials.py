@@ -30,7 +30,7 @@ class LiteCredentials:
         now = utc_now()
         return cls(
             task_keys=PemKeyring.ensure(keys / "task", now),
-            user_keys=PemKeyring.ensure(keys / "user", now),
+            user_keys=PemKeyring.ensure(keys / "user", now, longest_token=ADMIN_LIFE + timedelta(hours=1)),
             worker=SharedSecret.ensure(keys, "worker"),
             service=SharedSecret.ensure(keys, "service"),
         )

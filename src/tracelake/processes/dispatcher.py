@@ -26,7 +26,7 @@ from tracelake.processes import listeners, logs
 from tracelake.processes.credentials import ISSUER, LiteCredentials
 from tracelake.processes.provision import migrate_dsn
 from tracelake.processes.settings import Settings, SettingsError
-from tracelake.processes.tls import tls_files
+from tracelake.processes.tls import ensure_tls
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ def config_from(settings: Settings) -> DispatcherConfig:
         default_max_attempts=settings.max_attempts,
         retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
         group_commit_max=settings.group_commit_max,
-        # Without gathering, concurrency has to come from connections.
-        group_commit_lanes=1 if settings.group_commit_max > 1 else settings.state_pool_size,
+        group_commit_lanes=settings.group_commit_lanes,
         artifact_max_bytes=settings.artifact_max_bytes,
         body_max_bytes=settings.body_max_bytes,
         batch_body_max_bytes=settings.batch_body_max_bytes,
@@ -78,7 +77,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     """Run until told to stop. Stores may be away at any time, also at the start."""
     await _prepare_stores(settings)
     dispatcher = build(settings)
-    tls = tls_files(settings.layout.tls)
+    tls = ensure_tls(settings.layout.tls, settings.bind_host)
     servers = [
         ListenerServer(dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key)
         for name, sock in sockets.items()
@@ -109,6 +108,10 @@ async def _prepare_stores(settings: Settings) -> None:
             for name, dsn in (("state", settings.resolve_state_dsn()), ("queue", settings.resolve_queue_dsn())):
                 await check_clock(dsn, name, allow_test_clock=settings.test_clock)
             return
+        except asyncpg.InsufficientPrivilegeError:
+            raise SettingsError(
+                "the roles of state_dsn and queue_dsn must own their databases, to migrate them"
+            ) from None
         except (*AWAY, StoreUnavailableError) as away:
             tries += 1
             if tries == 1:

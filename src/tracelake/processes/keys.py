@@ -2,15 +2,23 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from tracelake.adapters.lite.shared_secrets import utc_now
+from tracelake.client.stack import NoStackError
 from tracelake.processes.credentials import LiteCredentials, prepare
 from tracelake.processes.settings import Settings
 
 _KINDS = ("task", "user", "worker", "service")
+_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The home of the stack (default: TRACE_HOME, else ~/.trace).",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 
 
 @click.group()
@@ -20,43 +28,31 @@ def command() -> None:
 
 @command.command()
 @click.argument("kind", type=click.Choice(_KINDS), default="task")
-@click.option("--home", type=click.Path(path_type=Path, file_okay=False), help="The home of the stack.")
-@click.option("--now", "at_once", is_flag=True, help="Sign with the new key at once (after a leak, say).")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
-def rotate(kind: str, home: Path | None, at_once: bool, as_json: bool) -> None:
+@_home
+@click.option("--leaked", is_flag=True, help="The old one leaked: give it up at once, with all that it signed.")
+@_json
+def rotate(kind: str, home: Path | None, leaked: bool, as_json: bool) -> None:
     """Rotate the keys of capability tokens (task) or user tokens (user), or the worker or service token.
 
     A new signing key is published at once and signs one cache period later, so that no verifier meets a key it
     does not know; the old one is served until its last token has expired. A new worker or service token works at
     once; the old one goes on working for the overlap time.
+
+    With --leaked there is no overlap. Workers then fetch fresh task tokens by themselves and go on; people need the
+    new admin token. Running Dispatchers notice within a second.
     """
-    settings = Settings.load({"home": home})
-    credentials = LiteCredentials.ensure(settings.layout.keys)
-    now = utc_now()
-    if kind in ("task", "user"):
-        lead = 0.0 if at_once else settings.jwks_cache_seconds
-        ring = credentials.task_keys if kind == "task" else credentials.user_keys
-        kid = ring.rotate(now, lead_seconds=lead)
-        if kind == "user" and at_once:
-            prepare(settings, settings.layout)
-        report = {"kind": kind, "kid": kid, "signs_from": now + timedelta(seconds=lead)}
-        text = f"Key {kid} is published and signs from {report['signs_from']:%H:%M:%S} UTC."
-    else:
-        overlap = 0.0 if at_once else settings.credential_overlap_seconds
-        secret = credentials.worker if kind == "worker" else credentials.service
-        secret.rotate(now, overlap_seconds=overlap)
-        report = {"kind": kind, "token_file": str(secret.token_file), "old_until": now + timedelta(seconds=overlap)}
-        text = f"The new {kind} token is in its file; the old one works until {report['old_until']:%H:%M:%S} UTC."
-    click.echo(msgspec.json.encode(report) if as_json else text)
+    settings, credentials = _open(home)
+    rotated = _rotate_key if kind in ("task", "user") else _rotate_secret
+    report, text = rotated(kind, settings, credentials, leaked=leaked)
+    click.echo(msgspec.json.encode({"kind": kind} | report) if as_json else text)
 
 
 @command.command("list")
-@click.option("--home", type=click.Path(path_type=Path, file_okay=False), help="The home of the stack.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@_home
+@_json
 def list_keys(home: Path | None, as_json: bool) -> None:
     """Show the signing keys that verifiers know now."""
-    settings = Settings.load({"home": home})
-    credentials = LiteCredentials.ensure(settings.layout.keys)
+    _, credentials = _open(home)
     now = utc_now()
     rings = {"task": credentials.task_keys, "user": credentials.user_keys}
     rows = [
@@ -69,3 +65,42 @@ def list_keys(home: Path | None, as_json: bool) -> None:
         return
     for row in rows:
         click.echo(f"{row['kind']:<5} {row['kid']}  {'signs now' if row['signs'] else 'verifies'}")
+
+
+def _open(home: Path | None) -> tuple[Settings, LiteCredentials]:
+    """The credentials of a home that has some: looking must not make any."""
+    settings = Settings.load({"home": home})
+    if not settings.layout.keys.is_dir():
+        raise NoStackError(f"{settings.home} holds no keys yet; `trace up --home {settings.home}` makes them")
+    return settings, LiteCredentials.ensure(settings.layout.keys)
+
+
+def _rotate_key(
+    kind: str, settings: Settings, credentials: LiteCredentials, *, leaked: bool
+) -> tuple[dict[str, Any], str]:
+    ring = credentials.task_keys if kind == "task" else credentials.user_keys
+    now = utc_now()
+    if not leaked:
+        kid = ring.rotate(now, lead_seconds=settings.jwks_cache_seconds)
+        # Key times are whole seconds, rounded up.
+        signs_from = (now + timedelta(seconds=settings.jwks_cache_seconds + 1)).replace(microsecond=0)
+        text = f"Key {kid} is published and signs from {signs_from:%Y-%m-%d %H:%M:%S} UTC."
+        return {"kid": kid, "signs_from": signs_from}, text
+    kid = ring.replace(now)
+    text = f"Key {kid} signs now; what older keys signed is refused within a second."
+    if kind == "user":
+        prepare(settings, settings.layout)
+        text += " The admin token was issued anew."
+    return {"kid": kid, "signs_from": now}, text
+
+
+def _rotate_secret(
+    kind: str, settings: Settings, credentials: LiteCredentials, *, leaked: bool
+) -> tuple[dict[str, Any], str]:
+    secret = credentials.worker if kind == "worker" else credentials.service
+    now = utc_now()
+    overlap = 0.0 if leaked else settings.credential_overlap_seconds
+    secret.rotate(now, overlap_seconds=overlap)
+    until = now + timedelta(seconds=overlap)
+    text = f"The new {kind} token is in its file; the old one works until {until:%Y-%m-%d %H:%M:%S} UTC."
+    return {"token_file": str(secret.token_file), "old_until": until}, text

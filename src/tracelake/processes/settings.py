@@ -177,7 +177,6 @@ class Settings:
     state_port: int = _port("Port of the embedded state cluster.")
     data_port: int = _port("Port of the embedded data cluster.")
     state_pool_size: int = _integer(8, "Connections of one Dispatcher to the state database.")
-    queue_pool_size: int = _integer(4, "Connections of one process to the queue database.")
 
     bind_host: str = _setting(
         _Text(_HOST, "a host name or address"), "127.0.0.1", "The address that the three listeners bind."
@@ -204,6 +203,7 @@ class Settings:
     body_max_bytes: int = _integer(_MIB, "The largest body of a single call.")
     batch_body_max_bytes: int = _integer(8 * _MIB, "The largest body of a batch call.")
     group_commit_max: int = _integer(128, "Calls gathered into one transaction; 1 turns gathering off.")
+    group_commit_lanes: int = _integer(1, "Lifecycle transactions in flight at once; more of them are smaller.")
 
     reaper_seconds: float = _seconds(1.0, "How often the reaper looks for leases that ran out.")
     retry_seconds: float = _seconds(0.5, "How often the scheduler looks for retries that are due.")

@@ -1,7 +1,7 @@
 """The worker wrapper: receive, claim, run, heartbeat, complete, ack.
 
 It speaks to the Dispatcher and the queue so that operators need not: an operator is a plain function of its
-context. Rules it keeps (contracts, section 4): it aborts on 409 and never on its own clock; while the Dispatcher
+context. Rules it keeps: it aborts on 409 and never on its own clock; while the Dispatcher
 is away it keeps computing and repeats what it has to say; it acks only what is final.
 """
 

@@ -28,7 +28,7 @@ from tracelake.ports import PublicKey
 _TIME = "%Y%m%dT%H%M%SZ"
 _ECDSA = ec.ECDSA(SHA256())
 LONGEST_TOKEN = timedelta(hours=25)
-"""A retired key is served for as long as a token it signed can live (24 h), and an hour more."""
+"""A retired key is served for as long as a token it signed can live: 24 h for a task's, and an hour more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,20 @@ class _Key:
 
 
 class PemKeyring:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, longest_token: timedelta = LONGEST_TOKEN) -> None:
         self._directory = directory
+        self._longest_token = longest_token
         self._keys: dict[str, _Key] = {}
         self._listing: tuple[str, ...] | None = None
         self.refresh()
 
     @classmethod
-    def ensure(cls, directory: Path, now: datetime) -> "PemKeyring":
+    def ensure(cls, directory: Path, now: datetime, *, longest_token: timedelta = LONGEST_TOKEN) -> "PemKeyring":
         """The ring of that directory, with a first key if it has none."""
         private_directory(directory)
         if not any(directory.glob("*_*.pem")):
             _create(directory, now)
-        return cls(directory)
+        return cls(directory, longest_token=longest_token)
 
     def current_kid(self, now: datetime) -> str:
         return self._current(now).kid
@@ -70,7 +71,7 @@ class PemKeyring:
         kept = [
             key
             for key, successor in zip(keys, [*keys[1:], None], strict=True)
-            if successor is None or now < successor.signs_from + LONGEST_TOKEN
+            if successor is None or now < successor.signs_from + self._longest_token
         ]
         return [key.public for key in kept]
 
@@ -98,6 +99,15 @@ class PemKeyring:
                 (self._directory / name).unlink(missing_ok=True)
         # Names hold whole seconds: rounded up, so that the lead is never shorter than asked for.
         kid = _create(self._directory, now + timedelta(seconds=lead_seconds, microseconds=999_999))
+        self.refresh()
+        return kid
+
+    def replace(self, now: datetime) -> str:
+        """After a leak: a new key signs at once, and every other one is forgotten with all that it signed."""
+        self.refresh()
+        kid = _create(self._directory, now)
+        for name in self._listing or ():
+            (self._directory / name).unlink(missing_ok=True)
         self.refresh()
         return kid
 

@@ -9,12 +9,15 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
 from tracelake.adapters.lite.files import private_directory, write_private
+
+_LOOK_SECONDS = 1.0
 
 
 class _Accepted(msgspec.Struct, frozen=True):
@@ -28,6 +31,7 @@ class SharedSecret:
         self._accepted_file = directory / f"{name}.accepted.json"
         self._accepted: list[_Accepted] = []
         self._loaded: tuple[int, int, int] | None = None
+        self._looked = -_LOOK_SECONDS
 
     @classmethod
     def ensure(cls, directory: Path, name: str) -> "SharedSecret":
@@ -40,15 +44,14 @@ class SharedSecret:
     def matches(self, token: str, now: datetime) -> bool:
         """Whether the token is accepted now.
 
-        One that is not known makes us look whether the file was replaced. There is no time limit on looking: somebody
-        who keeps sending rubbish must not delay the first use of a token that was just issued.
+        A rotation by another process is noticed within a second, and at once by a token that is not known. There is no
+        limit on the latter: somebody who keeps sending rubbish must not delay the first use of a new token.
         """
         digest = _digest(token)
-        if self._find(digest, now):
-            return True
-        if self._loaded == self._seal():
-            return False
-        self._load()
+        if time.monotonic() - self._looked >= _LOOK_SECONDS or not self._find(digest, now):
+            self._looked = time.monotonic()
+            if self._loaded != self._seal():
+                self._load()
         return self._find(digest, now)
 
     def rotate(self, now: datetime, *, overlap_seconds: float) -> None:

@@ -6,6 +6,7 @@ the rest it does not hold, and writes an outbox row for exactly those.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -35,14 +36,15 @@ _WAKE_AGAIN = """
     WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)"""
 
 _OPEN_PUBLISHES = """
-    SELECT p.publish_id, json_build_object('kind', 'buffer_batch', 'publish_id', p.publish_id, 'org_id', p.org_id,
-           'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
+    SELECT p.publish_id, p.created_at,
+           json_build_object('kind', 'buffer_batch', 'publish_id', p.publish_id, 'org_id', p.org_id, 'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
            'record_count', p.record_count,
            'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt))::text AS body
     FROM buffer_publishes p
     WHERE p.committed_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
+      AND (p.created_at, p.publish_id) > ($2, $3)
       AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)
-    ORDER BY p.created_at LIMIT $2"""
+    ORDER BY p.created_at, p.publish_id LIMIT $4"""
 
 _PUBLISH_AGAIN = """
     INSERT INTO outbox (kind, queue, key, body)
@@ -68,8 +70,7 @@ class Reconciler:
 
     async def _wake_stranded(self) -> int:
         woken = 0
-        async with self._store.connection() as connection:
-            after = (await connection.fetchval("SELECT '-infinity'::timestamptz"), UUID(int=0))
+        after = await self._beginning()
         while True:
             async with self._store.connection() as connection:
                 page = await connection.fetch(_READY, self._grace, *after, PAGE)
@@ -78,6 +79,11 @@ class Reconciler:
             if len(page) < PAGE:
                 return woken
             after = (page[-1]["ready_at"], page[-1]["task_id"])
+
+    async def _beginning(self) -> tuple[datetime, UUID]:
+        """Where paging starts: before every row. The time is the database's, which knows a smallest one."""
+        async with self._store.connection() as connection:
+            return await connection.fetchval("SELECT '-infinity'::timestamptz"), UUID(int=0)
 
     async def _wake(self, runtime: str, rows: Sequence[asyncpg.Record]) -> int:
         queue = task_queue(runtime)
@@ -91,11 +97,19 @@ class Reconciler:
         return written
 
     async def _republish(self) -> int:
-        async with self._store.connection() as connection:
-            rows = await connection.fetch(_OPEN_PUBLISHES, self._grace, PAGE)
-        if not rows:
-            return 0
-        absent = await self._queue.absent(BUFFER_QUEUE, [str(row["publish_id"]) for row in rows])
+        """Page by page: however far behind the sink is, a lost one behind live ones is found."""
+        sent = 0
+        after = await self._beginning()
+        while True:
+            async with self._store.connection() as connection:
+                page = await connection.fetch(_OPEN_PUBLISHES, self._grace, *after, PAGE)
+            sent += await self._publish_again(page)
+            if len(page) < PAGE:
+                return sent
+            after = (page[-1]["created_at"], page[-1]["publish_id"])
+
+    async def _publish_again(self, rows: Sequence[asyncpg.Record]) -> int:
+        absent = await self._queue.absent(BUFFER_QUEUE, [str(row["publish_id"]) for row in rows]) if rows else set()
         lost = [row for row in rows if str(row["publish_id"]) in absent]
         if not lost:
             return 0

@@ -44,8 +44,8 @@ def public_key(key: PublicKey) -> ec.EllipticCurvePublicKey:
     return numbers.public_key()
 
 
-def verify(token: str, find_key: Callable[[str], ec.EllipticCurvePublicKey | None]) -> bytes:
-    """The payload of a token whose signature holds; 401 with a stable code otherwise."""
+def verify(token: str, find_key: Callable[[str], ec.EllipticCurvePublicKey | None]) -> tuple[str, bytes]:
+    """`(kid, payload)` of a token whose signature holds; 401 with a stable code otherwise."""
     if len(token) > MAX_TOKEN_CHARS or not token.isascii():
         raise TraceError("credential_malformed")
     parts = token.split(".")
@@ -67,7 +67,7 @@ def verify(token: str, find_key: Callable[[str], ec.EllipticCurvePublicKey | Non
         key.verify(der, f"{parts[0]}.{parts[1]}".encode(), _ECDSA)
     except InvalidSignature as error:
         raise TraceError("credential_invalid") from error
-    return payload
+    return header.kid, payload
 
 
 def _unb64(part: str) -> bytes:

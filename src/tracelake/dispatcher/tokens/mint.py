@@ -1,13 +1,11 @@
 """Minting: the grants of one attempt, from the task and its job's definition."""
 
-import time
 from datetime import datetime, timedelta
 
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.claims import (
     AUDIENCE,
     DatasetGrant,
@@ -15,28 +13,25 @@ from tracelake.dispatcher.tokens.claims import (
     S3Grant,
     VerifiedClaims,
 )
-from tracelake.dispatcher.tokens.verify import TokenVerifier
+from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.model.ids import new_secret_id
 from tracelake.model.job import Job, Storage
 from tracelake.model.task import Task
-from tracelake.ports import Signer
 from tracelake.wire.units import TaskInput
 
 GRACE_SECONDS = 300
 MAX_LIFE_SECONDS = 24 * 3600
 ALWAYS_ON_LIFE_SECONDS = 3600
-_REFRESH_SECONDS = 1.0
 
 
 class TokenMint:
     def __init__(
-        self, signer: Signer, definitions: Definitions, config: DispatcherConfig, verifier: TokenVerifier
+        self, keys: KeyDirectory, definitions: Definitions, config: DispatcherConfig, verifier: TokenVerifier
     ) -> None:
-        self._signer = signer
+        self._keys = keys
         self._definitions = definitions
         self._config = config
         self._verifier = verifier
-        self._refreshed = time.monotonic()
 
     def mint(self, task: Task, job: Job, inputs: list[TaskInput], now: datetime) -> str:
         """A fresh token for the current attempt of a claimed task. Its datasets must be loaded."""
@@ -91,17 +86,9 @@ class TokenMint:
         return self._sign(fresh, now) if fresh.exp > claims.exp else None
 
     def _sign(self, claims: VerifiedClaims, now: datetime) -> str:
-        self._notice_rotation()
-        kid = self._signer.current_kid(now)
-        token = jws.encode(msgspec.json.encode(claims), kid, lambda message: self._signer.sign(kid, message))
-        self._verifier.remember(token, claims)
+        token, kid = self._keys.sign(msgspec.json.encode(claims), now)
+        self._verifier.remember(token, kid, claims)
         return token
-
-    def _notice_rotation(self) -> None:
-        """Another process may have added a key; a retired one must stop signing long before it is forgotten."""
-        if time.monotonic() - self._refreshed >= _REFRESH_SECONDS:
-            self._refreshed = time.monotonic()
-            self._signer.refresh()
 
     def _life(self, task: Task, job: Job, now: datetime) -> int:
         if job.timeout_seconds is None:

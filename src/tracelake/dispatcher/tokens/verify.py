@@ -1,7 +1,8 @@
 """Verifying: once per token, not once per call.
 
 A token that this process signed, or has checked before, is recognised by its exact text; only its expiry is looked at
-again. An unknown `kid` makes the key ring look for new keys; after a look in vain, not again for a second.
+again, and that its key was not given up. An unknown `kid` makes the key ring look for new keys; after a look in vain,
+not again for a second.
 """
 
 import time
@@ -18,26 +19,44 @@ from tracelake.ports import Signer
 from tracelake.wire.claims import Jwk, Jwks
 
 _REMEMBERED = 20_000
-_REFRESH_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 
 class KeyDirectory:
-    """The public half of a key ring, by kid."""
+    """A key ring as this process sees it: what other processes add or remove is noticed within a second."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
         self._keys: dict[str, ec.EllipticCurvePublicKey] = {}
-        self._looked_in_vain = -_REFRESH_SECONDS
+        self._looked = -_LOOK_SECONDS
+        self._looked_in_vain = -_LOOK_SECONDS
 
     def find(self, kid: str, now: datetime) -> ec.EllipticCurvePublicKey | None:
+        self._look_now_and_then(now)
         key = self._keys.get(kid)
-        if key is None and time.monotonic() - self._looked_in_vain >= _REFRESH_SECONDS:
-            self._signer.refresh()
-            self._keys = {key.kid: jws.public_key(key) for key in self._signer.public_keys(now)}
+        if key is None and time.monotonic() - self._looked_in_vain >= _LOOK_SECONDS:
+            self._look(now)
             key = self._keys.get(kid)
             if key is None:  # only rubbish is made to wait: a look that found its key costs the next one nothing
                 self._looked_in_vain = time.monotonic()
         return key
+
+    def sign(self, payload: bytes, now: datetime) -> tuple[str, str]:
+        """`(token, kid)`, signed by the key whose turn it is."""
+        self._look_now_and_then(now)
+        kid = self._signer.current_kid(now)
+        return jws.encode(payload, kid, lambda message: self._signer.sign(kid, message)), kid
+
+    def _look_now_and_then(self, now: datetime) -> None:
+        if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._look(now)
+
+    def _look(self, now: datetime) -> None:
+        self._looked = time.monotonic()
+        self._signer.refresh()
+        served = self._signer.public_keys(now)
+        if {key.kid for key in served} != self._keys.keys():
+            self._keys = {key.kid: jws.public_key(key) for key in served}
 
     def jwks(self, now: datetime) -> Jwks:
         self._signer.refresh()
@@ -49,28 +68,33 @@ class TokenVerifier:
     def __init__(self, keys: KeyDirectory, issuer: str) -> None:
         self._keys = keys
         self._issuer = issuer
-        self._known: OrderedDict[str, VerifiedClaims] = OrderedDict()
+        self._known: OrderedDict[str, tuple[str, VerifiedClaims]] = OrderedDict()
 
     def verify(self, token: str, now: datetime) -> VerifiedClaims:
-        claims = self._known.get(token)
-        if claims is None:
-            claims = self._check(token, now)
-            self.remember(token, claims)
+        known = self._known.get(token)
+        if known is None:
+            kid, claims = self._check(token, now)
+            self.remember(token, kid, claims)
+        else:
+            kid, claims = known
+            if self._keys.find(kid, now) is None:  # its key was given up since
+                del self._known[token]
+                raise TraceError("credential_unknown_key")
         if claims.exp <= now.timestamp():
             raise TraceError("credential_expired")
         return claims
 
-    def remember(self, token: str, claims: VerifiedClaims) -> None:
-        self._known[token] = claims
+    def remember(self, token: str, kid: str, claims: VerifiedClaims) -> None:
+        self._known[token] = (kid, claims)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
-    def _check(self, token: str, now: datetime) -> VerifiedClaims:
-        payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
+    def _check(self, token: str, now: datetime) -> tuple[str, VerifiedClaims]:
+        kid, payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
         try:
             claims = msgspec.json.decode(payload, type=VerifiedClaims)
         except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
         if claims.aud != AUDIENCE or claims.iss != self._issuer or claims.sub != f"task:{claims.task_id}":
             raise TraceError("credential_invalid")
-        return claims
+        return kid, claims
