@@ -203,6 +203,25 @@ def test_a_publish_that_nobody_committed_is_sent_again(harness: DispatcherHarnes
     assert _json(again[0].body) == _json(bodies[lost]), "the pointer is the same one"
 
 
+def test_a_lost_publish_behind_many_live_ones_is_found(
+    harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelake.dispatcher.loops.reconciler.PAGE", 2)
+    job = harness.make_job(outputs=[{"name": "sent", "storage": "buffered"}])
+    task_id = harness.make_task(job["job_id"])
+    lease = harness.claim(task_id).body
+    for number in range(5):
+        uri = f"s3://trace-scratch/buffers/{task_id}/1/{number}.jsonl"
+        harness.run(harness.objects.put(uri, b"{}\n"))
+        body = fence(task_id, lease, batch_uri=uri, dedupe_scope="sent")
+        newest = harness.task("buffer-publish", lease["capability_token"], body).body["publish_id"]
+    harness.relay()
+    assert queue_sql(harness, "DELETE FROM messages WHERE key = $1", newest) == "DELETE 1"
+    harness.advance(GRACE)
+    assert reconcile(harness) == 1
+    assert [str(row["key"]) for row in harness.sql("SELECT key FROM outbox")] == [newest]
+
+
 def test_reconcilers_at_the_same_time_do_not_flood_the_queue(harness: DispatcherHarness) -> None:
     job = harness.make_job()
     tasks = [harness.make_task(job["job_id"]) for _ in range(20)]

@@ -37,7 +37,8 @@ _WAKE_AGAIN = """
 
 _OPEN_PUBLISHES = """
     SELECT p.publish_id, p.created_at,
-           json_build_object('kind', 'buffer_batch', 'publish_id', p.publish_id, 'org_id', p.org_id, 'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
+           json_build_object('kind', 'buffer_batch', 'publish_id', p.publish_id, 'org_id', p.org_id,
+           'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
            'record_count', p.record_count,
            'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt))::text AS body
     FROM buffer_publishes p
