@@ -1,5 +1,6 @@
 """Calls of platform services: jobs, tasks, cancel, outbox."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -10,6 +11,7 @@ from msgspec import Meta
 from tracelake.wire.base import Cursor, Name, Reply, Request, Runtime, Seconds, ShortText
 from tracelake.wire.units import TaskInput, Unit
 
+MAX_CONFIG_DEPTH = 64
 StorageKind = Literal["s3", "postgres", "buffered", "none"]
 
 
@@ -39,6 +41,18 @@ class JobRequest(Request, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     outputs: Annotated[list[DatasetSpec], Meta(max_length=64)] = []
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        # Whatever reads it later (a claim, a worker, Postgres) has a stack of its own; none may be too small.
+        level: list[Any] = [self.config]
+        for _ in range(MAX_CONFIG_DEPTH):
+            level = [item for value in level for item in _children(value)]
+        if level:
+            raise ValueError(f"config nests deeper than {MAX_CONFIG_DEPTH} levels")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 class OutputRef(msgspec.Struct, frozen=True, kw_only=True):

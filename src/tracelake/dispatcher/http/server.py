@@ -1,6 +1,7 @@
 """The listeners: uvicorn on sockets that somebody else may have bound (and keeps bound over our restarts)."""
 
 import asyncio
+import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracelake.dispatcher.http.app import ListenerApp
+
+MAX_HEAD_BYTES = 128 * 1024  # a capability token may have half of that
 
 
 class _OneWrite:
@@ -40,6 +43,24 @@ class _OneWrite:
 
 
 class _Protocol(HttpToolsProtocol):
+    """Bounded heads: the parser would collect an endless header for as long as there is memory."""
+
+    _head_bytes = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is larger than allowed.")
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0.0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = -math.inf  # bodies have a limit of their own
+        super().on_headers_complete()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))
 
