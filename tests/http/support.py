@@ -148,13 +148,20 @@ def raw_request(
     harness: DispatcherHarness, listener: str, head: str, body: bytes = b"", *, hang_up: bool = False
 ) -> tuple[int, bytes]:
     """Send exactly these bytes; answers `(status, body)`, or `(0, b"")` when the connection ends without a reply."""
+    try:
+        return _exchange(harness, listener, head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body, hang_up)
+    except (ConnectionError, ssl.SSLError):
+        return 0, b""
+
+
+def _exchange(harness: DispatcherHarness, listener: str, data: bytes, hang_up: bool) -> tuple[int, bytes]:
     client = harness.clients[listener]
     context = ssl.create_default_context(cafile=str(harness.tls.ca))
     with (
         socket.create_connection((client._host, client._port), timeout=30) as plain,
         context.wrap_socket(plain, server_hostname=client._host) as tls,
     ):
-        tls.sendall(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body)
+        tls.sendall(data)
         if hang_up:
             return 0, b""
         answer = b""

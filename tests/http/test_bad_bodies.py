@@ -24,6 +24,8 @@ from tests.http.support import (
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import wait_until
 from tracelake.dispatcher.http.openapi import declared_routes
+from tracelake.dispatcher.http.server import MAX_HEAD_BYTES
+from tracelake.wire.platform import MAX_CONFIG_DEPTH
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,9 @@ def test_oversized_bodies(task: Claimed, endpoint: Endpoint) -> None:
             reply = raw_reply(harness, endpoint.listener, f"{head}\ncontent-length: {declared}", b"{")
             error = refusals.check(reply, 413, "body_too_large")
             assert error["details"] == {"limit_bytes": limit}
-        chunk = b"%x\r\n" % (limit + 1) + b" " * (limit + 1) + b"\r\n"
-        reply = raw_reply(harness, endpoint.listener, f"{head}\ntransfer-encoding: chunked", chunk + b"0\r\n\r\n")
+        # Nothing behind the first byte too many: what a server leaves unread can cost the client the answer.
+        chunk = b"%x\r\n" % (limit + 1) + b" " * (limit + 1)
+        reply = raw_reply(harness, endpoint.listener, f"{head}\ntransfer-encoding: chunked", chunk)
         refusals.check(reply, 413, "body_too_large")
 
 
@@ -315,6 +318,38 @@ def test_bad_jobs(harness: DispatcherHarness) -> None:
             refused({"limits": limits}, "body_invalid", field)
         refused({"runtime": "lambda", "limits": {"timeout_seconds": 901}}, "job_invalid", "limits.timeout_seconds")
         assert known["duplicate"] is False
+
+
+def test_configs_that_nest_too_deep(harness: DispatcherHarness) -> None:
+    """What is accepted can be handed out again: no depth lies between what we read and what we can write."""
+    org = fresh()
+
+    def register(depth: int) -> Reply:
+        config = b'{"a":' * (depth - 1) + b"{}" + b"}" * (depth - 1)
+        body = b'{"org":"%s","dag":"d","name":"n","runtime":"lambda","operator":"x","config":%s}' % (
+            org.encode(),
+            config,
+        )
+        return harness.call("internal", "POST", "/internal/jobs", body, {SERVICE: harness.service_token})
+
+    for depth in (1, MAX_CONFIG_DEPTH):
+        reply = register(depth)
+        assert reply.status == 200
+        lease = harness.claim(harness.make_task(reply.body["job_id"])).body
+        assert str(lease["task"]["config"]).count("{") == depth
+    with Refusals(harness) as refusals:
+        for depth in (MAX_CONFIG_DEPTH + 1, 500, 900):
+            refusals.check(register(depth), 422, "body_invalid", field="")
+        for depth in (1500, 50_000):
+            refusals.check(register(depth), 400, "body_malformed")
+
+
+def test_endless_heads_are_cut_off(harness: DispatcherHarness) -> None:
+    line = "x-long: " + "a" * MAX_HEAD_BYTES
+    for head in (f"GET /healthz HTTP/1.1\n{line}\n{line}\n{line}", "GET /" + "a" * 4 * MAX_HEAD_BYTES):
+        status, _ = raw_request(harness, "internal", head)
+        assert status in (0, 400), "refused, or hung up on before all of it was sent"
+    assert raw_request(harness, "internal", f"GET /healthz HTTP/1.1\nx-long: {'a' * 70_000}")[0] == 200
 
 
 def test_the_listener_survives_what_is_not_http(harness: DispatcherHarness) -> None:
