@@ -276,3 +276,31 @@ def test_batches_answer_each_item_by_itself(harness: DispatcherHarness) -> None:
     answers = harness.call("task", "POST", "/v1/task/batch", {"calls": calls}).body["answers"]
     assert [answer["status"] for answer in answers] == [200] * 6 + [401, 403]
     assert {harness.row(task_id)["status"] for task_id in tasks} == {"Completed"}
+
+
+def test_a_repeated_task_id_must_come_with_the_same_task(harness: DispatcherHarness) -> None:
+    job = harness.make_job()["job_id"]
+    task_id = "019a0000-0000-7000-8000-000000000002"
+    spec = {"job_id": job, "task_id": task_id, "unit": {"partition_key": "0-9", "start": 0, "end": 9}}
+    assert harness.service("POST", "/internal/tasks", {"tasks": [spec]}).status == 200
+    assert harness.service("POST", "/internal/tasks", {"tasks": [spec]}).body["tasks"][0]["duplicate"] is True
+    other = spec | {"unit": {"partition_key": "10-19", "start": 10, "end": 19}}
+    for tasks in ([other], [other, {"job_id": job}]):
+        refused = harness.service("POST", "/internal/tasks", {"tasks": tasks})
+        assert (refused.status, refused.code) == (422, "task_conflict")
+    assert len(harness.sql("SELECT FROM tasks")) == 1
+
+
+def test_a_repeated_publish_is_a_duplicate_even_without_its_artifact(harness: DispatcherHarness) -> None:
+    job = harness.make_job(outputs=[{"name": "alerts", "storage": "buffered"}])
+    task_id = harness.make_task(job["job_id"])
+    claim = claimed(harness, task_id)
+    uri = claim["task"]["outputs"][0]["storage"]["buffer_prefix"] + "batch.jsonl"
+    harness.run(harness.objects.put(uri, b"{}\n"))
+    body = fence(task_id, claim, batch_uri=uri, dedupe_scope="alerts")
+    first = harness.task("buffer-publish", claim["capability_token"], body).body
+    harness.run(harness.objects.delete(uri))
+    again = harness.task("buffer-publish", claim["capability_token"], body)
+    assert (again.status, again.body) == (200, first | {"duplicate": True})
+    missing = harness.task("buffer-publish", claim["capability_token"], body | {"batch_uri": uri + "x"})
+    assert (missing.status, missing.code) == (422, "artifact_missing")

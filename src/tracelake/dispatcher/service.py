@@ -33,6 +33,7 @@ from tracelake.dispatcher.lifecycle.calls import (
 from tracelake.dispatcher.lifecycle.commit import decode_inputs
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.lifecycle.plan import NewTask
+from tracelake.dispatcher.lifecycle.rows_effects import find_pinned
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
@@ -220,7 +221,10 @@ class DispatcherService:
         except TraceError as objection:
             if objection.retryable:
                 raise
-            call = BufferPublishCall(body, None, objection)
+            # A repeat is answered by what was pinned then, whatever became of the artifact since.
+            async with self.store.connection() as connection:
+                pinned = await find_pinned(connection, body)
+            call = BufferPublishCall(body, pinned, None if pinned else objection)
         return await Submitted(self._group.enqueue(call), _as(BufferPublishReply))
 
     # Platform services
@@ -228,11 +232,10 @@ class DispatcherService:
     async def create_tasks(self, specs: Sequence[TaskSpec]) -> list[CreatedTask]:
         """An unknown job or a task_id that is another task's refuses the whole call before anything is written."""
         await self._load_jobs(specs)
+        new = [self._new_task(spec) for spec in specs]
         if len(specs) > 1:  # a single clash refuses itself, at the price of no query
-            await self._check_clashes(specs)
-        submitted = [
-            Submitted(self._group.enqueue(CreateCall(self._new_task(spec))), _as(CreatedTask)) for spec in specs
-        ]
+            await self._check_clashes([task for task, spec in zip(new, specs, strict=True) if spec.task_id is not None])
+        submitted = [Submitted(self._group.enqueue(CreateCall(task)), _as(CreatedTask)) for task in new]
         outcomes = [await item.outcome() for item in submitted]
         for outcome in outcomes:
             if isinstance(outcome, TraceError):
@@ -251,14 +254,13 @@ class DispatcherService:
             if not self._definitions.knows_job(job_id):
                 raise TraceError("job_not_found", field="tasks.job_id")
 
-    async def _check_clashes(self, specs: Sequence[TaskSpec]) -> None:
-        named = [(spec.task_id, spec.job_id) for spec in specs if spec.task_id is not None]
-        jobs = dict(named)
-        clash = any(jobs[task_id] != job_id for task_id, job_id in named)
+    async def _check_clashes(self, named: Sequence[NewTask]) -> None:
+        definitions = {task.task_id: task.definition for task in named}
+        clash = any(definitions[task.task_id] != task.definition for task in named)
         if named and not clash:
             async with self.store.connection() as connection:
-                there = await rows.existing(connection, list(jobs))
-            clash = any(jobs[task_id] != job_id for task_id, job_id in there.items())
+                there = await rows.existing(connection, definitions)
+            clash = any(definitions[task_id] != definition for task_id, (definition, _) in there.items())
         if clash:
             raise TraceError("task_conflict", field="tasks.task_id")
 
@@ -269,7 +271,7 @@ class DispatcherService:
             org_id=job.org_id,
             job_id=job.job_id,
             max_attempts=job.max_attempts,
-            inputs=msgspec.json.encode(spec.inputs).decode() if spec.inputs else "[]",
+            inputs=msgspec.json.encode(spec.inputs, order="deterministic").decode() if spec.inputs else "[]",
             unit=None if spec.unit is None else msgspec.json.encode(spec.unit).decode(),
             queue=job.queue,
         )

@@ -14,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tracelake.dispatcher.http.app import ListenerApp
 
 MAX_HEAD_BYTES = 128 * 1024  # a capability token may have half of that
+REQUEST_SECONDS = 60.0
+"""A request that has not arrived as a whole by then is given up; who trickles bytes holds a connection no longer."""
 
 
 class _OneWrite:
@@ -43,9 +45,10 @@ class _OneWrite:
 
 
 class _Protocol(HttpToolsProtocol):
-    """Bounded heads: the parser would collect an endless header for as long as there is memory."""
+    """Bounded heads and bounded patience: the parser itself would collect an endless header, at any pace, for ever."""
 
     _head_bytes = 0.0
+    _patience: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -55,11 +58,25 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0.0
+        self._patience = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._head_bytes = -math.inf  # bodies have a limit of their own
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._end_patience()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_patience()
+        super().connection_lost(exc)
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))

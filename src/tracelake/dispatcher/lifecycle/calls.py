@@ -289,8 +289,8 @@ class CreateCall:
     def _respond(self, applied: Applied) -> Answer:
         if self.new.task_id in applied.created:
             return CreatedTask(task_id=self.new.task_id, status=Status.QUEUED.value)
-        job_id, status = applied.existing[self.new.task_id]
-        if job_id != self.new.job_id:
+        definition, status = applied.existing[self.new.task_id]
+        if definition != self.new.definition:
             return TraceError("task_conflict", field="tasks.task_id")
         return CreatedTask(task_id=self.new.task_id, status=status, duplicate=True)
 

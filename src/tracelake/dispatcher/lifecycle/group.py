@@ -65,8 +65,10 @@ class GroupCommit:
     async def close(self) -> None:
         """Finish what was accepted, accept no more."""
         self._closed = True
-        while self._running:
-            await asyncio.gather(*self._running)
+        while running := set(self._running):
+            await asyncio.gather(*running)
+            # Not left to their callbacks: awaiting what is already done does not let the loop run those.
+            self._running -= running
 
     async def _run_lane(self) -> None:
         try:

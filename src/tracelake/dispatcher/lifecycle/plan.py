@@ -12,6 +12,10 @@ EventKey: TypeAlias = tuple[str, UUID, UUID, str, str]
 """producer, dataset_uuid, dataset_version, unit, revision: the idempotency key of an event."""
 
 
+TaskDefinition: TypeAlias = tuple[UUID, str, str | None]
+"""job_id, inputs, unit: a task_id that is sent again must come with the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewTask:
     task_id: UUID
@@ -21,6 +25,10 @@ class NewTask:
     inputs: str
     unit: str | None
     queue: str
+
+    @property
+    def definition(self) -> TaskDefinition:
+        return (self.job_id, self.inputs, self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,8 @@ class Applied:
     """What the tables answered: needed for replies that depend on what was already there."""
 
     created: set[UUID] = field(default_factory=set)
-    existing: dict[UUID, tuple[UUID, str]] = field(default_factory=dict)
-    """task_id -> (job_id, status) of tasks that were there before."""
+    existing: dict[UUID, tuple[TaskDefinition, str]] = field(default_factory=dict)
+    """task_id -> (definition, status) of tasks that were there before."""
     events: dict[EventKey, tuple[bool, bool]] = field(default_factory=dict)
     """event key -> (duplicate, routed)."""
     publishes: dict[tuple[UUID, int, UUID, str], tuple[UUID, int, bool]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.lifecycle.plan import Applied, Plan
+from tracelake.dispatcher.lifecycle.plan import Applied, Plan, TaskDefinition
 from tracelake.dispatcher.lifecycle.rows_effects import (
     apply_buffer_publishes,
     apply_events,
@@ -77,7 +77,7 @@ _CREATE = """
         AS u(task_id, org_id, job_id, max_attempts, inputs, unit)
     ON CONFLICT (task_id) DO NOTHING RETURNING task_id"""
 
-_EXISTING = "SELECT task_id, job_id, status FROM tasks WHERE task_id = ANY($1)"
+_EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
 
 _WAKE = """
     INSERT INTO outbox (kind, queue, key)
@@ -126,9 +126,10 @@ async def read(connection: Connection, task_id: UUID) -> asyncpg.Record | None:
     return await connection.fetchrow(_READ, task_id)
 
 
-async def existing(connection: Connection, task_ids: Iterable[UUID]) -> dict[UUID, UUID]:
-    """The job of each task that is there."""
-    return {row["task_id"]: row["job_id"] for row in await connection.fetch(_EXISTING, list(task_ids))}
+async def existing(connection: Connection, task_ids: Iterable[UUID]) -> dict[UUID, tuple[TaskDefinition, str]]:
+    """Definition and status of each task that is there."""
+    found = await connection.fetch(_EXISTING, list(task_ids))
+    return {row["task_id"]: ((row["job_id"], row["inputs"], row["unit"]), row["status"]) for row in found}
 
 
 async def take_expired(connection: Connection, judging_since: datetime, limit: int) -> list[asyncpg.Record]:
@@ -173,8 +174,7 @@ async def _create(connection: Connection, plan: Plan, applied: Applied) -> None:
     plan.wakeups.extend((task.task_id, task.queue) for task in new if task.task_id in applied.created)
     there = [task.task_id for task in new if task.task_id not in applied.created]
     if there:
-        found = await connection.fetch(_EXISTING, there)
-        applied.existing = {row["task_id"]: (row["job_id"], row["status"]) for row in found}
+        applied.existing = await existing(connection, there)
 
 
 async def _archive_attempts(connection: Connection, plan: Plan) -> None:

@@ -7,6 +7,8 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication
 from tracelake.model.job import BUFFER_QUEUE
+from tracelake.ports import ObjectMeta
+from tracelake.wire.task_calls import BufferPublishRequest
 
 _INSERT_EVENTS = """
     INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
@@ -70,6 +72,11 @@ _FIND_PUBLISHES = """
     SELECT p.publish_id, p.publish_seq, p.task_id, p.attempt, p.dataset_uuid, p.batch_uri
     FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[]) AS u(task_id, attempt, dataset_uuid, batch_uri)
     JOIN buffer_publishes p USING (task_id, attempt, dataset_uuid, batch_uri)"""
+
+_FIND_PINNED = """
+    SELECT p.batch_uri, p.size_bytes, p.etag FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    WHERE p.task_id = $1 AND p.attempt = $2 AND p.batch_uri = $3
+      AND ($4::uuid IS NULL OR p.dataset_uuid = $4) AND ($5::text IS NULL OR d.name = $5)"""
 
 _ENQUEUE_PUBLISHES = """
     INSERT INTO outbox (kind, queue, key, body)
@@ -160,6 +167,14 @@ async def apply_buffer_publishes(connection: Connection, publishes: Sequence[Buf
         found = await connection.fetch(_FIND_PUBLISHES, *(list(column) for column in zip(*repeated, strict=True)))
         for row in found:
             applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], True)
+
+
+async def find_pinned(connection: Connection, body: BufferPublishRequest) -> ObjectMeta | None:
+    """The artifact that an earlier publish by the same attempt pinned."""
+    row = await connection.fetchrow(
+        _FIND_PINNED, body.task_id, body.attempt, body.batch_uri, body.dataset_uuid, body.dedupe_scope
+    )
+    return None if row is None else ObjectMeta(row["batch_uri"], row["size_bytes"], row["etag"])
 
 
 def buffer_message(item: BufferPublish) -> str:
