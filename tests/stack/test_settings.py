@@ -173,7 +173,7 @@ def test_any_override_gives_settings_or_a_settings_error(overrides: dict[str, An
         Settings.load(overrides, environ={})
 
 
-@given(st.binary(max_size=200) | _TEXT.map(lambda text: f"workers = {text}".encode()))
+@given(st.binary(max_size=200) | _TEXT.map(lambda text: f"workers = {text}".encode("utf-8", "surrogatepass")))
 def test_any_file_gives_settings_or_a_settings_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "settings.toml").write_bytes(content)

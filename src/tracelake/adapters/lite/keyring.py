@@ -97,8 +97,11 @@ class PemKeyring:
         for name in self._listing or ():
             if _kid(name) not in served:
                 (self._directory / name).unlink(missing_ok=True)
-        # Names hold whole seconds: rounded up, so that the lead is never shorter than asked for.
-        kid = _create(self._directory, now + timedelta(seconds=lead_seconds, microseconds=999_999))
+        # Names hold whole seconds: rounded up, so that the lead is never shorter than asked for, and never the
+        # second of another key, so that the order of keys is the order of rotations.
+        signs_from = now + timedelta(seconds=lead_seconds, microseconds=999_999)
+        after_all = max(key.signs_from for key in self._keys.values()) + timedelta(seconds=1)
+        kid = _create(self._directory, max(signs_from, after_all))
         self.refresh()
         return kid
 
