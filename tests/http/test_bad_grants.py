@@ -155,26 +155,28 @@ def test_publication_conflicts(harness: DispatcherHarness) -> None:
     assert published(other, 10, 19).status == 200
 
 
-def test_publications_of_one_call_conflict_with_each_other(harness: DispatcherHarness) -> None:
+def test_a_dataset_is_published_once_per_task(harness: DispatcherHarness) -> None:
+    """Its files lie below one prefix: two publications would pin the same bytes twice."""
     task = claimed(harness)
     task.write_files()
+    first, apart = {"range_start": 0, "range_end": 9}, {"range_start": 10, "range_end": 19}
     with Refusals(harness) as refusals:
-
-        def refused(code: str, *publications: dict[str, Any]) -> None:
+        bad: list[list[dict[str, int]]] = [[first, first], [first, apart], [first, {}], [{}, {}]]
+        for publications in bad:
             reply = complete(task, datasets_published=[task.publication(**fields) for fields in publications])
-            refusals.check(reply, 422, code)
+            refusals.check(reply, 422, "body_invalid", field="datasets_published")
+    assert complete(task, datasets_published=[task.publication(**first)]).body == {"status": "Completed"}
 
-        first = {"range_start": 0, "range_end": 9}
-        refused("body_invalid", first, first)
-        refused("body_invalid", {}, {})
-        refused("publication_conflict", first, {"range_start": 5, "range_end": 14})
-        refused("publication_conflict", first, {"range_start": 0, "range_end": 14})
-        refused("publication_conflict", first, {})
-        refused("publication_conflict", {}, first)
-        apart = {"range_start": 10, "range_end": 19}
-        refused("publication_conflict", first | {"config_hash": "a"}, apart | {"config_hash": "b"})
-    reply = complete(task, datasets_published=[task.publication(**first), task.publication(**apart)])
-    assert reply.body == {"status": "Completed"}
+
+def test_a_task_made_for_a_range_publishes_that_range_alone(harness: DispatcherHarness) -> None:
+    task = claimed(harness, unit={"partition_key": "0-9", "start": 0, "end": 9})
+    task.write_files()
+    with Refusals(harness) as refusals:
+        for fields in ({"range_start": 5, "range_end": 24}, {"range_start": 0, "range_end": 8}, {}):
+            reply = complete(task, datasets_published=[task.publication(**fields)])
+            refusals.check(reply, 422, "publication_conflict", field="datasets_published")
+    own = task.publication(range_start=0, range_end=9)
+    assert complete(task, datasets_published=[own]).body == {"status": "Completed"}
 
 
 def test_files_with_names_no_address_can_spell_are_not_pinned(harness: DispatcherHarness) -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.http.support import NOWHERE, Claimed, Refusals, claimed, make_job, raw_reply
+from tests.http.support import NOWHERE, Claimed, Refusals, claimed, fresh, make_job, raw_reply
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
@@ -63,11 +63,13 @@ def public_key(harness: DispatcherHarness) -> tuple[str, ec.EllipticCurvePublicK
 
 
 def test_another_library_reads_our_tokens(harness: DispatcherHarness) -> None:
-    source = make_job(harness)
+    org = fresh()
+    source = make_job(harness, org=org)
     read = {key: source["outputs"][0][key] for key in ("dataset_uuid", "dataset_version")}
-    job = make_job(harness, limits={"timeout_seconds": 600})
+    job = make_job(harness, org=org, limits={"timeout_seconds": 600})
     unit = {"partition_key": "a"}
-    inputs = [read | {"input_index": 0, "unit": unit, "name": "ignored"}]
+    # Twice the same generation is one grant.
+    inputs = [read | {"input_index": index, "unit": unit, "name": "ignored"} for index in (0, 1)]
     task = claimed(harness, job, inputs=inputs)
     kid, key = public_key(harness)
     assert jwt.get_unverified_header(task.token) == {"alg": "ES256", "kid": kid, "typ": "JWT"}

@@ -142,7 +142,6 @@ async def _drive(planned: list[tuple[int, bool, bool, int, bool]], store: FakeSt
     for task_id in {call.task_id for call in calls}:
         order = [call.number for call in store.committed if call.task_id == task_id]
         assert order == sorted(order), "calls of one task run in the order they came"
-    assert group.calls == len(calls)
 
 
 def run_group(max_batch: int, lanes: int, calls: list[FakeCall], **store: Any) -> tuple[FakeStore, list[Any]]:

@@ -107,6 +107,7 @@ class DispatcherHarness:
         settings = Settings.load({"home": self.home}, environ={})
         self.tls = ensure_tls(self.home / "tls", settings.bind_host)
         self.credentials = LiteCredentials.ensure(self.home / "keys")
+        (self.home / "objects").mkdir(exist_ok=True)
         self.objects = DirectoryStore(self.home / "objects")
         self.dispatcher = Dispatcher(
             Ports(

@@ -30,6 +30,10 @@ AWAY = (
 """A closed or refused connection, a server that stops, starts, is full or read-only, or one that does not answer; a
 database that takes no connections for now."""
 
+_PATIENCE = {"lock_timeout": "2s", "idle_in_transaction_session_timeout": "60s"}
+"""A row that somebody sits on costs its own caller a 503, not everybody the whole command timeout; and a process that
+was stopped in the middle of a transaction loses its locks."""
+
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
@@ -46,6 +50,8 @@ async def _keep_session(_connection: object) -> None:
 def unavailable_when_away(store: str) -> Iterator[None]:
     try:
         yield
+    except asyncpg.LockNotAvailableError:
+        raise  # one row is held up, not the store
     except AWAY as error:
         raise StoreUnavailableError(f"The {store} store is not available right now.") from error
 
@@ -72,7 +78,7 @@ class Store:
             max_inactive_connection_lifetime=0,
             max_queries=10_000_000,
             reset=_keep_session,
-            server_settings={"application_name": f"trace-{name}", "jit": "off"},
+            server_settings={"application_name": f"trace-{name}", "jit": "off"} | _PATIENCE,
         )
 
     async def open(self) -> None:

@@ -13,9 +13,10 @@ class StoreClock:
         self._seen = datetime.now(UTC)
         self._at = time.monotonic()
 
-    def observe(self, now: datetime) -> None:
+    def observe(self, now: datetime, asked_at: float | None = None) -> None:
+        """The store's answer to a statement sent at `asked_at` (monotonic): `trace_now()` is when a statement began."""
         self._seen = now
-        self._at = time.monotonic()
+        self._at = time.monotonic() if asked_at is None else asked_at
 
     def now(self) -> datetime:
         return self._seen + timedelta(seconds=time.monotonic() - self._at)

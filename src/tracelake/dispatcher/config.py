@@ -17,6 +17,7 @@ class DispatcherConfig:
     retry: Backoff = field(default_factory=lambda: Backoff(30.0, 600.0))
     group_commit_max: int = 128
     group_commit_lanes: int = 1
+    jwks_cache_seconds: int = 300
     artifact_max_bytes: int = 16 * 1024 * 1024
     body_max_bytes: int = 1024 * 1024
     batch_body_max_bytes: int = 8 * 1024 * 1024

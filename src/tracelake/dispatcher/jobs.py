@@ -22,11 +22,17 @@ _LOAD_JOBS = """
     FROM jobs WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """
-    SELECT o.job_id, o.output_index, o.dataset_version, d.dataset_uuid, d.name, d.storage
+    SELECT o.job_id, o.output_index, o.dataset_version, d.dataset_uuid, d.org_id, d.name, d.storage
     FROM job_outputs o JOIN datasets d USING (dataset_uuid)
     WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
 
-_LOAD_DATASETS = "SELECT dataset_uuid, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
+_LOAD_DATASETS = "SELECT dataset_uuid, org_id, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
+
+_LOAD_GENERATIONS = """
+    SELECT d.dataset_uuid, d.org_id, d.name, d.storage, v.dataset_version
+    FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
+    WHERE (v.dataset_uuid, v.dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))"""
+
 
 _FIND_JOB = "SELECT job_id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND name = $3 AND definition_hash = $4"
 
@@ -47,12 +53,17 @@ class Definitions:
     def __init__(self) -> None:
         self._jobs: dict[UUID, Job] = {}
         self._datasets: dict[UUID, Dataset] = {}
+        self._generations: set[tuple[UUID, UUID]] = set()
 
     def job(self, job_id: UUID) -> Job:
         return self._jobs[job_id]
 
     def dataset(self, dataset_uuid: UUID) -> Dataset | None:
         return self._datasets.get(dataset_uuid)
+
+    def dataset_name(self, dataset_uuid: UUID) -> str:
+        dataset = self._datasets.get(dataset_uuid)
+        return dataset.name if dataset else ""
 
     async def load_jobs(self, connection: Connection, job_ids: Iterable[UUID]) -> None:
         missing = [job_id for job_id in set(job_ids) if job_id not in self._jobs]
@@ -73,11 +84,24 @@ class Definitions:
             for row in await connection.fetch(_LOAD_DATASETS, list(missing)):
                 self._keep_dataset(row)
 
+    async def load_generations(self, connection: Connection, keys: Iterable[tuple[UUID, UUID]]) -> None:
+        missing = [key for key in set(keys) if key not in self._generations]
+        if missing:
+            columns = [list(column) for column in zip(*missing, strict=True)]
+            for row in await connection.fetch(_LOAD_GENERATIONS, *columns):
+                self._keep_dataset(row)
+                self._generations.add((row["dataset_uuid"], row["dataset_version"]))
+
+    def knows_generation(self, org_id: UUID, key: tuple[UUID, UUID]) -> bool:
+        """Whether it exists for that org; another org's is as good as none."""
+        dataset = self._datasets.get(key[0])
+        return key in self._generations and dataset is not None and dataset.org_id == org_id
+
     def knows_job(self, job_id: UUID) -> bool:
         return job_id in self._jobs
 
     def _keep_dataset(self, row: asyncpg.Record) -> Dataset:
-        dataset = Dataset(row["dataset_uuid"], row["name"], Storage(row["storage"]))
+        dataset = Dataset(row["dataset_uuid"], row["org_id"], row["name"], Storage(row["storage"]))
         return self._datasets.setdefault(dataset.dataset_uuid, dataset)
 
 

@@ -1,24 +1,29 @@
 """The task payload: what claim, fetch and invoke hand out."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from tracelake.model.job import Job, Output, Storage
 from tracelake.model.locations import Layout
 from tracelake.model.task import Task
-from tracelake.wire.units import JobRef, StorageOut, TaskInput, TaskOutput, TaskPayload
+from tracelake.wire.units import JobRef, PayloadInput, StorageOut, TaskInput, TaskOutput, TaskPayload
 
 
-def build_payload(task: Task, job: Job, inputs: list[TaskInput], layout: Layout) -> TaskPayload:
+def build_payload(
+    task: Task, job: Job, inputs: list[TaskInput], layout: Layout, names: Callable[[UUID], str]
+) -> TaskPayload:
+    """`names` gives the registered name of a dataset."""
     return TaskPayload(
         task_id=task.task_id,
         attempt=task.attempt,
         job=JobRef(dag_name=job.dag_name, name=job.name),
         operator=job.operator,
         config=_config(job.config),
-        inputs=inputs,
+        inputs=[_input(item, names) for item in inputs],
         outputs=[_output(output, task, layout) for output in job.outputs],
     )
 
@@ -27,6 +32,18 @@ def build_payload(task: Task, job: Job, inputs: list[TaskInput], layout: Layout)
 def _config(config: bytes) -> dict[str, Any]:
     decoded: dict[str, Any] = msgspec.json.decode(config)
     return decoded
+
+
+def _input(item: TaskInput, names: Callable[[UUID], str]) -> PayloadInput:
+    return PayloadInput(
+        input_index=item.input_index,
+        dataset_uuid=item.dataset_uuid,
+        dataset_version=item.dataset_version,
+        name=names(item.dataset_uuid),
+        unit=item.unit,
+        revision=item.revision,
+        where=item.where,
+    )
 
 
 def _output(output: Output, task: Task, layout: Layout) -> TaskOutput:

@@ -127,6 +127,7 @@ class DispatcherService:
         def finish(answer: object) -> ClaimReply:
             if isinstance(answer, NotClaimed):
                 self.metrics.claims.labels(answer.value).inc()
+                self.metrics.claim_seconds.observe(time.perf_counter() - started)
                 return ClaimReply(status="NotClaimed", reason=answer.value)
             assert isinstance(answer, Claimed)
             task, job, inputs = answer.task, answer.job, answer.inputs
@@ -136,7 +137,7 @@ class DispatcherService:
                 lease_token=task.lease_token,
                 lease_expires_at=task.lease_expires_at,
                 capability_token=self._mint.mint(task, job, inputs, self.clock.now()),
-                task=build_payload(task, job, inputs, self.config.layout),
+                task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
             )
             self._claimed.inc()
             self.metrics.claim_seconds.observe(time.perf_counter() - started)
@@ -146,7 +147,10 @@ class DispatcherService:
 
     async def fetch(self, task_id: UUID) -> FetchReply:
         task, job, inputs, _ = await self._read(task_id)
-        return FetchReply(status=task.status.value, task=build_payload(task, job, inputs, self.config.layout))
+        return FetchReply(
+            status=task.status.value,
+            task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
+        )
 
     async def token(self, body: TokenRequest) -> TokenReply:
         """A fresh token for a wrapper whose own ran out while the Dispatcher was away."""
@@ -186,12 +190,13 @@ class DispatcherService:
         return Submitted(self._group.enqueue(EventsCall(body)), _as(EventsReply))
 
     def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> "Awaitable[CompleteReply]":
+        started = time.perf_counter()
         _check_token(claims, body)
         if body.datasets_published:
-            return self._complete_published(claims, body)
-        return self._complete(CompleteCall(body))
+            return self._complete_published(claims, body, started)
+        return self._complete(CompleteCall(body), started)
 
-    async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest) -> CompleteReply:
+    async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest, started: float) -> CompleteReply:
         """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
         try:
             call = CompleteCall(body, await list_publications(self._objects, body.datasets_published, claims))
@@ -199,16 +204,14 @@ class DispatcherService:
             if objection.retryable:
                 raise
             call = CompleteCall(body, objection=objection)
-        return await self._complete(call)
+        return await self._complete(call, started)
 
-    def _complete(self, call: CompleteCall) -> "Submitted[CompleteReply]":
-        started = time.perf_counter()
-
+    def _complete(self, call: CompleteCall, started: float) -> "Submitted[CompleteReply]":
         def finish(answer: object) -> CompleteReply:
             assert isinstance(answer, CompleteReply)
+            self.metrics.complete_seconds.observe(time.perf_counter() - started)
             if not answer.duplicate:
                 self.metrics.completions.labels(answer.status).inc()
-                self.metrics.complete_seconds.observe(time.perf_counter() - started)
             return answer
 
         return Submitted(self._group.enqueue(call), finish)
@@ -232,6 +235,7 @@ class DispatcherService:
     async def create_tasks(self, specs: Sequence[TaskSpec]) -> list[CreatedTask]:
         """An unknown job or a task_id that is another task's refuses the whole call before anything is written."""
         await self._load_jobs(specs)
+        await self._check_inputs(specs)
         new = [self._new_task(spec) for spec in specs]
         if len(specs) > 1:  # a single clash refuses itself, at the price of no query
             await self._check_clashes([task for task, spec in zip(new, specs, strict=True) if spec.task_id is not None])
@@ -253,6 +257,19 @@ class DispatcherService:
         for job_id in job_ids:
             if not self._definitions.knows_job(job_id):
                 raise TraceError("job_not_found", field="tasks.job_id")
+
+    async def _check_inputs(self, specs: Sequence[TaskSpec]) -> None:
+        """A task reads datasets of its own org: its token will open exactly these."""
+        wanted = {(item.dataset_uuid, item.dataset_version) for spec in specs for item in spec.inputs}
+        if not wanted:
+            return
+        async with self.store.connection() as connection:
+            await self._definitions.load_generations(connection, wanted)
+        for spec in specs:
+            org_id = self._definitions.job(spec.job_id).org_id
+            for item in spec.inputs:
+                if not self._definitions.knows_generation(org_id, (item.dataset_uuid, item.dataset_version)):
+                    raise TraceError("dataset_not_found", field="tasks.inputs.dataset_uuid")
 
     async def _check_clashes(self, named: Sequence[NewTask]) -> None:
         definitions = {task.task_id: task.definition for task in named}

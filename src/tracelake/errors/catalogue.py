@@ -85,6 +85,12 @@ _KINDS = (
         "Name only the datasets and versions listed in the task's own outputs.",
     ),
     ErrorKind(
+        "dataset_not_found",
+        404,
+        "There is no such dataset version.",
+        "Check dataset_uuid and dataset_version; they must belong to the job's own org.",
+    ),
+    ErrorKind(
         "deadline_exceeded",
         409,
         "The attempt has reached its hard time limit.",

@@ -24,6 +24,7 @@ class Storage(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Dataset:
     dataset_uuid: UUID
+    org_id: UUID
     name: str
     storage: Storage
 

@@ -45,6 +45,7 @@ def config_from(settings: Settings) -> DispatcherConfig:
         retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
         group_commit_max=settings.group_commit_max,
         group_commit_lanes=settings.group_commit_lanes,
+        jwks_cache_seconds=int(settings.jwks_cache_seconds),
         artifact_max_bytes=settings.artifact_max_bytes,
         body_max_bytes=settings.body_max_bytes,
         batch_body_max_bytes=settings.batch_body_max_bytes,

@@ -12,6 +12,8 @@ from tracelake.wire.base import Cursor, Name, Reply, Request, Runtime, Seconds, 
 from tracelake.wire.units import TaskInput, Unit
 
 MAX_CONFIG_DEPTH = 64
+MAX_INPUT_GENERATIONS = 100
+
 StorageKind = Literal["s3", "postgres", "buffered", "none"]
 
 
@@ -77,6 +79,11 @@ class TaskSpec(Request, frozen=True, kw_only=True, omit_defaults=True):
     task_id: UUID | None = None
     inputs: Annotated[list[TaskInput], Meta(max_length=256)] = []
     unit: Unit | None = None
+
+    def __post_init__(self) -> None:
+        # The token names every generation it opens, and travels in a header.
+        if len({(item.dataset_uuid, item.dataset_version) for item in self.inputs}) > MAX_INPUT_GENERATIONS:
+            raise ValueError(f"a task reads at most {MAX_INPUT_GENERATIONS} dataset versions")
 
 
 class TasksRequest(Request, frozen=True, kw_only=True):

@@ -39,7 +39,8 @@ class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     input_index: Cursor
     dataset_uuid: UUID
     dataset_version: UUID
-    name: str | None = None
+    name: ShortText | None = None
+    """For people; the payload carries the registry's name."""
     unit: Unit
     revision: Revision = ""
     where: dict[str, Scalar | list[Scalar]] | None = None
@@ -111,6 +112,18 @@ class JobRef(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
+class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input as a worker sees it: every field is there."""
+
+    input_index: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    name: str
+    unit: Unit
+    revision: str
+    where: dict[str, Scalar | list[Scalar]] | None
+
+
 class TaskPayload(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to run a task. `config` and `inputs` are typed by the operator, not here."""
 
@@ -119,5 +132,5 @@ class TaskPayload(msgspec.Struct, frozen=True, kw_only=True):
     job: JobRef
     operator: str
     config: dict[str, Any]
-    inputs: list[TaskInput]
+    inputs: list[PayloadInput]
     outputs: list[TaskOutput]

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tracelake.catalogue import OperatorConfig
 from tracelake.wire.task_calls import DatasetPublished, OutputReport
-from tracelake.wire.units import EventIn, TaskInput, TaskOutput
+from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 
 class NonRetryableError(Exception):
@@ -23,7 +23,7 @@ class OperatorContext:
     task_id: UUID
     attempt: int
     config: OperatorConfig
-    inputs: Sequence[TaskInput]
+    inputs: Sequence[PayloadInput]
     outputs: Sequence[TaskOutput]
     progress: Callable[[str], None]
     """Says in a few words how far the work is; goes to the log."""

@@ -53,6 +53,7 @@ class DirectoryStore:
         try:
             stat = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
+            self._check_root()
             return None
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:  # no such object can have been stored
@@ -67,6 +68,7 @@ class DirectoryStore:
         assert parsed is not None
         top = self._root.joinpath(parsed[0], *parsed[1].removesuffix("/").split("/"))
         found: builtins.list[ObjectMeta] = []
+        self._check_root()
         if not self._inside(top):
             return found
         for folder, _, files in os.walk(top):
@@ -93,6 +95,11 @@ class DirectoryStore:
     def _delete(self, uri: str, path: Path) -> None:
         if self._head(uri, path) is not None:
             path.unlink(missing_ok=True)
+
+    def _check_root(self) -> None:
+        """A store that is not there (not mounted, say) is away; that is not the same as empty."""
+        if not self._root.is_dir():
+            raise StoreUnavailableError("The object store is not available right now.")
 
     def _inside(self, folder: Path) -> bool:
         """Whether the folder is where its address says, not where a symbolic link leads."""

@@ -55,20 +55,23 @@ class SharedSecret:
         return self._find(digest, now)
 
     def rotate(self, now: datetime, *, overlap_seconds: float) -> None:
+        """The old token gets its end only once the new one is in its file: a crash in between locks nobody out."""
         self._load()
         until = now + timedelta(seconds=overlap_seconds)
-        kept = [
-            msgspec.structs.replace(item, until=min(item.until or until, until))
-            for item in self._accepted
-            if item.until is None or item.until > now
-        ]
-        self._issue(kept)
+        old = [item for item in self._accepted if item.until is None or item.until > now]
+        new = self._issue(old)
+        self._accept([msgspec.structs.replace(item, until=min(item.until or until, until)) for item in old] + [new])
 
-    def _issue(self, kept: list[_Accepted]) -> None:
+    def _issue(self, old: list[_Accepted]) -> _Accepted:
         token = secrets.token_urlsafe(32)
-        self._accepted = [*kept, _Accepted(_digest(token))]
-        write_private(self._accepted_file, msgspec.json.encode(self._accepted))
+        new = _Accepted(_digest(token))
+        self._accept([*old, new])
         write_private(self.token_file, token + "\n")
+        return new
+
+    def _accept(self, accepted: list[_Accepted]) -> None:
+        self._accepted = accepted
+        write_private(self._accepted_file, msgspec.json.encode(accepted))
 
     def _load(self) -> None:
         self._loaded = self._seal()  # before the text: a replacement in between is then seen again

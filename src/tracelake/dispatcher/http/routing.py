@@ -60,6 +60,8 @@ class Raw:
     body: bytes
     content_type: str
     status: int = 200
+    max_age: int = 0
+    """Seconds for which it may be cached; 0 is not at all."""
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[msgspec.Struct | Raw]]

@@ -58,7 +58,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0.0
-        self._patience = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+        self._start_patience()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -73,6 +73,10 @@ class _Protocol(HttpToolsProtocol):
         self._end_patience()
         super().connection_lost(exc)
 
+    def _start_patience(self) -> None:
+        self._end_patience()
+        self._patience = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+
     def _end_patience(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
@@ -80,6 +84,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))
+        self._start_patience()  # who connects and says nothing does not stay either
 
 
 class _Server(uvicorn.Server):

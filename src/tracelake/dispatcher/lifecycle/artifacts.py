@@ -17,6 +17,9 @@ async def list_publications(
     objects: ObjectStore, published: Sequence[DatasetPublished], claims: VerifiedClaims
 ) -> list[Request]:
     """The files each publication pins. Whatever is written there later is never read."""
+    if len({item.dataset_uuid for item in published}) != len(published):
+        # An output has one prefix, so its files belong to one publication: a task commits one unit of it.
+        raise TraceError("body_invalid", "A dataset is published once per task.", field="datasets_published")
     requests = []
     for index, item in enumerate(published):
         prefix = _granted_prefix(item, index, claims)

@@ -1,5 +1,6 @@
 """One batch of calls, one transaction."""
 
+import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
@@ -62,17 +63,20 @@ class LifecycleCommit:
         if not task_ids:
             return {}
         claims = [call.task_id for call in calls if isinstance(call, ClaimCall)]
+        asked_at = time.monotonic()
         locked = await rows.lock(connection, task_ids, claims)
         if locked.now is not None:
-            self._clock.observe(locked.now)
+            self._clock.observe(locked.now, asked_at)
         await self._definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
+        inputs = {task_id: decode_inputs(record["inputs"]) for task_id, record in locked.records.items()}
+        await self._definitions.load_datasets(
+            connection, (item.dataset_uuid for items in inputs.values() for item in items)
+        )
         subjects = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
             job = self._definitions.job(task.job_id)
-            inputs = decode_inputs(record["inputs"])
-            await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
-            subjects[task_id] = Subject(task, job, record["now"], record["unit"], inputs)
+            subjects[task_id] = Subject(task, job, record["now"], record["unit"], inputs[task_id])
         return subjects
 
 

@@ -36,12 +36,13 @@ class GroupCommit:
         self._commit = commit
         self._max_batch = max_batch
         self._free_lanes = lanes
-        self._pending: deque[_Pending] = deque()
+        self._waiting: dict[UUID, deque[_Pending]] = {}
+        """Calls by task, in the order they came; the first of a busy task is in flight."""
+        self._ready: deque[UUID] = deque()
+        """Tasks with a waiting call and none in flight."""
         self._busy: set[UUID] = set()
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.batches = 0
-        self.calls = 0
 
     async def submit(self, call: Call) -> Answer:
         """The call's answer; raises its refusal."""
@@ -53,8 +54,11 @@ class GroupCommit:
         if self._closed:
             future.set_exception(StoreUnavailableError("The Dispatcher is stopping."))
             return future
-        self._pending.append(_Pending(call, future))
-        if self._free_lanes:
+        line = self._waiting.setdefault(call.task_id, deque())
+        line.append(_Pending(call, future))
+        if len(line) == 1 and call.task_id not in self._busy:
+            self._ready.append(call.task_id)
+        if self._free_lanes and self._ready:
             # Not before this turn of the loop ends: callers that are ready now share the batch.
             self._free_lanes -= 1
             task = asyncio.get_running_loop().create_task(self._run_lane())
@@ -73,31 +77,30 @@ class GroupCommit:
     async def _run_lane(self) -> None:
         try:
             while batch := self._take():
-                self.batches += 1
-                self.calls += len(batch)
                 try:
                     await self._run(batch)
                 finally:
-                    self._busy.difference_update(item.call.task_id for item in batch)
+                    self._release(batch)
         finally:
             self._free_lanes += 1
 
     def _take(self) -> list[_Pending]:
-        """The oldest calls, one per task and none of a task that is in flight; the others keep their order."""
+        """One call of each of the tasks that waited longest. What a batch costs does not grow with what waits."""
         batch: list[_Pending] = []
-        later: list[_Pending] = []
-        blocked: set[UUID] = set()
-        while self._pending and len(batch) < self._max_batch:
-            item = self._pending.popleft()
-            task_id = item.call.task_id
-            if task_id in self._busy or task_id in blocked:
-                blocked.add(task_id)
-                later.append(item)
-            else:
-                self._busy.add(task_id)
-                batch.append(item)
-        self._pending.extendleft(reversed(later))
+        while self._ready and len(batch) < self._max_batch:
+            task_id = self._ready.popleft()
+            self._busy.add(task_id)
+            batch.append(self._waiting[task_id].popleft())
         return batch
+
+    def _release(self, batch: list[_Pending]) -> None:
+        for item in batch:
+            task_id = item.call.task_id
+            self._busy.discard(task_id)
+            if self._waiting[task_id]:
+                self._ready.append(task_id)
+            else:
+                del self._waiting[task_id]
 
     async def _run(self, batch: list[_Pending]) -> None:
         try:
@@ -118,7 +121,7 @@ class GroupCommit:
 
 
 def _unexpected(error: Exception) -> TraceError:
-    if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError):
+    if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError | asyncpg.LockNotAvailableError):
         return StoreUnavailableError("The call met a concurrent one; repeat it.")
     logger.error("a lifecycle call failed", exc_info=error)
     return TraceError("internal")

@@ -85,22 +85,11 @@ class Registry:
     def publish_all(
         self, requests: Sequence[Request], task: Task, made_for: Unit | None, job: Job
     ) -> list[Publication]:
-        """The pointer moves of one call, or 422. They must not conflict with each other either.
+        """The pointer moves of one call, each of another dataset, or 422.
 
         Nothing is kept unless the whole call is accepted (see `accept`).
         """
-        if not requests:
-            return []
-        if len({(request.generation, request.unit) for request in requests}) != len(requests):
-            raise TraceError("body_invalid", "One unit is published twice.", field="datasets_published")
-        trial = Registry()
-        trial._config_hashes = dict(self._config_hashes)
-        trial._units = {generation: list(units) for generation, units in self._units.items()}
-        moves = []
-        for request in requests:
-            moves.append(trial.publish(request, task, made_for, job))
-            trial.accept(moves[-1])
-        return moves
+        return [self.publish(request, task, made_for, job) for request in requests]
 
     def publish(self, request: Request, task: Task, made_for: Unit | None, job: Job) -> Publication:
         """One pointer move, or 422."""
@@ -114,6 +103,8 @@ class Registry:
                 field="datasets_published.config_hash",
                 recorded=recorded,
             )
+        if made_for is not None and made_for.start is not None and not _is_made_for(made_for, body):
+            raise _conflict("The task was made for another range.")
         revision = 1
         for unit in self._units.get(request.generation, []):
             if unit.unit == request.unit:

@@ -160,7 +160,7 @@ async def apply(connection: Connection, plan: Plan) -> Applied:
 
 
 async def _create(connection: Connection, plan: Plan, applied: Applied) -> None:
-    new = plan.new_tasks
+    new = sorted(plan.new_tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
     rows = await connection.fetch(
         _CREATE,
         [task.task_id for task in new],

@@ -31,14 +31,26 @@ _FIND_EVENTS = """
          AS u(producer, dataset_uuid, dataset_version, unit, revision)
     JOIN events e USING (producer, dataset_uuid, dataset_version, unit, revision)"""
 
+# An event that an earlier attempt said and that waits is now this attempt's: only the committing attempt's are routed.
+_ADOPT_EVENTS = """
+    UPDATE events e SET attempt = u.attempt, commit_revision = u.commit_revision,
+        state = CASE WHEN u.commit_revision IS NULL THEN 'AwaitsCommit'
+                     WHEN d.current_version = e.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::bigint[])
+         AS u(producer, dataset_uuid, dataset_version, unit, revision, attempt, commit_revision)
+    JOIN datasets d USING (dataset_uuid)
+    WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.dataset_uuid = u.dataset_uuid
+      AND e.dataset_version = u.dataset_version AND e.unit = u.unit AND e.revision = u.revision"""
+
 # Events said before the commit of their unit: they route now. A publication without a range commits all of them.
 _RELEASE_EVENTS = """
     UPDATE events e SET commit_revision = u.commit_revision,
         state = CASE WHEN d.current_version = e.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
-    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[])
-         AS u(producer, dataset_uuid, dataset_version, unit, commit_revision)
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::int[])
+         AS u(producer, dataset_uuid, dataset_version, unit, commit_revision, attempt)
     JOIN datasets d USING (dataset_uuid)
-    WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.dataset_uuid = u.dataset_uuid
+    WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.attempt = u.attempt
+      AND e.dataset_uuid = u.dataset_uuid
       AND e.dataset_version = u.dataset_version AND u.unit IN ('*', e.unit)"""
 
 _PIN_CONFIG = """
@@ -78,9 +90,19 @@ _FIND_PINNED = """
     WHERE p.task_id = $1 AND p.attempt = $2 AND p.batch_uri = $3
       AND ($4::uuid IS NULL OR p.dataset_uuid = $4) AND ($5::text IS NULL OR d.name = $5)"""
 
-_ENQUEUE_PUBLISHES = """
+# The pointer a sink receives: with everything it must check or compare, and never the records themselves.
+_BUFFER_MESSAGE = """json_build_object(
+        'kind', 'buffer_batch', 'publish_id', p.publish_id, 'publish_seq', p.publish_seq, 'org_id', p.org_id,
+        'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
+        'size_bytes', p.size_bytes, 'etag', p.etag, 'content_type', p.content_type, 'record_count', p.record_count,
+        'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt))"""
+
+ENQUEUE_PUBLISHES = f"""
     INSERT INTO outbox (kind, queue, key, body)
-    SELECT 'buffer_batch', $1, key, body::json FROM unnest($2::uuid[], $3::text[]) AS u(key, body)"""
+    SELECT 'buffer_batch', $1, p.publish_id, {_BUFFER_MESSAGE}
+    FROM (SELECT * FROM buffer_publishes WHERE publish_id = ANY($2) AND committed_at IS NULL
+          ORDER BY publish_id FOR UPDATE SKIP LOCKED) p
+    WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)"""  # noqa: S608 - constants only
 
 
 async def apply_events(connection: Connection, events: Sequence[NewEvent], applied: Applied) -> None:
@@ -101,9 +123,12 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
     )
     for row in rows:
         applied.events[tuple(row)[:5]] = (False, row["state"] == "Routed")
-    repeated = [key for key in keys if key not in applied.events]
+    repeated = [event for event in events if event.key not in applied.events]
     if repeated:
-        found = await connection.fetch(_FIND_EVENTS, *(list(column) for column in zip(*repeated, strict=True)))
+        columns = [list(column) for column in zip(*(event.key for event in repeated), strict=True)]
+        attempts, revisions = [event.attempt for event in repeated], [event.commit_revision for event in repeated]
+        await connection.execute(_ADOPT_EVENTS, *columns, attempts, revisions)
+        found = await connection.fetch(_FIND_EVENTS, *columns)
         for row in found:
             applied.events[tuple(row)[:5]] = (True, row["state"] == "Routed")
 
@@ -138,7 +163,9 @@ async def apply_publications(connection: Connection, publications: Sequence[Publ
         revisions,
         manifests,
     )
-    await connection.execute(_RELEASE_EVENTS, [str(task) for task in tasks], datasets, versions, units, revisions)
+    attempts = [item.attempt for item in publications]
+    producers = [str(task) for task in tasks]
+    await connection.execute(_RELEASE_EVENTS, producers, datasets, versions, units, revisions, attempts)
 
 
 async def apply_buffer_publishes(connection: Connection, publishes: Sequence[BufferPublish], applied: Applied) -> None:
@@ -160,8 +187,7 @@ async def apply_buffer_publishes(connection: Connection, publishes: Sequence[Buf
         applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], False)
     fresh = [item for item in publishes if item.key in applied.publishes]
     if fresh:
-        bodies = [buffer_message(item) for item in fresh]
-        await connection.execute(_ENQUEUE_PUBLISHES, BUFFER_QUEUE, [item.publish_id for item in fresh], bodies)
+        await connection.execute(ENQUEUE_PUBLISHES, BUFFER_QUEUE, [item.publish_id for item in fresh])
     repeated = [item.key for item in publishes if item.key not in applied.publishes]
     if repeated:
         found = await connection.fetch(_FIND_PUBLISHES, *(list(column) for column in zip(*repeated, strict=True)))
@@ -175,21 +201,6 @@ async def find_pinned(connection: Connection, body: BufferPublishRequest) -> Obj
         _FIND_PINNED, body.task_id, body.attempt, body.batch_uri, body.dataset_uuid, body.dedupe_scope
     )
     return None if row is None else ObjectMeta(row["batch_uri"], row["size_bytes"], row["etag"])
-
-
-def buffer_message(item: BufferPublish) -> str:
-    """The pointer a sink receives; never the records themselves."""
-    message = {
-        "kind": "buffer_batch",
-        "publish_id": item.publish_id,
-        "org_id": item.org_id,
-        "dataset_uuid": item.dataset_uuid,
-        "dataset_version": item.dataset_version,
-        "batch_uri": item.batch_uri,
-        "record_count": item.record_count,
-        "producer": {"task_id": item.task_id, "attempt": item.attempt},
-    }
-    return msgspec.json.encode(message).decode()
 
 
 def _objects(item: Publication) -> str:

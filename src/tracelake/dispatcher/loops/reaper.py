@@ -21,6 +21,12 @@ from tracelake.model import lifecycle
 logger = logging.getLogger(__name__)
 
 BATCH = 500
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _awake_clock() -> float:
+    """Monotonic, and going on while the machine is suspended: a laptop's sleep is an outage too."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Reaper:
@@ -54,7 +60,7 @@ class Reaper:
                 verdict = lifecycle.expire(task, record["now"], retry_delay=self._config.retry.delay(task.attempt))
                 plan.changes.append(Change(task, verdict))
             await rows.apply(connection, plan)
-        self._last_round = time.monotonic()
+        self._last_round = _awake_clock()
         for change in plan.changes:
             self._metrics.lease_expiries.labels(change.after.status.value).inc()
             logger.info(
@@ -68,5 +74,5 @@ class Reaper:
         return len(plan.changes)
 
     def _slept_through(self) -> bool:
-        pause = 0.0 if self._last_round is None else time.monotonic() - self._last_round
+        pause = 0.0 if self._last_round is None else _awake_clock() - self._last_round
         return pause > 5.0 + 10.0 * self._config.reaper_seconds

@@ -13,6 +13,7 @@ import asyncpg
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.job import BUFFER_QUEUE, task_queue
@@ -36,24 +37,12 @@ _WAKE_AGAIN = """
     WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)"""
 
 _OPEN_PUBLISHES = """
-    SELECT p.publish_id, p.created_at,
-           json_build_object('kind', 'buffer_batch', 'publish_id', p.publish_id, 'org_id', p.org_id,
-           'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
-           'record_count', p.record_count,
-           'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt))::text AS body
+    SELECT p.publish_id, p.created_at
     FROM buffer_publishes p
     WHERE p.committed_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
       AND (p.created_at, p.publish_id) > ($2, $3)
       AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)
     ORDER BY p.created_at, p.publish_id LIMIT $4"""
-
-_PUBLISH_AGAIN = """
-    INSERT INTO outbox (kind, queue, key, body)
-    SELECT 'buffer_batch', $1, p.publish_id, u.body::json
-    FROM unnest($2::uuid[], $3::text[]) AS u(publish_id, body)
-    JOIN (SELECT publish_id FROM buffer_publishes WHERE publish_id = ANY($2) AND committed_at IS NULL
-          ORDER BY publish_id FOR UPDATE SKIP LOCKED) p USING (publish_id)
-    WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)"""
 
 
 class Reconciler:
@@ -115,12 +104,7 @@ class Reconciler:
         if not lost:
             return 0
         async with self._store.transaction() as connection:
-            tag = await connection.execute(
-                _PUBLISH_AGAIN,
-                BUFFER_QUEUE,
-                [row["publish_id"] for row in lost],
-                [row["body"] for row in lost],
-            )
+            tag = await connection.execute(ENQUEUE_PUBLISHES, BUFFER_QUEUE, [row["publish_id"] for row in lost])
         written = int(tag.rpartition(" ")[2])
         self._metrics.reconciled.labels("buffer_batch").inc(written)
         return written

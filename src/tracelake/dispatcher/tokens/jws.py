@@ -71,7 +71,7 @@ def verify(token: str, find_key: Callable[[str], ec.EllipticCurvePublicKey | Non
 
 
 def _unb64(part: str) -> bytes:
-    """Strict: one spelling per value, so that a token cannot be varied and still verify."""
+    """Strict: one spelling per value, so that a token has no second spelling."""
     data = urlsafe_b64decode(part + "=" * (-len(part) % 4))
     if b64(data) != part:
         raise binascii.Error("not canonical")

@@ -36,7 +36,9 @@ class TokenMint:
     def mint(self, task: Task, job: Job, inputs: list[TaskInput], now: datetime) -> str:
         """A fresh token for the current attempt of a claimed task. Its datasets must be loaded."""
         layout = self._config.layout
-        reads = [self._read_grant(item) for item in inputs]
+        # One grant per generation, however many units of it are read.
+        distinct = {(item.dataset_uuid, item.dataset_version): item for item in inputs}
+        reads = [self._read_grant(item) for item in distinct.values()]
         read_prefixes = {
             layout.generation(grant.dataset_uuid, grant.dataset_version): None
             for grant in reads

@@ -203,7 +203,7 @@ CREATE TABLE buffer_publishes (
 CREATE INDEX buffer_publishes_open ON buffer_publishes (created_at) WHERE committed_at IS NULL;
 
 -- Side effects, written in the transaction that causes them; the relay publishes a row and deletes it.
--- A transport that is away only moves next_try_at; `tries` counts rejections by the transport itself.
+-- A transport that is away changes nothing here; `tries` counts rejections by the transport itself.
 CREATE TABLE outbox (
     outbox_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind        text NOT NULL CHECK (kind IN ('task_wakeup', 'buffer_batch')),
