@@ -20,6 +20,7 @@ from tracelake.client.credentials import FileCredential
 from tracelake.client.http import HttpClient
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
+from tracelake.processes.machine import wrap
 
 
 @dataclass
@@ -36,6 +37,11 @@ class Clients:
         await self.queue.close()
 
 
+def _environment() -> dict[str, str]:
+    """Nothing of the person's own settings: a benchmark must not reach a database that is not its own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+
+
 class BenchStack:
     def __init__(self, **settings: str) -> None:
         self._settings = settings
@@ -45,8 +51,11 @@ class BenchStack:
 
     def __enter__(self) -> "BenchStack":
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tracelake", "up", "--home", str(self.home), "--no-workers", "--json"],
-            env=os.environ | self._settings,
+            wrap(
+                [sys.executable, "-m", "tracelake", "up", "--home", str(self.home), "--no-workers", "--json"],
+                death_signal=signal.SIGTERM,
+            ),
+            env=_environment() | self._settings,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -124,7 +133,7 @@ class SecondDispatcher:
         log = (self._stack.home / "logs" / "second.log").open("ab")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tracelake", "dispatcher", "--home", str(self._stack.home)],
-            env=os.environ | self._settings | {listeners.VARIABLE: listeners.to_variable(sockets)},
+            env=_environment() | self._settings | {listeners.VARIABLE: listeners.to_variable(sockets)},
             pass_fds=descriptors,
             stderr=log,
         )

@@ -25,9 +25,9 @@ def make_stack(home: Path) -> Stack:
 
 
 def test_every_directory_is_private(tmp_path: Path) -> None:
-    (tmp_path / "home" / "logs").mkdir(parents=True, mode=0o755)
     home = Home(tmp_path / "home")
     home.make()
+    home.logs.chmod(0o755)
     home.make()
     names = {path.name for path in home.root.iterdir()}
     assert names == {"postgres", "tls", "keys", "secrets", "objects", "logs", "run"}

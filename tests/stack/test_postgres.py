@@ -223,7 +223,8 @@ def test_paths_may_be_long_and_hold_spaces_and_quotes(root: Path) -> None:
 
 
 def test_the_socket_directory_is_short_stable_and_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(root))
+    monkeypatch.setattr("tempfile.tempdir", str(root))
+    assert socket_directory(root / "home") == (root / "home" / "run" / "sockets").resolve()
     directory = socket_directory(root / ("long" * 100))
     assert directory == socket_directory(root / ("long" * 100))
     assert directory.parent == root

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.processes.settings import Settings, SettingsError, reference_markdown
+from tracelake.processes.settings import CHILD_VARIABLE, Settings, SettingsError, reference_markdown
 
 SECRET = "postgresql://u:very-secret@db/x"
 
@@ -19,6 +19,13 @@ def load(home: Path, toml: str = "", environ: dict[str, str] | None = None, **ov
     if toml:
         (home / "settings.toml").write_text(toml)
     return Settings.load({"home": home, **overrides}, environ=environ or {})
+
+
+def test_a_supervised_child_does_not_read_the_file(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text("nonsense = 1\n")
+    with pytest.raises(SettingsError):
+        Settings.load({"home": tmp_path}, environ={})
+    assert Settings.load({"home": tmp_path}, environ={CHILD_VARIABLE: "1", "TRACE_WORKERS": "3"}).workers == 3
 
 
 def test_the_defaults_are_the_documented_ones(tmp_path: Path) -> None:

@@ -188,8 +188,7 @@ def test_plain_lines_elsewhere_than_on_a_terminal(stack: FakeStack) -> None:
 
 
 def test_a_second_signal_hurries(stack: FakeStack) -> None:
-    stack.home.root.mkdir()
-    (stack.home.root / "stubborn").touch()
+    stack.home.root.with_name("stubborn").touch()
     process, _ = stack.up_ready()
     wait_until((stack.home.root / "ignores SIGTERM").exists, "the worker to turn a deaf ear")
     process.send_signal(signal.SIGTERM)
@@ -208,8 +207,7 @@ def test_a_signal_during_the_start_stops_what_was_started(stack: FakeStack) -> N
 
 
 def test_a_dispatcher_that_cannot_start_is_explained(stack: FakeStack) -> None:
-    stack.home.root.mkdir()
-    (stack.home.root / "broken").touch()
+    stack.home.root.with_name("broken").touch()
     failed = stack.call("up")
     assert failed.returncode == 1
     assert "dispatcher ended with status 1 at start" in failed.stderr
@@ -223,7 +221,7 @@ def test_bad_settings_are_one_line(stack: FakeStack) -> None:
         (("--public-port", "99999"), "public_port (from the command line): expected a whole number"),
         (("--set", "lease_second=1"), "did you mean lease_seconds?"),
         (("--set", "nonsense"), "--set takes NAME=VALUE"),
-        (("--bind-host", "203.0.113.1"), "cannot bind 203.0.113.1"),
+        (("--bind-host", "203.0.113.1"), "bind_host: 203.0.113.1 is not an address of this machine"),
     ):
         failed = stack.call("up", *arguments)
         assert failed.returncode == 1
@@ -271,3 +269,21 @@ def test_an_unreachable_database_is_explained_without_its_address(
     assert "the state database cannot be used" in failed.stderr
     assert "very-secret" not in failed.stderr + failed.stdout
     assert "Traceback" not in failed.stderr
+
+
+def test_a_directory_with_other_things_in_it_does_not_become_a_home(stack: FakeStack) -> None:
+    stack.home.root.mkdir(mode=0o755)
+    (stack.home.root / "thesis.txt").touch()
+    failed = stack.call("up")
+    assert failed.returncode == 1
+    assert "not a home of trace and not empty (thesis.txt)" in failed.stderr
+    assert stack.home.root.stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in stack.home.root.iterdir()] == ["thesis.txt"]
+
+
+def test_a_bad_settings_file_does_not_keep_anybody_from_looking_or_stopping(stack: FakeStack) -> None:
+    stack.home.make()
+    stack.home.settings_file.write_text("workerz = 3\n")
+    assert "did you mean workers?" in stack.call("up").stderr
+    assert stack.call("status").returncode == 3
+    assert stack.call("down").returncode == 0

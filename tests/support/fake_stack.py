@@ -32,7 +32,7 @@ class _Ready(BaseHTTPRequestHandler):
 
 def dispatcher() -> None:
     settings = Settings.load()
-    if (settings.home / "broken").exists():
+    if settings.home.with_name("broken").exists():
         sys.exit("this dispatcher is broken")
     settings.resolve_state_dsn()
     files = tls_files(settings.layout.tls)
@@ -55,7 +55,7 @@ def _serve(listener: socket, context: ssl.SSLContext) -> None:
 def worker() -> None:
     settings = Settings.load()
     settings.resolve_queue_dsn()
-    if not (settings.home / "stubborn").exists():
+    if not settings.home.with_name("stubborn").exists():
         signal.sigwait({signal.SIGTERM})
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from tracelake.client.stack import default_home
+from tracelake.processes.home import Home
 from tracelake.processes.settings import Settings, SettingsError
 
 _home = click.option(
@@ -52,7 +54,7 @@ def status(home: Path | None, as_json: bool) -> None:
     """
     from tracelake.processes.status import show_status
 
-    click.get_current_context().exit(show_status(Settings.load({"home": home}).layout, json=as_json))
+    click.get_current_context().exit(show_status(Home(home or default_home()), json=as_json))
 
 
 @click.command()
@@ -61,7 +63,7 @@ def down(home: Path | None) -> None:
     """Stop the stack; it is fine if none runs."""
     from tracelake.processes.status import stop_stack
 
-    click.get_current_context().exit(stop_stack(Settings.load({"home": home}).layout))
+    click.get_current_context().exit(stop_stack(Home(home or default_home())))
 
 
 def _assignment(text: str) -> tuple[str, Any]:

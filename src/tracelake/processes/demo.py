@@ -29,6 +29,7 @@ from tracelake.client.stack import Stack
 from tracelake.db.transaction import AWAY
 from tracelake.model.ids import new_id
 from tracelake.processes.home import Home
+from tracelake.processes.machine import wrap
 from tracelake.processes.status import read_parts
 from tracelake.wire.platform import DatasetSpec, JobRequest, Limits, TaskSpec, TasksRequest
 
@@ -68,14 +69,13 @@ class Picture(msgspec.Struct, frozen=True):
 @dataclass
 class Kill:
     part: str
-    pid: int
     at: float
     completed: int
     recovered: float | None = None
 
     def __str__(self) -> str:
         back = "" if self.recovered is None else f"; work went on after {self.recovered:.1f} s"
-        return f"killed {self.part} (process {self.pid}) with SIGKILL{back}"
+        return f"killed {self.part}{back}"
 
 
 @dataclass
@@ -89,7 +89,9 @@ class Story:
 
     @property
     def good(self) -> bool:
-        return self.picture is not None and self.picture.completed == self.picture.tasks
+        """Every task completed, and none of its other attempts was taken as a result too."""
+        everything = self.picture is not None and self.picture.completed == self.picture.tasks
+        return everything and "Completed" not in self.replaced
 
 
 class DemoError(Exception):
@@ -106,18 +108,20 @@ def command(tasks: int, keep: bool, as_json: bool) -> None:
     Nothing outside a temporary directory is touched. Exit status 0 means: every task was completed exactly once.
     """
     console = Console(stderr=as_json)
-    home = Path(tempfile.mkdtemp(prefix="trace-demo-"))
+    scratch = Path(tempfile.mkdtemp(prefix="trace-demo-"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
-        story = _run(home, tasks, console)
+        story = _run(scratch / "home", tasks, console)
     except DemoError as error:
         console.print(f"[red]The demo failed:[/red] {error}")
         keep = True
         click.get_current_context().exit(1)
     finally:
         if keep:
-            console.print(f"The demo's home is kept: {home}", highlight=False)
+            console.print(f"The demo's home is kept: {scratch / 'home'}", highlight=False)
         else:
-            shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
     if as_json:
         click.echo(
             msgspec.json.encode({"ok": story.good, "seconds": round(story.seconds, 1), "picture": story.picture})
@@ -125,6 +129,10 @@ def command(tasks: int, keep: bool, as_json: bool) -> None:
     else:
         _tell(story, console)
     click.get_current_context().exit(0 if story.good else 1)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _run(home: Path, tasks: int, console: Console) -> Story:
@@ -145,34 +153,28 @@ class _Stack:
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self._log = home.with_name("up.log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Stack:
         arguments = [f"--set={name}={value}" for name, value in _SETTINGS.items()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tracelake",
-                "up",
-                "--home",
-                str(self._home),
-                "--workers",
-                "2",
-                "--json",
-                *arguments,
-            ],
+            # However the demo ends, its stack is told to stop.
+            wrap(
+                [sys.executable, "-m", "tracelake", "up", f"--home={self._home}", "--workers=2", "--json", *arguments],
+                death_signal=signal.SIGTERM,
+            ),
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=(self._home / "up.log").open("wb"),
+            stderr=self._log.open("wb"),
             # Ctrl-C is for the demo, which then stops the stack in order.
             start_new_session=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            reason = (self._home / "up.log").read_text().strip().splitlines()
+            reason = self._log.read_text().strip().splitlines()
             raise DemoError(reason[-1] if reason else "the stack did not start")
         return msgspec.json.decode(line, type=Stack)
 
@@ -276,7 +278,7 @@ def _kill_if_due(home: Home, story: Story, picture: Picture) -> None:
         if part.name.startswith(name) and part.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(part.pid, signal.SIGKILL)
-                story.kills.append(Kill(part.name, part.pid, time.monotonic(), picture.completed))
+                story.kills.append(Kill(part.name, time.monotonic(), picture.completed))
                 return
 
 
@@ -339,9 +341,7 @@ def _tell(story: Story, console: Console) -> None:
     for kill in story.kills:
         back = "not seen back" if kill.recovered is None else f"work went on after {kill.recovered:.1f} s"
         table.add_row("1", f"SIGKILL of {kill.part}: {back}")
-    table.add_row(
-        f"{story.seconds:.1f} s", f"from the first task to the last ({picture.tasks / story.seconds:.0f} tasks/s)"
-    )
+    table.add_row(f"{story.seconds:.1f} s", "from the first task to the last")
     console.print(table)
     if story.good:
         console.print(

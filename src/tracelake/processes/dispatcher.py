@@ -76,7 +76,8 @@ def build(settings: Settings) -> Dispatcher:
 
 async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
     """Run until told to stop. Stores may be away at any time, also at the start."""
-    await _prepare_stores(settings)
+    if not await _prepare_stores(settings, stop):
+        return
     dispatcher = build(settings)
     tls = ensure_tls(settings.layout.tls, settings.bind_host)
     servers = [
@@ -98,17 +99,17 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         await dispatcher.ports.store.close()
 
 
-async def _prepare_stores(settings: Settings) -> None:
-    """Wait for the databases; migrate those that are not ours to manage from `trace up`; check the clock."""
+async def _prepare_stores(settings: Settings, stop: asyncio.Event) -> bool:
+    """Wait for the databases; migrate those that `trace up` does not manage; check the clock. False: told to stop."""
     tries = 0
-    while True:
+    while not stop.is_set():
         try:
             if settings.state_dsn is not None:
                 await migrate_dsn(settings.resolve_state_dsn(), "state")
                 await migrate_dsn(settings.resolve_queue_dsn(), "queue")
             for name, dsn in (("state", settings.resolve_state_dsn()), ("queue", settings.resolve_queue_dsn())):
                 await check_clock(dsn, name, allow_test_clock=settings.test_clock)
-            return
+            return True
         except asyncpg.InsufficientPrivilegeError:
             raise SettingsError(
                 "the roles of state_dsn and queue_dsn must own their databases, to migrate them"
@@ -117,7 +118,9 @@ async def _prepare_stores(settings: Settings) -> None:
             tries += 1
             if tries == 1:
                 logger.warning("waiting for the databases", extra={"reason": type(away).__name__})
-            await asyncio.sleep(_START_WAIT.seconds(tries))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _START_WAIT.seconds(tries))
+    return False
 
 
 async def check_clock(dsn: str, name: str, *, allow_test_clock: bool) -> None:

@@ -12,7 +12,11 @@ import msgspec
 from tracelake.adapters.lite.files import private_directory, sync_directory, write_private
 from tracelake.client.stack import Stack
 
-__all__ = ["CredentialFiles", "Home", "Stack", "private_directory", "sync_directory", "write_private"]
+__all__ = ["CredentialFiles", "Home", "HomeError", "Stack", "private_directory", "sync_directory", "write_private"]
+
+
+class HomeError(Exception):
+    """The directory cannot be a home; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,11 @@ class Home:
         return self.logs / f"{part}.log"
 
     def make(self) -> None:
+        """Make the directories. A directory that holds other things is not turned into a home."""
+        if self.root.is_dir() and not self.run.is_dir():
+            others = sorted(path.name for path in self.root.iterdir() if path != self.settings_file)
+            if others:
+                raise HomeError(f"{self.root} is not a home of trace and not empty ({others[0]}); give another --home")
         private_directory(self.root)
         for directory in (
             self.postgres,

@@ -70,7 +70,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 def _open(home: Path | None) -> tuple[Settings, LiteCredentials]:
     """The credentials of a home that has some: looking must not make any."""
     settings = Settings.load({"home": home})
-    if not settings.layout.keys.is_dir():
+    if not any(settings.layout.keys.glob("*/*.pem")):
         raise NoStackError(f"{settings.home} holds no keys yet; `trace up --home {settings.home}` makes them")
     return settings, LiteCredentials.ensure(settings.layout.keys)
 
@@ -102,5 +102,6 @@ def _rotate_secret(
     overlap = 0.0 if leaked else settings.credential_overlap_seconds
     secret.rotate(now, overlap_seconds=overlap)
     until = now + timedelta(seconds=overlap)
-    text = f"The new {kind} token is in its file; the old one works until {until:%Y-%m-%d %H:%M:%S} UTC."
+    end = "is refused within a second" if leaked else f"works until {until:%Y-%m-%d %H:%M:%S} UTC"
+    text = f"The new {kind} token is in its file; the old one {end}."
     return {"token_file": str(secret.token_file), "old_until": until}, text

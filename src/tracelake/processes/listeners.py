@@ -4,6 +4,7 @@ So the ports stay the same while a Dispatcher restarts, and a client that connec
 backlog instead of being refused. `TRACE_LISTEN_FDS="public=3,task=4,internal=5"` names the descriptors.
 """
 
+import errno
 import os
 import socket
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ def _bind_one(name: str, host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+            raise SettingsError(f"bind_host: {host} is not an address of this machine") from None
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(
             f"the {name} listener cannot bind {host}:{port} ({reason}); set {name}_port to another port, "

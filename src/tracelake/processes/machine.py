@@ -38,11 +38,16 @@ def wrap(command: Sequence[str], *, death_signal: int, inner_uid: int = 0) -> li
 
 
 def socket_directory(root: Path) -> Path:
-    """A short directory for the sockets of the home at `root`, the same one at every start."""
+    """A short directory for the sockets of the home at `root`, the same one at every start.
+
+    Inside the home where its path allows it: a runtime directory of the login session goes away with the session.
+    """
+    inside = root.resolve() / "run" / "sockets"
+    if len(os.fsencode(inside)) <= _MAX_SOCKET_DIRECTORY_BYTES:
+        return inside
     digest = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]
     name = f"trace-{os.geteuid()}-{digest}"
-    bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - owner is checked
-    for base in bases:
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - owner is checked
         candidate = Path(base) / name
         short = len(os.fsencode(candidate)) <= _MAX_SOCKET_DIRECTORY_BYTES
         if base and short and os.access(base, os.W_OK | os.X_OK):
@@ -55,7 +60,7 @@ def ensure_socket_directory(directory: Path) -> None:
     if len(os.fsencode(directory)) > _MAX_SOCKET_DIRECTORY_BYTES:
         raise PostgresError(f"{directory} is too long for a unix socket; set TMPDIR to a shorter directory")
     with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
+        directory.mkdir(mode=0o700, parents=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise PostgresError(f"{directory} belongs to somebody else; remove it or set TMPDIR to another place")

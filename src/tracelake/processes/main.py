@@ -64,12 +64,15 @@ def one_line(error: Exception) -> str | None:
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
+    from tracelake.processes.home import HomeError
     from tracelake.processes.lock import AlreadyRunningError
     from tracelake.processes.machine import PostgresError
     from tracelake.processes.settings import SettingsError
     from tracelake.processes.supervisor import StartError
 
-    expected = (AlreadyRunningError, MigrationError, NoStackError, PostgresError, SettingsError, StartError)
+    expected = (AlreadyRunningError, HomeError, MigrationError, NoStackError, PostgresError, SettingsError, StartError)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, expected) else None
 
 

@@ -17,6 +17,7 @@ system user and changes the modes of parent directories). What this module promi
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -217,11 +218,13 @@ class EmbeddedPostgres:
             capture_output=True,
             text=True,
             check=False,
+            start_new_session=True,  # Ctrl-C is for the supervisor, which lets it finish
         )
         if done.returncode == EXIT_NO_NAMESPACE:
             raise PostgresError(_NO_NAMESPACE)
         if done.returncode != 0:
-            reason = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            reason = [line for line in lines if re.search("FATAL|PANIC|error:|could not", line)][:3] or lines[-3:]
             raise PostgresError(f"initdb failed for the {self.name} cluster: {' '.join(reason)}")
         write_private(scratch / _MARKER, f"{self.name}\n")
         with contextlib.suppress(FileNotFoundError):

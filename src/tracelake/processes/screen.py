@@ -54,7 +54,7 @@ class Screen(Protocol):
 def choose_screen(home: Home, *, json: bool) -> Screen:
     if json:
         return JsonScreen()
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         return LiveScreen(home)
     return PlainScreen()
 

@@ -21,7 +21,9 @@ from typing import Any
 from tracelake.processes.home import Home
 
 # Set by Trace for its own children and tasks; not settings.
-_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN"})
+CHILD_VARIABLE = "TRACE_SUPERVISED"
+"""Set for children of `trace up`: their settings come from it alone, whatever became of the file meanwhile."""
+_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", CHILD_VARIABLE})
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
@@ -238,8 +240,9 @@ class Settings:
         home = given.get("home", from_environment.get("home", "~/.trace"))
         values["home"] = _parse("home", home, "TRACE_HOME")
         path = Home(values["home"]).settings_file
+        supervised = CHILD_VARIABLE in (os.environ if environ is None else environ)
         for source, found in (
-            (str(path), _read_file(path)),
+            (str(path), {} if supervised else _read_file(path)),
             ("the environment", from_environment),
             ("the command line", given),
         ):

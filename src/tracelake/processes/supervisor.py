@@ -49,6 +49,8 @@ class Part:
     environment: Mapping[str, str]
     log_file: Path
     pass_fds: tuple[int, ...] = ()
+    start_seconds: float | None = None
+    """How long it may take to be ready; None is the supervisor's own patience."""
     prepare: Callable[[], None] | None = None
     ready: Callable[[], Awaitable[bool]] | None = None
     stop_signal: signal.Signals = signal.SIGTERM
@@ -140,7 +142,9 @@ class Supervisor:
         up = asyncio.create_task(kept.up.wait())
         try:
             await asyncio.wait(
-                {up, kept.task}, timeout=self._patience.start_seconds, return_when=asyncio.FIRST_COMPLETED
+                {up, kept.task},
+                timeout=kept.part.start_seconds or self._patience.start_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             up.cancel()
@@ -149,7 +153,7 @@ class Supervisor:
         if kept.task.done():
             await kept.task  # raises the reason
             raise StartError(f"{kept.part.name} was stopped before it was ready")
-        waited = f"{self._patience.start_seconds:g} s"
+        waited = f"{kept.part.start_seconds or self._patience.start_seconds:g} s"
         raise StartError(f"{kept.part.name} was not ready after {waited}; {_log_tail(kept.part.log_file)}")
 
     async def _keep(self, kept: _Kept) -> None:

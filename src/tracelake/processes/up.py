@@ -28,11 +28,12 @@ from tracelake.processes.machine import free_port, socket_directory, wrap
 from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.processes.provision import migrate_dsn, provision
 from tracelake.processes.screen import Screen
-from tracelake.processes.settings import Settings
+from tracelake.processes.settings import CHILD_VARIABLE, Settings
 from tracelake.processes.supervisor import Part, PartView, StartError, Supervisor
-from tracelake.processes.tls import TlsFiles, ensure_tls
+from tracelake.processes.tls import TlsFiles, ensure_tls, tls_files
 
 _POSTGRES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
+_RENEW_SECONDS = 12 * 3600.0
 
 
 def prepare_credentials(settings: Settings, home: Home) -> CredentialFiles:
@@ -122,7 +123,7 @@ def plan_parts(
     """Every child of this stack, in the order of their stages."""
     home = settings.layout
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
-    environment |= settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
+    environment |= settings.to_environment() | {"PYTHONUNBUFFERED": "1", CHILD_VARIABLE: "1"}
     internal_url = listeners.url(sockets["internal"], settings.bind_host)
     parts = [
         Part(
@@ -137,6 +138,8 @@ def plan_parts(
             stop_signal=signal.SIGINT,
             hurry_signal=signal.SIGQUIT,
             grace_seconds=60.0,
+            # Recovery after a crash takes as long as it takes; giving up would only start it over.
+            start_seconds=3600.0,
         )
         for cluster in clusters.all()
     ]
@@ -185,12 +188,14 @@ class Up:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal)
-        ticking = asyncio.create_task(self._tick())
+            if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
+                loop.add_signal_handler(number, self._on_signal)
+        side_jobs = [asyncio.create_task(self._tick()), asyncio.create_task(self._renew_credentials())]
         try:
             await self._run()
         finally:
-            ticking.cancel()
+            for job in side_jobs:
+                job.cancel()
 
     async def _run(self) -> None:
         settings, home = self._settings, self._home
@@ -271,6 +276,19 @@ class Up:
         with contextlib.suppress(OSError):
             write_private(self._home.parts_file, msgspec.json.encode(list(self._views.values())))
         self._screen.part(view)
+
+    async def _renew_credentials(self) -> None:
+        """Certificates and the admin token end; a stack that runs for years must not."""
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            certificate = tls_files(self._home.tls).certificate
+            before = certificate.read_bytes()
+            ensure_tls(self._home.tls, self._settings.bind_host)
+            prepare_credentials(self._settings, self._home)
+            dispatcher = self._views.get("dispatcher")
+            if certificate.read_bytes() != before and dispatcher is not None and dispatcher.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(dispatcher.pid, signal.SIGTERM)  # the supervisor starts it again, with the new one
 
     async def _tick(self) -> None:
         while True:

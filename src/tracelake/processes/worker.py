@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+from contextlib import suppress
 
 import click
 import uvloop
@@ -24,6 +25,7 @@ from tracelake.worker import Worker, WorkerConfig
 logger = logging.getLogger(__name__)
 
 _WAIT = Backoff(0.1, 2.0)
+_WATCH_SECONDS = 2.0
 
 
 def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
@@ -64,18 +66,33 @@ async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
-    stack = await _wait_for_stack(settings.layout, stop)
-    if stack is None:
-        return
+    """Until told to stop. A stack that was started again has other addresses: the worker moves with it."""
+    while (stack := await _wait_for_stack(settings.layout, stop)) is not None:
+        await _serve_stack(settings, stack, stop)
+
+
+async def _serve_stack(settings: Settings, stack: Stack, stop: asyncio.Event) -> None:
     worker, queue, clients = build(settings, stack)
+    leave = asyncio.Event()
+    watching = asyncio.create_task(_watch(settings.layout, stack, stop, leave))
     logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
     try:
-        await worker.run(stop)
-        logger.info("worker stops")
+        await worker.run(leave)
+        logger.info("worker stops" if stop.is_set() else "the stack was started again")
     finally:
+        watching.cancel()
         await queue.close()
         for client in clients:
             await client.close()
+
+
+async def _watch(home: Home, stack: Stack, stop: asyncio.Event, leave: asyncio.Event) -> None:
+    """Set `leave` when told to stop, or when another stack has taken the place of this one."""
+    while home.read_stack() in (None, stack):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
+            break
+    leave.set()
 
 
 async def _main(settings: Settings) -> None:
