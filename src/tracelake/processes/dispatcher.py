@@ -102,7 +102,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
 async def _prepare_stores(settings: Settings, stop: asyncio.Event) -> bool:
     """Wait for the databases; migrate those that `trace up` does not manage; check the clock. False: told to stop."""
     tries = 0
-    while not stop.is_set():
+    while True:
         try:
             if settings.state_dsn is not None:
                 await migrate_dsn(settings.resolve_state_dsn(), "state")
@@ -120,7 +120,8 @@ async def _prepare_stores(settings: Settings, stop: asyncio.Event) -> bool:
                 logger.warning("waiting for the databases", extra={"reason": type(away).__name__})
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _START_WAIT.seconds(tries))
-    return False
+            if stop.is_set():
+                return False
 
 
 async def check_clock(dsn: str, name: str, *, allow_test_clock: bool) -> None:
