@@ -26,7 +26,7 @@ from tracelake.client.http import HttpClient
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import Listener, Principal, Request, Route, Router
-from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.dispatcher.http.server import UVICORN, ListenerServer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.wire import base
 
@@ -108,15 +108,7 @@ async def _serve(subject: str, listener: socket.socket, certificate: Path, key: 
     plain = uvicorn.Config(
         apps[subject](),
         http="httptools",
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
+        **UVICORN,
         ssl_certfile=str(certificate),
         ssl_keyfile=str(key),
     )

@@ -20,6 +20,11 @@ from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.errors import StoreUnavailableError, TraceError
 
 
+async def submit(group: GroupCommit, call: Call) -> Answer:
+    """A caller that waits for its answer."""
+    return await group.enqueue(call)
+
+
 @dataclass(frozen=True)
 class FakeCall:
     task_id: UUID
@@ -103,7 +108,7 @@ async def _drive(planned: list[tuple[int, bool, bool, int, bool]], store: FakeSt
     for number, (task, poison, refused, gap, leaves) in enumerate(planned):
         call = FakeCall(UUID(int=task), number, poison, refused)
         calls.append(call)
-        waiting.append(asyncio.create_task(group.submit(call)))
+        waiting.append(asyncio.create_task(submit(group, call)))
         for _ in range(gap):
             await asyncio.sleep(0)
         if leaves:
@@ -149,7 +154,7 @@ def run_group(max_batch: int, lanes: int, calls: list[FakeCall], **store: Any) -
 
     async def drive() -> list[Any]:
         group = GroupCommit(fake.commit, max_batch=max_batch, lanes=lanes)
-        answers: list[Any] = await asyncio.gather(*map(group.submit, calls), return_exceptions=True)
+        answers: list[Any] = await asyncio.gather(*(submit(group, call) for call in calls), return_exceptions=True)
         await group.close()
         return answers
 
@@ -201,7 +206,7 @@ def test_after_close_nothing_is_accepted() -> None:
         await group.close()
         assert [await future for future in accepted] == list(range(9))
         with pytest.raises(StoreUnavailableError):
-            await group.submit(FakeCall(UUID(int=1), 1))
+            await group.enqueue(FakeCall(UUID(int=1), 1))
         assert len(store.committed) == 9
 
     asyncio.run(drive())

@@ -9,15 +9,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from tracelake.cli.options import home_option, json_option
 from tracelake.client.stack import find_stack
 from tracelake.wire.platform import OutboxReply, RequeueReply
-
-_home = click.option(
-    "--home",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The home of the stack (default: TRACE_HOME, else ~/.trace).",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 
 
 @click.group()
@@ -30,8 +24,8 @@ def command() -> None:
 
 
 @command.command("list")
-@_home
-@_json
+@home_option
+@json_option
 @click.option("--status", type=click.Choice(["pending", "failed"]), help="Only these (default: both).")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most this many rows.")
 def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) -> None:
@@ -53,8 +47,8 @@ def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) 
 
 @command.command()
 @click.argument("outbox_ids", nargs=-1, type=int, metavar="[ID]...")
-@_home
-@_json
+@home_option
+@json_option
 def requeue(outbox_ids: tuple[int, ...], home: Path | None, as_json: bool) -> None:
     """Try failed rows again: the given ones, or all of them."""
     reply = asyncio.run(_requeue(home, outbox_ids))

@@ -5,19 +5,14 @@ from typing import Any
 
 import click
 
+from tracelake.cli.options import home_option, json_option
 from tracelake.client.stack import default_home
 from tracelake.processes.home import Home
 from tracelake.processes.settings import Settings, SettingsError
 
-_home = click.option(
-    "--home",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where the stack keeps everything (default: TRACE_HOME, else ~/.trace).",
-)
-
 
 @click.command()
-@_home
+@home_option
 @click.option("--workers", type=int, help="How many worker processes to start (default: 1).")
 @click.option("--no-workers", is_flag=True, help="Start no worker.")
 @click.option("--bind-host", help="The address that the listeners bind (default: 127.0.0.1).")
@@ -45,8 +40,8 @@ def up(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **optio
 
 
 @click.command()
-@_home
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@home_option
+@json_option
 def status(home: Path | None, as_json: bool) -> None:
     """Show whether the stack runs, and its parts.
 
@@ -58,7 +53,7 @@ def status(home: Path | None, as_json: bool) -> None:
 
 
 @click.command()
-@_home
+@home_option
 def down(home: Path | None) -> None:
     """Stop the stack; it is fine if none runs."""
     from tracelake.processes.status import stop_stack

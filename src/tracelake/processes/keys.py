@@ -8,17 +8,12 @@ import click
 import msgspec
 
 from tracelake.adapters.lite.shared_secrets import utc_now
+from tracelake.cli.options import home_option, json_option
 from tracelake.client.stack import NoStackError
 from tracelake.processes.credentials import LiteCredentials, prepare
 from tracelake.processes.settings import Settings
 
 _KINDS = ("task", "user", "worker", "service")
-_home = click.option(
-    "--home",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The home of the stack (default: TRACE_HOME, else ~/.trace).",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 
 
 @click.group()
@@ -28,9 +23,9 @@ def command() -> None:
 
 @command.command()
 @click.argument("kind", type=click.Choice(_KINDS), default="task")
-@_home
+@home_option
 @click.option("--leaked", is_flag=True, help="The old one leaked: give it up at once, with all that it signed.")
-@_json
+@json_option
 def rotate(kind: str, home: Path | None, leaked: bool, as_json: bool) -> None:
     """Rotate the keys of capability tokens (task) or user tokens (user), or the worker or service token.
 
@@ -48,8 +43,8 @@ def rotate(kind: str, home: Path | None, leaked: bool, as_json: bool) -> None:
 
 
 @command.command("list")
-@_home
-@_json
+@home_option
+@json_option
 def list_keys(home: Path | None, as_json: bool) -> None:
     """Show the signing keys that verifiers know now."""
     _, credentials = _open(home)

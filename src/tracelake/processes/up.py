@@ -199,7 +199,6 @@ class Up:
 
     async def _run(self) -> None:
         settings, home = self._settings, self._home
-        home.remove_stack()  # one that a killed supervisor left points nowhere
         clusters = Clusters.plan(settings)
         tls = ensure_tls(home.tls, settings.bind_host)
         sockets = listeners.bind(settings)

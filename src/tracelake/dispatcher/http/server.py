@@ -17,6 +17,19 @@ MAX_HEAD_BYTES = 128 * 1024  # a capability token may have half of that
 REQUEST_SECONDS = 60.0
 """A request that has not arrived as a whole by then is given up; who trickles bytes holds a connection no longer."""
 
+UVICORN: dict[str, Any] = {
+    "ws": "none",
+    "lifespan": "off",
+    "interface": "asgi3",
+    "access_log": False,
+    "log_config": None,
+    "server_header": False,
+    "date_header": False,
+    "proxy_headers": False,
+    "timeout_keep_alive": 75,
+}
+"""How every listener is served; a benchmark serves its peers in the same way."""
+
 
 class _OneWrite:
     """A transport that sends head and body of a reply together: one TLS record and one system call instead of two."""
@@ -104,15 +117,7 @@ class ListenerServer:
             uvicorn.Config(
                 app,
                 http=_Protocol,
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=75,
+                **UVICORN,
                 timeout_graceful_shutdown=5,
                 backlog=1024,
                 ssl_certfile=str(certificate),

@@ -196,7 +196,7 @@ class CompleteCall:
         _check_outputs(body, task, job, context.config)
         assert subject is not None
         made_for = decode_unit(subject.unit) if self.publications else None
-        moves = context.registry.publish_all(self.publications, task, made_for, job)
+        moves = [context.registry.publish(item, task, made_for, job) for item in self.publications]
         committed = {(move.dataset_uuid, move.unit): move.revision for move in moves}
         events = _new_events(body.events, task, job, committed)
         for move in moves:

@@ -44,10 +44,6 @@ class GroupCommit:
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def submit(self, call: Call) -> Answer:
-        """The call's answer; raises its refusal."""
-        return await self.enqueue(call)
-
     def enqueue(self, call: Call) -> "asyncio.Future[Answer]":
         """Queue a call and return at once, so that a batch of calls keeps its order."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

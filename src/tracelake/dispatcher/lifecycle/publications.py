@@ -4,7 +4,6 @@ What is recorded is read under a lock on the generation (`load`), the rest is pu
 that several completions in one transaction see each other's moves.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -82,17 +81,8 @@ class Registry:
         self._config_hashes: dict[Generation, str | None] = {}
         self._units: dict[Generation, list[_CommittedUnit]] = {}
 
-    def publish_all(
-        self, requests: Sequence[Request], task: Task, made_for: Unit | None, job: Job
-    ) -> list[Publication]:
-        """The pointer moves of one call, each of another dataset, or 422.
-
-        Nothing is kept unless the whole call is accepted (see `accept`).
-        """
-        return [self.publish(request, task, made_for, job) for request in requests]
-
     def publish(self, request: Request, task: Task, made_for: Unit | None, job: Job) -> Publication:
-        """One pointer move, or 422."""
+        """The pointer move, or 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
         body = request.body
         config_hash = body.config_hash or job.config_hash
         recorded = self._config_hashes.get(request.generation)
