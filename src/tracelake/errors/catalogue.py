@@ -79,6 +79,19 @@ _KINDS = (
         "Ask for a fresh credential.",
     ),
     ErrorKind(
+        "dag_invalid",
+        422,
+        "The DAG document has errors.",
+        "Correct what `details.problems` lists; each has its line, its column and a suggestion.",
+    ),
+    ErrorKind("dag_not_found", 404, "There is no such DAG.", "List the DAGs first (`trace dags`)."),
+    ErrorKind(
+        "dag_version_not_found",
+        404,
+        "The DAG has no such version.",
+        "List the versions first (`trace dags NAME`).",
+    ),
+    ErrorKind(
         "dataset_forbidden",
         403,
         "The task may not write this dataset.",
@@ -102,6 +115,7 @@ _KINDS = (
         "This attempt is no longer current.",
         "Stop the work: a newer attempt runs, or the task has ended.",
     ),
+    ErrorKind("input_not_found", 404, "The job has no such input or output.", "See the job's inputs (`trace jobs`)."),
     ErrorKind("internal", 500, "Something failed inside Trace.", "Report it with the time of the call."),
     ErrorKind(
         "job_invalid",
@@ -165,10 +179,28 @@ _KINDS = (
     ),
     ErrorKind("task_not_found", 404, "There is no such task.", "Check the task's id."),
     ErrorKind(
+        "task_not_failed",
+        422,
+        "Only a task that failed for good, or was cancelled, can be tried again; only a failed one can be skipped.",
+        "Look at the task first; `details.status` says where it stands.",
+    ),
+    ErrorKind(
         "token_mismatch",
         403,
         "The capability token was issued for another task or attempt.",
         "Send the token that came with this very attempt.",
+    ),
+    ErrorKind(
+        "trigger_conflict",
+        422,
+        "This idempotency_key was used for another trigger.",
+        "Use a new key, or repeat the call exactly as it was.",
+    ),
+    ErrorKind(
+        "trigger_invalid",
+        422,
+        "This job cannot be triggered like that.",
+        "See `details.field`; give the kind of unit that the job works on.",
     ),
 )
 

@@ -1,5 +1,6 @@
 """What the platform needs from the outside, as Protocols. Adapters of one port pass one conformance suite."""
 
+from tracelake.ports.invoker import InvokeError, Invoker
 from tracelake.ports.object_store import ObjectMeta, ObjectStore
 from tracelake.ports.queue import (
     Delivery,
@@ -13,6 +14,8 @@ from tracelake.ports.signer import PublicKey, Signer
 
 __all__ = [
     "Delivery",
+    "InvokeError",
+    "Invoker",
     "Message",
     "ObjectMeta",
     "ObjectStore",

@@ -1,12 +1,13 @@
 """Worker-only calls (claim, fetch, token) and introspection by services."""
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from tracelake.wire.base import Cursor, Reply, Request, ShortText
-from tracelake.wire.units import TaskPayload
+from tracelake.wire.units import JobRef, PayloadInput, TaskOutput, TaskPayload
 
 MAX_BATCH = 256
 
@@ -34,6 +35,22 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     lease_expires_at: datetime | None = None
     capability_token: str | None = None
     task: TaskPayload | None = None
+
+
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What an invoked attempt is given: everything, since it can ask for nothing but its own task calls."""
+
+    task_id: UUID
+    attempt: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    capability_token: str
+    bundle_url: str | None
+    job: JobRef
+    operator: str
+    config: dict[str, Any]
+    inputs: list[PayloadInput]
+    outputs: list[TaskOutput]
 
 
 class FetchReply(Reply, frozen=True, kw_only=True):

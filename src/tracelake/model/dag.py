@@ -1,0 +1,157 @@
+"""A DAG document after reading: typed, complete, with every default filled in. Equal meaning, equal value."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+Scalar = str | int | float | bool | None
+Where = dict[str, Scalar | list[Scalar]]
+"""Field to scalar (equality) or list (IN), joined by AND."""
+
+
+class Activation(StrEnum):
+    SOURCE = "source"
+    REACTIVE = "reactive"
+
+
+class Strategy(StrEnum):
+    PER_UPDATE = "PerUpdate"
+    PER_PARTITION = "PerPartition"
+
+
+class SourceKind(StrEnum):
+    CRON = "cron"
+    WEBHOOK = "webhook"
+    MANUAL = "manual"
+    ALWAYS_ON = "always_on"
+
+
+class ColumnType(StrEnum):
+    BOOL = "bool"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    INT256 = "int256"
+    UINT256 = "uint256"
+    FLOAT64 = "float64"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    BYTES = "bytes"
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    JSON = "json"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of everything in a document. Fields at their default are left out of the canonical form."""
+
+
+class Column(Part, frozen=True, kw_only=True):
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    max_length: int | None = None
+    """Of text (characters) and bytes."""
+    precision: int | None = None
+    scale: int | None = None
+    """Of decimal."""
+    enum: tuple[str, ...] | None = None
+    """The values that a text column may have."""
+
+
+class Schema(Part, frozen=True, kw_only=True):
+    columns: tuple[Column, ...]
+    unique: tuple[str, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] = ()
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+class OutputAddress(Part, frozen=True, kw_only=True):
+    """One output of one job of the same DAG."""
+
+    job: str
+    output_index: int = 0
+
+
+class Input(Part, frozen=True, kw_only=True):
+    """`output` for an edge within the DAG (also when it was written as the dataset that this DAG publishes), `dataset`
+    for a dataset of another DAG. Exactly one of them is there."""
+
+    output: OutputAddress | None = None
+    dataset: str | None = None
+    where: Where | None = None
+
+
+class Source(Part, frozen=True, kw_only=True):
+    kind: SourceKind
+    schedule: str | None = None
+    webhook_path: str | None = None
+
+
+class Udf(Part, frozen=True, kw_only=True):
+    bundle_id: str
+    entrypoint: str | None = None
+
+
+class JobDocument(Part, frozen=True, kw_only=True):
+    name: str
+    activation: Activation
+    runtime: str | None = None
+    """None for sources that only emit (cron, webhook, manual): nothing runs for them."""
+    operator: str | None = None
+    outputs: int = 1
+    inputs: tuple[Input, ...] = ()
+    execution_strategy: Strategy = Strategy.PER_UPDATE
+    update_strategy: Literal["append", "replace"] = "replace"
+    unique_key: tuple[str, ...] = ()
+    source: Source | None = None
+    config: dict[str, Any] = {}
+    udf: Udf | None = None
+    secrets: tuple[str, ...] = ()
+    max_concurrency: int | None = None
+    timeout_seconds: int | None = None
+    heartbeat_timeout_seconds: int | None = None
+    max_attempts: int | None = None
+    priority: Literal["normal", "bulk"] = "normal"
+    max_queue_depth: int | None = None
+    max_queue_age_seconds: int | None = None
+    idle_timeout_seconds: int | None = None
+    reset_outputs: bool = False
+
+    @property
+    def only_emits(self) -> bool:
+        """Its events come from outside: it never has tasks, and its history does not depend on its config."""
+        return self.source is not None and self.source.kind is not SourceKind.ALWAYS_ON
+
+
+class Publish(Part, frozen=True, kw_only=True):
+    name: str
+    sources: tuple[OutputAddress, ...]
+    """One, or several for a buffered dataset."""
+    storage: Literal["postgres", "s3"]
+    write_mode: Literal["buffered", "direct"] = "direct"
+    schema: Schema | None = None
+
+
+class Dag(Part, frozen=True, kw_only=True):
+    name: str
+    jobs: tuple[JobDocument, ...]
+    publish: tuple[Publish, ...] = ()
+
+    def job(self, name: str) -> JobDocument:
+        return next(job for job in self.jobs if job.name == name)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that is wrong with a document, and where. Lines and columns count from 1."""
+
+    code: str
+    message: str
+    line: int
+    column: int
+    path: str
+    """Like `jobs[2].inputs[0].where.severity`; empty for the document itself."""
+    suggestion: str = ""

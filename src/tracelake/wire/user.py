@@ -1,0 +1,406 @@
+"""The user API: `/v1/*` on the public listener. Everything is of the caller's own org."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import Meta
+
+from tracelake.model.dag import Problem
+from tracelake.wire.base import Cursor, Name, Reply, Request, ShortText
+from tracelake.wire.units import PayloadInput, Unit
+
+TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+# --- deploying
+
+
+class JobChange(Reply, frozen=True, kw_only=True):
+    job: str
+    change: Literal["added", "changed", "limits", "removed", "unchanged"]
+    """`changed`: it writes other data, so its outputs are rebuilt. `limits`: only how it runs differs."""
+    fields: list[str] = []
+    """What differs; `upstream` when only something before it does."""
+
+
+class DatasetChange(Reply, frozen=True, kw_only=True):
+    dataset: str
+    change: Literal["added", "rebuilt", "removed", "unchanged", "restored"]
+    """`restored`: a generation of an earlier version counts again."""
+    job: str
+    output_index: int = 0
+    because: str = ""
+
+
+class Plan(Reply, frozen=True, kw_only=True):
+    """What a deploy would change, as data; `deploy` applies exactly this."""
+
+    dag: str
+    version: int
+    """The number that the version has, or will have."""
+    new_version: bool
+    active_version: int | None = None
+    jobs: list[JobChange]
+    datasets: list[DatasetChange]
+    subscribers: list[str] = []
+    """Jobs of other DAGs, as `dag/job`, that read a dataset this plan moves or removes."""
+    needs_build: bool = False
+    """Work must be done beside the active version before the cutover."""
+    changes: bool = True
+    """False: the active version is this very document."""
+
+
+class DeployReply(Reply, frozen=True, kw_only=True):
+    plan: Plan
+    dag_version_id: UUID | None = None
+    duplicate: bool = False
+    """The version was there before."""
+    state: Literal["Planned", "Created", "Building", "Active"] = "Planned"
+
+
+class InvalidDag(Reply, frozen=True, kw_only=True):
+    """`details` of the error `dag_invalid`."""
+
+    problems: list[Problem]
+
+
+class DagRow(Reply, frozen=True, kw_only=True):
+    name: str
+    active_version: int | None = None
+    building_version: int | None = None
+    versions: int
+    jobs: int = 0
+    activated_at: datetime | None = None
+    open_tasks: int = 0
+    failed_tasks: int = 0
+    """Failed for good, and neither retried nor skipped."""
+
+
+class DagsReply(Reply, frozen=True, kw_only=True):
+    dags: list[DagRow]
+
+
+class BuildProgress(Reply, frozen=True, kw_only=True):
+    done: int
+    open: int
+    failed: int
+    draining_edges: int
+    """Edges that have not yet seen all of their history."""
+
+
+class DagVersionRow(Reply, frozen=True, kw_only=True):
+    number: int
+    dag_version_id: UUID
+    state: Literal["Inactive", "Building", "Active"]
+    created_by: str
+    created_at: datetime
+    activated_at: datetime | None = None
+    jobs: int
+    build: BuildProgress | None = None
+    """While it is built."""
+
+
+class DagVersionsReply(Reply, frozen=True, kw_only=True):
+    dag: str
+    versions: list[DagVersionRow]
+
+
+class ActivateRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Which version shall count: a number, or `previous` for the one that counted before."""
+
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | Literal["previous"]
+    now: bool = False
+    """Cut over at once, also when the build is not finished."""
+
+
+class EdgeRow(Reply, frozen=True, kw_only=True):
+    """One input of a job, and how far it has come."""
+
+    input_index: int
+    dataset: str
+    dataset_version: UUID
+    where: dict[str, Any] | None = None
+    phase: Literal["Active", "Staged", "Parked"]
+    state: Literal["live", "draining", "held", "parked"]
+    routed_cursor: int | None = None
+    backlog: int = 0
+    """Events that wait for this edge."""
+    failed_units: int = 0
+
+
+class JobOutputRow(Reply, frozen=True, kw_only=True):
+    output_index: int
+    dataset: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage: str
+
+
+class JobRow(Reply, frozen=True, kw_only=True):
+    dag: str
+    name: str
+    job_id: UUID
+    activation: str
+    runtime: str | None = None
+    operator: str | None = None
+    strategy: str
+    priority: str = "normal"
+    max_concurrency: int | None = None
+    source: str | None = None
+    inputs: list[EdgeRow] = []
+    outputs: list[JobOutputRow] = []
+    queued: int = 0
+    running: int = 0
+    held: int = 0
+    failed: int = 0
+
+
+class JobsReply(Reply, frozen=True, kw_only=True):
+    dag: str
+    version: int
+    jobs: list[JobRow]
+
+
+# --- doing
+
+
+class BlockRange(Request, frozen=True, kw_only=True):
+    start: Cursor
+    end: Cursor
+
+    def __post_init__(self) -> None:
+        if self.start > self.end:
+            raise ValueError("a range needs start <= end")
+
+
+class TriggerRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """The unit: exactly one of `cursor`, `range` and `partition_key`."""
+
+    cursor: Cursor | None = None
+    range: BlockRange | None = None
+    partition_key: ShortText | None = None
+    output_index: Annotated[int, Meta(ge=0, le=63)] = 0
+    """Of a source: which output's event."""
+    input_index: Annotated[int, Meta(ge=0, le=63)] = 0
+    """Of a PerUpdate job: which input the unit is of."""
+    idempotency_key: ShortText | None = None
+    """The same key again is the same trigger; without one every call is a new one."""
+
+    def __post_init__(self) -> None:
+        if sum(item is not None for item in (self.cursor, self.range, self.partition_key)) != 1:
+            raise ValueError("give exactly one of cursor, range and partition_key")
+
+
+class TriggerReply(Reply, frozen=True, kw_only=True):
+    idempotency_key: str
+    event_id: int | None = None
+    """Of a source: the event that was emitted."""
+    task_id: UUID | None = None
+    """Of a reactive job: the task that was made."""
+    tasks: list[UUID] = []
+    """Of a source: the tasks that the event made at once (the first hundred)."""
+    duplicate: bool = False
+
+
+class RetryReply(Reply, frozen=True, kw_only=True):
+    task_id: UUID
+    status: str
+    max_attempts: int | None = None
+    duplicate: bool = False
+
+
+class SkipReply(Reply, frozen=True, kw_only=True):
+    task_id: UUID
+    status: str
+    duplicate: bool = False
+
+
+# --- seeing
+
+
+class TaskRow(Reply, frozen=True, kw_only=True):
+    task_id: UUID
+    dag: str
+    job: str
+    operator: str
+    status: TaskStatus
+    attempt: int
+    max_attempts: int | None = None
+    held: bool = False
+    cancel_requested: bool = False
+    skipped: bool = False
+    unit: Unit | None = None
+    revision: str = ""
+    created_at: datetime
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
+    next_retry_at: datetime | None = None
+    error: str | None = None
+
+
+class TasksPage(Reply, frozen=True, kw_only=True):
+    tasks: list[TaskRow]
+    next: str | None = None
+    """Pass it as `cursor` for the following page."""
+
+
+class AttemptRow(Reply, frozen=True, kw_only=True):
+    attempt: int
+    outcome: str | None = None
+    worker_id: str | None = None
+    claimed_at: datetime | None = None
+    error: str | None = None
+
+
+class TaskDetail(Reply, frozen=True, kw_only=True):
+    task: TaskRow
+    runtime: str
+    inputs: list[PayloadInput]
+    outputs: list[JobOutputRow]
+    result: Any = None
+    """What the operator reported about its outputs."""
+    attempts: list[AttemptRow]
+    """Oldest first, the current one last."""
+    events: list["EventRow"] = []
+
+
+class EventRow(Reply, frozen=True, kw_only=True):
+    event_id: int
+    dataset: str
+    dataset_version: UUID
+    cursor: int | None = None
+    partition_key: str | None = None
+    revision: str = ""
+    state: Literal["Routed", "AwaitsCommit", "NotCurrent"]
+    producer: str
+    attempt: int | None = None
+    invalidates: Any = None
+    created_at: datetime
+
+
+class EventsPage(Reply, frozen=True, kw_only=True):
+    events: list[EventRow]
+    next: str | None = None
+
+
+class DatasetRow(Reply, frozen=True, kw_only=True):
+    name: str
+    dataset_uuid: UUID
+    storage: str
+    published: bool
+    dag: str | None = None
+    job: str | None = None
+    current_version: UUID
+    staged_version: UUID | None = None
+    generations: int
+    blocks: int | None = None
+    """How many blocks the current generation's ranges cover."""
+    max_cursor: int | None = None
+    updated_at: datetime | None = None
+
+
+class DatasetsReply(Reply, frozen=True, kw_only=True):
+    datasets: list[DatasetRow]
+
+
+class RunRow(Reply, frozen=True, kw_only=True):
+    """Adjoining units of one size."""
+
+    start: int
+    end: int
+    unit_size: int
+
+
+class GenerationRow(Reply, frozen=True, kw_only=True):
+    dataset_version: UUID
+    state: Literal["current", "staged", "past"]
+    config_hash: str | None = None
+    schema_hash: str | None = None
+    created_at: datetime
+    max_cursor: int | None = None
+    ranges: list[RunRow] = []
+    """The first hundred."""
+    range_count: int = 0
+    partition_keys: int = 0
+    commits: int = 0
+
+
+class PointerRow(Reply, frozen=True, kw_only=True):
+    dataset_version: UUID
+    since: datetime
+    dag_version: int | None = None
+
+
+class ConsumerRow(Reply, frozen=True, kw_only=True):
+    dag: str
+    job: str
+    edge: EdgeRow
+
+
+class InvalidationRow(Reply, frozen=True, kw_only=True):
+    invalidation_id: str
+    start: int
+    end: int
+    reason: str
+    producer: str
+    created_at: datetime
+
+
+class DatasetDetail(Reply, frozen=True, kw_only=True):
+    dataset: DatasetRow
+    schema: Any = None
+    generations: list[GenerationRow]
+    pointers: list[PointerRow]
+    consumers: list[ConsumerRow]
+    invalidations: list[InvalidationRow]
+
+
+class LineageUnit(Reply, frozen=True, kw_only=True):
+    """Which task made a unit, from which inputs. A unit that a source announced has a producer and no task."""
+
+    unit: Unit
+    revision: str = ""
+    dataset_version: UUID
+    at: datetime
+    producer: str
+    task_id: UUID | None = None
+    attempt: int | None = None
+    dag: str | None = None
+    job: str | None = None
+    inputs: list[PayloadInput] = []
+    files: int | None = None
+
+
+class LineageEdge(Reply, frozen=True, kw_only=True):
+    """`job` reads `dataset` (or writes it, for the edge that ends there)."""
+
+    from_dataset: str
+    dag: str
+    job: str
+    to_dataset: str
+
+
+class LineageReply(Reply, frozen=True, kw_only=True):
+    dataset: str
+    dataset_version: UUID
+    upstream: list[LineageEdge]
+    downstream: list[LineageEdge]
+    units: list[LineageUnit]
+    next: str | None = None
+
+
+class AuditRow(Reply, frozen=True, kw_only=True):
+    audit_id: int
+    at: datetime
+    subject: str
+    action: str
+    target: str
+    details: Any = None
+
+
+class AuditPage(Reply, frozen=True, kw_only=True):
+    entries: list[AuditRow]
+    next: str | None = None
+
+
+DagName = Name
