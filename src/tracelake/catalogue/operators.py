@@ -1,0 +1,72 @@
+"""The operators, one entry each."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
+from tracelake.model.runtime import DISPATCHER, LAMBDA
+
+Blocks = Annotated[int, Meta(ge=1, le=2**62)]
+
+
+class NoopConfig(OperatorConfig, frozen=True):
+    pass
+
+
+class SleepConfig(OperatorConfig, frozen=True, kw_only=True):
+    seconds: Annotated[float, Meta(ge=0, le=7 * 24 * 3600)]
+    fail_attempts: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """The first N attempts fail and may be retried."""
+
+
+class RangeSplitterConfig(OperatorConfig, frozen=True, kw_only=True):
+    size: Blocks
+    """Blocks per unit."""
+    align: bool = True
+    """Cut at multiples of `size`; otherwise count from the start of each range that comes in."""
+
+
+class RangeAggregatorConfig(OperatorConfig, frozen=True, kw_only=True):
+    size: Blocks
+    """Blocks per window. Windows begin at multiples of it."""
+
+
+class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
+    """Whatever the function wants: the platform hands it over and looks at nothing."""
+
+    values: dict[str, Any] = {}
+
+
+SPECS = (
+    OperatorSpec("noop", NoopConfig, "Does nothing and completes; for measuring and for demonstrations.", control=True),
+    OperatorSpec(
+        "range_aggregator",
+        RangeAggregatorConfig,
+        "Emits a window of `size` blocks once its input covers all of it.",
+        runtimes=frozenset({DISPATCHER}),
+        control=True,
+        needs_inputs=True,
+    ),
+    OperatorSpec(
+        "range_splitter",
+        RangeSplitterConfig,
+        "Cuts each range that comes in into units of `size` blocks.",
+        runtimes=frozenset({DISPATCHER}),
+        control=True,
+        needs_inputs=True,
+    ),
+    OperatorSpec(
+        "sleep",
+        SleepConfig,
+        "Waits `seconds`, then completes; fails its first `fail_attempts` attempts.",
+        runtimes=frozenset({"ecs_platform"}),
+    ),
+    OperatorSpec(
+        "udf",
+        UdfConfig,
+        "Runs a function of an uploaded bundle; its config is handed over as it is.",
+        runtimes=frozenset({LAMBDA}),
+        output_storage="s3",
+    ),
+)

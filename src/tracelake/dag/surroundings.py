@@ -1,0 +1,25 @@
+"""What a document is read against: the parts of its org and its stack that it may name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracelake.model.dag import Schema
+from tracelake.model.runtime import RuntimeRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDataset:
+    owner_dag: str | None
+    """None: no DAG made it."""
+    schema: Schema | None
+    """None: nobody said what its rows look like."""
+    storage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    runtimes: RuntimeRegistry
+    datasets: Mapping[str, KnownDataset]
+    """Every dataset of the org, by name."""
+    bundles: Mapping[str, str]
+    """The language (`python`, `node`, `rust`) of each bundle that is known."""
