@@ -66,6 +66,8 @@ def moves(task: Task, *, timeout: int | None = 200) -> Iterator[Move]:
     word = Outcome.COMPLETED
     yield Move(Verb.COMPLETE, "complete by a stranger", _say(task.attempt, stranger, word, True), 0, word)
     yield Move(Verb.CANCEL, "cancel", lifecycle.cancel)
+    yield Move(Verb.RETRY, "retry", lambda task, now: lifecycle.retry(task, now, more_attempts=2))
+    yield Move(Verb.SKIP, "skip", lifecycle.skip)
     if task.status is Status.RUNNING:
         yield Move(Verb.EXPIRE, "expire", lambda task, now: lifecycle.expire(task, now, retry_delay=RETRY))
     if task.next_retry_at is not None:
@@ -74,7 +76,8 @@ def moves(task: Task, *, timeout: int | None = 200) -> Iterator[Move]:
 
 def held(task: Task) -> Task | None:
     """Holding is no verb of the state machine: a limit holds what is ready, and lets it go again."""
-    return replace(task, held=not task.held) if task.status is Status.QUEUED else None
+    by = None if task.held else "limit"
+    return replace(task, held=not task.held, held_by=by) if task.status is Status.QUEUED else None
 
 
 def shape(task: Task) -> tuple[object, ...]:
@@ -90,6 +93,7 @@ def shape(task: Task) -> tuple[object, ...]:
         task.deadline_at is None,
         task.next_retry_at is None,
         task.finished_at is None,
+        task.skipped_at is None,
     )
 
 

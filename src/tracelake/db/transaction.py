@@ -6,9 +6,10 @@ group commit alone.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 
@@ -98,10 +99,22 @@ class Store:
                 yield connection
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(
+        self, *, routing: Collection[UUID] = (), moving: UUID | None = None
+    ) -> AsyncIterator[Connection]:
+        """`routing`: orgs whose events it routes. `moving`: the org whose pointers it moves.
+
+        These locks are the first thing a transaction takes, with the same round trip as BEGIN: whoever moves pointers
+        then waits for nobody who waits for it.
+        """
+        begin = "BEGIN"
+        for org_id in sorted(routing):
+            begin += f"; SELECT pg_advisory_xact_lock_shared(routing_lock_key('{org_id}'))"
+        if moving is not None:
+            begin += f"; SELECT pg_advisory_xact_lock(routing_lock_key('{moving}'))"
         async with self.connection() as connection:
             try:
-                await connection.execute("BEGIN")
+                await connection.execute(begin)
                 yield connection
                 await self.commit(connection)
             except BaseException:

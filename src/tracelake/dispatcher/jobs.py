@@ -12,13 +12,15 @@ from tracelake.catalogue import check_config
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import TraceError
+from tracelake.model.dag import Strategy
 from tracelake.model.ids import new_id
-from tracelake.model.job import LAMBDA, LAMBDA_MAX_TIMEOUT_SECONDS, Dataset, Job, Output, Storage
+from tracelake.model.job import Dataset, Job, Output, Storage
+from tracelake.model.runtime import LAMBDA, LAMBDA_MAX_TIMEOUT_SECONDS
 from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, OutputRef
 
 _LOAD_JOBS = """
     SELECT job_id, org_id, dag_name, name, runtime, operator, config, config_hash,
-           lease_seconds, timeout_seconds, max_attempts
+           lease_seconds, timeout_seconds, max_attempts, node_id, strategy, max_concurrency
     FROM jobs WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """
@@ -76,6 +78,7 @@ class Definitions:
         for row in await connection.fetch(_LOAD_JOBS, missing):
             fields: dict[str, Any] = dict(row)
             fields["config"] = fields["config"].encode()
+            fields["strategy"] = Strategy(fields["strategy"])
             self._jobs[row["job_id"]] = Job(**fields, outputs=tuple(outputs.get(row["job_id"], ())))
 
     async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:

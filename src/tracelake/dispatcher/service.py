@@ -34,6 +34,7 @@ from tracelake.dispatcher.lifecycle.commit import decode_inputs
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.lifecycle.plan import NewTask
 from tracelake.dispatcher.lifecycle.rows_effects import find_pinned
+from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
@@ -187,23 +188,24 @@ class DispatcherService:
 
     def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
         _check_token(claims, body)
-        return Submitted(self._group.enqueue(EventsCall(body)), _as(EventsReply))
+        return Submitted(self._group.enqueue(EventsCall(body, claims.org_id)), _as(EventsReply))
 
     def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> "Awaitable[CompleteReply]":
         started = time.perf_counter()
         _check_token(claims, body)
         if body.datasets_published:
             return self._complete_published(claims, body, started)
-        return self._complete(CompleteCall(body), started)
+        return self._complete(CompleteCall(body, claims.org_id), started)
 
     async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest, started: float) -> CompleteReply:
         """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
         try:
-            call = CompleteCall(body, await list_publications(self._objects, body.datasets_published, claims))
+            listed = await list_publications(self._objects, body.datasets_published, claims)
+            call = CompleteCall(body, claims.org_id, listed)
         except TraceError as objection:
             if objection.retryable:
                 raise
-            call = CompleteCall(body, objection=objection)
+            call = CompleteCall(body, claims.org_id, objection=objection)
         return await self._complete(call, started)
 
     def _complete(self, call: CompleteCall, started: float) -> "Submitted[CompleteReply]":
@@ -290,7 +292,8 @@ class DispatcherService:
             max_attempts=job.max_attempts,
             inputs=msgspec.json.encode(spec.inputs, order="deterministic").decode() if spec.inputs else "[]",
             unit=None if spec.unit is None else msgspec.json.encode(spec.unit).decode(),
-            queue=job.queue,
+            wake=wake_of(self.config.runtimes, job.runtime),
+            limit_keys=limit_keys_of(self.config.runtimes, job),
         )
 
     async def _read(self, task_id: UUID) -> tuple[Task, Job, list[TaskInput], datetime]:

@@ -181,7 +181,7 @@ _KINDS = (
     ErrorKind(
         "task_not_failed",
         422,
-        "Only a task that failed for good, or was cancelled, can be tried again; only a failed one can be skipped.",
+        "Only a task that failed can be tried again or skipped.",
         "Look at the task first; `details.status` says where it stands.",
     ),
     ErrorKind(

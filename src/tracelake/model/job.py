@@ -5,8 +5,7 @@ from enum import StrEnum
 from functools import cached_property
 from uuid import UUID
 
-LAMBDA = "lambda"
-LAMBDA_MAX_TIMEOUT_SECONDS = 900
+from tracelake.model.dag import Strategy
 
 
 class Storage(StrEnum):
@@ -54,19 +53,19 @@ class Job:
     timeout_seconds: int | None
     max_attempts: int | None
     outputs: tuple[Output, ...]
+    node_id: UUID | None = None
+    """None for a job that no DAG made."""
+    strategy: Strategy = Strategy.PER_UPDATE
+    max_concurrency: int | None = None
 
     @cached_property
     def by_dataset(self) -> dict[UUID, Output]:
         return {output.dataset_uuid: output for output in self.outputs}
 
     @property
-    def queue(self) -> str:
-        return task_queue(self.runtime)
-
-
-def task_queue(runtime: str) -> str:
-    """The queue whose receivers run tasks of this runtime."""
-    return f"tasks.{runtime}"
+    def limit_key(self) -> str:
+        """The counter of `max_concurrency`: of the job by name, so that versions share it."""
+        return f"job:{self.org_id}:{self.dag_name}:{self.name}"
 
 
 BUFFER_QUEUE = "buffers"

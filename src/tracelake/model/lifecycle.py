@@ -22,6 +22,8 @@ class Verb(StrEnum):
     EXPIRE = "expire"
     REQUEUE = "requeue"
     CANCEL = "cancel"
+    RETRY = "retry"
+    SKIP = "skip"
 
 
 class NotClaimed(StrEnum):
@@ -58,6 +60,8 @@ EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
         (Verb.CANCEL, _Q, _X),
         (Verb.CANCEL, _F, _X),
         (Verb.CANCEL, _R, _R),  # only asks; the worker or its lease ends it
+        (Verb.RETRY, _F, _Q),
+        (Verb.SKIP, _F, _F),
     }
 )
 
@@ -121,7 +125,9 @@ def heartbeat(task: Task, now: datetime, *, attempt: int, lease_token: UUID, lea
         ready_at=None,
         next_retry_at=None,
         finished_at=None,
+        skipped_at=None,
         held=False,
+        held_by=None,
         error=None,
     )
 
@@ -184,6 +190,36 @@ def cancel(task: Task, now: datetime) -> Task | None:
     return _end(task, now, Status.CANCELED, task.outcome, "cancelled before it ran")
 
 
+def retry(task: Task, now: datetime, *, more_attempts: int | None) -> Task | None:
+    """A person's retry: ready at once, with more attempts, never with the number reset. None: it is on its way already.
+
+    `more_attempts` is what the job grants a task; None is without end.
+    """
+    if task.status in (Status.QUEUED, Status.RUNNING):
+        return None
+    if task.status is not Status.FAILED:
+        raise TraceError("task_not_failed", status=task.status.value)
+    limit = task.max_attempts
+    if task.finished:
+        limit = None if limit is None or more_attempts is None else task.attempt + more_attempts
+    return replace(
+        task,
+        status=Status.QUEUED,
+        max_attempts=limit,
+        next_retry_at=None,
+        finished_at=None,
+        skipped_at=None,
+        ready_at=now,
+    )
+
+
+def skip(task: Task, now: datetime) -> Task | None:
+    """A person accepts the gap that a failed unit leaves. None means it was skipped before."""
+    if task.status is not Status.FAILED or not task.finished:
+        raise TraceError("task_not_failed", status=task.status.value)
+    return None if task.skipped_at is not None else replace(task, skipped_at=now)
+
+
 def fenced(task: Task) -> TraceError:
     return TraceError("fenced", attempt=task.attempt, status=task.status.value)
 
@@ -211,7 +247,9 @@ def _end(task: Task, now: datetime, status: Status, outcome: Outcome | None, err
         ready_at=None,
         next_retry_at=None,
         held=False,
+        held_by=None,
         finished_at=now,
+        skipped_at=None,
         error=error,
     )
 

@@ -45,12 +45,40 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ready_at: datetime | None = None
     next_retry_at: datetime | None = None
     finished_at: datetime | None = None
+    skipped_at: datetime | None = None
     error: str | None = None
+    held_by: str | None = None
+    """The limit that had no place."""
+
+    # What never changes: what the task is for.
+    node_id: UUID | None = None
+    edge: int | None = None
+    unit_key: str | None = None
+    revision: str = ""
+    limit_keys: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
         """No transition is due by itself. A late reply of a timed-out last attempt may still change it."""
         return self.finished_at is not None
+
+    @property
+    def takes_place(self) -> bool:
+        """Counts against its limits: it runs, or a worker may take it at any time."""
+        return self.status is Status.RUNNING or (self.status is Status.QUEUED and not self.held)
+
+    @property
+    def holds_edge(self) -> bool:
+        """A cursor unit that failed for good: what comes after it on its edge would leave a gap behind."""
+        return (
+            self.status is Status.FAILED
+            and self.finished
+            and self.skipped_at is None
+            and self.edge is not None
+            and self.edge >= 0
+            and self.unit_key is not None
+            and self.unit_key.startswith("c:")
+        )
 
     @property
     def may_retry(self) -> bool:

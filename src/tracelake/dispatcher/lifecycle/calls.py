@@ -71,6 +71,8 @@ class Subject:
     unit: str | None
     inputs: list[TaskInput]
     """Read for claims alone; nothing else needs them."""
+    epoch: int
+    """The routing epoch of its org."""
 
 
 class Call(Protocol):
@@ -152,6 +154,8 @@ class HeartbeatCall:
 @dataclass(frozen=True, slots=True)
 class EventsCall:
     body: EventsRequest
+    org_id: UUID
+    """By the token: which org's routing lock the transaction needs."""
 
     @property
     def task_id(self) -> UUID:
@@ -168,6 +172,7 @@ class EventsCall:
 @dataclass(frozen=True, slots=True)
 class CompleteCall:
     body: CompleteRequest
+    org_id: UUID
     publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """What the object store had against it. A repeat is answered all the same."""
@@ -334,7 +339,8 @@ def _new_events(
         unit = unit_of(event.cursor, event.partition_key)
         revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
         waits = not output.dataset.storage.routes_at_once
-        new.append(NewEvent(event_key(producer, event), task.org_id, task.attempt, event, waits, revision))
+        key = event_key(producer, event)
+        new.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, task.revision))
     return new
 
 

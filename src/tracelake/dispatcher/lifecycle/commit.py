@@ -18,9 +18,11 @@ from tracelake.dispatcher.lifecycle.calls import (
     CompleteCall,
     Context,
     CreateCall,
+    EventsCall,
     Respond,
     Subject,
 )
+from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.errors import TraceError
 from tracelake.wire.units import TaskInput
 
@@ -34,26 +36,30 @@ class LifecycleCommit:
         self,
         store: Store,
         definitions: Definitions,
+        writer: Writer,
         config: DispatcherConfig,
         clock: StoreClock,
         on_outbox: Callable[[], None],
     ) -> None:
         self._store = store
         self._definitions = definitions
+        self._writer = writer
         self._config = config
         self._clock = clock
         self._on_outbox = on_outbox
 
     async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
         """One answer per call; a refusal is a `TraceError` in its place."""
-        async with self._store.transaction() as connection:
+        routing = {call.org_id for call in calls if isinstance(call, CompleteCall | EventsCall)}
+        async with self._store.transaction(routing=routing) as connection:
             subjects = await self._lock(connection, calls)
             context = Context(self._config)
+            context.plan.epochs = {subject.task.org_id: subject.epoch for subject in subjects.values()}
             requests = [item for call in calls if isinstance(call, CompleteCall) for item in call.publications]
             if requests:
                 context.registry = await publications.load(connection, requests)
             decisions = [_decide(call, subjects.get(call.task_id), context) for call in calls]
-            applied = await rows.apply(connection, context.plan)
+            applied = await self._writer.write(connection, context.plan)
         if context.plan.wakeups or context.plan.buffer_publishes:
             self._on_outbox()
         return [made if isinstance(made, TraceError) else made(applied) for made in decisions]
@@ -76,7 +82,7 @@ class LifecycleCommit:
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
             job = self._definitions.job(task.job_id)
-            subjects[task_id] = Subject(task, job, record["now"], record["unit"], inputs[task_id])
+            subjects[task_id] = Subject(task, job, record["now"], record["unit"], inputs[task_id], record["epoch"])
         return subjects
 
 

@@ -1,7 +1,7 @@
 """What one transaction will write: filled by pure decisions, written by `rows.apply` in one statement a table."""
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tracelake.model.task import Task
@@ -16,6 +16,13 @@ TaskDefinition: TypeAlias = tuple[UUID, str, str | None]
 """job_id, inputs, unit: a task_id that is sent again must come with the same."""
 
 
+class Wake(NamedTuple):
+    """How a ready task is started: `kind` of the outbox row, and the queue (or the runtime that is invoked)."""
+
+    kind: str
+    queue: str
+
+
 @dataclass(frozen=True, slots=True)
 class NewTask:
     task_id: UUID
@@ -24,29 +31,50 @@ class NewTask:
     max_attempts: int | None
     inputs: str
     unit: str | None
-    queue: str
+    wake: "Wake"
+    limit_keys: tuple[str, ...] = ()
+    node_id: UUID | None = None
+    """The rest is what routing made it for; a task made by hand has none of it."""
+    edge: int | None = None
+    unit_key: str | None = None
+    unit_start: int | None = None
+    unit_end: int | None = None
+    revision: str = ""
 
     @property
     def definition(self) -> TaskDefinition:
         return (self.job_id, self.inputs, self.unit)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
+    """Mutable in one point: a limit without a place turns a ready `after` into a held one."""
+
     before: Task
     after: Task
     result: str | None = None
+    wake: Wake | None = None
+    """For what becomes ready, unless it is held."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
     key: EventKey
     org_id: UUID
-    attempt: int
+    attempt: int | None
     event: EventIn
     waits: bool
     """For outputs that commit by pointer: stored now, routed with the commit of its unit."""
     commit_revision: int | None = None
+    inherited: str = ""
+    """The revision that the producing task was made for: what a re-run says is new, also where it does not say so."""
+
+    @property
+    def effective_revision(self) -> str:
+        """What consumers see. For files it is the number of the commit."""
+        if self.commit_revision is not None:
+            return str(self.commit_revision)
+        return self.event.revision or ("" if self.waits else self.inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +82,7 @@ class Publication:
     """A pointer move: these objects are now the unit's content."""
 
     manifest_id: UUID
+    org_id: UUID
     dataset_uuid: UUID
     dataset_version: UUID
     unit: str
@@ -86,20 +115,50 @@ class BufferPublish:
         return (self.task_id, self.attempt, self.dataset_uuid, self.batch_uri)
 
 
+class RoutedEvent(NamedTuple):
+    """An event that may make tasks now. The fields are the columns that `RETURNING` names, in order."""
+
+    routed_seq: int
+    event_id: int
+    org_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    cursor: int | None
+    partition_key: str | None
+    range_start: int | None
+    range_end: int | None
+    revision: str
+    """The effective one."""
+    invalidates: str | None
+    producer: str
+
+    @property
+    def generation(self) -> tuple[UUID, UUID]:
+        return (self.dataset_uuid, self.dataset_version)
+
+    @property
+    def unit_key(self) -> str:
+        return unit_of(self.cursor, self.partition_key)
+
+
 @dataclass(slots=True)
 class Plan:
     new_tasks: list[NewTask] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    wakeups: list[tuple[UUID, str]] = field(default_factory=list)
+    wakeups: list[tuple[UUID, Wake]] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
     buffer_publishes: list[BufferPublish] = field(default_factory=list)
+    epochs: dict[UUID, int] = field(default_factory=dict)
+    """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""
 
 
 @dataclass(slots=True)
 class Applied:
     """What the tables answered: needed for replies that depend on what was already there."""
 
+    made: list[NewTask] = field(default_factory=list)
+    """Every task that this transaction created."""
     created: set[UUID] = field(default_factory=set)
     existing: dict[UUID, tuple[TaskDefinition, str]] = field(default_factory=dict)
     """task_id -> (definition, status) of tasks that were there before."""
@@ -107,6 +166,8 @@ class Applied:
     """event key -> (duplicate, routed)."""
     publishes: dict[tuple[UUID, int, UUID, str], tuple[UUID, int, bool]] = field(default_factory=dict)
     """publish key -> (publish_id, publish_seq, duplicate)."""
+    routed: list[RoutedEvent] = field(default_factory=list)
+    """Events that became routed in this transaction."""
 
 
 def event_key(producer: str, event: EventIn) -> EventKey:

@@ -105,6 +105,7 @@ class Registry:
                 raise _conflict("The range cuts across another published unit.")
         return Publication(
             manifest_id=new_id(),
+            org_id=task.org_id,
             dataset_uuid=body.dataset_uuid,
             dataset_version=body.dataset_version,
             unit=request.unit,

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.lifecycle.plan import Applied, Plan, TaskDefinition
+from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan, TaskDefinition, Wake
 from tracelake.dispatcher.lifecycle.rows_effects import (
     apply_buffer_publishes,
     apply_events,
@@ -22,10 +22,12 @@ from tracelake.dispatcher.lifecycle.rows_effects import (
 from tracelake.model.task import Outcome, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
-    lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error"""
+    lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
+    skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys"""
 
 _LOCK = f"""
-    SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs
+    SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs,
+           (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
     FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
 
 _READ = f"SELECT {_COLUMNS}, unit, inputs, trace_now() AS now FROM tasks WHERE task_id = $1"  # noqa: S608
@@ -51,14 +53,17 @@ _UPDATE = """
         outcome = u.outcome, lease_token = u.lease_token, lease_expires_at = u.lease_expires_at,
         deadline_at = u.deadline_at, claimed_at = u.claimed_at, worker_id = u.worker_id, claim_id = u.claim_id,
         ready_at = u.ready_at, next_retry_at = u.next_retry_at, finished_at = u.finished_at, error = u.error,
+        skipped_at = u.skipped_at, held_by = u.held_by, max_attempts = u.max_attempts,
         result = coalesce(u.result::json, t.result)
     FROM unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[],
                 $5::text[], $6::int[], $7::bool[], $8::bool[], $9::text[], $10::uuid[], $11::timestamptz[],
                 $12::timestamptz[], $13::timestamptz[], $14::text[], $15::text[], $16::timestamptz[],
-                $17::timestamptz[], $18::timestamptz[], $19::text[], $20::text[])
+                $17::timestamptz[], $18::timestamptz[], $19::text[], $20::timestamptz[], $21::text[], $22::int[],
+                $23::text[])
         AS u(task_id, was_status, was_attempt, was_lease_token,
              status, attempt, held, cancel_requested, outcome, lease_token, lease_expires_at, deadline_at,
-             claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error, result)
+             claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error, skipped_at, held_by, max_attempts,
+             result)
     WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
       AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""
 
@@ -67,21 +72,27 @@ _MUTABLE = tuple(
     for name in (
         "status", "attempt", "held", "cancel_requested", "outcome", "lease_token", "lease_expires_at", "deadline_at",
         "claimed_at", "worker_id", "claim_id", "ready_at", "next_retry_at", "finished_at", "error",
+        "skipped_at", "held_by", "max_attempts",
     )
 )  # fmt: skip
 
+# A limited task starts as held; it gets a place, or waits for one, in the same transaction (see `places`).
 _CREATE = """
-    INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at)
-    SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now()
-    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[])
-        AS u(task_id, org_id, job_id, max_attempts, inputs, unit)
-    ON CONFLICT (task_id) DO NOTHING RETURNING task_id"""
+    INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
+                       node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by)
+    SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
+           node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
+           limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1)
+    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[], $8::int[],
+                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[])
+        AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
+             revision, limit_keys)
+    ON CONFLICT DO NOTHING RETURNING task_id"""
 
 _EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
 
 _WAKE = """
-    INSERT INTO outbox (kind, queue, key)
-    SELECT 'task_wakeup', queue, key FROM unnest($1::text[], $2::uuid[]) AS u(queue, key)"""
+    INSERT INTO outbox (kind, queue, key) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])"""
 
 
 class Locked:
@@ -115,6 +126,13 @@ def snapshot(record: asyncpg.Record) -> Task:
         next_retry_at=record["next_retry_at"],
         finished_at=record["finished_at"],
         error=record["error"],
+        skipped_at=record["skipped_at"],
+        held_by=record["held_by"],
+        node_id=record["node_id"],
+        edge=record["edge"],
+        unit_key=record["unit_key"],
+        revision=record["revision"],
+        limit_keys=tuple(record["limit_keys"] or ()),
     )
 
 
@@ -142,25 +160,25 @@ async def take_due(connection: Connection, limit: int) -> list[asyncpg.Record]:
 
 
 async def apply(connection: Connection, plan: Plan) -> Applied:
+    """Everything but routing, limits and wake-ups; `Writer` puts those around it."""
     applied = Applied()
     if plan.new_tasks:
-        await _create(connection, plan, applied)
+        await _create_named(connection, plan, applied)
     if plan.changes:
         await _archive_attempts(connection, plan)
         await _update(connection, plan)
     if plan.publications:
-        await apply_publications(connection, plan.publications)
+        await apply_publications(connection, plan.publications, applied)
     if plan.events:
         await apply_events(connection, plan.events, applied)
     if plan.buffer_publishes:
         await apply_buffer_publishes(connection, plan.buffer_publishes, applied)
-    if plan.wakeups:
-        await connection.execute(_WAKE, [queue for _, queue in plan.wakeups], [key for key, _ in plan.wakeups])
     return applied
 
 
-async def _create(connection: Connection, plan: Plan, applied: Applied) -> None:
-    new = sorted(plan.new_tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
+async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
+    """Insert them; answers those that were not there, neither by id nor by unit."""
+    new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
     rows = await connection.fetch(
         _CREATE,
         [task.task_id for task in new],
@@ -169,10 +187,29 @@ async def _create(connection: Connection, plan: Plan, applied: Applied) -> None:
         [task.max_attempts for task in new],
         [task.inputs for task in new],
         [task.unit for task in new],
+        [task.node_id for task in new],
+        [task.edge for task in new],
+        [task.unit_key for task in new],
+        [task.unit_start for task in new],
+        [task.unit_end for task in new],
+        [task.revision for task in new],
+        ["\n".join(task.limit_keys) if task.limit_keys else None for task in new],
     )
-    applied.created = {row["task_id"] for row in rows}
-    plan.wakeups.extend((task.task_id, task.queue) for task in new if task.task_id in applied.created)
-    there = [task.task_id for task in new if task.task_id not in applied.created]
+    made = {row["task_id"] for row in rows}
+    return [task for task in new if task.task_id in made]
+
+
+async def wake(connection: Connection, wakeups: Sequence[tuple[UUID, Wake]]) -> None:
+    kinds = [item.kind for _, item in wakeups]
+    await connection.execute(_WAKE, kinds, [item.queue for _, item in wakeups], [key for key, _ in wakeups])
+
+
+async def _create_named(connection: Connection, plan: Plan, applied: Applied) -> None:
+    """Tasks whose caller chose their id, and wants to know which of them were there before."""
+    made = await create(connection, plan.new_tasks)
+    applied.made += made
+    applied.created = {task.task_id for task in made}
+    there = [task.task_id for task in plan.new_tasks if task.task_id not in applied.created]
     if there:
         applied.existing = await existing(connection, there)
 

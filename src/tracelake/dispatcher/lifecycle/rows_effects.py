@@ -5,25 +5,33 @@ from collections.abc import Sequence
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication
+from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication, RoutedEvent
 from tracelake.model.job import BUFFER_QUEUE
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import BufferPublishRequest
 
+# The columns of a RoutedEvent, in order.
+_ROUTED = """e.routed_seq, e.event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key,
+              e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer"""
+
 _INSERT_EVENTS = """
     INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
-                        range_start, range_end, invalidates, commit_revision, state)
+                        range_start, range_end, invalidates, commit_revision, effective_revision, state, routed_seq)
     SELECT u.producer, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.org_id, u.attempt, u.cursor,
-           u.partition_key, u.range_start, u.range_end, u.invalidates::json, u.commit_revision,
-           CASE WHEN u.waits AND u.commit_revision IS NULL THEN 'AwaitsCommit'
-                WHEN d.current_version = u.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
+           u.partition_key, u.range_start, u.range_end, u.invalidates::json, u.commit_revision, u.effective_revision,
+           s.state, CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
     FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::bigint[],
-                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[])
+                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[], $15::text[])
          AS u(producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
-              range_start, range_end, invalidates, commit_revision, waits)
+              range_start, range_end, invalidates, commit_revision, waits, effective_revision)
     JOIN datasets d USING (dataset_uuid)
+    CROSS JOIN LATERAL (SELECT CASE
+        WHEN u.waits AND u.commit_revision IS NULL THEN 'AwaitsCommit'
+        WHEN u.dataset_version IN (d.current_version, d.staged_version) THEN 'Routed' ELSE 'NotCurrent' END) AS s(state)
     ON CONFLICT DO NOTHING
-    RETURNING producer, dataset_uuid, dataset_version, unit, revision, state"""
+    RETURNING producer, dataset_uuid, dataset_version, unit, revision, state,
+              routed_seq, event_id, org_id, cursor, partition_key, range_start, range_end, effective_revision,
+              invalidates"""
 
 _FIND_EVENTS = """
     SELECT e.producer, e.dataset_uuid, e.dataset_version, e.unit, e.revision, e.state
@@ -32,26 +40,33 @@ _FIND_EVENTS = """
     JOIN events e USING (producer, dataset_uuid, dataset_version, unit, revision)"""
 
 # An event that an earlier attempt said and that waits is now this attempt's: only the committing attempt's are routed.
-_ADOPT_EVENTS = """
+_ADOPT_EVENTS = f"""
     UPDATE events e SET attempt = u.attempt, commit_revision = u.commit_revision,
-        state = CASE WHEN u.commit_revision IS NULL THEN 'AwaitsCommit'
-                     WHEN d.current_version = e.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
-    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::bigint[])
-         AS u(producer, dataset_uuid, dataset_version, unit, revision, attempt, commit_revision)
+        effective_revision = u.effective_revision, state = s.state,
+        routed_seq = CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::bigint[], $8::text[])
+         AS u(producer, dataset_uuid, dataset_version, unit, revision, attempt, commit_revision, effective_revision)
     JOIN datasets d USING (dataset_uuid)
+    CROSS JOIN LATERAL (SELECT CASE
+        WHEN u.commit_revision IS NULL THEN 'AwaitsCommit'
+        WHEN u.dataset_version IN (d.current_version, d.staged_version) THEN 'Routed' ELSE 'NotCurrent' END) AS s(state)
     WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.dataset_uuid = u.dataset_uuid
-      AND e.dataset_version = u.dataset_version AND e.unit = u.unit AND e.revision = u.revision"""
+      AND e.dataset_version = u.dataset_version AND e.unit = u.unit AND e.revision = u.revision
+    RETURNING {_ROUTED}"""  # noqa: S608 - constants only
 
 # Events said before the commit of their unit: they route now. A publication without a range commits all of them.
-_RELEASE_EVENTS = """
-    UPDATE events e SET commit_revision = u.commit_revision,
-        state = CASE WHEN d.current_version = e.dataset_version THEN 'Routed' ELSE 'NotCurrent' END
+_RELEASE_EVENTS = f"""
+    UPDATE events e SET commit_revision = u.commit_revision, effective_revision = u.commit_revision::text,
+        state = s.state, routed_seq = CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
     FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::int[])
          AS u(producer, dataset_uuid, dataset_version, unit, commit_revision, attempt)
     JOIN datasets d USING (dataset_uuid)
+    CROSS JOIN LATERAL (SELECT CASE
+        WHEN u.dataset_version IN (d.current_version, d.staged_version) THEN 'Routed' ELSE 'NotCurrent' END) AS s(state)
     WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.attempt = u.attempt
       AND e.dataset_uuid = u.dataset_uuid
-      AND e.dataset_version = u.dataset_version AND u.unit IN ('*', e.unit)"""
+      AND e.dataset_version = u.dataset_version AND u.unit IN ('*', e.unit)
+    RETURNING {_ROUTED}"""  # noqa: S608
 
 _PIN_CONFIG = """
     UPDATE dataset_versions v SET config_hash = u.config_hash
@@ -120,20 +135,27 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
         [_json_or_none(event.event.invalidates) for event in events],
         [event.commit_revision for event in events],
         [event.waits for event in events],
+        [event.effective_revision for event in events],
     )
     for row in rows:
-        applied.events[tuple(row)[:5]] = (False, row["state"] == "Routed")
+        key = tuple(row)[:5]
+        applied.events[key] = (False, row["state"] == "Routed")
+        if row["state"] == "Routed":
+            seq, event_id, org_id, *unit, invalidates = tuple(row)[6:]
+            applied.routed.append(RoutedEvent(seq, event_id, org_id, key[1], key[2], *unit, invalidates, key[0]))
     repeated = [event for event in events if event.key not in applied.events]
     if repeated:
         columns = [list(column) for column in zip(*(event.key for event in repeated), strict=True)]
         attempts, revisions = [event.attempt for event in repeated], [event.commit_revision for event in repeated]
-        await connection.execute(_ADOPT_EVENTS, *columns, attempts, revisions)
+        effective = [event.effective_revision for event in repeated]
+        adopted = await connection.fetch(_ADOPT_EVENTS, *columns, attempts, revisions, effective)
+        applied.routed += [RoutedEvent(*row) for row in adopted if row["routed_seq"] is not None]
         found = await connection.fetch(_FIND_EVENTS, *columns)
         for row in found:
             applied.events[tuple(row)[:5]] = (True, row["state"] == "Routed")
 
 
-async def apply_publications(connection: Connection, publications: Sequence[Publication]) -> None:
+async def apply_publications(connection: Connection, publications: Sequence[Publication], applied: Applied) -> None:
     datasets = [item.dataset_uuid for item in publications]
     versions = [item.dataset_version for item in publications]
     units = [item.unit for item in publications]
@@ -165,7 +187,8 @@ async def apply_publications(connection: Connection, publications: Sequence[Publ
     )
     attempts = [item.attempt for item in publications]
     producers = [str(task) for task in tasks]
-    await connection.execute(_RELEASE_EVENTS, producers, datasets, versions, units, revisions, attempts)
+    released = await connection.fetch(_RELEASE_EVENTS, producers, datasets, versions, units, revisions, attempts)
+    applied.routed += [RoutedEvent(*row) for row in released if row["routed_seq"] is not None]
 
 
 async def apply_buffer_publishes(connection: Connection, publishes: Sequence[BufferPublish], applied: Applied) -> None:

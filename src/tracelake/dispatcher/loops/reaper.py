@@ -14,6 +14,7 @@ from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import rows
 from tracelake.dispatcher.lifecycle.plan import Change, Plan
+from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
 from tracelake.model import lifecycle
@@ -30,8 +31,11 @@ def _awake_clock() -> float:
 
 
 class Reaper:
-    def __init__(self, store: Store, config: DispatcherConfig, metrics: Metrics, clock: StoreClock) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, config: DispatcherConfig, metrics: Metrics, clock: StoreClock
+    ) -> None:
         self._store = store
+        self._writer = writer
         self._config = config
         self._metrics = metrics
         self._clock = clock
@@ -59,7 +63,7 @@ class Reaper:
                 task = rows.snapshot(record)
                 verdict = lifecycle.expire(task, record["now"], retry_delay=self._config.retry.delay(task.attempt))
                 plan.changes.append(Change(task, verdict))
-            await rows.apply(connection, plan)
+            await self._writer.write(connection, plan)
         self._last_round = _awake_clock()
         for change in plan.changes:
             self._metrics.lease_expiries.labels(change.after.status.value).inc()

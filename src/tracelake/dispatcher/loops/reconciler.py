@@ -14,9 +14,10 @@ import asyncpg
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES
+from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.job import BUFFER_QUEUE, task_queue
+from tracelake.model.job import BUFFER_QUEUE
 from tracelake.ports import Queue, QueueUnavailableError
 
 PAGE = 1000
@@ -31,8 +32,8 @@ _READY = """
 # Checked again under the lock: a claim, a cancellation or another Dispatcher may have been faster.
 _WAKE_AGAIN = """
     INSERT INTO outbox (kind, queue, key)
-    SELECT 'task_wakeup', $1, t.task_id
-    FROM (SELECT task_id FROM tasks WHERE task_id = ANY($2) AND status = 'Queued' AND NOT held
+    SELECT $1, $2, t.task_id
+    FROM (SELECT task_id FROM tasks WHERE task_id = ANY($3) AND status = 'Queued' AND NOT held
           ORDER BY task_id FOR UPDATE SKIP LOCKED) t
     WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)"""
 
@@ -50,6 +51,7 @@ class Reconciler:
         self._store = store
         self._queue = queue
         self._grace = config.reconcile_grace_seconds
+        self._runtimes = config.runtimes
         self._metrics = metrics
 
     async def run_once(self) -> int:
@@ -76,12 +78,14 @@ class Reconciler:
             return await connection.fetchval("SELECT '-infinity'::timestamptz"), UUID(int=0)
 
     async def _wake(self, runtime: str, rows: Sequence[asyncpg.Record]) -> int:
-        queue = task_queue(runtime)
-        absent = await self._queue.absent(queue, [str(row["task_id"]) for row in rows])
+        wake = wake_of(self._runtimes, runtime)
+        absent = {str(row["task_id"]) for row in rows}
+        if wake.kind == WAKEUP:  # what is invoked waits in the outbox alone, and that was asked already
+            absent = await self._queue.absent(wake.queue, sorted(absent))
         if not absent:
             return 0
         async with self._store.transaction() as connection:
-            tag = await connection.execute(_WAKE_AGAIN, queue, [UUID(key) for key in sorted(absent)])
+            tag = await connection.execute(_WAKE_AGAIN, *wake, [UUID(key) for key in sorted(absent)])
         written = int(tag.rpartition(" ")[2])
         self._metrics.reconciled.labels("task_wakeup").inc(written)
         return written

@@ -1,9 +1,12 @@
 """The retry scheduler: due retries become ready, each with its wake-up in the same transaction."""
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle import rows
 from tracelake.dispatcher.lifecycle.plan import Change, Plan
+from tracelake.dispatcher.lifecycle.wake import wake_of
+from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.model import lifecycle
 
@@ -11,8 +14,12 @@ BATCH = 500
 
 
 class RetryScheduler:
-    def __init__(self, store: Store, definitions: Definitions, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig, metrics: Metrics
+    ) -> None:
         self._store = store
+        self._writer = writer
+        self._runtimes = config.runtimes
         self._definitions = definitions
         self._metrics = metrics
 
@@ -23,8 +30,8 @@ class RetryScheduler:
             await self._definitions.load_jobs(connection, (record["job_id"] for record in records))
             for record in records:
                 task = rows.snapshot(record)
-                plan.changes.append(Change(task, lifecycle.requeue(task, record["now"])))
-                plan.wakeups.append((task.task_id, self._definitions.job(task.job_id).queue))
-            await rows.apply(connection, plan)
+                wake = wake_of(self._runtimes, self._definitions.job(task.job_id).runtime)
+                plan.changes.append(Change(task, lifecycle.requeue(task, record["now"]), wake=wake))
+            await self._writer.write(connection, plan)
         self._metrics.retries.inc(len(plan.changes))
         return len(plan.changes)

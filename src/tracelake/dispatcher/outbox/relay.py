@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _TAKE = """
     SELECT outbox_id, queue, key, body, tries FROM outbox
-    WHERE status = 'Pending' AND next_try_at <= trace_now()
+    WHERE status = 'Pending' AND next_try_at <= trace_now() AND kind <> 'task_invoke'
     ORDER BY outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED"""
 
 _DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"

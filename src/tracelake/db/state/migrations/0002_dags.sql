@@ -98,8 +98,7 @@ ALTER TABLE datasets
 ALTER TABLE dataset_versions
     ADD COLUMN node_id     uuid REFERENCES nodes,
     ADD COLUMN schema      json,
-    ADD COLUMN schema_hash text,
-    ADD COLUMN max_cursor  bigint;
+    ADD COLUMN schema_hash text;
 
 -- History of pointers: each row held from `since` until the next one of its dataset.
 CREATE TABLE dataset_pointers (
@@ -138,25 +137,28 @@ CREATE TABLE edges (
 CREATE INDEX edges_by_generation ON edges (dataset_uuid, dataset_version) WHERE phase <> 'Parked';
 CREATE INDEX edges_behind ON edges (org_id, node_id) WHERE position IS NOT NULL AND phase <> 'Parked';
 
--- Units of a generation that are there, as runs of equal, adjoining ranges: `(range_end - range_start + 1)` is a multiple
--- of unit_size. Ten thousand partitions side by side are one row, and every single boundary is still known.
+-- Units of a generation that are there, as runs of equal, adjoining ranges on one grid: `(range_end - range_start + 1)`
+-- is a multiple of unit_size. Ten thousand partitions side by side are one row, and every boundary is still known.
+-- (numeric: a single range may be as long as all of bigint, whose length is one more than bigint holds.)
 CREATE TABLE dataset_runs (
     dataset_uuid    uuid NOT NULL,
     dataset_version uuid NOT NULL,
-    unit_size       bigint NOT NULL CHECK (unit_size > 0),
+    unit_size       numeric NOT NULL CHECK (unit_size > 0),
+    unit_offset     numeric NOT NULL,
     range_start     bigint NOT NULL CHECK (range_start >= 0),
     range_end       bigint NOT NULL,
-    PRIMARY KEY (dataset_uuid, dataset_version, unit_size, range_start),
+    PRIMARY KEY (dataset_uuid, dataset_version, unit_size, unit_offset, range_start),
     FOREIGN KEY (dataset_uuid, dataset_version) REFERENCES dataset_versions,
-    CONSTRAINT whole_units CHECK (range_end >= range_start AND (range_end::numeric - range_start + 1) % unit_size = 0)
+    CONSTRAINT whole_units CHECK (range_end >= range_start AND (range_end::numeric - range_start + 1) % unit_size = 0),
+    CONSTRAINT same_grid   CHECK (unit_offset = range_start % unit_size)
 );
 
--- Partitions without a block range that are there.
+-- Units without a block range that are there: named partitions, and cursors where a join asks for them.
 CREATE TABLE dataset_keys (
     dataset_uuid    uuid NOT NULL,
     dataset_version uuid NOT NULL,
-    partition_key   text NOT NULL,
-    PRIMARY KEY (dataset_uuid, dataset_version, partition_key),
+    unit            text NOT NULL,
+    PRIMARY KEY (dataset_uuid, dataset_version, unit),
     FOREIGN KEY (dataset_uuid, dataset_version) REFERENCES dataset_versions
 );
 
@@ -172,6 +174,7 @@ CREATE TABLE unit_revisions (
 -- An event that is (or was) allowed to make tasks has a routed_seq, given while its consumers' edges are locked, so
 -- that for each edge the order of numbers is the order of commits. `effective_revision` is what consumers see.
 CREATE SEQUENCE events_routed_seq;
+SELECT nextval('events_routed_seq');  -- from now on last_value is a number that was given out
 ALTER TABLE events
     ADD COLUMN routed_seq         bigint,
     ADD COLUMN effective_revision text NOT NULL DEFAULT '';
@@ -206,6 +209,7 @@ ALTER TABLE tasks
     ADD COLUMN unit_end   bigint,
     ADD COLUMN revision   text NOT NULL DEFAULT '',
     ADD COLUMN limit_keys text[],
+    ADD COLUMN held_by    text,
     ADD COLUMN skipped_at timestamptz,
     ADD CONSTRAINT routed_is_whole   CHECK ((node_id IS NULL) = (edge IS NULL) AND (node_id IS NULL) = (unit_key IS NULL)),
     ADD CONSTRAINT unit_range_whole  CHECK ((unit_start IS NULL) = (unit_end IS NULL)),
@@ -214,10 +218,10 @@ CREATE UNIQUE INDEX tasks_units ON tasks (node_id, edge, unit_end, unit_key, rev
     WHERE node_id IS NOT NULL;
 CREATE INDEX tasks_by_job ON tasks (job_id, task_id);
 CREATE INDEX tasks_live ON tasks (job_id, task_id) WHERE status IN ('Queued', 'Running', 'Failed');
-CREATE INDEX tasks_held ON tasks (ready_at, task_id) WHERE held;
+CREATE INDEX tasks_held ON tasks (held_by, ready_at, task_id) WHERE held;
 
 -- Running work that is limited, per job and per operator. A task that is ready or running and names a key takes a place;
--- a task that finds none is held until the transaction that frees one.
+-- a task that finds none is held (by the first key that was full) until the transaction that frees one.
 CREATE TABLE limits (
     limit_key   text PRIMARY KEY,
     max_running integer CHECK (max_running > 0),

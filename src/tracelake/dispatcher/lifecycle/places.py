@@ -1,0 +1,144 @@
+"""Limits on running work: places, taken and freed in the transactions that make tasks ready or end them.
+
+A limited task that becomes ready is written as held; then every free place goes to the held task that waits longest,
+which may be the same one. So there is one way in, and the transaction that frees a place writes the wake-up of whoever
+gets it. The counters are locked in the order of their keys, after tasks and edges.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+from msgspec.structs import replace
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.lifecycle.plan import Change, Wake
+from tracelake.dispatcher.lifecycle.wake import operator_key, wake_of
+from tracelake.model.runtime import RuntimeRegistry
+from tracelake.model.task import Status
+
+_ENSURE = "INSERT INTO limits (limit_key) SELECT * FROM unnest($1::text[]) ON CONFLICT DO NOTHING"
+
+_LOCK = """
+    SELECT limit_key, max_running, used FROM limits WHERE limit_key = ANY($1) ORDER BY limit_key FOR NO KEY UPDATE"""
+
+# The keys of those who wait longest: what they need besides must be locked before they can be let in.
+_PEEK = """
+    SELECT DISTINCT unnest(h.limit_keys) AS limit_key FROM unnest($1::text[]) AS k(limit_key)
+    CROSS JOIN LATERAL (SELECT limit_keys FROM tasks WHERE held AND held_by = k.limit_key
+                        ORDER BY ready_at, task_id LIMIT 100) h"""
+
+_NEXT = """
+    SELECT t.task_id, t.limit_keys, j.runtime FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.held AND t.held_by = $1 ORDER BY t.ready_at, t.task_id LIMIT $2 FOR UPDATE OF t SKIP LOCKED"""
+
+_ADMIT = "UPDATE tasks SET held = false, held_by = NULL, ready_at = trace_now() WHERE task_id = ANY($1)"
+
+_WAIT_ELSEWHERE = """
+    UPDATE tasks t SET held_by = u.held_by FROM unnest($1::uuid[], $2::text[]) AS u(task_id, held_by)
+    WHERE t.task_id = u.task_id"""
+
+_SET_USED = """
+    UPDATE limits l SET used = u.used FROM unnest($1::text[], $2::int[]) AS u(limit_key, used)
+    WHERE l.limit_key = u.limit_key"""
+
+_BATCH = 200
+
+
+@dataclass(slots=True)
+class _Counter:
+    max_running: int | None
+    used: int
+    before: int
+
+    @property
+    def room(self) -> int:
+        return _BATCH if self.max_running is None else max(0, self.max_running - self.used)
+
+
+def hold_what_becomes_ready(changes: Iterable[Change]) -> None:
+    """A limited task gets its place by waiting for it, be it for a moment."""
+    for change in changes:
+        after = change.after
+        if after.limit_keys and after.status is Status.QUEUED and not change.before.takes_place:
+            change.after = replace(after, held=True, held_by=after.limit_keys[0])
+            change.wake = None
+
+
+async def settle(
+    connection: Connection,
+    changes: Sequence[Change],
+    new_keys: Iterable[str],
+    runtimes: RuntimeRegistry,
+) -> list[tuple[UUID, Wake]]:
+    """Count what the changes took and freed, and hand out what is free. Answers whom to wake."""
+    moved: dict[str, int] = {}
+    for change in changes:
+        delta = change.after.takes_place - change.before.takes_place
+        if delta or change.after.held:
+            for key in change.after.limit_keys:
+                moved[key] = moved.get(key, 0) + delta
+    keys = set(moved) | set(new_keys)
+    if not keys:
+        return []
+    return await hand_out(connection, keys, runtimes, moved)
+
+
+async def hand_out(
+    connection: Connection, keys: Iterable[str], runtimes: RuntimeRegistry, moved: dict[str, int] | None = None
+) -> list[tuple[UUID, Wake]]:
+    """Give the free places of these limits to who waits for them."""
+    wanted = set(keys)
+    wanted |= {row["limit_key"] for row in await connection.fetch(_PEEK, sorted(wanted))}
+    counters = await _lock(connection, wanted, runtimes)
+    for key, delta in (moved or {}).items():
+        counters[key].used = max(0, counters[key].used + delta)
+    woken: list[tuple[UUID, Wake]] = []
+    for key in sorted(counters):
+        while counters[key].room:
+            rows = await connection.fetch(_NEXT, key, min(counters[key].room, _BATCH))
+            admitted, moved_on = await _admit(connection, rows, counters)
+            woken += [(row["task_id"], wake_of(runtimes, row["runtime"])) for row in admitted]
+            if not admitted and not moved_on:
+                break
+    changed = [(key, counter.used) for key, counter in counters.items() if counter.used != counter.before]
+    if changed:
+        await connection.execute(_SET_USED, *(list(column) for column in zip(*changed, strict=True)))
+    return woken
+
+
+async def _lock(connection: Connection, keys: set[str], runtimes: RuntimeRegistry) -> dict[str, _Counter]:
+    """Limits of jobs are what the last activation said; limits of operators are the registry's."""
+    operators = {operator_key(name): most for name, most in runtimes.operator_limits.items()}
+    rows = await connection.fetch(_LOCK, sorted(keys))
+    if len(rows) < len(keys):
+        await connection.execute(_ENSURE, sorted(keys))
+        rows = await connection.fetch(_LOCK, sorted(keys))
+    return {
+        row["limit_key"]: _Counter(operators.get(row["limit_key"], row["max_running"]), row["used"], row["used"])
+        for row in rows
+    }
+
+
+async def _admit(
+    connection: Connection, rows: Sequence[asyncpg.Record], counters: dict[str, _Counter]
+) -> tuple[list[asyncpg.Record], int]:
+    """Let in who finds a place in every one of its limits; the others wait for the one that is full."""
+    admitted: list[asyncpg.Record] = []
+    elsewhere: list[tuple[UUID, str]] = []
+    for row in rows:
+        if any(key not in counters for key in row["limit_keys"]):
+            continue
+        full = next((key for key in row["limit_keys"] if not counters[key].room), None)
+        if full is not None:
+            elsewhere.append((row["task_id"], full))
+            continue
+        for key in row["limit_keys"]:
+            counters[key].used += 1
+        admitted.append(row)
+    if admitted:
+        await connection.execute(_ADMIT, [row["task_id"] for row in admitted])
+    if elsewhere:
+        await connection.execute(_WAIT_ELSEWHERE, *(list(column) for column in zip(*elsewhere, strict=True)))
+    return admitted, len(elsewhere)

@@ -1,0 +1,30 @@
+"""How a ready task is started, and what limits it: from its job and the runtime registry."""
+
+from tracelake.dispatcher.lifecycle.plan import Wake
+from tracelake.model.job import Job
+from tracelake.model.runtime import RuntimeKind, RuntimeRegistry
+
+WAKEUP = "task_wakeup"
+INVOKE = "task_invoke"
+
+
+def wake_of(runtimes: RuntimeRegistry, runtime: str) -> Wake:
+    """A runtime that the registry does not know (any more) has a queue of its name."""
+    known = runtimes.get(runtime)
+    if known is not None and known.kind is not RuntimeKind.QUEUE:
+        return Wake(INVOKE, runtime)
+    return Wake(WAKEUP, (known.queue if known is not None else None) or f"tasks.{runtime}")
+
+
+def limit_keys_of(runtimes: RuntimeRegistry, job: Job) -> tuple[str, ...]:
+    """The counters that a task of this job takes a place in, sorted."""
+    keys = []
+    if job.max_concurrency is not None:
+        keys.append(job.limit_key)
+    if job.operator in runtimes.operator_limits:
+        keys.append(operator_key(job.operator))
+    return tuple(sorted(keys))
+
+
+def operator_key(operator: str) -> str:
+    return f"operator:{operator}"

@@ -1,0 +1,38 @@
+"""Writes a plan: every transaction that changes tasks ends here, so that routing, limits and wake-ups are never left out.
+
+Locks are taken in one order everywhere: the org's routing lock (by whoever routes), tasks, generations, edges, limits.
+"""
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.lifecycle import places, rows
+from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan
+from tracelake.dispatcher.routing.router import Router
+
+
+class Writer:
+    def __init__(self, router: Router, config: DispatcherConfig) -> None:
+        self._router = router
+        self._runtimes = config.runtimes
+
+    async def write(self, connection: Connection, plan: Plan) -> Applied:
+        """`plan.wakeups` holds afterwards whom this transaction wakes."""
+        places.hold_what_becomes_ready(plan.changes)
+        locked = await self._router.lock(connection, plan)
+        applied = await rows.apply(connection, plan)
+        if applied.routed or any(edge.changed for edge in locked.edges.values()):
+            tasks = await self._router.route(connection, locked, applied.routed)
+            if tasks:
+                applied.made += await rows.create(connection, tasks)
+        await self.settle(connection, plan, applied.made)
+        return applied
+
+    async def settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> None:
+        """Places for what is limited, wake-ups for what is ready."""
+        plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
+        plan.wakeups += [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
+        new_keys = {key for task in made for key in task.limit_keys}
+        if new_keys or any(change.after.limit_keys for change in plan.changes):
+            plan.wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
+        if plan.wakeups:
+            await rows.wake(connection, plan.wakeups)

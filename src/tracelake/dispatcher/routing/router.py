@@ -1,0 +1,216 @@
+"""From routed events to tasks, inside the transaction that routes them.
+
+`lock` comes before any event is written: the edges of everybody who reads what the transaction may announce are
+locked in one order, so that for each edge the order of `routed_seq` is the order of commits, and two inputs of a join
+see each other. `route` comes after, and is idempotent by the unique index over units: an event that is routed twice
+makes its task once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle.plan import Change, NewTask, Plan, RoutedEvent
+from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
+from tracelake.dispatcher.routing import coverage, edges
+from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.dispatcher.routing.directory import EdgeDirectory, EdgeKey, Generation, Reader
+from tracelake.dispatcher.routing.edges import EdgeState
+from tracelake.dispatcher.routing.invalidate import remember, rerun
+from tracelake.dispatcher.routing.units import Ask, draft
+from tracelake.model.dag import Strategy
+from tracelake.model.job import Storage
+
+# What a unit below the edge's cursor reads from: as it did before, or else from the end of the unit before it.
+_PREDECESSORS = """
+    SELECT q.number, coalesce((
+        SELECT min(t.unit_start) - 1 FROM tasks t
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end = q.cursor AND t.unit_key = 'c:' || q.cursor), (
+        SELECT t.unit_end FROM tasks t
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end < q.cursor
+        ORDER BY t.unit_end DESC LIMIT 1)) AS after
+    FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
+
+
+@dataclass(slots=True)
+class Locked:
+    """What a transaction may route to: the readers of each generation, and their edges."""
+
+    readers: dict[Generation, tuple[Reader, ...]] = field(default_factory=dict)
+    edges: dict[EdgeKey, EdgeState] = field(default_factory=dict)
+
+
+class Router:
+    def __init__(self, definitions: Definitions, directory: EdgeDirectory, config: DispatcherConfig) -> None:
+        self._definitions = definitions
+        self._directory = directory
+        self._config = config
+
+    async def lock(self, connection: Connection, plan: Plan) -> Locked:
+        """The edges that this plan may touch; failed units already hold theirs."""
+        locked = Locked()
+        spoken: dict[UUID, set[Generation]] = {}
+        ranged: set[Generation] = set()
+        for event in plan.events:
+            generation = (event.event.dataset_uuid, event.event.dataset_version)
+            spoken.setdefault(event.org_id, set()).add(generation)
+            if event.event.partition_key is not None:
+                ranged.add(generation)
+        for publication in plan.publications:
+            generation = (publication.dataset_uuid, publication.dataset_version)
+            spoken.setdefault(publication.org_id, set()).add(generation)
+            ranged.add(generation)
+        held = _holds(plan.changes)
+        if not spoken and not held:
+            return locked
+        for org_id, generations in spoken.items():
+            found = await self._directory.readers(connection, org_id, plan.epochs[org_id], generations)
+            locked.readers.update(found)
+        ranged |= {generation for generation, readers in locked.readers.items() if _is_joined(readers)}
+        await coverage.lock_generations(connection, sorted(ranged))
+        keys = {key for readers in locked.readers.values() for reader, item in readers
+                for key in reader.edges_of(item.input_index)}  # fmt: skip
+        locked.edges = await edges.lock(connection, keys | set(held))
+        for key, units in held.items():
+            if key in locked.edges:
+                locked.edges[key].hold(units)
+        return locked
+
+    async def route(self, connection: Connection, locked: Locked, events: Sequence[RoutedEvent]) -> list[NewTask]:
+        """The tasks that these events ask for; some may be there already. Writes coverage and edges, not tasks."""
+        await self._record(connection, locked.readers, events)
+        remembered = [event for event in events if event.invalidates is not None]
+        if remembered:
+            await remember(connection, remembered)
+        asks: list[Ask] = []
+        for event in _in_order(events):
+            live = [
+                (consumer, item)
+                for consumer, item in locked.readers.get(event.generation, ())
+                if (edge := locked.edges.get((consumer.node_id, item.input_index))) is not None and edge.live
+            ]
+            asks += await self.asks_of(connection, event, live)
+        tasks = await self.draft(connection, asks, locked.edges)
+        await edges.write(connection, locked.edges.values())
+        return tasks
+
+    async def asks_of(self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader]) -> list[Ask]:
+        """What one event asks of these readers: its own unit, and the units it declares wrong."""
+        asks: list[Ask] = []
+        for consumer, item in readers:
+            again = [] if event.invalidates is None else await rerun(connection, event, consumer, item)
+            own = Ask.of(event, consumer, item)
+            if own.unit_key not in {ask.unit_key for ask in again}:
+                asks.append(own)
+            asks += again
+        return asks
+
+    async def draft(
+        self, connection: Connection, asks: Sequence[Ask], states: dict[EdgeKey, EdgeState]
+    ) -> list[NewTask]:
+        tasks: list[NewTask] = []
+        below: list[Ask] = []
+        joins: list[Ask] = []
+        for ask in asks:
+            if ask.consumer.joins:
+                joins.append(ask)
+            elif ask.cursor is None or ask.consumer.job.strategy is Strategy.PER_PARTITION:
+                tasks.append(self._draft(ask))
+            else:
+                edge = states[(ask.consumer.node_id, ask.input.input_index)]
+                if ask.cursor > edge.routed:
+                    tasks.append(self._draft(ask, after=edge.routed))
+                    edge.advance(ask.cursor)
+                elif ask.revision:
+                    below.append(ask)
+        tasks += await self._draft_below(connection, below)
+        tasks += await self._draft_joins(connection, joins)
+        return tasks
+
+    def _draft(self, ask: Ask, *, after: int | None = None, revisions: Sequence[str] = ()) -> NewTask:
+        job = ask.consumer.job
+        runtimes = self._config.runtimes
+        keys = limit_keys_of(runtimes, job)
+        return draft(ask, wake_of(runtimes, job.runtime), keys, after=after, revisions=revisions)
+
+    async def _draft_below(self, connection: Connection, asks: Sequence[Ask]) -> list[NewTask]:
+        """Cursors at or below what the edge has routed, in a revision of their own: from the unit before them."""
+        if not asks:
+            return []
+        rows = await connection.fetch(
+            _PREDECESSORS,
+            list(range(len(asks))),
+            [ask.consumer.node_id for ask in asks],
+            [ask.edge for ask in asks],
+            [ask.cursor for ask in asks],
+        )
+        stored = {row["number"]: row["after"] for row in rows}
+        tasks = []
+        for number, ask in enumerate(asks):
+            after = stored[number]
+            tasks.append(self._draft(ask, after=-1 if after is None else after))
+        return tasks
+
+    async def _draft_joins(self, connection: Connection, asks: Sequence[Ask]) -> list[NewTask]:
+        """Only units that every input has. The event's own is there by now, like the others'."""
+        questions = [self._presence(ask, item.generation) for ask in asks for item in ask.consumer.inputs]
+        there = await coverage.ask(connection, questions)
+        tasks = []
+        first = 0
+        for ask in asks:
+            numbers = range(first, first + len(ask.consumer.inputs))
+            first = numbers.stop
+            if all(number in there for number in numbers):
+                said = [there[number] for number in numbers]
+                own = ask.consumer.inputs.index(ask.input)
+                said[own] = ask.revision
+                tasks.append(self._draft(ask, revisions=said))
+        return tasks
+
+    async def _record(
+        self, connection: Connection, readers: dict[Generation, tuple[Reader, ...]], events: Sequence[RoutedEvent]
+    ) -> None:
+        joined = {generation for generation, items in readers.items() if _is_joined(items)}
+        units = [
+            self._event_presence(event)
+            for event in events
+            if event.partition_key is not None or event.generation in joined
+        ]
+        if units:
+            await coverage.record(connection, units)
+
+    def _event_presence(self, event: RoutedEvent) -> Presence:
+        usual = self._usual(event.generation)
+        return Presence(event.generation, event.unit_key, event.range_start, event.range_end, event.revision, usual)
+
+    def _presence(self, ask: Ask, generation: Generation) -> Presence:
+        return Presence(generation, ask.unit_key, ask.start, ask.end, usual=self._usual(generation))
+
+    def _usual(self, generation: Generation) -> str:
+        """Files are counted from their first commit on; everything else has no revision until somebody says one."""
+        dataset = self._definitions.dataset(generation[0])
+        return "1" if dataset is not None and dataset.storage is Storage.S3 else ""
+
+
+def _is_joined(readers: Iterable[Reader]) -> bool:
+    return any(consumer.joins for consumer, _ in readers)
+
+
+def _in_order(events: Sequence[RoutedEvent]) -> list[RoutedEvent]:
+    """Cursors that come together are taken from below, so that each of them has a unit of its own."""
+    return sorted(events, key=lambda event: (event.cursor is not None, event.cursor or 0, event.routed_seq))
+
+
+def _holds(changes: Sequence[Change]) -> dict[EdgeKey, int]:
+    """Per edge: how many more of its units have failed for good, or fewer."""
+    held: dict[EdgeKey, int] = {}
+    for change in changes:
+        delta = change.after.holds_edge - change.before.holds_edge
+        if delta:
+            assert change.after.node_id is not None and change.after.edge is not None
+            key = (change.after.node_id, change.after.edge)
+            held[key] = held.get(key, 0) + delta
+    return held

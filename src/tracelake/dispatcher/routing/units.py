@@ -1,0 +1,107 @@
+"""Units of work as pure values: what one event asks of one reader, and the task that follows from it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tracelake.dispatcher.lifecycle.plan import NewTask, RoutedEvent, Wake, unit_of
+from tracelake.dispatcher.routing.directory import Consumer, Input
+from tracelake.model.dag import Strategy
+from tracelake.model.ids import new_id
+from tracelake.wire.units import CursorRange, TaskInput, Unit
+
+ALL_INPUTS = -1
+"""The edge of a PerPartition task: it belongs to all of them."""
+MAX_REVISION = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One unit, in one revision, for one reader."""
+
+    consumer: Consumer
+    input: Input
+    cursor: int | None
+    partition_key: str | None
+    start: int | None
+    end: int | None
+    revision: str
+
+    @classmethod
+    def of(cls, event: RoutedEvent, consumer: Consumer, item: Input) -> "Ask":
+        return cls(
+            consumer,
+            item,
+            event.cursor,
+            event.partition_key,
+            event.range_start,
+            event.range_end,
+            event.revision,
+        )
+
+    @property
+    def unit_key(self) -> str:
+        return unit_of(self.cursor, self.partition_key)
+
+    @property
+    def edge(self) -> int:
+        return ALL_INPUTS if self.consumer.job.strategy is Strategy.PER_PARTITION else self.input.input_index
+
+    def unit(self, after: int | None) -> Unit:
+        if self.cursor is None:
+            return Unit(partition_key=self.partition_key, start=self.start, end=self.end)
+        return Unit(cursor=CursorRange(after=self.cursor - 1 if after is None else after, to=self.cursor))
+
+
+def draft(
+    ask: Ask, wake: Wake, limit_keys: tuple[str, ...], *, after: int | None = None, revisions: Sequence[str] = ()
+) -> NewTask:
+    """The task. `after` is for cursors; `revisions` are those of every input of a join, in order."""
+    consumer, job = ask.consumer, ask.consumer.job
+    unit = ask.unit(after)
+    if consumer.joins:
+        read = [(item, said) for item, said in zip(consumer.inputs, revisions, strict=True)]
+    else:
+        read = [(ask.input, ask.revision)]
+    inputs = [
+        TaskInput(
+            input_index=item.input_index,
+            dataset_uuid=item.generation[0],
+            dataset_version=item.generation[1],
+            unit=unit,
+            revision=said,
+            where=item.where,
+        )
+        for item, said in read
+    ]
+    if unit.cursor is not None:
+        start, end = unit.cursor.after + 1, unit.cursor.to
+        bounds: tuple[int | None, int | None] = (min(start, end), end)
+    else:
+        bounds = (unit.start, unit.end)
+    return NewTask(
+        task_id=new_id(),
+        org_id=job.org_id,
+        job_id=job.job_id,
+        max_attempts=job.max_attempts,
+        inputs=msgspec.json.encode(inputs).decode(),
+        unit=msgspec.json.encode(unit).decode(),
+        wake=wake,
+        limit_keys=limit_keys,
+        node_id=consumer.node_id,
+        edge=ask.edge,
+        unit_key=ask.unit_key,
+        unit_start=bounds[0],
+        unit_end=bounds[1],
+        revision=combine([said for _, said in read]),
+    )
+
+
+def combine(revisions: Sequence[str]) -> str:
+    """One text for the revisions of all inputs; as long as a revision may be."""
+    if len(revisions) == 1:
+        return revisions[0]
+    text = "|".join(revisions)
+    return text if len(text) <= MAX_REVISION else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
