@@ -16,6 +16,7 @@ import msgspec
 import uvloop
 
 from tracelake.adapters.lite.directory_store import DirectoryStore
+from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.client.http import HttpClient
 from tracelake.db.transaction import Store
@@ -109,11 +110,13 @@ class DispatcherHarness:
         self.credentials = LiteCredentials.ensure(self.home / "keys")
         (self.home / "objects").mkdir(exist_ok=True)
         self.objects = DirectoryStore(self.home / "objects")
+        sockets = listeners.bind(settings)
         self.dispatcher = Dispatcher(
             Ports(
                 store=Store(self.state_dsn, size=6, name="state"),
                 queue=PostgresQueue(self.queue_dsn),
                 objects=self.objects,
+                invoker=LocalInvoker(listeners.url(sockets["task"], settings.bind_host), self.tls.ca),
                 task_signer=self.credentials.task_keys,
                 user_signer=self.credentials.user_keys,
                 worker_secret=self.credentials.worker,
@@ -136,6 +139,7 @@ class DispatcherHarness:
         await asyncio.gather(*(server.stop() for server in self._servers))
         self._servers.clear()
         await self.dispatcher.stop()
+        await self.dispatcher.ports.invoker.close()
         await self.dispatcher.ports.queue.close()
         await self.dispatcher.ports.store.close()
 

@@ -13,6 +13,7 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.health import Health
 from tracelake.dispatcher.http.routing import Listener, Router
 from tracelake.dispatcher.http.table import build_routes, routes_of
+from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import Answer, Call
 from tracelake.dispatcher.lifecycle.commit import LifecycleCommit
@@ -30,7 +31,7 @@ from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.dispatcher.users import UserVerifier
-from tracelake.ports import ObjectStore, Queue, Signer
+from tracelake.ports import Invoker, ObjectStore, Queue, Signer
 
 GAUGE_SECONDS = 5.0
 
@@ -42,6 +43,7 @@ class Ports:
     store: Store
     queue: Queue
     objects: ObjectStore
+    invoker: Invoker
     task_signer: Signer
     user_signer: Signer
     worker_secret: SecretMatcher
@@ -68,10 +70,25 @@ class Dispatcher:
             metrics=self.metrics,
             full_round=config.relay_batch,
         )
-        # New work needs no poll: the process that writes outbox rows wakes its own relay.
-        self._commit = LifecycleCommit(ports.store, definitions, config, self.clock, self._relay_loop.nudge)
+        # New work needs no poll: the process that writes outbox rows wakes its own loops.
+        self._commit = LifecycleCommit(ports.store, definitions, config, self.clock, self._wake)
         self.group = GroupCommit(
             self._commit_counted, max_batch=config.group_commit_max, lanes=config.group_commit_lanes
+        )
+        mint = TokenMint(keys, definitions, config, verifier)
+        self.invocations = Invocations(
+            store=ports.store,
+            group=self.group,
+            definitions=definitions,
+            mint=mint,
+            clock=self.clock,
+            invoker=ports.invoker,
+            config=config,
+            metrics=self.metrics,
+            on_free=self._wake,
+        )
+        self._invoke_loop = Loop(
+            "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
         self.service = DispatcherService(
             store=ports.store,
@@ -106,6 +123,7 @@ class Dispatcher:
         }
         self.loops = [
             self._relay_loop,
+            self._invoke_loop,
             Loop(
                 "reaper",
                 self.reaper.run_once,
@@ -126,6 +144,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Finish what was accepted, then let the loops end their round."""
+        await self.invocations.close()
         await self.group.close()
         for loop in self.loops:
             loop.stop()
@@ -148,5 +167,9 @@ class Dispatcher:
 
     def _nudged(self, done: int) -> int:
         if done:
-            self._relay_loop.nudge()
+            self._wake()
         return done
+
+    def _wake(self) -> None:
+        self._relay_loop.nudge()
+        self._invoke_loop.nudge()

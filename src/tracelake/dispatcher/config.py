@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tracelake.model.locations import Layout
 from tracelake.model.retry import Backoff
+from tracelake.model.runtime import BUILT_IN, RuntimeRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,5 @@ class DispatcherConfig:
     retry_seconds: float = 0.5
     reconcile_seconds: float = 60.0
     reconcile_grace_seconds: float = 60.0
+    runtimes: RuntimeRegistry = BUILT_IN
+    invoke_slots: int = 16

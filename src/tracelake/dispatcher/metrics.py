@@ -80,6 +80,13 @@ class Metrics:
             ("queue",),
             registry=registry,
         )
+        self.invocations = Counter(
+            "trace_invocations",
+            "Attempts that the Dispatcher started itself, by runtime and outcome: Started or Refused by the invoker; "
+            "Completed, Failed or Canceled here; Left to the lease; Unknown.",
+            ("runtime", "outcome"),
+            registry=registry,
+        )
         self.in_flight = Gauge("trace_tasks_in_flight", "Running tasks by operator.", ("operator",), registry=registry)
         self.loop_rounds = Counter(
             "trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",), registry=registry

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tracelake.errors import TraceError
+
 
 class RuntimeKind(StrEnum):
     QUEUE = "queue"
@@ -46,6 +48,10 @@ class RuntimeRegistry:
     def get(self, name: str) -> Runtime | None:
         return self.runtimes.get(name)
 
+    def started_here(self) -> list[str]:
+        """The runtimes whose tasks a Dispatcher starts itself, instead of waking a worker."""
+        return [runtime.name for runtime in self.runtimes.values() if runtime.kind is not RuntimeKind.QUEUE]
+
 
 DISPATCHER = "dispatcher"
 LAMBDA = "lambda"
@@ -67,3 +73,22 @@ BUILT_IN = RuntimeRegistry(
         )
     }
 )
+
+
+def resolve_timeout(runtime: Runtime, wanted: int | None, default_seconds: int) -> int:
+    """The limit of one attempt: what the job wants, or the runtime's default, or `default_seconds`.
+
+    A wish above the runtime's limit is refused; a general default above it gives way.
+    """
+    most = runtime.max_timeout_seconds
+    if wanted is not None:
+        if most is not None and wanted > most:
+            raise TraceError(
+                "job_invalid",
+                f"timeout_seconds of a {runtime.name} job is at most {most}.",
+                field="limits.timeout_seconds",
+            )
+        return wanted
+    if runtime.default_timeout_seconds is not None:
+        return runtime.default_timeout_seconds
+    return default_seconds if most is None else min(default_seconds, most)

@@ -13,6 +13,7 @@ import click
 import uvloop
 
 from tracelake.adapters.lite.directory_store import DirectoryStore
+from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports
@@ -25,8 +26,9 @@ from tracelake.model.retry import Backoff
 from tracelake.processes import listeners, logs
 from tracelake.processes.credentials import ISSUER, LiteCredentials
 from tracelake.processes.provision import migrate_dsn
+from tracelake.processes.runtimes import load_runtimes
 from tracelake.processes.settings import Settings, SettingsError
-from tracelake.processes.tls import ensure_tls
+from tracelake.processes.tls import TlsFiles, ensure_tls
 
 logger = logging.getLogger(__name__)
 
@@ -57,29 +59,33 @@ def config_from(settings: Settings) -> DispatcherConfig:
         retry_seconds=settings.retry_seconds,
         reconcile_seconds=settings.reconcile_seconds,
         reconcile_grace_seconds=settings.reconcile_grace_seconds,
+        runtimes=load_runtimes(settings),
+        invoke_slots=settings.invoke_slots,
     )
 
 
-def build(settings: Settings) -> Dispatcher:
+def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
+    config = config_from(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
     ports = Ports(
         store=Store(settings.resolve_state_dsn(), size=settings.state_pool_size, name="state"),
         queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
         objects=DirectoryStore(settings.layout.objects),
+        invoker=LocalInvoker(task_url, tls.ca),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,
         worker_secret=credentials.worker,
         service_secret=credentials.service,
     )
-    return Dispatcher(ports, config_from(settings))
+    return Dispatcher(ports, config)
 
 
 async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
     """Run until told to stop. Stores may be away at any time, also at the start."""
     if not await _prepare_stores(settings, stop):
         return
-    dispatcher = build(settings)
     tls = ensure_tls(settings.layout.tls, settings.bind_host)
+    dispatcher = build(settings, tls, listeners.url(sockets["task"], settings.bind_host))
     servers = [
         ListenerServer(dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key)
         for name, sock in sockets.items()
@@ -95,6 +101,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     finally:
         await asyncio.gather(*(server.stop() for server in servers))
         await dispatcher.stop()
+        await dispatcher.ports.invoker.close()
         await dispatcher.ports.queue.close()
         await dispatcher.ports.store.close()
 

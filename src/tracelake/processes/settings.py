@@ -130,6 +130,13 @@ class _Directory(_Kind):
             raise ValueError from None
 
 
+class _File(_Directory):
+    expected = "the path of a file"
+
+    def show(self, value: Any) -> str:
+        return "" if value is None else str(value)
+
+
 def _setting(kind: _Kind, default: Any, doc: str) -> Any:
     return field(default=default, repr=not kind.secret, metadata={"kind": kind, "doc": doc})
 
@@ -221,6 +228,10 @@ class Settings:
     workers: int = _integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
+    runtimes_file: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
+        _File(), None, "A TOML file that adds or changes runtimes and limits operators; see operating.md."
+    )
+    invoke_slots: int = _integer(16, "Attempts that one Dispatcher starts or runs itself at once.", maximum=4096)
     queue_visibility_seconds: float = _seconds(60, "How long a received message is hidden from others.")
     queue_max_receives: int = _integer(10, "Receives after which a message becomes a dead letter.")
 

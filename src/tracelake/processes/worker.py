@@ -19,6 +19,7 @@ from tracelake.client import FileCredential, HttpClient, InternalClient, TaskCli
 from tracelake.model.retry import Backoff
 from tracelake.processes import logs
 from tracelake.processes.home import Home, Stack
+from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.settings import Settings
 from tracelake.worker import Worker, WorkerConfig
 
@@ -34,7 +35,7 @@ def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list
     task = HttpClient(stack.task_url, stack.ca_file)
     config = WorkerConfig(
         worker_id=f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}",
-        queues=(f"tasks.{settings.worker_runtime}",),
+        queues=(worker_queue(settings, load_runtimes(settings)),),
         slots=settings.worker_slots,
         heartbeat_seconds=settings.heartbeat_seconds,
         visibility_seconds=settings.queue_visibility_seconds,

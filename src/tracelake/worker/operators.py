@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracelake.catalogue import SleepConfig
+from tracelake.catalogue.announce import announce
 from tracelake.worker.context import CanceledError, OperatorContext, OperatorResult
 
 
@@ -18,8 +19,8 @@ class SleepFailedError(Exception):
     """The failure that `fail_attempts` asks for."""
 
 
-def noop(_context: OperatorContext) -> OperatorResult:
-    return OperatorResult()
+def noop(context: OperatorContext) -> OperatorResult:
+    return OperatorResult(events=announce(context.inputs, context.outputs))
 
 
 def sleep(context: OperatorContext) -> OperatorResult:

@@ -1,0 +1,227 @@
+"""The invoke loop: takes outbox rows of kind `task_invoke`, claims their tasks, starts the attempts.
+
+Taking a row hides it for a short time in a transaction of its own, so that Dispatchers share the work and no lock is
+held while a claim waits for its commit. The claim decides who runs the task; the row goes once its answer is known.
+Whatever gets lost in between is repaired: a row that was not deleted comes back and finds its task taken, and an
+attempt that was claimed and never started runs into its lease.
+
+Rows of runtimes that this Dispatcher does not know stay for one that does.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+
+import asyncpg
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.invoke.attempt import LeftError, OwnAttempt
+from tracelake.dispatcher.invoke.in_process import run_in_process
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle.calls import ClaimCall, Claimed
+from tracelake.dispatcher.lifecycle.group import GroupCommit
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.payload import build_payload
+from tracelake.dispatcher.tokens.mint import TokenMint
+from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.model.lifecycle import NotClaimed
+from tracelake.model.runtime import RuntimeKind
+from tracelake.ports import InvokeError, Invoker
+from tracelake.wire.claims import ClaimRequest, Invocation
+
+logger = logging.getLogger(__name__)
+
+HIDE_SECONDS = 10
+"""How soon a row comes back whose claim was never answered. Too soon is harmless."""
+_MAX_UNANSWERED = 4096
+
+_TAKE = """
+    WITH taken AS MATERIALIZED (
+        SELECT outbox_id FROM outbox
+        WHERE kind = 'task_invoke' AND status = 'Pending' AND queue = ANY($1) AND next_try_at <= trace_now()
+        ORDER BY outbox_id LIMIT $2 FOR UPDATE SKIP LOCKED)
+    UPDATE outbox o SET next_try_at = trace_now() + make_interval(secs => $3)
+    FROM taken WHERE o.outbox_id = taken.outbox_id
+    RETURNING o.outbox_id, o.key, o.tries"""
+
+_DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"
+
+_REJECTED = """
+    UPDATE outbox SET tries = tries + 1, last_error = $2, next_try_at = trace_now() + make_interval(secs => $3),
+        status = CASE WHEN tries + 1 >= $4 THEN 'Failed' ELSE 'Pending' END
+    WHERE outbox_id = $1 RETURNING status"""
+
+
+class Invocations:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        group: GroupCommit,
+        definitions: Definitions,
+        mint: TokenMint,
+        clock: StoreClock,
+        invoker: Invoker,
+        config: DispatcherConfig,
+        metrics: Metrics,
+        on_free: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_free` is called when a slot is free again that rows wait for."""
+        self._store = store
+        self._group = group
+        self._definitions = definitions
+        self._mint = mint
+        self._clock = clock
+        self._invoker = invoker
+        self._config = config
+        self._metrics = metrics
+        self._on_free = on_free
+        self._runtimes = config.runtimes.started_here()
+        self._worker_id = f"dispatcher:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._running: set[asyncio.Task[None]] = set()
+        self._unanswered: dict[int, str] = {}
+        """claim_id by outbox_id, where nobody knows whether the claim was committed: the next try uses it again."""
+        self._more_wait = False
+        self._stopping = asyncio.Event()
+        self._round = asyncio.Lock()
+
+    async def run_once(self) -> int:
+        """Start what there are rows and slots for. Raises StoreUnavailableError while the store is away."""
+        async with self._round:
+            free = self._config.invoke_slots - len(self._running)
+            if free <= 0 or self._stopping.is_set():
+                return 0
+            async with self._store.connection() as connection:
+                rows = await connection.fetch(_TAKE, self._runtimes, free, float(HIDE_SECONDS))
+            self._more_wait = len(rows) == free
+            if rows:
+                await self._start(sorted(rows, key=lambda row: row["outbox_id"]))
+            return len(rows)
+
+    async def settle(self) -> None:
+        """Wait until no attempt runs here."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def close(self, patience: float = 5.0) -> None:
+        """Take no more, let attempts finish for a moment, leave the rest to their leases."""
+        self._stopping.set()
+        try:
+            async with asyncio.timeout(patience):
+                async with self._round:
+                    pass
+                await self.settle()
+        except TimeoutError:
+            logger.warning("attempts are left to their leases", extra={"attempts": len(self._running)})
+        running = list(self._running)
+        for attempt in running:
+            attempt.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _start(self, rows: Sequence[asyncpg.Record]) -> None:
+        answers = await asyncio.gather(*(self._claim(row) for row in rows), return_exceptions=True)
+        done: list[int] = []
+        refused: list[tuple[asyncpg.Record, BaseException]] = []
+        away: StoreUnavailableError | None = None
+        for row, answer in zip(rows, answers, strict=True):
+            if isinstance(answer, StoreUnavailableError):
+                away = answer
+                continue
+            self._unanswered.pop(row["outbox_id"], None)
+            if isinstance(answer, BaseException):
+                refused.append((row, answer))
+                continue
+            done.append(row["outbox_id"])
+            self._metrics.claims.labels(answer.value if isinstance(answer, NotClaimed) else "Claimed").inc()
+            if isinstance(answer, Claimed):
+                self._supervise(answer)
+        if done:
+            async with self._store.connection() as connection:
+                await connection.execute(_DONE, done)
+        for row, error in refused:
+            await self._reject(row, error)
+        if away is not None:
+            raise away
+
+    def _claim(self, row: asyncpg.Record) -> "asyncio.Future[object]":
+        claim_id = self._unanswered.get(row["outbox_id"]) or secrets.token_hex(16)
+        if len(self._unanswered) >= _MAX_UNANSWERED:  # rows that another Dispatcher took meanwhile
+            self._unanswered.clear()
+        self._unanswered[row["outbox_id"]] = claim_id
+        body = ClaimRequest(task_id=row["key"], worker_id=self._worker_id, claim_id=claim_id)
+        return self._group.enqueue(ClaimCall(body))
+
+    async def _reject(self, row: asyncpg.Record, error: BaseException) -> None:
+        """A row whose claim itself fails must not hold up others for ever: it is tried less and less, then shown."""
+        wait = self._config.outbox_retry.seconds(row["tries"] + 1)
+        async with self._store.connection() as connection:
+            status = await connection.fetchval(
+                _REJECTED, row["outbox_id"], "the claim failed", wait, self._config.outbox_max_tries
+            )
+        logger.error("a task cannot be claimed", exc_info=error, extra={"task_id": str(row["key"]), "status": status})
+
+    def _supervise(self, claimed: Claimed) -> None:
+        attempt = asyncio.create_task(self._run(claimed), name=f"attempt {claimed.task.task_id}")
+        self._running.add(attempt)
+        attempt.add_done_callback(self._freed)
+
+    def _freed(self, attempt: "asyncio.Task[None]") -> None:
+        self._running.discard(attempt)
+        if self._more_wait:
+            self._on_free()
+
+    async def _run(self, claimed: Claimed) -> None:
+        """One attempt, whatever happens to it."""
+        runtime = claimed.job.runtime
+        attempt = OwnAttempt(claimed, self._group, self._metrics, self._stopping)
+        fields = {"task_id": str(claimed.task.task_id), "attempt": claimed.task.attempt}
+        try:
+            outcome = await self._outcome(attempt)
+        except asyncio.CancelledError:
+            outcome = "Left"
+            raise
+        except (LeftError, TraceError) as reason:
+            logger.info("an attempt ends without a word", extra={**fields, "reason": str(reason)})
+            outcome = "Left"
+        except Exception:
+            logger.exception("an attempt broke", extra=fields)
+            outcome = "Unknown"
+        finally:
+            self._metrics.invocations.labels(runtime, outcome).inc()
+
+    async def _outcome(self, attempt: OwnAttempt) -> str:
+        known = self._config.runtimes.get(attempt.job.runtime)
+        payload = build_payload(
+            attempt.task, attempt.job, attempt.inputs, self._config.layout, self._definitions.dataset_name
+        )
+        if known is None or known.kind is RuntimeKind.QUEUE:
+            return await attempt.finish("Failed", error=f"the Dispatcher does not start tasks of {attempt.job.runtime}")
+        if known.kind is RuntimeKind.IN_PROCESS:
+            return await run_in_process(attempt, payload, self._store)
+        assert attempt.task.lease_expires_at is not None
+        invocation = Invocation(
+            task_id=payload.task_id,
+            attempt=payload.attempt,
+            lease_token=attempt.lease_token,
+            lease_expires_at=attempt.task.lease_expires_at,
+            capability_token=self._mint.mint(attempt.task, attempt.job, attempt.inputs, self._clock.now()),
+            bundle_url=None,
+            job=payload.job,
+            operator=payload.operator,
+            config=payload.config,
+            inputs=payload.inputs,
+            outputs=payload.outputs,
+        )
+        try:
+            # After that time its lease has run out, and whatever it starts will not count.
+            async with asyncio.timeout(attempt.job.lease_seconds):
+                await self._invoker.invoke(invocation)
+        except InvokeError as error:
+            await attempt.finish("Failed", error=str(error))
+            return "Refused"
+        return "Started"
