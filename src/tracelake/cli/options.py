@@ -1,6 +1,8 @@
 """Options that many commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,3 +12,16 @@ home_option = click.option(
     help="The home of the stack, where it keeps everything (default: TRACE_HOME, else ~/.trace).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+token_file_option = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file with your token (default: TRACE_TOKEN, else the admin token of the stack).",
+)
+watch_option = click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C.")
+cursor_option = click.option("--cursor", metavar="TEXT", help="Go on where a page ended; it is what `next` said.")
+
+
+def limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--limit", type=click.IntRange(1, 10_000), default=default, show_default=True, help="At most this many rows."
+    )

@@ -23,6 +23,8 @@ class ConnectionLost(Exception):  # noqa: N818 - it is an event of the protocol,
 class HttpReply:
     status: int
     body: bytes
+    retry_after: int | None = None
+    """Whole seconds, when the server says how long to wait."""
 
 
 class Connection(asyncio.Protocol):
@@ -38,6 +40,7 @@ class Connection(asyncio.Protocol):
         self._reply: HttpReply | None = None
         self._trailing = False
         self._keep = False
+        self._retry_after: int | None = None
 
     @property
     def usable(self) -> bool:
@@ -95,6 +98,13 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._reply is not None:
             self._trailing = True
+        else:
+            self._retry_after = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A date would be legal too; the Dispatcher sends seconds. Nine digits are more than anybody waits.
+        if self._reply is None and name.lower() == b"retry-after" and value.isdigit() and len(value) < 10:
+            self._retry_after = int(value)
 
     def on_headers_complete(self) -> None:
         self._in_body = True
@@ -108,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         status = self._parser.get_status_code()
         if status >= 200 and self._reply is None:
-            self._reply = HttpReply(status, b"".join(self._body))
+            self._reply = HttpReply(status, b"".join(self._body), self._retry_after)
             self._keep = self._parser.should_keep_alive()  # the parser knows it only now
 
     # --- outcomes

@@ -1,6 +1,6 @@
 """A small HTTP/1.1 client over TLS: a keep-alive pool for one base URL.
 
-It knows JSON bodies and nothing of redirects, cookies, compression or proxies: the Dispatcher needs none of
+It knows bodies with a length and nothing of redirects, cookies, compression or proxies: the Dispatcher needs none of
 them. The server's certificate is always verified against the given CA file. A kept connection that turns out
 to be closed is replaced, and the request sent again, only when nothing of a reply was read and the caller
 says that the request may be repeated. Every failure is a `DispatcherUnavailableError`.
@@ -55,9 +55,10 @@ class HttpClient:
         headers: Headers = (),
         timeout: float | None = None,
         repeatable: bool = True,
+        content_type: str = "application/json",
     ) -> HttpReply:
         """Answers whatever status came. Our calls are idempotent by contract, hence `repeatable`."""
-        data = self._encode(method, path, body, headers)
+        data = self._encode(method, path, body, headers, content_type)
         patience = self._timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(patience), self._slots:
@@ -112,7 +113,7 @@ class HttpClient:
             raise DispatcherUnavailableError(f"no connection: {type(error).__name__}") from error
         return connection
 
-    def _encode(self, method: str, path: str, body: bytes | None, headers: Headers) -> bytes:
+    def _encode(self, method: str, path: str, body: bytes | None, headers: Headers, content_type: str) -> bytes:
         lines = [f"{method} {path} HTTP/1.1", f"host: {self._authority}", "accept: application/json"]
         for name, value in headers:
             if not (value.isascii() and value.isprintable()):
@@ -120,7 +121,7 @@ class HttpClient:
                 raise TraceError("credential_malformed", "No header may hold these characters.")
             lines.append(f"{name}: {value}")
         if body is not None:
-            lines.append("content-type: application/json")
+            lines.append(f"content-type: {content_type}")
             lines.append(f"content-length: {len(body)}")
         head = "\r\n".join(lines).encode("ascii") + b"\r\n\r\n"
         return head if body is None else head + body

@@ -1,0 +1,132 @@
+"""What happens after a deploy or a rollback: the plan as tables, and the build until it counts."""
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.session import Session, away, live_view, looks
+from tracelake.cli.text import clean, count
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+from tracelake.wire.user import BuildProgress, DagVersionRow, DeployReply, Plan
+
+# Symbol and colour of each kind of change; the symbols also say it without colour.
+_CHANGES = {
+    "added": ("+", "green"),
+    "changed": ("~", "yellow"),
+    "rebuilt": ("~", "yellow"),
+    "limits": ("*", "cyan"),
+    "restored": ("^", "cyan"),
+    "removed": ("-", "red"),
+    "unchanged": ("=", "dim"),
+}
+
+
+class BuildEndedError(Exception):
+    """The build will not finish by itself. The message says why, `steps` what can be done."""
+
+    def __init__(self, message: str, *steps: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.steps = steps
+
+
+def show_plan(session: Session, plan: Plan) -> None:
+    jobs = Listing([Column("", whole=True), Column("job"), Column("change", whole=True), Column("what differs")])
+    for job in plan.jobs:
+        jobs.add(*_change(job.change, job.job), ", ".join(job.fields))
+    datasets = Listing(
+        [Column("", whole=True), Column("dataset"), Column("change", whole=True), Column("of"), Column("because")]
+    )
+    for dataset in plan.datasets:
+        output = f"{dataset.job}[{dataset.output_index}]" if dataset.output_index else dataset.job
+        datasets.add(*_change(dataset.change, dataset.dataset), output, dataset.because)
+    session.show(*(listing for listing in (jobs, datasets) if listing.rows))
+    if plan.subscribers:
+        session.say("Read by other DAGs: ", (", ".join(plan.subscribers), "bold"))
+
+
+def _change(change: str, name: str) -> tuple[Text, Text, Text]:
+    symbol, style = _CHANGES.get(change, ("?", ""))
+    return Text(symbol, style=style), Text(clean(name), style=style), Text(clean(change), style=style)
+
+
+def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployReply, bool]:
+    """Wait for the build, if there is one and it is wanted. Answers what is true at the end, and whether that is what
+    was asked for; if not, people have been told."""
+    if reply.state != "Building" or not wait:
+        return reply, True
+    plan = reply.plan
+    try:
+        session.run(lambda client: _follow(session, client, plan))
+    except KeyboardInterrupt:
+        session.say("You stopped waiting; the build goes on.")
+        session.hint("see it", "dags", plan.dag, "--watch")
+        raise
+    except BuildEndedError as error:
+        session.say((str(error), "red"))
+        for purpose, *command in error.steps:
+            session.hint(purpose, *command)
+        return reply, False
+    return msgspec.structs.replace(reply, state="Active"), True
+
+
+async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
+    seen: BuildProgress | None = None
+    with live_view(session.console) as update:
+        async for found in looks(lambda: _version(client, plan)):
+            if isinstance(found, TraceError):
+                update(Group(progress(seen, plan.version), Text(away(found), style="yellow")))
+                continue
+            if found is None or found.state == "Inactive":
+                raise BuildEndedError(
+                    f"The build of version {plan.version} was given up, because another version was activated.",
+                    ("see which", "dags", plan.dag),
+                )
+            seen = found.build or seen
+            if found.state == "Active":
+                update(progress(seen, plan.version, finished=True))
+                return
+            update(progress(seen, plan.version))
+            if await _is_stuck(client, plan.dag, found.build):
+                failed = count(found.build.failed if found.build else 0, "task")
+                raise BuildEndedError(
+                    f"The build of version {plan.version} cannot finish: {failed} failed for good.",
+                    ("see why", "tasks", "--dag", plan.dag, "--status", "Failed"),
+                    ("try one again", "retry", "TASK_ID"),
+                    ("or go on without it", "skip", "TASK_ID"),
+                )
+
+
+async def _version(client: UserClient, plan: Plan) -> DagVersionRow | None:
+    rows = (await client.versions(plan.dag)).versions
+    return next((row for row in rows if row.number == plan.version), None)
+
+
+async def _is_stuck(client: UserClient, dag: str, build: BuildProgress | None) -> bool:
+    """Nothing moves any more, and not because a retry is still to come."""
+    if build is None or not build.failed or build.open or build.draining_edges:
+        return False
+    failed = (await client.tasks(dag=dag, status="Failed", limit=100)).tasks
+    return not any(task.next_retry_at for task in failed)
+
+
+def progress(build: BuildProgress | None, version: int, *, finished: bool = False) -> RenderableType:
+    build = build or BuildProgress(done=0, open=0, failed=0, draining_edges=0)
+    total = build.done + build.open + build.failed
+    text = Text.assemble(
+        f"{build.done} done, {build.open} open, ", (f"{build.failed} failed", "red" if build.failed else "")
+    )
+    if build.draining_edges:
+        text.append(f", {count(build.draining_edges, 'input')} still reading history", style="dim")
+    return bar(f"building version {version}", build.done, total, text, finished=finished)
+
+
+def bar(label: str, done: int, total: int, text: Text, *, finished: bool = False) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    # Of unknown length until there is something to count.
+    full = 1 if finished else done
+    grid.add_row(Text(label), ProgressBar(total=(1 if finished else total) or 1, completed=full, width=20), text)
+    return grid

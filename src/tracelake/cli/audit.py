@@ -1,0 +1,49 @@
+"""`trace audit`: who did what."""
+
+from typing import Any
+
+import click
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.paging import collect
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, compact
+
+
+@click.command()
+@limit_option(50)
+@cursor_option
+@user_command
+def command(session: Session, limit: int, cursor: str | None) -> None:
+    """List what people did, newest first: deploys, rollbacks, triggers, cancels, retries, skips.
+
+    \b
+    Examples:
+      trace audit
+      trace audit --limit 1000 --json
+    """
+    page: Any = session.run(lambda client: collect(client.audit, "entries", limit=limit, cursor=cursor))
+    if session.as_json:
+        session.json(page)
+        return
+    if not page.entries:
+        session.say("Nobody has done anything yet.")
+        session.hint("be the first", "deploy", "FILE.yaml")
+        return
+    listing = Listing(
+        [
+            Column("entry", right=True),
+            Column("when", whole=True),
+            Column("who"),
+            Column("did"),
+            Column("to"),
+            Column("details"),
+        ]
+    )
+    for entry in page.entries:
+        details = compact(entry.details) if entry.details else ""
+        listing.add(entry.audit_id, ago(entry.at), entry.subject, entry.action, entry.target, details)
+    session.show(listing)
+    if page.next is not None:
+        session.hint("see the next page", "audit", "--limit", limit, "--cursor", page.next)

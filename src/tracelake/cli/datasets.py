@@ -1,0 +1,179 @@
+"""`trace datasets`: the datasets, or everything about one."""
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from tracelake.cli.jobs import edge_text
+from tracelake.cli.listing import Column, Listing, fields
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean, compact, count, moment
+from tracelake.wire.user import DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
+
+_STATES = {"current": "green", "staged": "yellow", "past": "dim"}
+_RANGES_SHOWN = 5
+
+
+@click.command()
+@click.argument("name", required=False)
+@user_command
+def command(session: Session, name: str | None) -> None:
+    """List the datasets; with NAME, its generations, ranges, readers and history.
+
+    \b
+    Examples:
+      trace datasets
+      trace datasets prices
+      trace datasets prices --json
+    """
+    if name is None:
+        _show_all(session)
+    else:
+        _show_one(session, name)
+
+
+def _show_all(session: Session) -> None:
+    reply = session.run(lambda client: client.datasets())
+    if session.as_json:
+        session.json(reply)
+        return
+    if not reply.datasets:
+        session.say("There is no dataset yet.")
+        session.hint("deploy a DAG that makes some", "deploy", "FILE.yaml")
+        return
+    session.show(datasets_listing(reply))
+    session.hint("see one", "datasets", reply.datasets[0].name)
+
+
+def _show_one(session: Session, name: str) -> None:
+    detail = session.run(lambda client: client.dataset(name))
+    if session.as_json:
+        session.json(detail)
+        return
+    session.show(*dataset_parts(detail))
+    session.hint("see where it comes from", "lineage", name)
+    session.hint("see its updates", "events", "--dataset", name)
+
+
+def datasets_listing(reply: DatasetsReply) -> Listing:
+    listing = Listing(
+        [
+            Column("dataset"),
+            Column("storage", whole=True),
+            Column("made by"),
+            Column("blocks", right=True),
+            Column("up to", right=True),
+            Column("generations", right=True),
+            Column("build", whole=True),
+            Column("updated", whole=True),
+        ]
+    )
+    for row in reply.datasets:
+        listing.add(
+            Text(clean(row.name), style="bold" if row.published else "dim"),
+            row.storage,
+            _maker(row),
+            row.blocks,
+            row.max_cursor,
+            row.generations,
+            Text("" if row.staged_version is None else "building", style="yellow"),
+            ago(row.updated_at),
+        )
+    return listing
+
+
+def _maker(row: DatasetRow) -> str:
+    return "/".join(part for part in (row.dag, row.job) if part)
+
+
+def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
+    row = detail.dataset
+    parts: list[RenderableType] = [
+        fields(
+            [
+                ("dataset", Text(clean(row.name), style="bold")),
+                ("storage", row.storage if row.published else f"{row.storage}, not published"),
+                ("made by", _maker(row)),
+                ("uuid", str(row.dataset_uuid)),
+                ("current", str(row.current_version)),
+                ("building", None if row.staged_version is None else str(row.staged_version)),
+                ("blocks", row.blocks),
+                ("up to", row.max_cursor),
+                ("updated", moment(row.updated_at)),
+            ]
+        )
+    ]
+    for title, listing in (
+        ("Columns", _columns(detail)),
+        ("Generations", _generations(detail.generations)),
+        ("Readers", _readers(detail)),
+        ("What counted when", _pointers(detail)),
+        ("Invalidations", _invalidations(detail)),
+    ):
+        if listing.rows:
+            parts += [Text(f"\n{title}", style="bold"), listing]
+    return parts
+
+
+def _columns(detail: DatasetDetail) -> Listing:
+    listing = Listing([Column("column"), Column("type"), Column("more")])
+    columns = detail.schema.get("columns", []) if isinstance(detail.schema, dict) else []
+    for column in columns if isinstance(columns, list) else []:
+        if isinstance(column, dict):
+            more = {key: value for key, value in column.items() if key not in ("name", "type")}
+            listing.add(str(column.get("name", "")), str(column.get("type", "")), compact(more) if more else "")
+    return listing
+
+
+def _generations(generations: list[GenerationRow]) -> Listing:
+    listing = Listing(
+        [
+            Column("generation", whole=True),
+            Column("state", whole=True),
+            Column("made", whole=True),
+            Column("ranges"),
+            Column("keys", right=True),
+            Column("up to", right=True),
+            Column("commits", right=True),
+        ]
+    )
+    for row in generations:
+        listing.add(
+            str(row.dataset_version),
+            Text(row.state, style=_STATES[row.state]),
+            ago(row.created_at),
+            _ranges(row),
+            row.partition_keys or None,
+            row.max_cursor,
+            row.commits,
+        )
+    return listing
+
+
+def _ranges(row: GenerationRow) -> str:
+    shown = [f"{run.start}-{run.end}" for run in row.ranges[:_RANGES_SHOWN]]
+    more = max(row.range_count, len(row.ranges)) - len(shown)
+    return ", ".join(shown) + (f" and {count(more, 'range')} more" if more > 0 else "")
+
+
+def _readers(detail: DatasetDetail) -> Listing:
+    listing = Listing([Column("job"), Column("input")])
+    for row in detail.consumers:
+        listing.add(f"{row.dag}/{row.job}", edge_text(row.edge))
+    return listing
+
+
+def _pointers(detail: DatasetDetail) -> Listing:
+    listing = Listing(
+        [Column("generation", whole=True), Column("since", whole=True), Column("dag version", right=True)]
+    )
+    for row in detail.pointers:
+        listing.add(str(row.dataset_version), ago(row.since), row.dag_version)
+    return listing
+
+
+def _invalidations(detail: DatasetDetail) -> Listing:
+    listing = Listing([Column("range", whole=True), Column("when", whole=True), Column("reason"), Column("producer")])
+    for row in detail.invalidations:
+        listing.add(f"{row.start}-{row.end}", ago(row.created_at), row.reason, row.producer)
+    return listing

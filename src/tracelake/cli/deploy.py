@@ -1,0 +1,101 @@
+"""`trace deploy`: a DAG document becomes a version, and the version counts."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from tracelake.cli.activation import settle, show_plan
+from tracelake.cli.diagnostics import dag_name, name_of_file, problem_lines
+from tracelake.cli.session import Session, make_console, show, user_command
+from tracelake.errors import TraceError
+from tracelake.wire.user import DeployReply, InvalidDag
+
+_STDIN = "<stdin>"
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="FILE")
+@click.option("--plan", "plan_only", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--no-activate", is_flag=True, help="Store the version; it counts once `trace rollback --to` says so.")
+@click.option("--wait/--no-wait", default=True, help="Stay until a build is finished (default), or not.")
+@user_command
+def command(session: Session, file: str, plan_only: bool, no_activate: bool, wait: bool) -> None:
+    """Deploy a DAG document (YAML); `-` reads it from standard input.
+
+    The same document again is the same version, and changes nothing. A version that writes other data than the active
+    one is built beside it and takes over when its build is finished; until then the active one goes on. Errors in the
+    document are listed with their places, all at once.
+
+    Exit status: 0 when it counts (or is planned, or stored), 1 otherwise.
+
+    \b
+    Examples:
+      trace deploy pools.yaml --plan       what would change
+      trace deploy pools.yaml              deploy, and watch the build
+      trace deploy - --json < pools.yaml   for programs
+    """
+    source = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    name = dag_name(source) or name_of_file("dag" if file == "-" else Path(file).stem)
+    try:
+        reply = session.run(
+            lambda client: client.deploy(name, source, dry_run=plan_only, activate=not no_activate),
+        )
+    except TraceError as error:
+        invalid = _invalid(error)
+        if invalid is None:
+            raise
+        _refuse(session, invalid, _STDIN if file == "-" else file, source)
+        return
+    if not session.as_json:
+        show_plan(session, reply.plan)
+    reply, good = settle(session, reply, wait=wait)
+    if session.as_json:
+        session.json(reply)
+    elif good:
+        _tell(session, reply, file)
+    if not good:
+        click.get_current_context().exit(1)
+
+
+def _invalid(error: TraceError) -> InvalidDag | None:
+    if error.code != "dag_invalid":
+        return None
+    try:
+        return msgspec.convert(error.details, InvalidDag)
+    except msgspec.ValidationError:
+        return None
+
+
+def _refuse(session: Session, invalid: InvalidDag, file_name: str, source: bytes) -> None:
+    if session.as_json:
+        session.json(invalid)
+    else:
+        show(make_console(stderr=True), *problem_lines(invalid.problems, file_name, source))
+    click.get_current_context().exit(1)
+
+
+def _tell(session: Session, reply: DeployReply, file: str) -> None:
+    plan = reply.plan
+    version = f"Version {plan.version} of {plan.dag}"
+    match reply.state:
+        case "Planned":
+            if not plan.changes:
+                session.say(f"Nothing would change: version {plan.version} of {plan.dag} is active.")
+                return
+            how = "it would be built beside the active one first" if plan.needs_build else "it would count at once"
+            session.say(f"{version}: ", (how, "bold"), ". Nothing was changed.")
+            session.hint("deploy it", "deploy", file)
+        case "Created":
+            session.say(f"{version} is stored; it does not count yet.")
+            session.hint("let it count", "rollback", plan.dag, "--to", plan.version)
+        case "Building":
+            session.say(f"{version} is being built; the active one goes on meanwhile.")
+            session.hint("see it", "dags", plan.dag, "--watch")
+        case "Active":
+            if not plan.changes:
+                session.say(f"Nothing changed: version {plan.version} of {plan.dag} is active.")
+            else:
+                session.say((f"{version} is active.", "green"))
+            session.hint("see it run", "tasks", "--dag", plan.dag)

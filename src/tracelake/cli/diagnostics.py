@@ -1,0 +1,78 @@
+"""What is wrong with a DAG document, shown as compilers do: place, code, reason, the line and a mark below it."""
+
+import re
+from collections.abc import Iterator
+
+import yaml
+from rich.cells import cell_len
+from rich.text import Text
+
+from tracelake.cli.listing import whole_line
+from tracelake.cli.text import clean, count
+from tracelake.model.dag import Problem
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
+_WORD = re.compile(r"[\w.-]+|[^\w\s]")
+_ROOM = 160
+"""Of a longer line only the surroundings of the mark are shown."""
+
+
+def problem_lines(problems: list[Problem], file_name: str, source: bytes) -> Iterator[Text]:
+    """All of them, in the order of the document, and how many there are."""
+    lines = re.split("\r\n|\r|\n", source.decode("utf-8", errors="replace"))
+    for problem in sorted(problems, key=lambda problem: (problem.line, problem.column)):
+        yield whole_line(_headline(problem, file_name))
+        if 1 <= problem.line <= len(lines):
+            yield from _quoted(lines[problem.line - 1], problem)
+    yield Text.assemble((f"{count(len(problems), 'error')} in {clean(file_name)}; nothing was deployed.", "bold"))
+
+
+def _headline(problem: Problem, file_name: str) -> Text:
+    place = f"{clean(file_name)}:{problem.line}:{problem.column}: "
+    text = Text.assemble((place, "bold"), ("error", "bold red"), (f"[{clean(problem.code)}] ", "red"))
+    if problem.path:
+        text.append(f"{clean(problem.path)}: ", style="cyan")
+    text.append(clean(problem.message))
+    if problem.suggestion:
+        text.append(f" ({clean(problem.suggestion)})", style="green")
+    return text
+
+
+def _quoted(line: str, problem: Problem) -> Iterator[Text]:
+    place = min(max(problem.column - 1, 0), len(line))
+    first = max(0, place - _ROOM // 2) if len(line) > _ROOM else 0
+    before, after = clean(line[first:place]), clean(line[place : first + _ROOM])
+    word = _WORD.match(after)
+    number = f"{problem.line:>5}"
+    yield whole_line(Text.assemble((f"{number} | ", "dim"), before, after.rstrip()))
+    mark = "^" * (cell_len(word[0]) if word else 1)
+    yield whole_line(Text.assemble((" " * len(number) + " | ", "dim"), " " * cell_len(before), (mark, "bold red")))
+
+
+def dag_name(source: bytes) -> str | None:
+    """The document's `name`, if it can be made out; reading the rest of it is the server's work."""
+    depth, key, expects_key = 0, "", True
+    try:
+        for event in yaml.parse(source, Loader=yaml.SafeLoader):
+            if depth == 1 and isinstance(event, yaml.NodeEvent):
+                if expects_key:
+                    key = event.value if isinstance(event, yaml.ScalarEvent) else ""
+                elif key == "name":
+                    name = event.value if isinstance(event, yaml.ScalarEvent) else ""
+                    return name if _NAME.fullmatch(name) else None
+                expects_key = not expects_key
+            if isinstance(event, yaml.CollectionStartEvent):
+                if depth == 0 and not isinstance(event, yaml.MappingStartEvent):
+                    return None
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except (yaml.YAMLError, ValueError, RecursionError):
+        pass
+    return None
+
+
+def name_of_file(stem: str) -> str:
+    """A name to send a document under that does not tell its own; the server then says what is wrong with it."""
+    name = re.sub(r"[^a-z0-9_]", "_", stem.lower()).lstrip("_0123456789")[:128]
+    return name if _NAME.fullmatch(name) else "dag"

@@ -1,0 +1,75 @@
+"""`trace events`: updates of datasets that jobs and sources announced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.text import Text
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.paging import collect
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, compact
+from tracelake.wire.user import EventRow
+
+_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
+
+
+@click.command()
+@click.option("--dataset", help="Only of this dataset.")
+@click.option("--state", type=click.Choice(list(_STYLES), case_sensitive=False), help="Only in this state.")
+@limit_option(50)
+@cursor_option
+@user_command
+def command(session: Session, limit: int, **filters: Any) -> None:
+    """List events, newest first.
+
+    `Routed` events have reached the jobs that read their dataset. One that `AwaitsCommit` waits for its data;
+    one that is `NotCurrent` belongs to a generation that does not count.
+
+    \b
+    Examples:
+      trace events --dataset blocks
+      trace events --state AwaitsCommit --json
+    """
+    filters = {name: value for name, value in filters.items() if value is not None}
+    page = session.run(lambda client: collect(client.events, "events", limit=limit, **filters))
+    if session.as_json:
+        session.json(page)
+        return
+    if not page.events:
+        session.say("There is no such event." if filters else "There is no event yet.")
+        session.hint("see which sources could emit one", "dags")
+        return
+    session.show(events_listing(page.events))
+    if page.next is not None:
+        words = [word for name in ("dataset", "state") if name in filters for word in (f"--{name}", filters[name])]
+        session.hint("see the next page", "events", *words, "--limit", limit, "--cursor", page.next)
+
+
+def events_listing(events: Sequence[EventRow]) -> Listing:
+    listing = Listing(
+        [
+            Column("event", right=True),
+            Column("dataset"),
+            Column("unit"),
+            Column("revision"),
+            Column("state", whole=True),
+            Column("producer", whole=True),
+            Column("announced", whole=True),
+            Column("invalidates"),
+        ]
+    )
+    for row in events:
+        listing.add(
+            row.event_id,
+            row.dataset,
+            row.partition_key if row.cursor is None else str(row.cursor),
+            row.revision,
+            Text(row.state, style=_STYLES[row.state]),
+            row.producer if row.attempt is None else f"{row.producer}#{row.attempt}",
+            ago(row.created_at),
+            compact(row.invalidates),
+        )
+    return listing

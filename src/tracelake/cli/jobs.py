@@ -1,0 +1,101 @@
+"""`trace jobs`: the jobs of a DAG's active version, what they wait for and what they do."""
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import watch_option
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import clean, compact, count
+from tracelake.client.user import UserClient
+from tracelake.wire.user import EdgeRow, JobRow, JobsReply
+
+EDGE_STYLES = {"live": "green", "draining": "yellow", "held": "bold red", "parked": "dim"}
+
+
+@click.command()
+@click.argument("dag")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Of version N (default: the active one).")
+@watch_option
+@user_command
+def command(session: Session, dag: str, version: int | None, watch: bool) -> None:
+    """List the jobs of DAG: inputs and how far they are, outputs, tasks by state.
+
+    An input is `live` when events reach it as they come, `draining` while it catches up, `held` when a unit failed for
+    good (retry or skip its task), `parked` when its version does not count.
+
+    \b
+    Examples:
+      trace jobs pools
+      trace jobs pools --watch
+      trace jobs pools --version 4
+    """
+    if watch:
+        session.watch(lambda client: _look(client, dag, version))
+        return
+    reply = session.run(lambda client: client.jobs(dag, version))
+    if session.as_json:
+        session.json(reply)
+        return
+    session.show(jobs_view(reply))
+    failed = next((job for job in reply.jobs if job.failed), None)
+    if failed is not None:
+        session.hint("see what failed", "tasks", "--dag", dag, "--job", failed.name, "--status", "Failed")
+    elif source := next((job for job in reply.jobs if job.source == "manual"), None):
+        session.hint("set it off", "trigger", f"{dag}/{source.name}", "--range", "START-END")
+    else:
+        session.hint("see the tasks", "tasks", "--dag", dag)
+
+
+async def _look(client: UserClient, dag: str, version: int | None) -> RenderableType:
+    return jobs_view(await client.jobs(dag, version))
+
+
+def jobs_view(reply: JobsReply) -> RenderableType:
+    listing = Listing(
+        [
+            Column("job"),
+            Column("does"),
+            Column("inputs"),
+            Column("outputs"),
+            Column("queued", right=True),
+            Column("running", right=True),
+            Column("held", right=True),
+            Column("failed", right=True),
+        ]
+    )
+    for job in reply.jobs:
+        listing.add(
+            Text(clean(job.name), style="bold"),
+            _does(job),
+            Text("\n").join(edge_text(edge) for edge in job.inputs),
+            Text("\n").join(Text(clean(output.dataset)) for output in job.outputs),
+            job.queued,
+            job.running,
+            job.held,
+            Text(str(job.failed), style="bold red" if job.failed else ""),
+        )
+    title = Text.assemble((clean(reply.dag), "bold"), f", version {reply.version}: {count(len(reply.jobs), 'job')}")
+    return Group(title, listing)
+
+
+def _does(job: JobRow) -> str:
+    parts = [f"{job.source} source" if job.source else "", job.operator or ""]
+    if job.operator:
+        parts.append(f"on {job.runtime}" if job.runtime else "")
+        parts.append(job.strategy if job.activation == "reactive" else "")
+    return " ".join(part for part in parts if part)
+
+
+def edge_text(edge: EdgeRow) -> Text:
+    text = Text.assemble(clean(edge.dataset), " ", (edge.state, EDGE_STYLES.get(edge.state, "")))
+    if edge.where:
+        text.append(f" where {compact(edge.where)}", style="dim")
+    if edge.routed_cursor is not None:
+        text.append(f" up to {edge.routed_cursor}", style="dim")
+    if edge.backlog:
+        text.append(f", {count(edge.backlog, 'event')} to come", style="yellow")
+    if edge.failed_units:
+        text.append(f", {count(edge.failed_units, 'unit')} failed", style="bold red")
+    return text

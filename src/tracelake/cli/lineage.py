@@ -1,0 +1,139 @@
+"""`trace lineage`: where a dataset comes from, who reads it, and which task made which unit."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import click
+from rich.text import Text
+from rich.tree import Tree
+
+from tracelake.cli.listing import whole_line
+from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.paging import collect
+from tracelake.cli.parse import RangeType
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean, count, unit_text
+from tracelake.wire.user import BlockRange, LineageEdge, LineageReply, LineageUnit
+
+_MAX_NODES = 500
+"""A drawing with more is none; `--json` has everything."""
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--unit", metavar="KEY", help="Only the unit with this key or cursor.")
+@click.option("--range", "blocks", type=RangeType(), help="Only units that touch these blocks, like 1000-2000.")
+@limit_option(20)
+@cursor_option
+@user_command
+def command(
+    session: Session, dataset: str, unit: str | None, blocks: BlockRange | None, limit: int, cursor: str | None
+) -> None:
+    """Draw what DATASET is made from and what is made from it, and list its units with the tasks that made them.
+
+    \b
+    Examples:
+      trace lineage prices
+      trace lineage prices --range 18_000_000-18_001_000
+      trace lineage prices --unit 2026-01-31
+    """
+    if unit is not None and blocks is not None:
+        raise click.UsageError("Give --unit or --range, not both.")
+    start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
+    reply = session.run(
+        lambda client: collect(
+            partial(client.lineage, dataset), "units", limit=limit, cursor=cursor, unit=unit, start=start, end=end
+        )
+    )
+    if session.as_json:
+        session.json(reply)
+        return
+    session.show(*lineage_trees(reply))
+    if not reply.units:
+        session.say("It has no such unit." if unit or blocks else "It has no unit yet.")
+    made = next((row for row in reply.units if row.task_id is not None), None)
+    if made is not None:
+        session.hint("see a task", "tasks", str(made.task_id))
+    if reply.next is not None:
+        words = ["--unit", unit] if unit else ["--range", f"{blocks.start}-{blocks.end}"] if blocks else []
+        session.hint("see the next page", "lineage", dataset, *words, "--limit", limit, "--cursor", reply.next)
+
+
+def lineage_trees(reply: LineageReply) -> list[Tree]:
+    name = clean(reply.dataset)
+    trees = [
+        _tree(
+            Text.assemble((name, "bold"), " is made from"),
+            reply.upstream,
+            reply.dataset,
+            lambda edge: edge.to_dataset,
+            lambda edge: edge.from_dataset,
+        ),
+        _tree(
+            Text.assemble((name, "bold"), " is read by"),
+            reply.downstream,
+            reply.dataset,
+            lambda edge: edge.from_dataset,
+            lambda edge: edge.to_dataset,
+        ),
+    ]
+    if reply.units:
+        trees.append(_units(reply.units))
+    return trees
+
+
+def _tree(
+    title: Text,
+    edges: Sequence[LineageEdge],
+    root: str,
+    near: Callable[[LineageEdge], str],
+    far: Callable[[LineageEdge], str],
+) -> Tree:
+    """Breadth first; what was drawn already is named but not drawn again, so that circles end."""
+    tree = Tree(title, guide_style="dim")
+    drawn, nodes = {root}, 0
+    level: list[tuple[Tree, str]] = [(tree, root)]
+    while level:
+        following: list[tuple[Tree, str]] = []
+        for branch, dataset in level:
+            jobs: dict[tuple[str, str], Tree] = {}
+            for edge in edges:
+                if near(edge) != dataset:
+                    continue
+                nodes += 1
+                if nodes > _MAX_NODES:
+                    branch.add(Text("and more: see --json", style="dim"))
+                    return tree
+                key = (edge.dag, edge.job)
+                if key not in jobs:
+                    jobs[key] = branch.add(Text(clean(f"{edge.dag}/{edge.job}"), style="cyan"))
+                end = far(edge)
+                if not end:
+                    continue
+                again = end in drawn
+                twig = jobs[key].add(Text.assemble(clean(end), (" (see above)" if again else "", "dim")))
+                if not again:
+                    drawn.add(end)
+                    following.append((twig, end))
+        level = following
+    if not tree.children:
+        tree.add(Text("nothing", style="dim"))
+    return tree
+
+
+def _units(units: Sequence[LineageUnit]) -> Tree:
+    tree = Tree(Text(f"{count(len(units), 'unit')}, newest first", style="bold"), guide_style="dim")
+    for row in units:
+        label = Text.assemble((unit_text(row.unit), "bold"), f"  {ago(row.at)}")
+        if row.revision:
+            label.append(f"  revision {clean(row.revision)}", style="dim")
+        branch = tree.add(label)
+        if row.task_id is None:
+            branch.add(Text(f"announced by {clean(row.producer)}"))
+            continue
+        branch.add(whole_line(Text(f"task {row.task_id}")))
+        files = "" if row.files is None else f", {count(row.files, 'file')}"
+        branch.add(Text(clean(f"{row.dag}/{row.job}, attempt {row.attempt}{files}"), style="cyan"))
+        for item in row.inputs:
+            branch.add(Text.assemble(("from ", "dim"), clean(item.name), f" {unit_text(item.unit)}"))
+    return tree

@@ -1,0 +1,131 @@
+"""Tables that fit: aligned columns if there is room, folded columns if there is less, else a few lines per row.
+
+Nothing is ever cut off, least of all an id that somebody wants to copy into the next command. Columns without any
+content are left out. Plain strings are cleaned; a `Text` is taken as it is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tracelake.cli.text import clean
+
+Cell = str | int | Text | None
+
+_GAP = 2
+_FOLDED_WIDTH = 14
+"""A column is not folded into less than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    right: bool = False
+    whole: bool = False
+    """Never folded: ids, numbers, states."""
+    style: str = ""
+
+
+@dataclass
+class Listing:
+    columns: list[Column]
+    rows: list[list[Text]] = field(default_factory=list)
+
+    def add(self, *cells: Cell) -> None:
+        assert len(cells) == len(self.columns)
+        self.rows.append([_text(cell) for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = [index for index in range(len(self.columns)) if any(row[index].plain for row in self.rows)]
+        if not shown:
+            return
+        widths = self._widths(shown, options.max_width)
+        if widths is None:
+            yield from self._blocks(shown, options.max_width)
+        else:
+            yield self._table(shown, widths)
+
+    def _widths(self, shown: list[int], room: int) -> list[int] | None:
+        """How wide each column may be; None if not even folding helps."""
+        natural = [
+            max(cell_len(self.columns[index].name), *(_width(row[index]) for row in self.rows)) for index in shown
+        ]
+        least = [
+            width if self.columns[index].whole or self.columns[index].right else min(width, _FOLDED_WIDTH)
+            for index, width in zip(shown, natural, strict=True)
+        ]
+        spare = room - sum(least) - _GAP * (len(shown) - 1)
+        if spare < 0:
+            return None
+        # The columns that lack least are served first, so that as few as possible are folded.
+        for place in sorted(range(len(shown)), key=lambda place: natural[place] - least[place]):
+            more = min(spare, natural[place] - least[place])
+            least[place] += more
+            spare -= more
+        return least
+
+    def _table(self, shown: list[int], widths: list[int]) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+        for index, width in zip(shown, widths, strict=True):
+            column = self.columns[index]
+            table.add_column(
+                Text(column.name),
+                justify="right" if column.right else "left",
+                width=width,
+                overflow="fold",
+                style=column.style,
+            )
+        for row in self.rows:
+            table.add_row(*(row[index] for index in shown))
+        return table
+
+    def _blocks(self, shown: list[int], room: int) -> Iterator[Text | Padding]:
+        """The first cell, and below it the others, each with the name of its column."""
+        for row in self.rows:
+            yield whole_line(row[shown[0]])
+            line = Text()
+            for index in shown[1:]:
+                if not row[index].plain:
+                    continue
+                pair = Text.assemble((f"{self.columns[index].name} ", "dim"), row[index])
+                if line.plain and _width(line) + _GAP + _width(pair) > room - _GAP:
+                    yield Padding(line, (0, 0, 0, _GAP))
+                    line = Text()
+                line = Text.assemble(line, " " * _GAP, pair) if line.plain else pair
+                line.overflow = "fold"
+            if line.plain:
+                yield Padding(line, (0, 0, 0, _GAP))
+
+
+def fields(pairs: Sequence[tuple[str, Cell]]) -> Table:
+    """Names and values below each other; those without a value are left out."""
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        text = _text(value)
+        if text.plain:
+            grid.add_row(Text(name), text)
+    return grid
+
+
+def whole_line(text: Text) -> Text:
+    """A line that is never wrapped or cut by us; a terminal that is too narrow wraps it without breaking a copy."""
+    line = text.copy()
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
+
+
+def _text(cell: Cell) -> Text:
+    if isinstance(cell, Text):
+        return cell
+    return Text("" if cell is None else clean(str(cell)))
+
+
+def _width(text: Text) -> int:
+    return max((cell_len(line) for line in text.plain.split("\n")), default=0)

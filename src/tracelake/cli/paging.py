@@ -1,0 +1,24 @@
+"""As many rows as a person asked for, over as many pages as the server makes of them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+PAGE_ROWS = 500
+
+
+async def collect(
+    page: Callable[..., Awaitable[P]], rows: str, *, limit: int, cursor: str | None = None, **filters: Any
+) -> P:
+    """One page with up to `limit` of the rows that its field `rows` holds; `next` goes on behind the last of them."""
+    first = await page(limit=min(limit, PAGE_ROWS), cursor=cursor, **filters)
+    found, following = list(getattr(first, rows)), getattr(first, "next", None)
+    while following is not None and len(found) < limit:
+        more = await page(limit=min(limit - len(found), PAGE_ROWS), cursor=following, **filters)
+        found += getattr(more, rows)
+        # A server that repeats a cursor would keep us for ever.
+        following = None if getattr(more, "next", None) == following else getattr(more, "next", None)
+    return msgspec.structs.replace(first, **{rows: found, "next": following})

@@ -1,0 +1,176 @@
+"""What every command over the user API has: where the stack is, who asks, and how answers are shown.
+
+With `--json` standard output holds one document and nothing else; everything for people then goes to standard error.
+"""
+
+import asyncio
+import functools
+import os
+import shlex
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+from rich.text import Text
+
+from tracelake.cli.listing import whole_line
+from tracelake.cli.options import home_option, json_option, token_file_option
+from tracelake.cli.text import clean
+from tracelake.client.stack import NoStackError, find_stack
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+
+T = TypeVar("T")
+
+EVERY_SECONDS = 1.0
+_PATIENCE = 60
+"""How many looks in a row may fail before a command gives up: a Dispatcher that restarts is back long before."""
+_PIPE_WIDTH = 1000
+"""Rows stay on one line for grep and awk."""
+
+
+class Session:
+    def __init__(self, home: Path | None = None, token_file: Path | None = None, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self.console = make_console(stderr=as_json)
+        self._home = home
+        self._token_file = token_file
+
+    def run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
+        return asyncio.run(self._run(work))
+
+    async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
+        stack = find_stack(self._home)
+        try:
+            client = UserClient.of_stack(stack, self._token_file)
+        except OSError:  # also when the file holds no certificate
+            raise NoStackError(f"{stack.ca_file} holds no CA certificate; see `trace status`") from None
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    # --- showing
+
+    def json(self, document: Any) -> None:
+        click.echo(msgspec.json.encode(document))
+
+    def show(self, *parts: RenderableType) -> None:
+        show(self.console, *parts)
+
+    def say(self, *parts: str | tuple[str, str]) -> None:
+        """One sentence; a part may have a style. Parts are cleaned."""
+        self.show(
+            Text.assemble(*(clean(part) if isinstance(part, str) else (clean(part[0]), part[1]) for part in parts))
+        )
+
+    def hint(self, purpose: str, *command: str | int) -> None:
+        """The next step, as a line that can be copied."""
+        words = ["trace", *(str(word) for word in command)]
+        if self._home is not None:
+            words += ["--home", str(self._home)]
+        self.show(whole_line(Text.assemble((f"{purpose}: ", "dim"), (clean(shlex.join(words)), "bold"))))
+
+    def watch(self, look: Callable[[UserClient], Awaitable[RenderableType]]) -> None:
+        """Show it anew until Ctrl-C; a Dispatcher that is away for a while is said and waited for."""
+        if self.as_json:
+            raise click.UsageError("--watch is for people; use it without --json.")
+        try:
+            self.run(lambda client: self._watch(client, look))
+        except KeyboardInterrupt:
+            return
+
+    async def _watch(self, client: UserClient, look: Callable[[UserClient], Awaitable[RenderableType]]) -> None:
+        with live_view(self.console) as update:
+            async for found in looks(lambda: look(client)):
+                update(Text(away(found), style="yellow") if isinstance(found, TraceError) else found)
+
+
+@contextmanager
+def live_view(console: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """On a terminal the view is drawn over itself; elsewhere it is printed whenever it has changed."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+            yield lambda view: live.update(view, refresh=True)
+        return
+    shown = ""
+
+    def update(view: RenderableType) -> None:
+        nonlocal shown
+        with console.capture() as capture:
+            show(console, view)
+        if capture.get() != shown:
+            shown = capture.get()
+            click.echo(shown, nl=False, err=console.stderr)
+
+    yield update
+
+
+async def looks(look: Callable[[], Awaitable[T]]) -> AsyncIterator[T | TraceError]:
+    """What each look finds, for ever. A failure that passes is handed out as it is; one that stays is raised."""
+    failures = 0
+    while True:
+        try:
+            found: T | TraceError = await look()
+            failures = 0
+        except TraceError as error:
+            failures += 1
+            if not error.retryable or failures > _PATIENCE:
+                raise
+            found = error
+        yield found
+        await asyncio.sleep(EVERY_SECONDS)
+
+
+def away(error: TraceError) -> str:
+    return f"The Dispatcher does not answer right now ({clean(error.message)}); trying again ..."
+
+
+class _Trimmed:
+    """The same without blanks at the ends of lines: tables pad their last column, and nobody wants to copy that."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in Segment.split_lines(console.render(self._part, options)):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                line[-1] = line[-1]._replace(text=line[-1].text.rstrip())
+            yield from line
+            yield Segment.line()
+
+
+def show(console: Console, *parts: RenderableType) -> None:
+    for part in parts:
+        # Nothing is cropped: what is wider than the terminal is the terminal's to wrap.
+        console.print(_Trimmed(part), end="", crop=False)
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """No markup, no emoji, no highlighting: what a server answers is shown as it is."""
+    stream = sys.stderr if stderr else sys.stdout
+    piped = stream is None or not stream.isatty()
+    width = _PIPE_WIDTH if piped and not os.environ.get("COLUMNS") else None
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+
+
+def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command over the user API; the command gets a `Session` first."""
+
+    @home_option
+    @token_file_option
+    @json_option
+    @functools.wraps(function)
+    def with_session(*, home: Path | None, token_file: Path | None, as_json: bool, **options: Any) -> Any:
+        return function(Session(home, token_file, as_json=as_json), **options)
+
+    return with_session

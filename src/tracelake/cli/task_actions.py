@@ -1,0 +1,118 @@
+"""`trace cancel`, `trace retry` and `trace skip`: a person's word about tasks.
+
+Several tasks are dealt with one by one: what fails for one does not keep the others from theirs.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import click
+import msgspec
+
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import clean
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+from tracelake.wire.base import ErrorInfo
+from tracelake.wire.platform import CancelReply
+from tracelake.wire.user import RetryReply, SkipReply
+
+Action = Callable[[UserClient, UUID], Awaitable[Any]]
+
+_tasks_argument = click.argument("task_ids", nargs=-1, required=True, type=click.UUID, metavar="TASK_ID...")
+
+
+class NotDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The entry of a task in the JSON list for which it did not work."""
+
+    task_id: UUID
+    error: ErrorInfo
+
+
+@click.command()
+@_tasks_argument
+@user_command
+def cancel(session: Session, task_ids: tuple[UUID, ...]) -> None:
+    """Cancel tasks: a waiting one at once, a running one is asked to stop.
+
+    \b
+    Example:
+      trace cancel 01890000-0000-7000-8000-000000000001
+    """
+    _do(session, task_ids, UserClient.cancel, _cancelled)
+
+
+@click.command()
+@_tasks_argument
+@user_command
+def retry(session: Session, task_ids: tuple[UUID, ...]) -> None:
+    """Run tasks again that failed for good or were cancelled.
+
+    \b
+    Examples:
+      trace retry 01890000-0000-7000-8000-000000000001
+      trace tasks --status Failed --json | jq -r '.tasks[].task_id' | xargs trace retry
+    """
+    _do(session, task_ids, UserClient.retry, _retried)
+
+
+@click.command()
+@_tasks_argument
+@user_command
+def skip(session: Session, task_ids: tuple[UUID, ...]) -> None:
+    """Go on without tasks that failed for good: what was held behind them is let through.
+
+    Their units stay missing in what they would have written, until they are retried.
+
+    \b
+    Example:
+      trace skip 01890000-0000-7000-8000-000000000001
+    """
+    _do(session, task_ids, UserClient.skip, _skipped)
+
+
+def _do(session: Session, task_ids: tuple[UUID, ...], action: Action, words: Callable[[Any], str]) -> None:
+    answers = session.run(lambda client: _each(client, task_ids, action))
+    failed = [answer for answer in answers if isinstance(answer, NotDone)]
+    if session.as_json:
+        session.json(answers)
+    else:
+        for answer in answers:
+            if isinstance(answer, NotDone):
+                text = f"{answer.task_id}: {clean(answer.error.code)}: {clean(answer.error.message)}"
+                click.echo(text, err=True)
+            else:
+                session.say(f"{answer.task_id}: {words(answer)}")
+        session.hint("see it", "tasks", str(task_ids[-1]))
+    if failed:
+        click.get_current_context().exit(1)
+
+
+async def _each(client: UserClient, task_ids: tuple[UUID, ...], action: Action) -> list[Any]:
+    answers: list[Any] = []
+    for task_id in dict.fromkeys(task_ids):
+        try:
+            answers.append(await action(client, task_id))
+        except TraceError as error:
+            if error.status in (401, 403) or error.retryable:
+                raise  # it would be the same for all of them
+            info = ErrorInfo(code=error.code, message=error.message, details=error.details)
+            answers.append(NotDone(task_id=task_id, error=info))
+    return answers
+
+
+def _cancelled(reply: CancelReply) -> str:
+    if reply.status == "Canceled":
+        return "was cancelled before." if reply.duplicate else "cancelled."
+    return "was asked to stop; it ends when its worker has heard of it."
+
+
+def _retried(reply: RetryReply) -> str:
+    if reply.duplicate:
+        return f"is {reply.status} already."
+    return "will run again" + (f" (up to attempt {reply.max_attempts})." if reply.max_attempts else ".")
+
+
+def _skipped(reply: SkipReply) -> str:
+    return "was skipped before." if reply.duplicate else "skipped."

@@ -1,0 +1,211 @@
+"""`trace tasks`: a page of tasks, or everything about one."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from tracelake.cli.events import events_listing
+from tracelake.cli.listing import Column, Listing, fields
+from tracelake.cli.options import cursor_option, limit_option, watch_option
+from tracelake.cli.paging import collect
+from tracelake.cli.parse import TimeType
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean_lines, compact, moment, shortened, unit_text
+from tracelake.client.user import UserClient
+from tracelake.wire.units import PayloadInput
+from tracelake.wire.user import TaskDetail, TaskRow, TasksPage
+
+STATUS_STYLES = {
+    "Queued": "",
+    "Running": "cyan",
+    "Completed": "green",
+    "Failed": "bold red",
+    "Canceled": "dim",
+}
+
+
+@click.command()
+@click.argument("task_id", required=False, type=click.UUID, metavar="[TASK_ID]")
+@click.option("--dag", help="Only of this DAG.")
+@click.option("--job", help="Only of this job; DAG/JOB says both.")
+@click.option("--status", type=click.Choice(list(STATUS_STYLES), case_sensitive=False), help="Only in this state.")
+@click.option("--since", type=TimeType(), help="Made since then: 30m, 2h, 7d, or a time like 2026-01-31T12:00:00Z.")
+@click.option("--until", type=TimeType(), help="Made before then.")
+@limit_option(50)
+@cursor_option
+@watch_option
+@user_command
+def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **filters: Any) -> None:
+    """List tasks, newest first; with TASK_ID, everything about that one.
+
+    \b
+    Examples:
+      trace tasks --dag pools --watch
+      trace tasks --job pools/prices --status Failed --since 2h
+      trace tasks 01890000-0000-7000-8000-000000000001
+      trace tasks --status Failed --json | jq -r '.tasks[].task_id' | xargs trace retry
+    """
+    filters = {name: value for name, value in filters.items() if value is not None}
+    if task_id is not None:
+        if filters or watch:
+            raise click.UsageError("With a TASK_ID there is nothing to filter or to watch.")
+        _show_task(session, task_id)
+        return
+    if "/" in filters.get("job", ""):
+        dag, _, filters["job"] = filters["job"].partition("/")
+        if filters.setdefault("dag", dag) != dag:
+            raise click.UsageError("--dag and --job name two DAGs.")
+    if watch:
+        session.watch(lambda client: _look(client, limit, filters))
+        return
+    page = session.run(lambda client: collect(client.tasks, "tasks", limit=limit, **filters))
+    if session.as_json:
+        session.json(page)
+        return
+    if not page.tasks:
+        session.say("There is no such task." if filters else "There is no task yet.")
+        session.hint("see what could make some", "dags")
+        return
+    session.show(tasks_listing(page))
+    if page.next is not None:
+        session.hint("see the next page", "tasks", *_words(filters), "--limit", limit, "--cursor", page.next)
+    else:
+        session.hint("see all about one", "tasks", str(page.tasks[0].task_id))
+
+
+def _words(filters: dict[str, Any]) -> list[str]:
+    words = []
+    for name, value in filters.items():
+        if name != "cursor":
+            words += [f"--{name}", value.isoformat() if isinstance(value, datetime) else str(value)]
+    return words
+
+
+async def _look(client: UserClient, limit: int, filters: dict[str, Any]) -> RenderableType:
+    page = await collect(client.tasks, "tasks", limit=limit, **filters)
+    return tasks_listing(page) if page.tasks else Text("There is no such task now.")
+
+
+def tasks_listing(page: TasksPage) -> Listing:
+    listing = Listing(
+        [
+            Column("task", whole=True),
+            Column("job"),
+            Column("status"),
+            Column("unit"),
+            Column("attempt", whole=True),
+            Column("made", whole=True),
+            Column("error"),
+        ]
+    )
+    for task in page.tasks:
+        listing.add(
+            str(task.task_id),
+            f"{task.dag}/{task.job}",
+            status_text(task),
+            unit_text(task.unit),
+            _attempts(task),
+            ago(task.created_at),
+            Text(shortened(task.error or ""), style="red"),
+        )
+    return listing
+
+
+def status_text(task: TaskRow) -> Text:
+    text = Text(task.status, style=STATUS_STYLES[task.status])
+    if task.skipped:
+        text.append(" skipped", style="dim")
+    elif task.status == "Failed" and task.next_retry_at is not None:
+        text = Text(f"Failed, retry {ago(task.next_retry_at)}", style="yellow")
+    if task.cancel_requested and task.status == "Running":
+        text.append(", stopping", style="yellow")
+    if task.held and task.status == "Queued":
+        text.append(", held", style="yellow")
+    return text
+
+
+def _attempts(task: TaskRow) -> str:
+    return f"{task.attempt}/{task.max_attempts}" if task.max_attempts else str(task.attempt)
+
+
+# --- one task
+
+
+def _show_task(session: Session, task_id: UUID) -> None:
+    detail = session.run(lambda client: client.task(task_id))
+    if session.as_json:
+        session.json(detail)
+        return
+    session.show(*task_parts(detail))
+    task = detail.task
+    if task.status == "Failed" and not task.skipped:
+        session.hint("try it again", "retry", str(task_id))
+        session.hint("or go on without it", "skip", str(task_id))
+    elif task.status == "Canceled":
+        session.hint("run it after all", "retry", str(task_id))
+    elif task.status in ("Queued", "Running"):
+        session.hint("stop it", "cancel", str(task_id))
+    elif detail.outputs:
+        session.hint("see what it wrote", "datasets", detail.outputs[0].dataset)
+
+
+def task_parts(detail: TaskDetail) -> list[RenderableType]:
+    task = detail.task
+    parts: list[RenderableType] = [
+        fields(
+            [
+                ("task", str(task.task_id)),
+                ("job", f"{task.dag}/{task.job}"),
+                ("status", status_text(task)),
+                ("unit", unit_text(task.unit)),
+                ("revision", task.revision),
+                ("operator", f"{task.operator} on {detail.runtime}"),
+                ("attempt", _attempts(task)),
+                ("made", moment(task.created_at)),
+                ("claimed", moment(task.claimed_at)),
+                ("finished", moment(task.finished_at)),
+                ("next retry", moment(task.next_retry_at)),
+                ("result", compact(detail.result)),
+                ("error", Text(clean_lines(task.error or ""), style="red")),
+            ]
+        )
+    ]
+    for title, listing in (
+        ("Inputs", inputs_listing(detail.inputs)),
+        ("Outputs", _outputs(detail)),
+        ("Attempts", _attempt_rows(detail)),
+        ("Events", events_listing(detail.events)),
+    ):
+        if listing.rows:
+            parts += [Text(f"\n{title}", style="bold"), listing]
+    return parts
+
+
+def inputs_listing(inputs: list[PayloadInput]) -> Listing:
+    listing = Listing([Column("", right=True), Column("dataset"), Column("unit"), Column("revision"), Column("where")])
+    for row in inputs:
+        listing.add(row.input_index, row.name, unit_text(row.unit), row.revision, compact(row.where))
+    return listing
+
+
+def _outputs(detail: TaskDetail) -> Listing:
+    listing = Listing(
+        [Column("", right=True), Column("dataset"), Column("storage"), Column("generation", whole=True, style="dim")]
+    )
+    for row in detail.outputs:
+        listing.add(row.output_index, row.dataset, row.storage, str(row.dataset_version))
+    return listing
+
+
+def _attempt_rows(detail: TaskDetail) -> Listing:
+    listing = Listing(
+        [Column("", right=True), Column("outcome"), Column("claimed", whole=True), Column("worker"), Column("error")]
+    )
+    for row in detail.attempts:
+        error = Text(clean_lines(row.error or ""), style="red")
+        listing.add(row.attempt, row.outcome or "current", ago(row.claimed_at), row.worker_id, error)
+    return listing

@@ -1,0 +1,82 @@
+"""Words for people: names that cannot play tricks on a terminal, ages, units of work.
+
+What a server answers may hold anything: an escape sequence in a name could rewrite what the terminal shows, and an
+invisible or right-to-left character could make one name look like another. `clean` makes such characters visible.
+"""
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from tracelake.wire.units import Unit
+
+# Control characters, and format characters that are not seen or that reorder what is seen.
+_TRICKS = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+_TRICKS_IN_LINES = re.compile(_TRICKS.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+_AGES = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def clean(text: str) -> str:
+    """One line without tricks; what was one is spelled out, like `\\x1b`."""
+    return _TRICKS.sub(_spelled, text)
+
+
+def clean_lines(text: str) -> str:
+    """The same, but line ends and tabs stay."""
+    return _TRICKS_IN_LINES.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return {"\n": " ", "\t": " "}.get(found[0]) or found[0].encode("unicode_escape").decode("ascii")
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """The first line, for a column of a table; the whole is elsewhere."""
+    line = clean(text.strip().split("\n", 1)[0])
+    return line if len(line) <= length else line[: length - 3] + "..."
+
+
+def ago(at: datetime | None, now: datetime | None = None) -> str:
+    """`3m ago`, `in 20s`, `now`; nothing for a time that never was."""
+    if at is None:
+        return ""
+    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
+    size, letter = next((pair for pair in _AGES if abs(seconds) >= pair[0]), (0, ""))
+    if not size:
+        return "now"
+    amount = f"{int(abs(seconds) // size)}{letter}"
+    return f"{amount} ago" if seconds > 0 else f"in {amount}"
+
+
+def moment(at: datetime | None) -> str:
+    """A time for the detail views: exact, and how long ago."""
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z ({ago(at)})"
+
+
+def unit_text(unit: Unit | None) -> str:
+    if unit is None:
+        return ""
+    if unit.cursor is not None:
+        return f"({unit.cursor.after}, {unit.cursor.to}]"
+    return clean(unit.partition_key or "")
+
+
+def count(number: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def compact(value: Any) -> str:
+    """Any JSON value in one line."""
+    if value is None:
+        return ""
+    return clean(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def is_task_id(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False

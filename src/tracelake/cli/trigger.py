@@ -1,0 +1,198 @@
+"""`trace trigger`: set off a source by hand, or make the task of one unit of a job."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import click
+import msgspec
+from rich.console import Group
+from rich.text import Text
+
+from tracelake.cli.activation import bar
+from tracelake.cli.paging import collect
+from tracelake.cli.parse import CursorType, RangeType
+from tracelake.cli.session import Session, away, live_view, looks, user_command
+from tracelake.cli.text import clean, count
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+from tracelake.wire.user import BlockRange, TaskRow, TriggerReply, TriggerRequest
+
+_INDEX = click.IntRange(0, 63)
+_LOOK_ROWS = 2000
+"""How many tasks a look counts; of more than that it only tells whether any is open."""
+_CLOCKS_APART = timedelta(seconds=5)
+"""When no task tells the server's time: how far its clock may be behind ours."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    done: int
+    open: int
+    failed: int
+    more: bool
+    """There are tasks beyond those that were counted."""
+
+
+@click.command()
+@click.argument("target", metavar="DAG/JOB")
+@click.option("--range", "blocks", type=RangeType(), help="The blocks from START to END, both included.")
+@click.option("--cursor", type=CursorType(), help="The cursor up to which there is something new.")
+@click.option("--partition", metavar="KEY", help="The partition with this key.")
+@click.option("--key", metavar="TEXT", help="The same key again is the same trigger (default: a new one).")
+@click.option("--input", "input_index", type=_INDEX, default=0, help="Of a job: the unit is of this input.")
+@click.option("--output", "output_index", type=_INDEX, default=0, help="Of a source: emit for this output.")
+@click.option("--wait/--no-wait", default=False, help="Stay until everything that it set off in the DAG is done.")
+@user_command
+def command(
+    session: Session,
+    target: str,
+    blocks: BlockRange | None,
+    cursor: int | None,
+    partition: str | None,
+    key: str | None,
+    input_index: int,
+    output_index: int,
+    wait: bool,
+) -> None:
+    """Emit an event of a source, or make the task of one unit of a job.
+
+    Say which unit by exactly one of --range, --cursor and --partition. The DAG may be left out when only one DAG has a
+    job of that name. With --wait the exit status is 1 if a task failed for good.
+
+    \b
+    Examples:
+      trace trigger pools/blocks --range 18_000_000-18_001_000 --wait
+      trace trigger blocks --cursor 18001000
+      trace trigger pools/report --partition 2026-01-31 --key report-2026-01-31
+    """
+    if sum(item is not None for item in (blocks, cursor, partition)) != 1:
+        raise click.UsageError("Give exactly one of --range, --cursor and --partition.")
+    request = TriggerRequest(
+        cursor=cursor,
+        range=blocks,
+        partition_key=partition,
+        input_index=input_index,
+        output_index=output_index,
+        idempotency_key=key,
+    )
+    dag, job, reply = session.run(lambda client: _trigger(client, target, request))
+    if not session.as_json:
+        _tell(session, dag, job, reply)
+    progress = _wait(session, dag, reply) if wait else None
+    if session.as_json:
+        session.json(reply)
+    else:
+        _tell_next(session, dag, progress)
+    if progress is not None and progress.failed:
+        click.get_current_context().exit(1)
+
+
+async def _trigger(client: UserClient, target: str, request: TriggerRequest) -> tuple[str, str, TriggerReply]:
+    dag, slash, job = target.partition("/")
+    if not slash:
+        dag, job = await find_job(client, target)
+    return dag, job, await client.trigger(dag, job, request)
+
+
+async def find_job(client: UserClient, name: str) -> tuple[str, str]:
+    """The one DAG whose active version has a job of that name."""
+    active = [row.name for row in (await client.dags()).dags if row.active_version is not None]
+    homes = [dag for dag in active if any(job.name == name for job in (await client.jobs(dag)).jobs)]
+    if not homes:
+        raise TraceError("job_not_found", f"No active DAG has a job named {name}.")
+    if len(homes) > 1:
+        choices = ", ".join(f"{dag}/{name}" for dag in homes)
+        raise click.UsageError(f"Several DAGs have such a job; give one of {clean(choices)}.")
+    return homes[0], name
+
+
+def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
+    made = "" if reply.event_id is None else f"event {reply.event_id}, "
+    tasks = [reply.task_id] if reply.task_id is not None else reply.tasks
+    again = " (it had been triggered before with this key)" if reply.duplicate else ""
+    session.say(f"{dag}/{job}: {made}{count(len(tasks), 'task')}{again}.")
+    if len(tasks) == 1:
+        session.say(f"task {tasks[0]}")
+
+
+def _tell_next(session: Session, dag: str, progress: Progress | None) -> None:
+    if progress is not None and progress.failed:
+        session.say((f"{count(progress.failed, 'task')} failed for good.", "red"))
+        session.hint("see why", "tasks", "--dag", dag, "--status", "Failed")
+    elif progress is not None:
+        session.say(("Nothing is open any more.", "green"))
+        session.hint("see what it made", "datasets")
+    else:
+        session.hint("see it run", "tasks", "--dag", dag, "--watch")
+
+
+# --- waiting
+
+
+def _wait(session: Session, dag: str, reply: TriggerReply) -> Progress:
+    asked_at = datetime.now(UTC)
+    try:
+        return session.run(lambda client: _follow(session, client, dag, reply, asked_at))
+    except KeyboardInterrupt:
+        session.say("You stopped waiting; the work goes on.")
+        session.hint("see it", "tasks", "--dag", dag, "--watch")
+        raise
+
+
+async def _follow(session: Session, client: UserClient, dag: str, reply: TriggerReply, asked_at: datetime) -> Progress:
+    since: datetime | None = None
+    seen = Progress(done=0, open=0, failed=0, more=False)
+    calm = 0
+    with live_view(session.console) as update:
+
+        async def look() -> Progress:
+            nonlocal since
+            since = since or await _since(client, reply, asked_at)
+            return await measure(client, dag, since)
+
+        async for found in looks(look):
+            if isinstance(found, TraceError):
+                update(Group(_view(seen), Text(away(found), style="yellow")))
+                continue
+            seen = found
+            update(_view(seen))
+            # Between the questions of one look a task may move from a later state to an earlier one, so ask twice.
+            calm = calm + 1 if not seen.open else 0
+            if calm > (1 if seen.more else 0):
+                return seen
+    raise AssertionError("looks never ends")
+
+
+async def _since(client: UserClient, reply: TriggerReply, asked_at: datetime) -> datetime:
+    """When the first tasks were made, by the server's own clock."""
+    first = [reply.task_id] if reply.task_id is not None else reply.tasks[:1]
+    for task_id in first:
+        return (await client.task(task_id)).task.created_at
+    return asked_at - _CLOCKS_APART
+
+
+async def measure(client: UserClient, dag: str, since: datetime) -> Progress:
+    """What became of the DAG's tasks that were made since then."""
+    page = await collect(client.tasks, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
+    states = Counter(_state(task) for task in page.tasks)
+    found = Progress(done=states["done"], open=states["open"], failed=states["failed"], more=page.next is not None)
+    if not found.more or found.open:
+        return found
+    for status in ("Queued", "Running", "Failed"):
+        rest = await client.tasks(dag=dag, since=since, status=status, limit=100)
+        waiting = sum(_state(task) == "open" for task in rest.tasks)
+        if waiting:
+            return msgspec.structs.replace(found, open=waiting)
+    return found
+
+
+def _state(task: TaskRow) -> str:
+    if task.status in ("Queued", "Running") or task.next_retry_at is not None:
+        return "open"
+    return "failed" if task.status == "Failed" and not task.skipped else "done"
+
+
+def _view(seen: Progress) -> Group:
+    more = "+" if seen.more else ""
+    failed = (f"{seen.failed} failed", "red" if seen.failed else "")
+    text = Text.assemble(f"{seen.done}{more} done, {seen.open}{more} open, ", failed)
+    return Group(bar("working", seen.done, seen.done + seen.open + seen.failed, text))

@@ -1,0 +1,259 @@
+"""Typed client of the user API, `/v1/*` on the public listener.
+
+Every call may be repeated: reads change nothing, a deploy is the same version by its content, a trigger carries a key
+(one is made here if the caller gives none), and cancel, retry and skip answer `duplicate`. So a 429 is waited for as
+long as the server asks, within bounds, and a refused token is read again once, because tokens rotate.
+
+A name that no DAG, job or dataset can have is answered here, with the error that the server gives for one that does not
+exist: it would not survive as a part of a path.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlencode
+from uuid import UUID, uuid4
+
+import msgspec
+
+from tracelake.client.calls import encoder
+from tracelake.client.credentials import Credential, FileCredential
+from tracelake.client.errors import decode, error_from
+from tracelake.client.http import HttpClient, HttpReply
+from tracelake.client.stack import Stack
+from tracelake.errors import TraceError
+from tracelake.wire.platform import CancelReply, WhoAmI
+from tracelake.wire.user import (
+    ActivateRequest,
+    AuditPage,
+    DagsReply,
+    DagVersionsReply,
+    DatasetDetail,
+    DatasetsReply,
+    DeployReply,
+    EventsPage,
+    JobsReply,
+    LineageReply,
+    RetryReply,
+    SkipReply,
+    TaskDetail,
+    TasksPage,
+    TriggerReply,
+    TriggerRequest,
+)
+
+T = TypeVar("T")
+
+TOKEN_VARIABLE = "TRACE_TOKEN"  # noqa: S105 - the variable's name
+YAML = "application/yaml"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
+_MAX_TRIES = 5
+_MAX_WAIT_SECONDS = 30
+"""Whoever is told to wait longer than this is told so, instead of hanging."""
+
+_audit = msgspec.json.Decoder(AuditPage)
+_cancel = msgspec.json.Decoder(CancelReply)
+_dags = msgspec.json.Decoder(DagsReply)
+_dataset = msgspec.json.Decoder(DatasetDetail)
+_datasets = msgspec.json.Decoder(DatasetsReply)
+_deploy = msgspec.json.Decoder(DeployReply)
+_events = msgspec.json.Decoder(EventsPage)
+_jobs = msgspec.json.Decoder(JobsReply)
+_lineage = msgspec.json.Decoder(LineageReply)
+_retry = msgspec.json.Decoder(RetryReply)
+_skip = msgspec.json.Decoder(SkipReply)
+_task = msgspec.json.Decoder(TaskDetail)
+_tasks = msgspec.json.Decoder(TasksPage)
+_trigger = msgspec.json.Decoder(TriggerReply)
+_versions = msgspec.json.Decoder(DagVersionsReply)
+_whoami = msgspec.json.Decoder(WhoAmI)
+
+
+class TextCredential:
+    """A token given as it is; there is no place to look for a newer one."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def current(self) -> str:
+        return self._token
+
+    def newer_than(self, refused: str) -> None:  # noqa: ARG002 - the protocol's
+        return None
+
+
+def user_credential(stack: Stack, token_file: Path | None, environ: Mapping[str, str] = os.environ) -> Credential:
+    """The given file, else TRACE_TOKEN, else the admin token of the stack."""
+    if token_file is not None:
+        return FileCredential(token_file)
+    token = environ.get(TOKEN_VARIABLE, "").strip()
+    return TextCredential(token) if token else FileCredential(Path(stack.admin_token_file))
+
+
+class UserClient:
+    def __init__(
+        self, http: HttpClient, credential: Credential, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._http = http
+        self._credential = credential
+        self._sleep = sleep
+
+    @classmethod
+    def of_stack(cls, stack: Stack, token_file: Path | None = None) -> "UserClient":
+        return cls(HttpClient(stack.public_url, stack.ca_file), user_credential(stack, token_file))
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def whoami(self) -> WhoAmI:
+        return await self._get("/v1/whoami", _whoami)
+
+    # --- DAGs
+
+    async def deploy(self, dag: str, yaml: bytes, *, dry_run: bool = False, activate: bool = True) -> DeployReply:
+        """A document that is not valid is a `dag_invalid` whose details are an `InvalidDag`."""
+        query = _query(dry_run=str(dry_run).lower(), activate=str(activate).lower())
+        path = f"/v1/dags/{_segment(dag, 'dag_not_found')}/versions{query}"
+        return decode(_deploy, (await self._request("POST", path, yaml, YAML)).body)
+
+    async def dags(self) -> DagsReply:
+        return await self._get("/v1/dags", _dags)
+
+    async def versions(self, dag: str) -> DagVersionsReply:
+        return await self._get(f"/v1/dags/{_segment(dag, 'dag_not_found')}/versions", _versions)
+
+    async def source(self, dag: str, number: int) -> bytes:
+        """The YAML text of a version, as it was deployed."""
+        path = f"/v1/dags/{_segment(dag, 'dag_not_found')}/versions/{number:d}"
+        return (await self._request("GET", path)).body
+
+    async def activate(self, dag: str, version: int | Literal["previous"], *, now: bool = False) -> DeployReply:
+        path = f"/v1/dags/{_segment(dag, 'dag_not_found')}/active"
+        return await self._send("PUT", path, _deploy, ActivateRequest(version=version, now=now))
+
+    async def jobs(self, dag: str, version: int | None = None) -> JobsReply:
+        """Of the active version, or of the given one."""
+        return await self._get(f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs{_query(version=version)}", _jobs)
+
+    async def trigger(self, dag: str, job: str, request: TriggerRequest) -> TriggerReply:
+        if request.idempotency_key is None:
+            # So that an answer that got lost on the way costs a repeat and not a second trigger.
+            request = msgspec.structs.replace(request, idempotency_key=str(uuid4()))
+        path = f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs/{_segment(job, 'job_not_found')}/trigger"
+        return await self._send("POST", path, _trigger, request)
+
+    # --- tasks
+
+    async def tasks(
+        self,
+        *,
+        dag: str | None = None,
+        job: str | None = None,
+        status: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> TasksPage:
+        """One page; `next` of the answer is the `cursor` of the following one."""
+        query = _query(
+            dag=dag, job=job, status=status, since=_time(since), until=_time(until), limit=limit, cursor=cursor
+        )
+        return await self._get(f"/v1/tasks{query}", _tasks)
+
+    async def task(self, task_id: UUID) -> TaskDetail:
+        return await self._get(f"/v1/tasks/{task_id}", _task)
+
+    async def cancel(self, task_id: UUID) -> CancelReply:
+        return await self._send("POST", f"/v1/tasks/{task_id}/cancel", _cancel)
+
+    async def retry(self, task_id: UUID) -> RetryReply:
+        return await self._send("POST", f"/v1/tasks/{task_id}/retry", _retry)
+
+    async def skip(self, task_id: UUID) -> SkipReply:
+        return await self._send("POST", f"/v1/tasks/{task_id}/skip", _skip)
+
+    # --- data
+
+    async def events(
+        self,
+        *,
+        dataset: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> EventsPage:
+        return await self._get(f"/v1/events{_query(dataset=dataset, state=state, limit=limit, cursor=cursor)}", _events)
+
+    async def datasets(self) -> DatasetsReply:
+        return await self._get("/v1/datasets", _datasets)
+
+    async def dataset(self, name: str) -> DatasetDetail:
+        return await self._get(f"/v1/datasets/{_segment(name, 'dataset_not_found')}", _dataset)
+
+    async def lineage(
+        self,
+        name: str,
+        *,
+        unit: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> LineageReply:
+        query = _query(unit=unit, start=start, end=end, limit=limit, cursor=cursor)
+        return await self._get(f"/v1/datasets/{_segment(name, 'dataset_not_found')}/lineage{query}", _lineage)
+
+    async def audit(self, *, limit: int | None = None, cursor: str | None = None) -> AuditPage:
+        return await self._get(f"/v1/audit{_query(limit=limit, cursor=cursor)}", _audit)
+
+    # --- the way there and back
+
+    async def _get(self, path: str, decoder: "msgspec.json.Decoder[T]") -> T:
+        return decode(decoder, (await self._request("GET", path)).body)
+
+    async def _send(self, method: str, path: str, decoder: "msgspec.json.Decoder[T]", body: Any = None) -> T:
+        data = None if body is None else encoder.encode(body)
+        return decode(decoder, (await self._request(method, path, data)).body)
+
+    async def _request(
+        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
+    ) -> HttpReply:
+        """An answer of the 200s; everything else is raised."""
+        token, looked_again = self._credential.current(), False
+        for tries in range(1, _MAX_TRIES + 1):
+            reply = await self._http.request(
+                method, path, body=body, headers=[("Authorization", f"Bearer {token}")], content_type=content_type
+            )
+            if 200 <= reply.status < 300:
+                return reply
+            if reply.status == 401 and not looked_again:
+                newer, looked_again = self._credential.newer_than(token), True
+                if newer is not None:
+                    token = newer
+                    continue
+            wait = 1 if reply.retry_after is None else reply.retry_after
+            if reply.status != 429 or wait > _MAX_WAIT_SECONDS or tries == _MAX_TRIES:
+                break
+            await self._sleep(wait)
+        raise error_from(reply.status, reply.body)
+
+
+def _segment(name: str, code: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise TraceError(code)
+    return name
+
+
+def _query(**values: str | int | None) -> str:
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _time(value: datetime | None) -> str | None:
+    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,302 @@
+"""Answers of the user API for tests: believable, complete, and some with names that try to play tricks."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from tracelake.wire.units import CursorRange, PayloadInput, Unit
+from tracelake.wire.user import (
+    AttemptRow,
+    AuditPage,
+    AuditRow,
+    BuildProgress,
+    ConsumerRow,
+    DagRow,
+    DagsReply,
+    DagVersionRow,
+    DagVersionsReply,
+    DatasetChange,
+    DatasetDetail,
+    DatasetRow,
+    DatasetsReply,
+    DeployReply,
+    EdgeRow,
+    EventRow,
+    EventsPage,
+    GenerationRow,
+    InvalidationRow,
+    JobChange,
+    JobOutputRow,
+    JobRow,
+    JobsReply,
+    LineageEdge,
+    LineageReply,
+    LineageUnit,
+    Plan,
+    PointerRow,
+    RunRow,
+    TaskDetail,
+    TaskRow,
+    TasksPage,
+)
+
+EVIL = "x\x1b[31m\x07[bold]y[/bold]\u202e\x9b2J"
+"""Terminal escapes, rich markup, a right-to-left override and a C1 control character."""
+
+NOW = datetime.now(UTC)
+EARLIER = NOW - timedelta(minutes=3, seconds=5)
+
+
+def uuid(number: int) -> UUID:
+    return UUID(f"01890000-0000-7000-8000-{number:012d}")
+
+
+TASK = uuid(1)
+UNIT = Unit(partition_key="1000-1999", start=1000, end=1999)
+BUILD = BuildProgress(done=3, open=2, failed=0, draining_edges=1)
+
+
+def task_row(number: int = 1, **changes: Any) -> TaskRow:
+    values: dict[str, Any] = {
+        "task_id": uuid(number),
+        "dag": "pools",
+        "job": "prices",
+        "operator": "noop",
+        "status": "Running",
+        "attempt": 2,
+        "max_attempts": 5,
+        "unit": UNIT,
+        "created_at": EARLIER,
+    }
+    return TaskRow(**(values | changes))
+
+
+def edge(**changes: Any) -> EdgeRow:
+    values: dict[str, Any] = {
+        "input_index": 0,
+        "dataset": "blocks",
+        "dataset_version": uuid(11),
+        "phase": "Active",
+        "state": "live",
+        "routed_cursor": 1999,
+    }
+    return EdgeRow(**(values | changes))
+
+
+def event(**changes: Any) -> EventRow:
+    values: dict[str, Any] = {
+        "event_id": 7,
+        "dataset": "blocks",
+        "dataset_version": uuid(11),
+        "cursor": 1999,
+        "state": "Routed",
+        "producer": str(TASK),
+        "attempt": 2,
+        "created_at": EARLIER,
+    }
+    return EventRow(**(values | changes))
+
+
+OUTPUT = JobOutputRow(
+    output_index=0, dataset="prices_out", dataset_uuid=uuid(20), dataset_version=uuid(21), storage="s3"
+)
+INPUT = PayloadInput(
+    input_index=0,
+    dataset_uuid=uuid(10),
+    dataset_version=uuid(11),
+    name="blocks",
+    unit=UNIT,
+    revision="r1",
+    where={"chain": "eth"},
+)
+
+
+def dags(name: str = "pools", **changes: Any) -> DagsReply:
+    values: dict[str, Any] = {
+        "name": name,
+        "active_version": 3,
+        "building_version": 4,
+        "versions": 4,
+        "jobs": 2,
+        "activated_at": EARLIER,
+        "open_tasks": 5,
+        "failed_tasks": 1,
+    }
+    return DagsReply(dags=[DagRow(**(values | changes))])
+
+
+def version(number: int, state: Any, **changes: Any) -> DagVersionRow:
+    values: dict[str, Any] = {
+        "number": number,
+        "dag_version_id": uuid(100 + number),
+        "state": state,
+        "created_by": "ann",
+        "created_at": EARLIER,
+        "jobs": 2,
+    }
+    return DagVersionRow(**(values | changes))
+
+
+def versions(*rows: DagVersionRow) -> DagVersionsReply:
+    return DagVersionsReply(
+        dag="pools", versions=list(rows) or [version(4, "Building", build=BUILD), version(3, "Active")]
+    )
+
+
+def jobs(dag: str = "pools", name: str = "prices") -> JobsReply:
+    source = JobRow(dag=dag, name="blocks", job_id=uuid(30), activation="source", strategy="PerUpdate", source="manual")
+    reactive = JobRow(
+        dag=dag,
+        name=name,
+        job_id=uuid(31),
+        activation="reactive",
+        runtime="ecs_platform",
+        operator="noop",
+        strategy="PerPartition",
+        inputs=[edge(), edge(input_index=1, dataset="other", state="held", backlog=12, failed_units=1)],
+        outputs=[OUTPUT],
+        queued=1,
+        running=2,
+        held=3,
+    )
+    return JobsReply(dag=dag, version=3, jobs=[source, reactive])
+
+
+def detail(**changes: Any) -> TaskDetail:
+    return TaskDetail(
+        task=task_row(**changes),
+        runtime="ecs_platform",
+        inputs=[INPUT],
+        outputs=[OUTPUT],
+        result={"rows": 12},
+        attempts=[
+            AttemptRow(attempt=1, outcome="Timeout", worker_id="w1", claimed_at=EARLIER, error="went\naway"),
+            AttemptRow(attempt=2, worker_id="w2", claimed_at=EARLIER),
+        ],
+        events=[event()],
+    )
+
+
+def plan(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "dag": "pools",
+        "version": 4,
+        "new_version": True,
+        "active_version": 3,
+        "jobs": [
+            JobChange(job="blocks", change="unchanged"),
+            JobChange(job="prices", change="changed", fields=["config", "upstream"]),
+            JobChange(job="fresh", change="added"),
+            JobChange(job="slow", change="limits", fields=["timeout_seconds"]),
+            JobChange(job="gone", change="removed"),
+        ],
+        "datasets": [
+            DatasetChange(dataset="prices_out", change="rebuilt", job="prices", because="config"),
+            DatasetChange(dataset="older", change="restored", job="fresh", output_index=1),
+        ],
+        "subscribers": ["reports/daily"],
+        "needs_build": True,
+    }
+    return Plan(**(values | changes))
+
+
+def deployed(state: Any = "Active", **changes: Any) -> DeployReply:
+    return DeployReply(plan=plan(**changes), dag_version_id=uuid(104), state=state)
+
+
+def dataset_row(**changes: Any) -> DatasetRow:
+    values: dict[str, Any] = {
+        "name": "prices_out",
+        "dataset_uuid": uuid(20),
+        "storage": "s3",
+        "published": True,
+        "dag": "pools",
+        "job": "prices",
+        "current_version": uuid(21),
+        "staged_version": uuid(22),
+        "generations": 2,
+        "blocks": 1000,
+        "max_cursor": 1999,
+        "updated_at": EARLIER,
+    }
+    return DatasetRow(**(values | changes))
+
+
+def dataset(**changes: Any) -> DatasetDetail:
+    return DatasetDetail(
+        dataset=dataset_row(**changes),
+        schema={"columns": [{"name": "price", "type": "float64", "nullable": False}], "unique": ["price"]},
+        generations=[
+            GenerationRow(
+                dataset_version=uuid(21),
+                state="current",
+                created_at=EARLIER,
+                ranges=[RunRow(start=number * 10, end=number * 10 + 9, unit_size=10) for number in range(7)],
+                range_count=120,
+                commits=70,
+            ),
+            GenerationRow(dataset_version=uuid(22), state="staged", created_at=EARLIER, partition_keys=4),
+        ],
+        pointers=[PointerRow(dataset_version=uuid(21), since=EARLIER, dag_version=3)],
+        consumers=[ConsumerRow(dag="reports", job="daily", edge=edge(dataset="prices_out"))],
+        invalidations=[
+            InvalidationRow(invalidation_id="i1", start=5, end=9, reason="reorg", producer="ann", created_at=EARLIER)
+        ],
+    )
+
+
+def lineage(**changes: Any) -> LineageReply:
+    values: dict[str, Any] = {
+        "dataset": "prices_out",
+        "dataset_version": uuid(21),
+        "upstream": [
+            LineageEdge(from_dataset="blocks", dag="pools", job="prices", to_dataset="prices_out"),
+            LineageEdge(from_dataset="", dag="pools", job="blocks", to_dataset="blocks"),
+        ],
+        "downstream": [LineageEdge(from_dataset="prices_out", dag="reports", job="daily", to_dataset="daily_out")],
+        "units": [
+            LineageUnit(
+                unit=UNIT,
+                revision="r1",
+                dataset_version=uuid(21),
+                at=EARLIER,
+                producer=str(TASK),
+                task_id=TASK,
+                attempt=2,
+                dag="pools",
+                job="prices",
+                inputs=[INPUT],
+                files=1,
+            ),
+            LineageUnit(
+                unit=Unit(cursor=CursorRange(after=1, to=2)), dataset_version=uuid(21), at=EARLIER, producer="by hand"
+            ),
+        ],
+    }
+    return LineageReply(**(values | changes))
+
+
+TASKS = TasksPage(
+    tasks=[
+        task_row(1),
+        task_row(2, status="Failed", error="ValueError: no such block\ntraceback"),
+        task_row(3, status="Failed", next_retry_at=NOW + timedelta(seconds=90)),
+        task_row(4, status="Queued", held=True, unit=Unit(cursor=CursorRange(after=9, to=12)), attempt=0),
+        task_row(5, status="Completed"),
+        task_row(6, status="Failed", skipped=True),
+        task_row(7, cancel_requested=True, max_attempts=None),
+    ]
+)
+DATASETS = DatasetsReply(datasets=[dataset_row(), dataset_row(name="pools__x_0", published=False, staged_version=None)])
+EVENTS = EventsPage(
+    events=[
+        event(),
+        event(event_id=8, cursor=None, partition_key="1000-1999", state="AwaitsCommit", invalidates={"start": 1}),
+    ]
+)
+AUDIT = AuditPage(
+    entries=[
+        AuditRow(audit_id=2, at=EARLIER, subject="ann", action="dag.activate", target="pools", details={"version": 3}),
+        AuditRow(audit_id=1, at=EARLIER, subject="bob", action="task.cancel", target=str(TASK)),
+    ]
+)
