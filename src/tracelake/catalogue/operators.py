@@ -46,7 +46,6 @@ SPECS = (
         "Emits a window of `size` blocks once its input covers all of it.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
-        needs_inputs=True,
     ),
     OperatorSpec(
         "range_splitter",
@@ -54,7 +53,6 @@ SPECS = (
         "Cuts each range that comes in into units of `size` blocks.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
-        needs_inputs=True,
     ),
     OperatorSpec(
         "sleep",

@@ -23,8 +23,6 @@ class OperatorSpec:
     """A platform control operator: the Dispatcher may run it itself (`runtime: dispatcher`)."""
     output_storage: Literal["none", "s3"] = "none"
     """Where an output lives that its DAG does not publish. `none`: it is events and no rows."""
-    needs_inputs: bool = False
-    """It makes something of its input's units, so it cannot be a source."""
 
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:

@@ -14,7 +14,7 @@ SHOWN = 80
 """How much of a text from the document a message repeats."""
 
 CODES = {
-    "always_on_runtime": "An `always_on` source must run on a runtime with workers, not in one that ends its tasks soon.",
+    "always_on_runtime": "An `always_on` source needs a runtime with workers; the others end their tasks soon.",
     "append_without_unique_key": "`update_strategy: append` needs `unique_key`, or a retry would add rows twice.",
     "buffered_needs_unique": "A buffered dataset needs a `schema` with `unique`: rows are merged on that key.",
     "buffered_storage": "`write_mode: buffered` exists for `storage: postgres` alone.",
@@ -34,6 +34,7 @@ CODES = {
     "invalid_value": "The text does not have the form that the field needs.",
     "key_not_text": "A key is a number, a boolean, null, a list or a map.",
     "missing_field": "A field that must be there is not.",
+    "name_invalid": "A name is not lower-case letters, digits and _, beginning with a letter, at most 128 characters.",
     "nothing_runs": "A cron, webhook or manual source only emits events: nothing runs that could use this.",
     "operator_runtime": "The operator does not run on this runtime.",
     "out_of_range": "A number, a length or a count is outside of its limits.",
@@ -114,6 +115,8 @@ class ProblemList:
 
     def did_you_mean(self, word: str, known: Iterable[str]) -> str:
         """`Did you mean x?`, or nothing when no known word is near."""
+        if self._comparisons < 0:
+            return ""
         wanted = _folded(word)
         nearest, best = "", max(1, min(3, len(wanted) // 3)) + 1
         for candidate in sorted(known):

@@ -1,0 +1,108 @@
+"""A document while it is read: records by job and by dataset, good and bad, for the checks that look across."""
+
+from dataclasses import dataclass, field
+
+from tracelake.dag.kinds import Place, Record
+from tracelake.dag.nodes import ScalarNode
+from tracelake.dag.surroundings import Surroundings
+from tracelake.dag.where import ReadWhere
+from tracelake.model.dag import Activation, OutputAddress, Schema, SourceKind
+
+
+@dataclass(slots=True)
+class InputDraft:
+    place: Place
+    output: OutputAddress | None = None
+    dataset: str | None = None
+    where: ReadWhere | None = None
+
+
+@dataclass(slots=True)
+class JobDraft:
+    record: Record
+    defaults: Record | None
+    inputs: list[InputDraft] = field(default_factory=list)
+    """Those that could be resolved."""
+
+    @property
+    def raw_name(self) -> str | None:
+        """Its name as it is written, also when it is not a good one: edges to it are then not wrong as well."""
+        place = self.record.places.get("name")
+        return place.node.text if place is not None and isinstance(place.node, ScalarNode) else None
+
+    @property
+    def activation(self) -> Activation | None:
+        value = self.record.get("activation")
+        return None if value is None else Activation(value)
+
+    @property
+    def source_kind(self) -> SourceKind | None:
+        source = self.record.get("source")
+        kind = None if source is None else source.get("kind")
+        return None if kind is None else SourceKind(kind)
+
+    @property
+    def is_source(self) -> bool:
+        return self.activation is Activation.SOURCE
+
+    @property
+    def only_emits(self) -> bool:
+        return self.is_source and self.source_kind not in (None, SourceKind.ALWAYS_ON)
+
+    @property
+    def outputs(self) -> int | None:
+        """None: not known, because it is written badly."""
+        return None if self.record.bad("outputs") else int(self.record.get("outputs", 1))
+
+    def owner_of(self, name: str) -> Record:
+        """The record that says a field: the job's own, or the defaults."""
+        if self.record.has(name) or self.defaults is None or not self.defaults.has(name):
+            return self.record
+        return self.defaults
+
+    def setting(self, name: str) -> object:
+        """None when it is not said, or said badly."""
+        return self.owner_of(name).get(name)
+
+    def is_said(self, name: str) -> bool:
+        return self.owner_of(name).has(name)
+
+    def place_of(self, name: str) -> Place:
+        return self.owner_of(name).at(name)
+
+
+@dataclass(slots=True)
+class PublishDraft:
+    name: str
+    key: Place
+    record: Record
+    writers: list[OutputAddress] = field(default_factory=list)
+    """Those that exist, in order."""
+    schema: Schema | None = None
+
+    @property
+    def buffered(self) -> bool:
+        return bool(self.record.get("write_mode") == "buffered")
+
+
+@dataclass(slots=True)
+class Draft:
+    record: Record
+    surroundings: Surroundings
+    jobs: list[JobDraft]
+    publish: dict[str, PublishDraft] = field(default_factory=dict)
+    publish_names: frozenset[str] = frozenset()
+    """Also of entries that are not good."""
+    by_name: dict[str, JobDraft] = field(default_factory=dict)
+    """The first of each raw name."""
+    publishers: dict[OutputAddress, PublishDraft] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str | None:
+        name: str | None = self.record.get("name")
+        return name
+
+    def canonical_address(self, address: OutputAddress) -> OutputAddress:
+        """Outputs that are written to one buffered dataset are one thing to a reader: the first stands for all."""
+        entry = self.publishers.get(address)
+        return entry.writers[0] if entry is not None and entry.writers else address

@@ -1,0 +1,195 @@
+"""What connects jobs: inputs, and the circles that they must not make."""
+
+import heapq
+from collections import deque
+
+import msgspec
+
+from tracelake.dag.draft import Draft, InputDraft, JobDraft
+from tracelake.dag.kinds import INVALID, Place, Record
+from tracelake.dag.problems import shown
+from tracelake.dag.where import check_where
+from tracelake.model.dag import OutputAddress
+
+_SHOWN_JOBS = 20
+
+
+def resolve_output(draft: Draft, record: Record) -> OutputAddress | None:
+    """The output that `{job, output_index}` names, or None after saying what is wrong."""
+    name, index = record.get("job"), record.get("output_index", 0)
+    if name is None or record.bad("output_index"):
+        return None
+    job = draft.by_name.get(name)
+    if job is None:
+        place = record.at("job")
+        hint = place.problems.did_you_mean(name, draft.by_name)
+        if not hint and (name in draft.publish_names or name in draft.surroundings.datasets):
+            hint = f"It is a dataset: write `from: {{dataset: {name}}}`."
+        place.problem("unknown_job", f"There is no job {shown(name)} in this DAG.", hint)
+        return None
+    if job.outputs is None:
+        return None
+    if index >= job.outputs:
+        place = record.at("output_index") if record.has("output_index") else record.at("job")
+        counts = f"It has {job.outputs}, counted from 0." if job.outputs else "It has none."
+        place.problem("unknown_output", f"Job {shown(name)} has no output {index}. {counts}")
+        return None
+    return OutputAddress(job=name, output_index=index)
+
+
+def resolve_inputs(draft: Draft, job: JobDraft) -> None:
+    read = job.record.get("inputs")
+    seen: dict[bytes, str] = {}
+    for record in read or ():
+        if record is INVALID or record.bad("where"):
+            continue
+        found = _resolve_input(draft, record)
+        if found is None:
+            continue
+        job.inputs.append(found)
+        values = None if found.where is None else found.where.values
+        key = msgspec.json.encode([found.output, found.dataset, values], order="deterministic")
+        if key in seen:
+            message = f"The same source with the same `where` is `{seen[key]}` already."
+            found.place.problem("duplicate_input", message, "Leave one of them out.")
+        else:
+            seen[key] = found.place.path
+
+
+def _resolve_input(draft: Draft, record: Record) -> InputDraft | None:
+    origin = record.get("from")
+    if origin is None:
+        return None
+    if origin.has("dataset") == origin.has("job"):
+        if origin.has("dataset"):
+            origin.place.problem("wrong_type", f"{origin.place.title} takes `job` or `dataset`, not both.")
+        else:
+            origin.missing("job", "Write `{job: ...}` or `{dataset: ...}`.")
+        return None
+    found = InputDraft(record.place, where=record.get("where"))
+    if found.where is not None and not found.where.values:
+        found.where = None
+    if origin.has("job"):
+        address = resolve_output(draft, origin)
+        if address is None:
+            return None
+        found.output = draft.canonical_address(address)
+    elif not _resolve_dataset(draft, origin, found):
+        return None
+    _check_filter(draft, found)
+    return found
+
+
+def _resolve_dataset(draft: Draft, origin: Record, found: InputDraft) -> bool:
+    if origin.has("output_index"):
+        origin.at("output_index").problem("wrong_type", "A dataset has no `output_index`.", "Leave it out.")
+    name = origin.get("dataset")
+    if name is None:
+        return False
+    if name in draft.publish_names:
+        entry = draft.publish.get(name)
+        if entry is None or not entry.writers:
+            return False
+        found.output = entry.writers[0]
+        return True
+    known = draft.surroundings.datasets.get(name)
+    if known is not None and (known.owner_dag is None or known.owner_dag != draft.name):
+        found.dataset = name
+        return True
+    place = origin.at("dataset")
+    if known is not None:
+        message = f"This DAG made the dataset {shown(name)} before, but does not publish it in this document."
+        place.problem("unknown_dataset", message, "Publish it, or read the job's output: `from: {job: ...}`.")
+        return False
+    names = draft.publish_names | set(draft.surroundings.datasets)
+    hint = place.problems.did_you_mean(name, names)
+    if not hint and name in draft.by_name:
+        hint = f"It is a job: write `from: {{job: {name}}}`."
+    place.problem("unknown_dataset", f"There is no dataset {shown(name)}.", hint)
+    return False
+
+
+def _check_filter(draft: Draft, found: InputDraft) -> None:
+    if found.where is None:
+        return
+    if found.output is not None:
+        entry = draft.publishers.get(found.output)
+        schema = None if entry is None else entry.schema
+    else:
+        assert found.dataset is not None
+        schema = draft.surroundings.datasets[found.dataset].schema
+    if schema is not None:
+        check_where(found.where, schema)
+
+
+# --- circles
+
+
+class Graph:
+    """Which job reads which, also through a dataset that several jobs write."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.names = list(draft.by_name)
+        self.upstream: dict[str, dict[str, Place]] = {name: {} for name in self.names}
+        for name, job in draft.by_name.items():
+            for item in job.inputs:
+                if item.output is None:
+                    continue
+                entry = draft.publishers.get(item.output)
+                for address in entry.writers if entry is not None else [item.output]:
+                    self.upstream[name].setdefault(address.job, item.place)
+
+    def in_order(self) -> list[str]:
+        """Everything after what it reads, otherwise by name. Jobs on a circle, and what reads them, are missing."""
+        waits_for = {name: len(jobs) for name, jobs in self.upstream.items()}
+        readers: dict[str, list[str]] = {name: [] for name in self.names}
+        for name, jobs in self.upstream.items():
+            for job in jobs:
+                readers[job].append(name)
+        ready = [name for name, count in waits_for.items() if count == 0]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            name = heapq.heappop(ready)
+            order.append(name)
+            for reader in readers[name]:
+                waits_for[reader] -= 1
+                if waits_for[reader] == 0:
+                    heapq.heappush(ready, reader)
+        return order
+
+    def report_circles(self) -> None:
+        """One problem per circle that has a job in no other one reported before."""
+        told = set(self.in_order())
+        for name in self.names:
+            if name in told:
+                continue
+            circle = self._circle_through(name)
+            if circle is None or told.intersection(circle):
+                continue
+            told.update(circle)
+            way = [f"`{job}`" for job in (*circle, name)]
+            if len(way) > _SHOWN_JOBS:
+                way[_SHOWN_JOBS // 2 : -_SHOWN_JOBS // 2] = ["..."]
+            place = self.upstream[name][circle[-1]]
+            place.problem(
+                "cycle", f"Jobs feed each other in a circle: {' -> '.join(way)}.", "Remove one of the inputs."
+            )
+
+    def _circle_through(self, start: str) -> list[str] | None:
+        """The shortest, in the direction of the data, beginning with `start`."""
+        after: dict[str, str] = {}
+        queue = deque([start])
+        while queue:
+            name = queue.popleft()
+            for job in self.upstream[name]:
+                if job == start:
+                    circle, step = [start], name
+                    while step != start:
+                        circle.append(step)
+                        step = after[step]
+                    return circle
+                if job not in after:
+                    after[job] = name
+                    queue.append(job)
+        return None

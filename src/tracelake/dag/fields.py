@@ -1,0 +1,202 @@
+"""Every field of the language: its kind, its limits, a line of help. Reading and the JSON Schema both follow this."""
+
+from tracelake.catalogue import CATALOGUE
+from tracelake.dag.columns import SCHEMA
+from tracelake.dag.kinds import (
+    INDEX,
+    INVALID,
+    NAME,
+    POSITIVE,
+    REFERENCE,
+    SECONDS_MAX,
+    Boolean,
+    Choice,
+    Duration,
+    Field,
+    Fields,
+    FreeMap,
+    Integer,
+    JsonSchema,
+    ListOf,
+    Place,
+    Text,
+)
+from tracelake.dag.nodes import ListNode
+from tracelake.dag.where import WhereKind
+from tracelake.model.dag import Activation, SourceKind, Strategy
+
+MAX_JOBS = 1000
+MAX_DATASETS = 1000
+MAX_INPUTS = 64
+MAX_OUTPUTS = 64
+MAX_WRITERS = 64
+_YEAR = 365 * 24 * 3600
+
+WEBHOOK_PATH = Text(
+    "a webhook path",
+    "/?[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*",
+    200,
+    "A path is lower-case words of letters, digits, _ and -, joined by slashes: `alerts/exchange-1`.",
+    code="webhook_path_invalid",
+)
+SECRET_NAME = Text("a secret's name", "[A-Za-z_][A-Za-z0-9_.-]{0,127}", 128, "Like `RPC_URL`.")
+BUNDLE_ID = Text("a bundle id", "[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}", 200, "Use the id that the upload answered with.")
+ENTRYPOINT = Text("an entrypoint", "[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}", 200, "Like `module.function`.")
+
+
+class OperatorKind(Text):
+    """Text when it is read, so that an unknown one gets a code of its own; a list of words for editors."""
+
+    def schema(self) -> JsonSchema:
+        return {"enum": sorted(CATALOGUE)}
+
+
+class WritersKind:
+    """One output, or a list of them."""
+
+    def __init__(self) -> None:
+        self._one = Fields(
+            {
+                "job": Field(REFERENCE, "The job of this DAG whose output it is.", required=True),
+                "output_index": Field(INDEX, "Which of its outputs, counted from 0.", default=0),
+            },
+            "an output: {job, output_index}",
+        )
+        self._many = ListOf(self._one, 1, MAX_WRITERS, whole=False)
+
+    def read(self, place: Place) -> object:
+        if isinstance(place.node, ListNode):
+            return self._many.read(place)
+        read = self._one.read(place)
+        return INVALID if read is INVALID else [read]
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [self._one.schema(), self._many.schema()]}
+
+
+class PublishKind:
+    """A map of dataset name to entry."""
+
+    def read(self, place: Place) -> object:
+        return place
+
+    def schema(self) -> JsonSchema:
+        return {
+            "type": "object",
+            "propertyNames": NAME.schema(),
+            "additionalProperties": PUBLISH.schema(),
+            "maxProperties": MAX_DATASETS,
+        }
+
+
+FROM = Fields(
+    {
+        "job": Field(REFERENCE, "A job of this DAG."),
+        "output_index": Field(INDEX, "Which output of the job, counted from 0.", default=0),
+        "dataset": Field(REFERENCE, "A published dataset, of this DAG or of another one."),
+    },
+    "a map: {job, output_index} or {dataset}",
+    lambda: {"oneOf": [{"required": ["job"]}, {"required": ["dataset"]}]},
+)
+
+INPUT = Fields(
+    {
+        "from": Field(FROM, "What it reads: an output of a job, or a dataset.", required=True),
+        "where": Field(WhereKind(), "Only these rows: field to value, or to a list of values, all of which must hold."),
+    },
+    "an input: {from: ...}",
+)
+
+SOURCE = Fields(
+    {
+        "kind": Field(Choice(tuple(SourceKind)), "What makes it emit.", required=True),
+        "schedule": Field(Text("a schedule", max_length=500), "Of cron: minute hour day month weekday, in UTC."),
+        "webhook_path": Field(WEBHOOK_PATH, "Of webhook: the end of the address that is called."),
+    }
+)
+
+UDF = Fields(
+    {
+        "bundle_id": Field(BUNDLE_ID, "The uploaded bundle.", required=True),
+        "entrypoint": Field(ENTRYPOINT, "The function in it; Rust bundles need none."),
+    }
+)
+
+SCALING = Fields({"max_concurrency": Field(Integer(1, 100_000), "How many tasks may run at once; no limit otherwise.")})
+BOOTSTRAP = Fields(
+    {"reset_outputs": Field(Boolean(), "Outputs start anew when a version is activated first.", default=False)}
+)
+
+SHARED_FIELDS = {
+    "runtime": Field(Text("a runtime", "[a-z][a-z0-9_-]{0,63}", 64), "Where its tasks run."),
+    "execution_strategy": Field(
+        Choice(tuple(Strategy)),
+        "PerUpdate: a task per event of any input. PerPartition: a task per unit that all inputs have.",
+        default="PerUpdate",
+    ),
+    "update_strategy": Field(
+        Choice(("append", "replace")),
+        "replace: a task's output takes the place of its unit's. append: rows are merged on unique_key.",
+        default="replace",
+    ),
+    "timeout_seconds": Field(Integer(1, SECONDS_MAX), "How long an attempt may take. The runtime has a default."),
+    "heartbeat_timeout_seconds": Field(
+        Integer(1, SECONDS_MAX), "How long an attempt may be silent. The stack has a default."
+    ),
+    "max_attempts": Field(Integer(1, 1000), "How often a task is tried. The stack has a default."),
+    "priority": Field(Choice(("normal", "bulk")), "bulk work gives way first when queues fill.", default="normal"),
+    "max_queue_depth": Field(POSITIVE, "Ready tasks at which what feeds this job pauses; no limit otherwise."),
+    "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest ready task at which what feeds this job pauses."),
+    "idle_timeout": Field(Duration(1, _YEAR), "How long a worker waits without work before it ends."),
+    "scaling": Field(SCALING, "Limits on how much runs at once."),
+}
+"""Fields that a job has and that `defaults` may give to all jobs."""
+
+DEFAULTS = Fields(SHARED_FIELDS)
+
+JOB = Fields(
+    {
+        "name": Field(NAME, "Name of the job, once in the DAG.", required=True),
+        "activation": Field(
+            Choice(tuple(Activation)), "source: it begins something. reactive: its inputs start it.", required=True
+        ),
+        "operator": Field(OperatorKind("an operator", max_length=200), "What its tasks do."),
+        "outputs": Field(Integer(0, MAX_OUTPUTS), "How many outputs it has.", default=1),
+        "inputs": Field(ListOf(INPUT, 0, MAX_INPUTS, whole=False), "What it reads, in the order its tasks see."),
+        "unique_key": Field(
+            ListOf(Text("a column", "[A-Za-z_][A-Za-z0-9_]{0,62}", 63), 0, 32, distinct=True),
+            "The columns that tell rows apart; needed for append.",
+        ),
+        "source": Field(SOURCE, "Of a source: what makes it emit."),
+        "config": Field(FreeMap(), "Settings of the operator."),
+        "udf": Field(UDF, "Of operator udf: the function to run."),
+        "secrets": Field(ListOf(SECRET_NAME, 0, 64, distinct=True), "Names of secrets that its tasks get."),
+        "bootstrap": Field(BOOTSTRAP, "What happens when a version is activated first."),
+        **SHARED_FIELDS,
+    },
+    "a job",
+)
+
+PUBLISH = Fields(
+    {
+        "from": Field(WritersKind(), "The output that the name stands for; a list for a buffered dataset.", True),
+        "storage": Field(Choice(("postgres", "s3")), "Where its rows live.", required=True),
+        "write_mode": Field(
+            Choice(("buffered", "direct")),
+            "direct: tasks write it. buffered: tasks hand rows to a sink, which merges them (postgres alone).",
+            default="direct",
+        ),
+        "schema": Field(SCHEMA, "What its rows look like."),
+    },
+    "a published dataset: {from, storage}",
+)
+
+DOCUMENT = Fields(
+    {
+        "name": Field(NAME, "Name of the DAG, once in the org.", required=True),
+        "defaults": Field(DEFAULTS, "Fields for every job that does not say otherwise."),
+        "jobs": Field(ListOf(JOB, 1, MAX_JOBS, whole=False), "The jobs.", required=True),
+        "publish": Field(PublishKind(), "Outputs that have a name: map of dataset name to entry."),
+    },
+    "a map with `name` and `jobs`",
+)

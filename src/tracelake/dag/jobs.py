@@ -1,0 +1,250 @@
+"""The rules of a single job: what runs, where, and what makes it run."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from tracelake.catalogue import CATALOGUE, OperatorSpec, UdfConfig, read_config
+from tracelake.dag.columns import check_column
+from tracelake.dag.draft import Draft, JobDraft
+from tracelake.dag.kinds import Place, Record
+from tracelake.dag.nodes import ListNode, MapNode
+from tracelake.dag.problems import one_of, shown
+from tracelake.dag.schedule import ScheduleError, parse_schedule
+from tracelake.errors import TraceError
+from tracelake.model.dag import Activation, OutputAddress, SourceKind, Strategy
+from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
+
+UDF_OPERATOR = "udf"
+_UNKNOWN_CONFIG_FIELD = re.compile("unknown field `(.+)`")
+_MAX_CONFIG_PROBLEMS = 50
+
+
+def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> None:
+    _check_activation(job)
+    _check_source(job, webhook_paths)
+    operator = _operator(job)
+    runtime = _runtime(draft, job)
+    if job.only_emits:
+        _check_nothing_runs(job, operator)
+        return
+    _check_written(draft, job)
+    _check_udf(draft, job, operator, runtime)
+    _check_place_to_run(job, operator, runtime)
+    if operator is not None and not job.record.bad("config"):
+        _check_config(job.record, operator)
+
+
+def _check_activation(job: JobDraft) -> None:
+    record = job.record
+    inputs = record.get("inputs", [])
+    if job.activation is Activation.REACTIVE:
+        if record.has("source"):
+            record.at("source").problem(
+                "unexpected_source", "A reactive job is started by its inputs.", "Remove it, or use activation: source."
+            )
+        if not record.bad("inputs") and not inputs:
+            hint = "Add `inputs`, or make it a source."
+            record.at("inputs").problem("reactive_without_inputs", "A reactive job needs an input.", hint)
+    elif job.activation is Activation.SOURCE:
+        if inputs:
+            hint = "Remove them, or use activation: reactive."
+            record.at("inputs").problem("source_with_inputs", "A source has no inputs.", hint)
+        if not record.has("source"):
+            record.missing("source", "Like `source: {kind: manual}`.")
+        if record.get("execution_strategy") == Strategy.PER_PARTITION:
+            place = record.at("execution_strategy")
+            place.problem("partition_without_inputs", "PerPartition waits for inputs, and a source has none.")
+
+
+def _check_source(job: JobDraft, webhook_paths: dict[str, str]) -> None:
+    source: Record | None = job.record.get("source")
+    kind = job.source_kind
+    if source is None or kind is None or not job.is_source:
+        return
+    for name, owner in (("schedule", SourceKind.CRON), ("webhook_path", SourceKind.WEBHOOK)):
+        if kind is owner and not source.has(name):
+            source.missing(name)
+        elif kind is not owner and source.has(name):
+            message = f"A source of kind {kind} has no `{name}`."
+            source.at(name).problem("source_field", message, f"Remove it, or use kind: {owner}.")
+    if kind is SourceKind.CRON and "schedule" in source.values:
+        try:
+            parse_schedule(source.values["schedule"])
+        except ScheduleError as error:
+            source.at("schedule").problem("schedule_invalid", str(error), 'Like "*/15 * * * *": every 15 minutes.')
+    if kind is SourceKind.WEBHOOK and "webhook_path" in source.values:
+        path = source.values["webhook_path"].removeprefix("/")
+        place = source.at("webhook_path")
+        if path in webhook_paths:
+            message = f"{shown(path)} is the path of `{webhook_paths[path]}` already."
+            place.problem("duplicate_webhook_path", message, "Choose another path.")
+        else:
+            webhook_paths[path] = place.path
+
+
+def _operator(job: JobDraft) -> OperatorSpec | None:
+    name = job.record.get("operator")
+    spec = CATALOGUE.get(name) if name is not None else None
+    if name is not None and spec is None:
+        place = job.record.at("operator")
+        hint = place.problems.did_you_mean(name, CATALOGUE) or f"There are {one_of(sorted(CATALOGUE))}."
+        place.problem("unknown_operator", f"There is no operator {shown(name)}.", hint)
+    return spec
+
+
+def _runtime(draft: Draft, job: JobDraft) -> Runtime | None:
+    name = job.setting("runtime")
+    if not isinstance(name, str) or (job.only_emits and not job.record.has("runtime")):
+        return None
+    runtime = draft.surroundings.runtimes.get(name)
+    if runtime is None:
+        known = draft.surroundings.runtimes.runtimes
+        place = job.place_of("runtime")
+        hint = place.problems.did_you_mean(name, known) or f"There are {one_of(sorted(known))}."
+        place.problem("unknown_runtime", f"There is no runtime {shown(name)}.", hint)
+    return runtime
+
+
+def _check_nothing_runs(job: JobDraft, operator: OperatorSpec | None) -> None:
+    kind = job.source_kind
+    if operator is not None and operator.name != "noop":
+        name = job.raw_name or "..."
+        hint = f"Move it into a reactive job with `inputs: [{{from: {{job: {name}}}}}]`."
+        place = job.record.at("operator")
+        place.problem("nothing_runs", f"A {kind} source only emits events; it does not run `{operator.name}`.", hint)
+    for name in ("config", "secrets", "udf"):
+        if job.record.get(name):
+            message = f"A {kind} source only emits events: `{name}` has no use."
+            job.record.at(name).problem("nothing_runs", message, "Remove it, or move it into a reactive job.")
+
+
+def _check_written(draft: Draft, job: JobDraft) -> None:
+    record = job.record
+    appends = job.setting("update_strategy") == "append" and job.outputs != 0
+    if appends and not record.bad("unique_key") and not record.get("unique_key"):
+        place = record.at("update_strategy") if record.has("update_strategy") else record.at("unique_key")
+        hint = "Add `unique_key` with the columns that tell rows apart, or use `replace`."
+        place.problem("append_without_unique_key", "`append` needs a `unique_key`.", hint)
+    if not record.get("unique_key") or job.raw_name is None:
+        return
+    for index in range(job.outputs or 0):
+        entry = draft.publishers.get(OutputAddress(job=job.raw_name, output_index=index))
+        schema = None if entry is None else entry.record.get("schema")
+        columns = None if schema is None else schema.get("columns")
+        if columns is not None:
+            for name, place in zip(record.values["unique_key"], record.at("unique_key").items(), strict=True):
+                check_column(name, place, columns)
+
+
+def _check_udf(draft: Draft, job: JobDraft, operator: OperatorSpec | None, runtime: Runtime | None) -> None:
+    record = job.record
+    is_udf = operator is not None and operator.name == UDF_OPERATOR
+    if operator is not None and not is_udf and record.has("udf"):
+        message = f"A `udf` block belongs to `operator: udf`, not to `{operator.name}`."
+        record.at("udf").problem("udf_unexpected", message, "Remove it, or use `operator: udf`.")
+        return
+    if not is_udf and not record.has("udf"):
+        return
+    if is_udf and not record.has("udf"):
+        hint = "Add `udf: {bundle_id: ..., entrypoint: ...}`."
+        record.at("operator").problem("udf_missing", "`operator: udf` needs a `udf` block.", hint)
+    if runtime is not None and runtime.name != LAMBDA:
+        message = f"User functions run on lambda, not on {runtime.name}."
+        job.place_of("runtime").problem("udf_runtime", message, "Use `runtime: lambda`.")
+    if record.get("secrets"):
+        message = "User functions get no secrets."
+        record.at("secrets").problem(
+            "udf_secrets", message, "Remove them; let a platform operator fetch what needs one."
+        )
+    udf: Record | None = record.get("udf")
+    if udf is not None and not udf.has("entrypoint") and "bundle_id" in udf.values:
+        language = draft.surroundings.bundles.get(udf.values["bundle_id"])
+        if language != "rust":
+            what = f"A {language} bundle" if language else "A bundle that is not Rust"
+            udf.at("entrypoint").problem("udf_entrypoint", f"{what} needs an `entrypoint`.", "Like `module.function`.")
+
+
+def _check_place_to_run(job: JobDraft, operator: OperatorSpec | None, runtime: Runtime | None) -> None:
+    record = job.record
+    knows_what_it_is = job.activation is Activation.REACTIVE or job.source_kind is SourceKind.ALWAYS_ON
+    if knows_what_it_is:
+        if not record.has("operator"):
+            record.missing("operator", "`udf` goes with `operator: udf`." if record.has("udf") else "")
+        if not job.is_said("runtime"):
+            record.missing("runtime", "Give the job one, or put one in `defaults`.")
+    if runtime is None:
+        return
+    place = job.place_of("runtime")
+    if job.is_source and job.source_kind is SourceKind.ALWAYS_ON and runtime.kind is not RuntimeKind.QUEUE:
+        place.problem("always_on_runtime", f"An always_on source cannot run on {runtime.name}.")
+    elif operator is not None and operator.name != UDF_OPERATOR and not record.has("udf"):
+        _check_operator_runs(job, operator, runtime)
+    timeout = job.setting("timeout_seconds")
+    if isinstance(timeout, int) and runtime.max_timeout_seconds is not None and timeout > runtime.max_timeout_seconds:
+        message = f"A task on {runtime.name} runs at most {runtime.max_timeout_seconds} seconds"
+        place = job.place_of("timeout_seconds")
+        place.problem("timeout_too_long", f"{message} (job {shown(job.raw_name or '?')}).")
+
+
+def _check_operator_runs(job: JobDraft, operator: OperatorSpec, runtime: Runtime) -> None:
+    place = job.record.at("runtime") if job.record.has("runtime") else job.record.at("operator")
+    if operator.runs_on(runtime.name):
+        return
+    where = f"Use {one_of(sorted(operator.runtimes))}." if operator.runtimes else ""
+    if runtime.name == DISPATCHER and not operator.control:
+        message = f"The Dispatcher runs platform control operators alone, not `{operator.name}`."
+        place.problem("dispatcher_runtime", message, where)
+    else:
+        place.problem("operator_runtime", f"The operator `{operator.name}` does not run on {runtime.name}.", where)
+
+
+# --- config
+
+
+def _check_config(record: Record, operator: OperatorSpec) -> None:
+    """All that is wrong, although the operator's own check stops at the first: each is put aside in turn."""
+    config: dict[str, Any] = dict(record.get("config", {}))
+    aside: set[str] = set()
+    for _ in range(_MAX_CONFIG_PROBLEMS):
+        try:
+            read_config(operator.name, config)
+        except TraceError as error:
+            path = str(error.details["field"]).removeprefix("config")
+            unknown = _UNKNOWN_CONFIG_FIELD.search(error.message)
+            if any(f"required field `{name}`" in error.message for name in aside):
+                return
+            _locate(record.at("config"), path, unknown[1] if unknown else None).problem("config_invalid", error.message)
+            first = unknown[1] if unknown and not path else (re.findall(r"^\.([^.\[]+)", path) or [None])[0]
+            if first is None or first not in config:
+                return
+            aside.add(first)
+            del config[first]
+        else:
+            return
+
+
+def _locate(place: Place, path: str, unknown: str | None) -> Place:
+    """The place of `.a[2].b` below the config, or the last part of the way that is there."""
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
+        if name and isinstance(place.node, MapNode) and name in place.node.entries:
+            place = place.entries()[name][1]
+        elif index and isinstance(place.node, ListNode) and int(index) < len(place.node.items):
+            place = place.items()[int(index)]
+        else:
+            return place
+    if unknown is not None and isinstance(place.node, MapNode) and unknown in place.node.entries:
+        return place.entries()[unknown][0]
+    return place
+
+
+def normal_config(operator: str | None, config: dict[str, Any]) -> dict[str, Any]:
+    """Without what only repeats a default, so that equal meaning is equal text. Of a good config."""
+    if operator is None:
+        return {}
+    read = read_config(operator, config)
+    if isinstance(read, UdfConfig):
+        return config
+    values: dict[str, Any] = msgspec.to_builtins(read)
+    return values

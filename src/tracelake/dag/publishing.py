@@ -1,0 +1,118 @@
+"""The `publish` map: names for outputs, who owns them, how they are written."""
+
+from tracelake.dag.columns import build_schema, check_schema
+from tracelake.dag.draft import Draft, JobDraft, PublishDraft
+from tracelake.dag.edges import resolve_output
+from tracelake.dag.fields import MAX_DATASETS, PUBLISH
+from tracelake.dag.kinds import INVALID, NAME, Place, Record
+from tracelake.dag.nodes import MapNode
+from tracelake.dag.problems import shown
+from tracelake.model.dag import OutputAddress
+
+
+def read_publish(draft: Draft) -> None:
+    place: Place | None = draft.record.get("publish")
+    if place is None:
+        return
+    if not isinstance(place.node, MapNode):
+        place.wrong_type("a map of dataset name to entry", "Write `publish: {name: {from: ..., storage: ...}}`.")
+        return
+    entries = place.entries()
+    if len(entries) > MAX_DATASETS:
+        place.problem("out_of_range", f"A DAG publishes at most {MAX_DATASETS} datasets; here are {len(entries)}.")
+        return
+    draft.publish_names = frozenset(entries)
+    for name, (key, value) in entries.items():
+        good_name = NAME.read(key) is not INVALID
+        record = PUBLISH.read(value)
+        if record is INVALID:
+            continue
+        entry = PublishDraft(name, key, record)
+        if good_name:
+            _check_owner(draft, entry)
+        _resolve_writers(draft, entry)
+        _check_shape(entry)
+        draft.publish[name] = entry
+
+
+def _check_owner(draft: Draft, entry: PublishDraft) -> None:
+    known = draft.surroundings.datasets.get(entry.name)
+    if known is None:
+        return
+    if known.owner_dag is not None and draft.name is not None and known.owner_dag != draft.name:
+        message = f"The dataset {shown(entry.name)} belongs to the DAG `{known.owner_dag}`."
+        entry.key.problem("dataset_owned", message, "Choose another name.")
+        return
+    storage = "buffered" if entry.buffered else entry.record.get("storage")
+    if storage is not None and not entry.record.bad("write_mode") and storage != known.storage:
+        message = f"The dataset {shown(entry.name)} exists with storage {known.storage}, which cannot become {storage}."
+        entry.record.at("storage").problem("dataset_storage", message, "Publish under another name.")
+
+
+def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
+    records: list[Record] = [record for record in entry.record.get("from", ()) if record is not INVALID]
+    if len(records) > 1 and not entry.buffered and not entry.record.bad("write_mode"):
+        message = f"{shown(entry.name)} has {len(records)} writers, which only a buffered dataset can have."
+        entry.record.at("from").problem("several_sources", message, "Set `write_mode: buffered`, or name one output.")
+    for record in records:
+        address = resolve_output(draft, record)
+        if address is None:
+            continue
+        other = draft.publishers.get(address)
+        if other is not None:
+            what = f"Output {address.output_index} of job `{address.job}` is published already"
+            record.place.problem("duplicate_publish", f"{what}, as {shown(other.name)}.", "Publish it once.")
+            continue
+        draft.publishers[address] = entry
+        entry.writers.append(address)
+    entry.writers.sort(key=lambda address: (address.job, address.output_index))
+
+
+def _check_shape(entry: PublishDraft) -> None:
+    record = entry.record
+    schema = record.get("schema")
+    if schema is not None:
+        check_schema(schema)
+        entry.schema = build_schema(schema)
+    if not entry.buffered:
+        return
+    if record.get("storage") == "s3":
+        record.at("write_mode").problem(
+            "buffered_storage", "Only a dataset in postgres can be buffered.", "Set `storage: postgres`."
+        )
+    elif not record.bad("schema") and (schema is None or (not schema.bad("unique") and not schema.get("unique"))):
+        place = record.at("write_mode") if schema is None else schema.place
+        hint = "Add `schema` with `columns` and `unique`." if schema is None else "Add `unique`."
+        place.problem("buffered_needs_unique", "A buffered dataset merges rows on `schema.unique`.", hint)
+
+
+def automatic_name(dag: str, address: OutputAddress) -> str:
+    """The name of an output that is not published."""
+    return f"{dag}__{address.job}_{address.output_index}"
+
+
+def check_automatic_names(draft: Draft) -> None:
+    """Outputs that are not published have names too, which must be free."""
+    if draft.name is None:
+        return
+    for job in draft.jobs:
+        name = job.record.get("name")
+        if name is None or job.outputs is None:
+            continue
+        for index in range(job.outputs):
+            address = OutputAddress(job=name, output_index=index)
+            if address not in draft.publishers:
+                _check_automatic_name(draft, job, automatic_name(draft.name, address), index)
+
+
+def _check_automatic_name(draft: Draft, job: JobDraft, name: str, index: int) -> None:
+    taken = draft.publish.get(name)
+    if taken is not None:
+        message = (
+            f"{shown(name)} is the name of output {index} of job {shown(job.raw_name or '')}, which is not published."
+        )
+        taken.key.problem("dataset_name_taken", message, "Choose another name.")
+    known = draft.surroundings.datasets.get(name)
+    if known is not None and known.owner_dag not in (None, draft.name):
+        message = f"Output {index} would be the dataset {shown(name)}, which belongs to the DAG `{known.owner_dag}`."
+        job.record.at("name").problem("dataset_owned", message, "Rename the job, or publish the output.")

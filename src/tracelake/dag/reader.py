@@ -1,0 +1,155 @@
+"""Reading a document: the parts in the order in which they depend on each other, then the result.
+
+A check runs when what it looks at could be read; so one mistake is one problem, and all mistakes are told at once.
+"""
+
+from typing import Any
+
+from tracelake.dag.draft import Draft, JobDraft, PublishDraft
+from tracelake.dag.edges import Graph, resolve_inputs
+from tracelake.dag.fields import DOCUMENT
+from tracelake.dag.jobs import check_job, normal_config
+from tracelake.dag.kinds import INVALID, Place, Record
+from tracelake.dag.nodes import parse
+from tracelake.dag.problems import DagInvalidError, ProblemList, shown
+from tracelake.dag.publishing import check_automatic_names, read_publish
+from tracelake.dag.schedule import normal_schedule
+from tracelake.dag.surroundings import Surroundings
+from tracelake.model.dag import (
+    Activation,
+    Dag,
+    Input,
+    JobDocument,
+    Publish,
+    Source,
+    SourceKind,
+    Strategy,
+    Udf,
+)
+
+
+def read_dag(text: bytes, surroundings: Surroundings) -> Dag:
+    """The DAG that the text describes. Raises DagInvalidError with every problem, in the order of the text."""
+    problems = ProblemList()
+    root = parse(text, problems)
+    record = INVALID if root is None else DOCUMENT.read(Place(root, "", problems))
+    if record is INVALID:
+        raise DagInvalidError(problems.sorted())
+    draft, graph = _read_draft(record, surroundings)
+    if problems:
+        raise DagInvalidError(problems.sorted())
+    return Dag(
+        name=record.values["name"],
+        jobs=tuple(_build_job(draft, draft.by_name[name]) for name in graph.in_order()),
+        publish=tuple(_build_publish(draft.publish[name]) for name in sorted(draft.publish)),
+    )
+
+
+def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Graph]:
+    defaults: Record | None = record.get("defaults")
+    jobs = [JobDraft(item, defaults) for item in record.get("jobs", ()) if item is not INVALID]
+    draft = Draft(record, surroundings, jobs)
+    for job in jobs:
+        name = job.raw_name
+        if name is None:
+            continue
+        first = draft.by_name.setdefault(name, job)
+        if first is not job:
+            line = first.record.at("name").node.line
+            place = job.record.at("name")
+            place.problem("duplicate_job", f"There is a job {shown(name)} already, in line {line}.", "Rename one.")
+    read_publish(draft)
+    check_automatic_names(draft)
+    for job in jobs:
+        resolve_inputs(draft, job)
+    webhook_paths: dict[str, str] = {}
+    for job in jobs:
+        check_job(draft, job, webhook_paths)
+    graph = Graph(draft)
+    graph.report_circles()
+    return draft, graph
+
+
+def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
+    record = job.record
+    name, activation, outputs = record.values["name"], Activation(record.values["activation"]), job.outputs
+    assert outputs is not None
+    reset_outputs = bool(record.get("bootstrap") and record.values["bootstrap"].get("reset_outputs"))
+    priority: Any = job.setting("priority") or "normal"
+    source = _build_source(record) if job.is_source else None
+    if job.only_emits:
+        # Nothing runs, so nothing else that is said of it, or of all jobs, means anything.
+        return JobDocument(
+            name=name,
+            activation=activation,
+            outputs=outputs,
+            source=source,
+            priority=priority,
+            reset_outputs=reset_outputs,
+        )
+    limits: dict[str, Any] = {
+        field: job.setting(field) for field in ("timeout_seconds", "heartbeat_timeout_seconds", "max_attempts")
+    }
+    strategy: Any = None if job.is_source else job.setting("execution_strategy")
+    update_strategy: Any = job.setting("update_strategy") or "replace"
+    scaling: Any = job.setting("scaling")
+    max_queue_depth: Any = job.setting("max_queue_depth")
+    max_queue_age: Any = job.setting("max_queue_age")
+    idle_timeout: Any = job.setting("idle_timeout")
+    runtime: Any = job.setting("runtime")
+    operator = record.values["operator"]
+    return JobDocument(
+        name=name,
+        activation=activation,
+        runtime=runtime,
+        operator=operator,
+        outputs=outputs,
+        inputs=tuple(
+            Input(output=item.output, dataset=item.dataset, where=item.where.values if item.where else None)
+            for item in job.inputs
+        ),
+        execution_strategy=Strategy(strategy or Strategy.PER_UPDATE),
+        update_strategy=update_strategy,
+        unique_key=tuple(record.get("unique_key", ())),
+        source=source,
+        config=normal_config(operator, record.get("config", {})),
+        udf=_build_udf(draft, record),
+        secrets=tuple(sorted(record.get("secrets", ()))),
+        max_concurrency=scaling.get("max_concurrency") if scaling else None,
+        priority=priority,
+        max_queue_depth=max_queue_depth,
+        max_queue_age_seconds=max_queue_age,
+        idle_timeout_seconds=idle_timeout,
+        reset_outputs=reset_outputs,
+        **limits,
+    )
+
+
+def _build_source(record: Record) -> Source:
+    source = record.values["source"]
+    schedule, path = source.get("schedule"), source.get("webhook_path")
+    return Source(
+        kind=SourceKind(source.values["kind"]),
+        schedule=None if schedule is None else normal_schedule(schedule),
+        webhook_path=None if path is None else path.removeprefix("/"),
+    )
+
+
+def _build_udf(draft: Draft, record: Record) -> Udf | None:
+    udf: Record | None = record.get("udf")
+    if udf is None:
+        return None
+    bundle_id = udf.values["bundle_id"]
+    # A Rust bundle has one entry, so that naming another one changes nothing.
+    rust = draft.surroundings.bundles.get(bundle_id) == "rust"
+    return Udf(bundle_id=bundle_id, entrypoint=None if rust else udf.get("entrypoint"))
+
+
+def _build_publish(entry: PublishDraft) -> Publish:
+    return Publish(
+        name=entry.name,
+        sources=tuple(entry.writers),
+        storage=entry.record.values["storage"],
+        write_mode=entry.record.get("write_mode", "direct"),
+        schema=entry.schema,
+    )
