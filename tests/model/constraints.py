@@ -28,6 +28,7 @@ CONSTRAINTS: dict[str, Callable[[Task], bool]] = {
     "only_queued_is_ready": lambda t: (t.ready_at is not None) == (t.status is Status.QUEUED),
     "only_queued_is_held": lambda t: not t.held or t.status is Status.QUEUED,
     "only_running_is_asked": lambda t: not t.cancel_requested or t.status in (Status.RUNNING, Status.CANCELED),
+    "only_failed_skips": lambda t: t.skipped_at is None or (t.status is Status.FAILED and t.next_retry_at is None),
     "ended_has_its_time": lambda t: (
         (t.finished_at is not None)
         == (t.status in (Status.COMPLETED, Status.CANCELED) or (t.status is Status.FAILED and t.next_retry_at is None))

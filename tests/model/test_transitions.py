@@ -2,10 +2,12 @@
 
 from datetime import timedelta
 from itertools import product
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.model.constraints import broken
 from tests.model.walk import LEASE, START, Move, fresh, held, moves, reachable, shape
@@ -73,9 +75,11 @@ def test_no_transition_makes_an_impossible_row(tried: Tried) -> None:
 
 
 def test_identity_and_limits_never_change(tried: Tried) -> None:
-    for task, _, result in tried:
+    for task, move, result in tried:
         if isinstance(result, Task):
-            same = ("task_id", "org_id", "job_id", "max_attempts")
+            same = ["task_id", "org_id", "job_id", "node_id", "edge", "unit_key", "revision", "limit_keys"]
+            if move.verb is not Verb.RETRY:  # a person's retry adds attempts
+                same.append("max_attempts")
             assert [getattr(result, name) for name in same] == [getattr(task, name) for name in same]
 
 
@@ -142,7 +146,7 @@ def test_a_task_asked_to_stop_only_ever_ends_canceled(tried: Tried) -> None:
         if task.status is not Status.RUNNING or not task.cancel_requested:
             continue
         if isinstance(result, TraceError):
-            assert result.code in ("cancel_requested", "fenced", "deadline_exceeded")
+            assert result.code in ("cancel_requested", "fenced", "deadline_exceeded", "task_not_failed")
             if result.code == "cancel_requested":
                 assert move.word is Outcome.COMPLETED
         elif isinstance(result, Task) and result is not task:
@@ -150,11 +154,34 @@ def test_a_task_asked_to_stop_only_ever_ends_canceled(tried: Tried) -> None:
             assert result.cancel_requested
 
 
-def test_a_finished_task_stays_so_unless_its_timed_out_worker_speaks(tried: Tried) -> None:
+def test_a_finished_task_stays_so_unless_its_timed_out_worker_or_a_person_speaks(tried: Tried) -> None:
     for task, move, result in tried:
         if task.finished and isinstance(result, Task):
+            if move.verb in (Verb.RETRY, Verb.SKIP):
+                assert task.status is Status.FAILED
+                continue
             assert task.outcome is Outcome.TIMEOUT, (move.name, task)
             assert move.by == task.attempt
+
+
+def test_a_retry_adds_attempts_and_never_resets_their_number(tried: Tried) -> None:
+    seen = set()
+    for task, move, result in tried:
+        if move.verb is Verb.RETRY and isinstance(result, Task):
+            assert (result.status, result.attempt, result.outcome) == (Status.QUEUED, task.attempt, task.outcome)
+            more = None if task.max_attempts is None else task.attempt + 2
+            assert result.max_attempts == (more if task.finished else task.max_attempts)
+            seen.add(task.finished)
+    assert seen == {True, False}
+
+
+def test_a_failed_cursor_unit_holds_its_edge_until_it_is_skipped_or_tried_again() -> None:
+    for task in reachable(2, timeout=None):
+        unit = replace(task, node_id=UUID(int=9), edge=0, unit_key="c:7")
+        final = task.status is Status.FAILED and task.next_retry_at is None
+        assert unit.holds_edge == (final and task.skipped_at is None)
+        for other in ({"edge": -1}, {"unit_key": "p:7"}, {"edge": None, "node_id": None, "unit_key": None}):
+            assert not replace(unit, **other).holds_edge
 
 
 def test_a_failure_is_final_exactly_when_attempts_or_patience_are_used_up(tried: Tried) -> None:

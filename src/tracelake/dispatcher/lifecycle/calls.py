@@ -8,15 +8,17 @@ looked up before.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle.grants import output_for
 from tracelake.dispatcher.lifecycle.plan import (
     Applied,
+    Audit,
     BufferPublish,
     Change,
     NewEvent,
@@ -27,6 +29,7 @@ from tracelake.dispatcher.lifecycle.plan import (
 )
 from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, decode_unit
 from tracelake.dispatcher.lifecycle.publications import Request as PublicationRequest
+from tracelake.dispatcher.lifecycle.wake import wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_id, new_secret_id
@@ -47,6 +50,7 @@ from tracelake.wire.task_calls import (
     HeartbeatRequest,
 )
 from tracelake.wire.units import EventIn, TaskInput
+from tracelake.wire.user import RetryReply, SkipReply
 
 Answer: TypeAlias = object
 Respond: TypeAlias = Callable[[Applied], Answer]
@@ -259,12 +263,16 @@ class BufferPublishCall:
 @dataclass(frozen=True, slots=True)
 class CancelCall:
     task_id: UUID
+    by: Actor | None = None
+    """None: a platform service, which sees every org."""
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
-        task, _, now = _existing(subject)
+        task, _, now = _existing(subject) if self.by is None else _own(subject, self.by)
         canceled = lifecycle.cancel(task, now)
         if canceled is not None:
             context.plan.changes.append(Change(task, canceled))
+            if self.by is not None:
+                context.plan.audit.append(_audit(self.by, task, "task.cancel", {"status": task.status.value}))
         after = canceled or task
         return _always(
             CancelReply(
@@ -274,6 +282,47 @@ class CancelCall:
                 duplicate=canceled is None,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RetryCall:
+    """A person tries a failed task again."""
+
+    task_id: UUID
+    by: Actor
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, job, now = _own(subject, self.by)
+        retried = lifecycle.retry(task, now, more_attempts=job.max_attempts)
+        if retried is not None:
+            wake = wake_of(context.config.runtimes, job.runtime)
+            context.plan.changes.append(Change(task, retried, wake=wake))
+            context.plan.audit.append(_audit(self.by, task, "task.retry", {"attempt": task.attempt}))
+        after = retried or task
+        return _always(
+            RetryReply(
+                task_id=task.task_id,
+                status=after.status.value,
+                max_attempts=after.max_attempts,
+                duplicate=retried is None,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SkipCall:
+    """A person accepts the gap that a failed unit leaves."""
+
+    task_id: UUID
+    by: Actor
+
+    def decide(self, subject: Subject | None, context: Context) -> Respond:
+        task, _, now = _own(subject, self.by)
+        skipped = lifecycle.skip(task, now)
+        if skipped is not None:
+            context.plan.changes.append(Change(task, skipped))
+            context.plan.audit.append(_audit(self.by, task, "task.skip", {"unit": task.unit_key}))
+        return _always(SkipReply(task_id=task.task_id, status=task.status.value, duplicate=skipped is None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +353,17 @@ def _existing(subject: Subject | None) -> tuple[Task, Job, datetime]:
     if subject is None:
         raise TraceError("task_not_found")
     return subject.task, subject.job, subject.now
+
+
+def _own(subject: Subject | None, by: Actor) -> tuple[Task, Job, datetime]:
+    """Another org's task is as good as none."""
+    if subject is None or subject.task.org_id != by.org_id:
+        raise TraceError("task_not_found")
+    return _existing(subject)
+
+
+def _audit(by: Actor, task: Task, action: str, details: dict[str, Any]) -> Audit:
+    return Audit(task.org_id, by.subject, action, f"task:{task.task_id}", details)
 
 
 def _recorded(task: Task) -> str:

@@ -40,6 +40,7 @@ class LifecycleCommit:
         config: DispatcherConfig,
         clock: StoreClock,
         on_outbox: Callable[[], None],
+        on_freed_edge: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._definitions = definitions
@@ -47,6 +48,7 @@ class LifecycleCommit:
         self._config = config
         self._clock = clock
         self._on_outbox = on_outbox
+        self._on_freed_edge = on_freed_edge
 
     async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
         """One answer per call; a refusal is a `TraceError` in its place."""
@@ -62,6 +64,8 @@ class LifecycleCommit:
             applied = await self._writer.write(connection, context.plan)
         if context.plan.wakeups or context.plan.buffer_publishes:
             self._on_outbox()
+        if applied.freed_edges:
+            self._on_freed_edge()
         return [made if isinstance(made, TraceError) else made(applied) for made in decisions]
 
     async def _lock(self, connection: Connection, calls: Sequence[Call]) -> dict[UUID, Subject]:

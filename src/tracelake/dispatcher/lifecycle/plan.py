@@ -1,7 +1,7 @@
 """What one transaction will write: filled by pure decisions, written by `rows.apply` in one statement a table."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tracelake.model.task import Task
@@ -115,6 +115,16 @@ class BufferPublish:
         return (self.task_id, self.attempt, self.dataset_uuid, self.batch_uri)
 
 
+class Audit(NamedTuple):
+    """A user's change, for the audit log."""
+
+    org_id: UUID
+    subject: str
+    action: str
+    target: str
+    details: dict[str, Any]
+
+
 class RoutedEvent(NamedTuple):
     """An event that may make tasks now. The fields are the columns that `RETURNING` names, in order."""
 
@@ -149,6 +159,7 @@ class Plan:
     events: list[NewEvent] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
     buffer_publishes: list[BufferPublish] = field(default_factory=list)
+    audit: list[Audit] = field(default_factory=list)
     epochs: dict[UUID, int] = field(default_factory=dict)
     """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""
 
@@ -168,6 +179,8 @@ class Applied:
     """publish key -> (publish_id, publish_seq, duplicate)."""
     routed: list[RoutedEvent] = field(default_factory=list)
     """Events that became routed in this transaction."""
+    freed_edges: bool = False
+    """An edge that a failed unit held may go on."""
 
 
 def event_key(producer: str, event: EventIn) -> EventKey:

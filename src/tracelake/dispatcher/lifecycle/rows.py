@@ -62,8 +62,8 @@ _UPDATE = """
                 $23::text[])
         AS u(task_id, was_status, was_attempt, was_lease_token,
              status, attempt, held, cancel_requested, outcome, lease_token, lease_expires_at, deadline_at,
-             claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error, skipped_at, held_by, max_attempts,
-             result)
+             claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
+             skipped_at, held_by, max_attempts, result)
     WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
       AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""
 

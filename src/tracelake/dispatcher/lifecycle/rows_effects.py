@@ -14,6 +14,8 @@ from tracelake.wire.task_calls import BufferPublishRequest
 _ROUTED = """e.routed_seq, e.event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key,
               e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer"""
 
+_ROUTED_NAMES = [name.strip().removeprefix("e.") for name in _ROUTED.split(",")]
+
 _INSERT_EVENTS = """
     INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
                         range_start, range_end, invalidates, commit_revision, effective_revision, state, routed_seq)
@@ -141,8 +143,7 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
         key = tuple(row)[:5]
         applied.events[key] = (False, row["state"] == "Routed")
         if row["state"] == "Routed":
-            seq, event_id, org_id, *unit, invalidates = tuple(row)[6:]
-            applied.routed.append(RoutedEvent(seq, event_id, org_id, key[1], key[2], *unit, invalidates, key[0]))
+            applied.routed.append(RoutedEvent(*(row[name] for name in _ROUTED_NAMES)))
     repeated = [event for event in events if event.key not in applied.events]
     if repeated:
         columns = [list(column) for column in zip(*(event.key for event in repeated), strict=True)]

@@ -1,9 +1,10 @@
-"""Writes a plan: every transaction that changes tasks ends here, so that routing, limits and wake-ups are never left out.
+"""Writes a plan: every transaction that changes tasks ends here, so routing, limits and wake-ups are never left out.
 
 Locks are taken in one order everywhere: the org's routing lock (by whoever routes), tasks, generations, edges, limits.
 """
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher import audit
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan
@@ -24,10 +25,19 @@ class Writer:
             tasks = await self._router.route(connection, locked, applied.routed)
             if tasks:
                 applied.made += await rows.create(connection, tasks)
-        await self.settle(connection, plan, applied.made)
+        applied.freed_edges = any(edge.changed and edge.behind for edge in locked.edges.values())
+        await self._settle(connection, plan, applied.made)
+        for entry in plan.audit:
+            await audit.record(connection, *entry)
         return applied
 
-    async def settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> None:
+    async def create(self, connection: Connection, plan: Plan, tasks: list[NewTask]) -> list[NewTask]:
+        """Tasks alone, with their places and wake-ups; answers those that were not there."""
+        made = await rows.create(connection, tasks) if tasks else []
+        await self._settle(connection, plan, made)
+        return made
+
+    async def _settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> None:
         """Places for what is limited, wake-ups for what is ready."""
         plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
         plan.wakeups += [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]

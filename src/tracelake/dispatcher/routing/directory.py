@@ -56,6 +56,9 @@ class Consumer:
         """It waits until every input has a unit."""
         return self.job.strategy is Strategy.PER_PARTITION and len(self.inputs) > 1
 
+    def input(self, input_index: int) -> Input:
+        return next(item for item in self.inputs if item.input_index == input_index)
+
     def edges_of(self, input_index: int) -> Iterable[EdgeKey]:
         """What an event on that input must lock: two inputs of a join must not miss each other's unit."""
         return (

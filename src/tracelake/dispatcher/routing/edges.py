@@ -38,6 +38,11 @@ class EdgeState:
     def live(self) -> bool:
         return self.position is None
 
+    @property
+    def behind(self) -> bool:
+        """It has events to be shown, and nothing holds it."""
+        return self.position is not None and not self.failed_units
+
     def advance(self, cursor: int) -> None:
         self.routed = cursor
         self.changed = True

@@ -55,6 +55,8 @@ class Router:
         spoken: dict[UUID, set[Generation]] = {}
         ranged: set[Generation] = set()
         for event in plan.events:
+            if event.waits and event.commit_revision is None:
+                continue
             generation = (event.event.dataset_uuid, event.event.dataset_version)
             spoken.setdefault(event.org_id, set()).add(generation)
             if event.event.partition_key is not None:
@@ -96,6 +98,26 @@ class Router:
         tasks = await self.draft(connection, asks, locked.edges)
         await edges.write(connection, locked.edges.values())
         return tasks
+
+    async def show(
+        self, connection: Connection, locked: Locked, events: Sequence[RoutedEvent], reader: Reader
+    ) -> list[NewTask]:
+        """What these events, routed before, ask of one reader that did not hear them then. The caller writes edges, and
+        holds the generation if the reader joins."""
+        if reader[0].joins:
+            await self._record(connection, {reader[1].generation: (reader,)}, events)
+        asks = [ask for event in _in_order(events) for ask in await self.asks_of(connection, event, [reader])]
+        return await self.draft(connection, asks, locked.edges)
+
+    async def by_hand(self, connection: Connection, ask: Ask) -> NewTask | None:
+        """The task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays where it is."""
+        if ask.consumer.joins:
+            tasks = await self._draft_joins(connection, [ask])
+        elif ask.cursor is not None and ask.consumer.job.strategy is Strategy.PER_UPDATE:
+            tasks = await self._draft_below(connection, [ask])
+        else:
+            tasks = [self._draft(ask)]
+        return tasks[0] if tasks else None
 
     async def asks_of(self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader]) -> list[Ask]:
         """What one event asks of these readers: its own unit, and the units it declares wrong."""
@@ -210,7 +232,8 @@ def _holds(changes: Sequence[Change]) -> dict[EdgeKey, int]:
     for change in changes:
         delta = change.after.holds_edge - change.before.holds_edge
         if delta:
-            assert change.after.node_id is not None and change.after.edge is not None
+            assert change.after.node_id is not None
+            assert change.after.edge is not None
             key = (change.after.node_id, change.after.edge)
             held[key] = held.get(key, 0) + delta
     return held

@@ -1,0 +1,171 @@
+"""What a user does to running work: trigger, cancel, retry, skip. Each leaves its line in the audit log."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
+from tracelake.dispatcher.lifecycle.group import GroupCommit
+from tracelake.dispatcher.lifecycle.plan import Audit, NewEvent, Plan, event_key
+from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.routing.directory import EdgeDirectory
+from tracelake.dispatcher.routing.router import Router
+from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
+from tracelake.errors import TraceError
+from tracelake.model.dag import Activation, JobDocument
+from tracelake.model.ids import new_id
+from tracelake.model.job import Job
+from tracelake.wire.platform import CancelReply
+from tracelake.wire.units import EventIn
+from tracelake.wire.user import RetryReply, SkipReply, TriggerReply, TriggerRequest
+
+SHOWN_TASKS = 100
+R = TypeVar("R")
+
+_ACTIVE_JOB = """
+    SELECT d.active_version, v.job_id, j.document, o.routing_epoch
+    FROM dags d JOIN orgs o USING (org_id)
+    LEFT JOIN dag_version_jobs v ON v.dag_version_id = d.active_version AND v.job_name = $3
+    LEFT JOIN jobs j USING (job_id)
+    WHERE d.org_id = $1 AND d.dag_name = $2"""
+
+# First, so that of two equal triggers at once the second waits here and then finds the first's reply.
+_OPEN_TRIGGER = """
+    INSERT INTO triggers (org_id, idempotency_key, request_hash, reply) VALUES ($1, $2, $3, '{}')
+    ON CONFLICT DO NOTHING RETURNING idempotency_key"""
+
+_FIND_TRIGGER = "SELECT request_hash, reply FROM triggers WHERE org_id = $1 AND idempotency_key = $2"
+
+_CLOSE_TRIGGER = "UPDATE triggers SET reply = $3 WHERE org_id = $1 AND idempotency_key = $2"
+
+
+class UserActions:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        group: GroupCommit,
+        definitions: Definitions,
+        directory: EdgeDirectory,
+        router: Router,
+        writer: Writer,
+        on_outbox: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._definitions = definitions
+        self._directory = directory
+        self._router = router
+        self._writer = writer
+        self._on_outbox = on_outbox
+
+    async def cancel(self, actor: Actor, task_id: UUID) -> CancelReply:
+        return _is(CancelReply, await self._group.enqueue(CancelCall(task_id, actor)))
+
+    async def retry(self, actor: Actor, task_id: UUID) -> RetryReply:
+        return _is(RetryReply, await self._group.enqueue(RetryCall(task_id, actor)))
+
+    async def skip(self, actor: Actor, task_id: UUID) -> SkipReply:
+        return _is(SkipReply, await self._group.enqueue(SkipCall(task_id, actor)))
+
+    async def trigger(self, actor: Actor, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
+        """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own."""
+        if actor.org_id is None:
+            raise TraceError("dag_not_found")
+        key = body.idempotency_key or str(new_id())
+        request = msgspec.json.encode([dag, job_name, msgspec.structs.replace(body, idempotency_key=None)])
+        request_hash = f"sha256:{hashlib.sha256(request).hexdigest()}"
+        async with self._store.transaction(routing=[actor.org_id]) as connection:
+            if await connection.fetchval(_OPEN_TRIGGER, actor.org_id, key, request_hash) is None:
+                return await _repeated(connection, actor.org_id, key, request_hash)
+            job, document, epoch = await self._active_job(connection, actor.org_id, dag, job_name)
+            plan = Plan(epochs={actor.org_id: epoch})
+            unit: dict[str, Any] = msgspec.to_builtins(body)
+            plan.audit.append(Audit(actor.org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
+            if document.activation is Activation.SOURCE:
+                reply = await self._emit(connection, plan, job, document, body, key)
+            else:
+                reply = await self._make(connection, plan, job, body, key)
+            await connection.execute(_CLOSE_TRIGGER, actor.org_id, key, msgspec.json.encode(reply).decode())
+        self._on_outbox()
+        return reply
+
+    async def _active_job(
+        self, connection: Connection, org_id: UUID, dag: str, name: str
+    ) -> tuple[Job, JobDocument, int]:
+        row = await connection.fetchrow(_ACTIVE_JOB, org_id, dag, name)
+        if row is None or row["active_version"] is None:
+            raise TraceError("dag_not_found")
+        if row["job_id"] is None:
+            raise TraceError("job_not_found", "The active version of the DAG has no such job.")
+        await self._definitions.load_jobs(connection, [row["job_id"]])
+        document = msgspec.json.decode(row["document"], type=JobDocument)
+        return self._definitions.job(row["job_id"]), document, row["routing_epoch"]
+
+    async def _emit(
+        self, connection: Connection, plan: Plan, job: Job, document: JobDocument, body: TriggerRequest, key: str
+    ) -> TriggerReply:
+        if not document.only_emits:
+            raise TraceError("trigger_invalid", "An always_on source speaks for itself.", field="job")
+        output = next((item for item in job.outputs if item.output_index == body.output_index), None)
+        if output is None:
+            raise TraceError("input_not_found", "The source has no such output.", field="output_index")
+        if not output.dataset.storage.routes_at_once:
+            raise TraceError("trigger_invalid", "Events of this output follow from its data.", field="output_index")
+        start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
+        event = EventIn(
+            dataset_uuid=output.dataset_uuid,
+            dataset_version=output.dataset_version,
+            cursor=body.cursor,
+            partition_key=body.partition_key if body.range is None else f"{start}-{end}",
+            start=start,
+            end=end,
+        )
+        producer = f"manual:{key}"
+        plan.events.append(NewEvent(event_key(producer, event), job.org_id, None, event, waits=False))
+        applied = await self._writer.write(connection, plan)
+        return TriggerReply(
+            idempotency_key=key,
+            event_id=applied.routed[0].event_id if applied.routed else None,
+            tasks=[task.task_id for task in applied.made[:SHOWN_TASKS]],
+        )
+
+    async def _make(self, connection: Connection, plan: Plan, job: Job, body: TriggerRequest, key: str) -> TriggerReply:
+        assert job.node_id is not None
+        consumer = (await self._directory.nodes(connection, [job.node_id]))[job.node_id]
+        item = next((item for item in consumer.inputs if item.input_index == body.input_index), None)
+        if item is None:
+            raise TraceError("input_not_found", "The job has no such input.", field="input_index")
+        start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
+        partition_key = body.partition_key if body.range is None else f"{start}-{end}"
+        revision = f"t:{key}"
+        if len(revision) > MAX_REVISION:
+            revision = f"t:sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+        task = await self._router.by_hand(
+            connection, Ask(consumer, item, body.cursor, partition_key, start, end, revision)
+        )
+        if task is None:
+            raise TraceError("trigger_invalid", "Not every input of the job has this unit yet.", field="range")
+        plan.new_tasks.append(task)
+        await self._writer.write(connection, plan)
+        return TriggerReply(idempotency_key=key, task_id=task.task_id)
+
+
+async def _repeated(connection: Connection, org_id: UUID, key: str, request_hash: str) -> TriggerReply:
+    row = await connection.fetchrow(_FIND_TRIGGER, org_id, key)
+    assert row is not None
+    if row["request_hash"] != request_hash:
+        raise TraceError("trigger_conflict", field="idempotency_key")
+    reply = msgspec.json.decode(row["reply"], type=TriggerReply)
+    return msgspec.structs.replace(reply, duplicate=True)
+
+
+def _is(kind: type[R], answer: object) -> R:
+    assert isinstance(answer, kind)
+    return answer

@@ -1,0 +1,96 @@
+"""The drain loop: takes edges on that fell behind, from the events that are stored.
+
+An edge falls behind when a failed unit held it, when its version did not count, or because it is new and has a history
+to build from. It is shown the events of its generation in the order they were routed, a page in each transaction, and
+is live again once none are left. What it was shown before makes no second task.
+"""
+
+import logging
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.lifecycle.plan import Plan, RoutedEvent
+from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.routing import coverage, edges
+from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
+from tracelake.dispatcher.routing.edges import EdgeState
+from tracelake.dispatcher.routing.router import Locked, Router
+
+logger = logging.getLogger(__name__)
+
+PAGE = 500
+_EDGES_A_ROUND = 100
+
+_BEHIND = """
+    SELECT org_id, node_id, input_index FROM edges
+    WHERE position IS NOT NULL AND phase <> 'Parked' AND failed_units = 0
+      AND (drain_until IS NULL OR position < drain_until)
+    ORDER BY random() LIMIT $1"""
+
+_STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
+
+_EVENTS = """
+    SELECT routed_seq, event_id, org_id, dataset_uuid, dataset_version, cursor, partition_key, range_start, range_end,
+           effective_revision, invalidates, producer
+    FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq > $3 AND routed_seq <= $4
+    ORDER BY routed_seq LIMIT $5"""
+
+
+class Drain:
+    def __init__(
+        self, store: Store, directory: EdgeDirectory, router: Router, writer: Writer, metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._router = router
+        self._writer = writer
+        self._metrics = metrics
+
+    async def run_once(self) -> int:
+        """One page for each edge that is behind. Answers how many events were shown to edges, or edges made live."""
+        async with self._store.connection() as connection:
+            behind = await connection.fetch(_BEHIND, _EDGES_A_ROUND)
+        done = 0
+        for row in behind:
+            done += await self._take_on(row)
+        return done
+
+    async def _take_on(self, row: asyncpg.Record) -> int:
+        org_id, node_id, input_index = row
+        async with self._store.transaction(routing=[org_id]) as connection:
+            if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
+                return 0
+            consumers = await self._directory.nodes(connection, [node_id])
+            consumer = consumers[node_id]
+            if consumer.joins:
+                generation = consumer.input(input_index).generation
+                await coverage.lock_generations(connection, [generation])
+            states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            edge = states[(node_id, input_index)]
+            if edge.position is None or edge.failed_units:
+                return 0
+            shown = await self._show(connection, consumer, edge, Locked({}, states), org_id)
+        self._metrics.drained.inc(shown)
+        return shown + (1 if edge.live else 0)
+
+    async def _show(
+        self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, org_id: UUID
+    ) -> int:
+        item = consumer.input(edge.input_index)
+        until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
+        rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, PAGE)
+        events = [RoutedEvent(*row) for row in rows]
+        plan = Plan()
+        tasks = await self._router.show(connection, locked, events, (consumer, item))
+        made = await self._writer.create(connection, plan, tasks)
+        whole = len(rows) < PAGE
+        if whole and edge.drain_until is None:
+            edge.seen(None)
+        else:
+            edge.seen(until if whole else events[-1].routed_seq)
+        await edges.write(connection, locked.edges.values())
+        logger.debug("drained", extra={"events": len(events), "tasks": len(made), "org": str(org_id)})
+        return len(events)
