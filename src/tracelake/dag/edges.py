@@ -133,7 +133,8 @@ class Graph:
         self.upstream: dict[str, dict[str, Place]] = {name: {} for name in self.names}
         for name, job in draft.by_name.items():
             for item in job.inputs:
-                if item.output is None:
+                # That a source has inputs is a problem already; taking them away breaks the circle.
+                if item.output is None or job.is_source:
                     continue
                 entry = draft.publishers.get(item.output)
                 for address in entry.writers if entry is not None else [item.output]:

@@ -1,13 +1,12 @@
 """The `publish` map: names for outputs, who owns them, how they are written."""
 
 from tracelake.dag.columns import build_schema, check_schema
-from tracelake.dag.draft import Draft, JobDraft, PublishDraft
+from tracelake.dag.draft import Draft, PublishDraft
 from tracelake.dag.edges import resolve_output
 from tracelake.dag.fields import MAX_DATASETS, PUBLISH
 from tracelake.dag.kinds import INVALID, NAME, Place, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import shown
-from tracelake.model.dag import OutputAddress
 
 
 def read_publish(draft: Draft) -> None:
@@ -28,25 +27,37 @@ def read_publish(draft: Draft) -> None:
         if record is INVALID:
             continue
         entry = PublishDraft(name, key, record)
+        _resolve_writers(draft, entry)
         if good_name:
             _check_owner(draft, entry)
-        _resolve_writers(draft, entry)
         _check_shape(entry)
         draft.publish[name] = entry
 
 
 def _check_owner(draft: Draft, entry: PublishDraft) -> None:
     known = draft.surroundings.datasets.get(entry.name)
-    if known is None:
+    if known is None or draft.name is None:
         return
-    if known.owner_dag is not None and draft.name is not None and known.owner_dag != draft.name:
-        message = f"The dataset {shown(entry.name)} belongs to the DAG `{known.owner_dag}`."
-        entry.key.problem("dataset_owned", message, "Choose another name.")
+    if known.owner_dag != draft.name:
+        owner = f"the DAG `{known.owner_dag}`" if known.owner_dag is not None else "jobs that no DAG made"
+        entry.key.problem(
+            "dataset_owned", f"The dataset {shown(entry.name)} belongs to {owner}.", "Choose another name."
+        )
         return
-    storage = "buffered" if entry.buffered else entry.record.get("storage")
-    if storage is not None and not entry.record.bad("write_mode") and storage != known.storage:
-        message = f"The dataset {shown(entry.name)} exists with storage {known.storage}, which cannot become {storage}."
+    storage = _storage(draft, entry)
+    if storage is not None and storage != known.storage:
+        message = f"The dataset {shown(entry.name)} is kept as {known.storage}, which cannot become {storage}."
         entry.record.at("storage").problem("dataset_storage", message, "Publish under another name.")
+
+
+def _storage(draft: Draft, entry: PublishDraft) -> str | None:
+    """How the dataset would be kept; None when that cannot be told."""
+    if not entry.writers or entry.record.bad("write_mode"):
+        return None
+    if all(draft.by_name[writer.job].only_emits for writer in entry.writers):
+        return "none"  # events, and no rows
+    storage: str | None = entry.record.get("storage")
+    return "buffered" if entry.buffered else storage
 
 
 def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
@@ -84,35 +95,3 @@ def _check_shape(entry: PublishDraft) -> None:
         place = record.at("write_mode") if schema is None else schema.place
         hint = "Add `schema` with `columns` and `unique`." if schema is None else "Add `unique`."
         place.problem("buffered_needs_unique", "A buffered dataset merges rows on `schema.unique`.", hint)
-
-
-def automatic_name(dag: str, address: OutputAddress) -> str:
-    """The name of an output that is not published."""
-    return f"{dag}__{address.job}_{address.output_index}"
-
-
-def check_automatic_names(draft: Draft) -> None:
-    """Outputs that are not published have names too, which must be free."""
-    if draft.name is None:
-        return
-    for job in draft.jobs:
-        name = job.record.get("name")
-        if name is None or job.outputs is None:
-            continue
-        for index in range(job.outputs):
-            address = OutputAddress(job=name, output_index=index)
-            if address not in draft.publishers:
-                _check_automatic_name(draft, job, automatic_name(draft.name, address), index)
-
-
-def _check_automatic_name(draft: Draft, job: JobDraft, name: str, index: int) -> None:
-    taken = draft.publish.get(name)
-    if taken is not None:
-        message = (
-            f"{shown(name)} is the name of output {index} of job {shown(job.raw_name or '')}, which is not published."
-        )
-        taken.key.problem("dataset_name_taken", message, "Choose another name.")
-    known = draft.surroundings.datasets.get(name)
-    if known is not None and known.owner_dag not in (None, draft.name):
-        message = f"Output {index} would be the dataset {shown(name)}, which belongs to the DAG `{known.owner_dag}`."
-        job.record.at("name").problem("dataset_owned", message, "Rename the job, or publish the output.")

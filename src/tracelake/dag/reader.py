@@ -12,7 +12,7 @@ from tracelake.dag.jobs import check_job, normal_config
 from tracelake.dag.kinds import INVALID, Place, Record
 from tracelake.dag.nodes import parse
 from tracelake.dag.problems import DagInvalidError, ProblemList, shown
-from tracelake.dag.publishing import check_automatic_names, read_publish
+from tracelake.dag.publishing import read_publish
 from tracelake.dag.schedule import normal_schedule
 from tracelake.dag.surroundings import Surroundings
 from tracelake.model.dag import (
@@ -59,7 +59,6 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
             place = job.record.at("name")
             place.problem("duplicate_job", f"There is a job {shown(name)} already, in line {line}.", "Rename one.")
     read_publish(draft)
-    check_automatic_names(draft)
     for job in jobs:
         resolve_inputs(draft, job)
     webhook_paths: dict[str, str] = {}
