@@ -3,7 +3,7 @@
 import itertools
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,11 +12,13 @@ import msgspec
 
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.errors import CATALOGUE
-from tracelake.processes.credentials import admin_token
+from tracelake.processes.credentials import user_token as make_token
 
 TABLES = (
     "orgs", "datasets", "dataset_versions", "jobs", "job_outputs", "tasks", "task_attempts", "events", "manifests",
-    "dataset_units", "buffer_publishes", "outbox",
+    "dataset_units", "buffer_publishes", "outbox", "dag_versions", "dags", "activations", "nodes", "dag_version_jobs",
+    "dataset_pointers", "edges", "dataset_runs", "dataset_keys", "unit_revisions", "invalidations", "limits",
+    "triggers", "audit_log",
 )  # fmt: skip
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 CAPABILITY, WORKER, SERVICE = "x-trace-task-capability", "x-trace-worker-token", "x-trace-service-token"
@@ -46,9 +48,12 @@ def fresh(prefix: str = "org") -> str:
     return f"{prefix}_{next(_counter)}"
 
 
-def user_token(harness: DispatcherHarness) -> str:
+def user_token(
+    harness: DispatcherHarness, *, org: str = "acme", subject: str = "admin", roles: Sequence[str] = ("admin",)
+) -> str:
     now = harness.sql("SELECT trace_now() AS now")[0]["now"]
-    return admin_token(harness.credentials.user_keys, "acme", now)
+    keys, rules = harness.credentials.user_keys, harness.config.user_tokens
+    return make_token(keys, rules, subject=subject, org=org, roles=roles, now=now)
 
 
 def content(harness: DispatcherHarness) -> list[tuple[Any, ...]]:

@@ -1,5 +1,6 @@
 """Bodies that are not what they should be, at every endpoint that takes one: refused, named, without a trace."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,15 @@ from tests.http.support import (
     head_of,
     raw_reply,
     raw_request,
+    user_token,
 )
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import wait_until
 from tracelake.dispatcher.http.openapi import declared_routes
 from tracelake.dispatcher.http.server import MAX_HEAD_BYTES
 from tracelake.wire.platform import MAX_CONFIG_DEPTH
+
+USER = "authorization"
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,25 @@ class Endpoint:
     body: Callable[[Claimed], dict[str, Any]]
     header: str | None
     batch: bool = False
+    method: str = "POST"
+    optional: tuple[str, ...] = ()
+    """Fields that may be absent, or one of which must be there."""
+
+    @property
+    def url(self) -> str:
+        return re.sub(r"\{\w+\}", "nowhere", self.path)
 
     def headers(self, task: Claimed) -> dict[str, str]:
-        tokens = {CAPABILITY: task.token, WORKER: task.harness.worker_token, SERVICE: task.harness.service_token}
+        tokens = {
+            CAPABILITY: task.token,
+            WORKER: task.harness.worker_token,
+            SERVICE: task.harness.service_token,
+            USER: f"Bearer {user_token(task.harness)}",
+        }
         return {} if self.header is None else {self.header: tokens[self.header]}
 
     def send(self, task: Claimed, body: Any) -> Reply:
-        return task.harness.call(self.listener, "POST", self.path, body, self.headers(task))
+        return task.harness.call(self.listener, self.method, self.url, body, self.headers(task))
 
 
 def batch_call(task: Claimed) -> dict[str, Any]:
@@ -59,6 +75,7 @@ ENDPOINTS = [
         "/v1/task/buffer-publish",
         lambda t: t.body(batch_uri="s3://bucket/a", dedupe_scope="buffered_set"),
         CAPABILITY,
+        optional=("dedupe_scope",),
     ),
     Endpoint("task", "/v1/task/batch", lambda t: {"calls": [batch_call(t)]}, None, batch=True),
     Endpoint("internal", "/internal/task-claim", lambda t: {"task_id": NOWHERE, "worker_id": "w"}, WORKER),
@@ -78,7 +95,9 @@ ENDPOINTS = [
         SERVICE,
     ),
     Endpoint("internal", "/internal/tasks", lambda t: {"tasks": [{"job_id": t.job["job_id"]}]}, SERVICE),
-    Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE),
+    Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
+    Endpoint("public", "/v1/dags/{dag}/active", lambda t: {"version": 1}, USER, method="PUT"),
+    Endpoint("public", "/v1/dags/{dag}/jobs/{job}/trigger", lambda t: {"cursor": 1}, USER, optional=("cursor",)),
 ]
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.path for endpoint in ENDPOINTS])
 
@@ -120,7 +139,7 @@ def test_json_of_another_shape(task: Claimed, endpoint: Endpoint) -> None:
     with Refusals(task.harness) as refusals:
         for body in (b"[]", b"7", b'"text"', b"null", b"true", b"[{}]", b"9" * 5000):
             refusals.check(endpoint.send(task, body), 422, "body_invalid", field="")
-        if not endpoint.path.endswith("/requeue"):  # there it says "every failed row"
+        if not endpoint.optional:
             refusals.check(endpoint.send(task, b"{}"), 422, "body_invalid", field=next(iter(endpoint.body(task))))
 
 
@@ -145,7 +164,7 @@ def test_fields_of_another_type(task: Claimed, endpoint: Endpoint) -> None:
                     continue
                 error = refusals.check(reply, 422, "body_invalid")
                 assert error["details"]["field"].startswith(name)
-            if name not in ("outbox_ids", "dedupe_scope"):  # those two may be absent
+            if name not in endpoint.optional:
                 refusals.check(endpoint.send(task, good | {name: None}), 422, "body_invalid", field=name)
                 missing = {key: item for key, item in good.items() if key != name}
                 refusals.check(endpoint.send(task, missing), 422, "body_invalid", field=name)
@@ -209,7 +228,7 @@ def test_oversized_bodies(task: Claimed, endpoint: Endpoint) -> None:
     harness = task.harness
     large = next(route.batch for route in declared_routes() if route.path == endpoint.path)
     limit = harness.config.batch_body_max_bytes if large else harness.config.body_max_bytes
-    head = head_of("POST", endpoint.path, endpoint.headers(task))
+    head = head_of(endpoint.method, endpoint.url, endpoint.headers(task))
     with Refusals(harness) as refusals:
         for declared in (str(limit + 1), str(10**15)):
             reply = raw_reply(harness, endpoint.listener, f"{head}\ncontent-length: {declared}", b"{")
@@ -226,7 +245,7 @@ def test_truncated_bodies(task: Claimed, endpoint: Endpoint) -> None:
     """A caller that hangs up in the middle is not answered and has done nothing."""
     harness = task.harness
     body = msgspec.json.encode(endpoint.body(task))
-    head = head_of("POST", endpoint.path, endpoint.headers(task))
+    head = head_of(endpoint.method, endpoint.url, endpoint.headers(task))
     seen = harness.dispatcher.metrics.requests
     before = content(harness)
     raw_request(harness, endpoint.listener, f"{head}\ncontent-length: {len(body) + 1}", body, hang_up=True)

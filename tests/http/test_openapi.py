@@ -87,11 +87,46 @@ def test_bodies_are_strict_and_parameters_are_there(listener: Listener) -> None:
     for route in routes_of(ROUTES, listener):
         operation = found[(route.method, route.path)]
         names = {parameter["name"] for parameter in operation.get("parameters", [])}
-        assert names == {*route.parameters, *(item.name for item in route.query)}
-        assert ("requestBody" in operation) == (route.body is not None)
+        assert names == {item.name for item in (*route.parameters, *route.query)}
+        assert ("requestBody" in operation) == route.reads_body
         if route.body is not None:
             assert schemas[route.body.__name__]["additionalProperties"] is False
             assert {"400", "413", "422"} <= set(operation["responses"])
+
+
+def test_routes_of_people_say_their_role_and_what_they_refuse() -> None:
+    document = build_openapi(Listener.PUBLIC, ROUTES)
+    found = operations(document)
+    for route in routes_of(ROUTES, Listener.PUBLIC):
+        operation = found[(route.method, route.path)]
+        assert {"401", "422", "429", "500", "503"} <= set(operation["responses"])
+        assert ("403" in operation["responses"]) == (route.role is not None)
+        assert ("404" in operation["responses"]) == bool(route.parameters)
+        if route.role is not None:
+            assert f"role {route.role}" in operation["description"]
+    assert "Retry-After" in document["components"]["responses"]["Error429"]["headers"]
+
+
+def test_a_document_is_a_string_of_yaml_and_its_problems_are_described() -> None:
+    document = build_openapi(Listener.PUBLIC, ROUTES)
+    deploy = document["paths"]["/v1/dags/{dag}/versions"]["post"]
+    assert deploy["requestBody"]["content"] == {"application/yaml": {"schema": {"type": "string"}}}
+    assert "#/components/schemas/InvalidDag" in json.dumps(deploy["responses"]["422"])
+    source = document["paths"]["/v1/dags/{dag}/versions/{number}"]["get"]
+    assert list(source["responses"]["200"]["content"]) == ["application/yaml"]
+
+
+def test_path_parameters_have_their_own_kinds() -> None:
+    found = operations(build_openapi(Listener.PUBLIC, ROUTES))
+    kinds = {
+        parameter["name"]: parameter["schema"]
+        for operation in found.values()
+        for parameter in operation.get("parameters", [])
+        if parameter["in"] == "path"
+    }
+    assert kinds["task_id"]["format"] == "uuid"
+    assert kinds["number"]["type"] == "integer"
+    assert {kinds[name]["pattern"] for name in ("dag", "job", "name")} == {"^[a-z][a-z0-9_]{0,127}$"}
 
 
 def test_errors_are_the_catalogue_by_status() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tracelake.dispatcher.http.app import decode
 from tracelake.dispatcher.http.openapi import declared_routes
-from tracelake.dispatcher.http.routing import parse_uuid
+from tracelake.dispatcher.http.parameters import parse_uuid
 from tracelake.dispatcher.tokens import jws
 from tracelake.errors import TraceError
 from tracelake.model.locations import is_canonical_prefix, lies_under, parse_uri
@@ -211,7 +211,7 @@ B64 = st.text("ABCabc012-_=+/. ", max_size=30)
 @example("é.a.b")
 def test_any_text_as_a_token_is_401(token: str) -> None:
     with pytest.raises(TraceError) as refused:
-        jws.verify(token, lambda kid: KEY.public_key() if kid == "k" else None)
+        jws.verify(token, lambda kid: jws.Es256Key(KEY.public_key()) if kid == "k" else None)
     assert refused.value.status == 401
 
 

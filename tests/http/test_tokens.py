@@ -189,8 +189,8 @@ def forgeries(task: Claimed) -> dict[str, tuple[str, str]]:
         "DER signature": (f"{first}.{second}.{b64(_der(task))}", invalid),
         "no signature": (f"{first}.{second}.", invalid),
         "zero signature": (f"{first}.{second}.{b64(bytes(64))}", invalid),
-        "half a signature": (f"{first}.{second}.{b64(jws._unb64(signature)[:32])}", invalid),
-        "signature twice": (f"{first}.{second}.{b64(jws._unb64(signature) * 2)}", invalid),
+        "half a signature": (f"{first}.{second}.{b64(jws.unb64(signature)[:32])}", invalid),
+        "signature twice": (f"{first}.{second}.{b64(jws.unb64(signature) * 2)}", invalid),
         "two parts": (f"{first}.{second}", malformed),
         "four parts": (f"{task.token}.{signature}", malformed),
         "padding": (f"{first}.{second}.{signature}==", malformed),
@@ -222,7 +222,7 @@ def _now(harness: DispatcherHarness) -> Any:
 
 
 def _der(task: Claimed) -> bytes:
-    raw = jws._unb64(task.token.split(".")[2])
+    raw = jws.unb64(task.token.split(".")[2])
     half = [int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")]
     return b"".join(number.to_bytes(36, "big") for number in half)
 

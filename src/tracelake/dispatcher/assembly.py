@@ -6,18 +6,22 @@ from dataclasses import dataclass
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
 from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.health import Health
+from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.http.routing import Listener, Router
 from tracelake.dispatcher.http.table import build_routes, routes_of
+from tracelake.dispatcher.http.user_handlers import UserHandlers
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import Answer, Call
 from tracelake.dispatcher.lifecycle.commit import LifecycleCommit
 from tracelake.dispatcher.lifecycle.group import GroupCommit
+from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.loops.gauges import Gauges
 from tracelake.dispatcher.loops.reaper import BATCH as REAPER_BATCH
 from tracelake.dispatcher.loops.reaper import Reaper
@@ -27,13 +31,20 @@ from tracelake.dispatcher.loops.retry import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import Relay
+from tracelake.dispatcher.routing.directory import EdgeDirectory
+from tracelake.dispatcher.routing.drain import Drain
+from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
+from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
-from tracelake.dispatcher.users import UserVerifier
+from tracelake.dispatcher.users import UserKeys, UserVerifier
+from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import Invoker, ObjectStore, Queue, Signer
 
 GAUGE_SECONDS = 5.0
+DRAIN_SECONDS = 1.0
+"""Edges that another Dispatcher left behind; its own are taken on at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,8 @@ class Ports:
     user_signer: Signer
     worker_secret: SecretMatcher
     service_secret: SecretMatcher
+    user_keys: UserKeys | None = None
+    """Of an identity provider; without them user tokens are those that user_signer signs."""
 
 
 class Dispatcher:
@@ -59,8 +72,11 @@ class Dispatcher:
         keys = KeyDirectory(ports.task_signer)
         verifier = TokenVerifier(keys, config.issuer)
         self.relay = Relay(ports.store, ports.queue, config, self.metrics)
-        self.reaper = Reaper(ports.store, config, self.metrics, self.clock)
-        self.retries = RetryScheduler(ports.store, definitions, self.metrics)
+        directory = EdgeDirectory(definitions)
+        router = EventRouter(definitions, directory, config)
+        self.writer = Writer(router, config)
+        self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
+        self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
         self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
         self.gauges = Gauges(ports.store, ports.queue, self.metrics)
         self._relay_loop = Loop(
@@ -70,8 +86,12 @@ class Dispatcher:
             metrics=self.metrics,
             full_round=config.relay_batch,
         )
+        self.drain = Drain(ports.store, directory, router, self.writer, self.metrics)
+        self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.
-        self._commit = LifecycleCommit(ports.store, definitions, config, self.clock, self._wake)
+        self._commit = LifecycleCommit(
+            ports.store, definitions, self.writer, config, self.clock, self._wake, self._drain_loop.nudge
+        )
         self.group = GroupCommit(
             self._commit_counted, max_batch=config.group_commit_max, lanes=config.group_commit_lanes
         )
@@ -95,21 +115,37 @@ class Dispatcher:
             objects=ports.objects,
             group=self.group,
             definitions=definitions,
-            mint=TokenMint(keys, definitions, config, verifier),
+            mint=mint,
             clock=self.clock,
             config=config,
             metrics=self.metrics,
         )
+        self.actions = UserActions(
+            store=ports.store,
+            group=self.group,
+            definitions=definitions,
+            directory=directory,
+            router=router,
+            writer=self.writer,
+            on_outbox=self._wake,
+        )
         gatekeeper = Gatekeeper(
             tasks=verifier,
-            users=UserVerifier(KeyDirectory(ports.user_signer), config.issuer),
+            users=UserVerifier(ports.user_keys or RingKeys(KeyDirectory(ports.user_signer)), config.user_tokens),
             worker=ports.worker_secret,
             service=ports.service_secret,
+            rates=RateLimiter(config.user_rate_per_second, config.user_rate_burst),
             clock=self.clock,
             metrics=self.metrics,
         )
         handlers = Handlers(self.service, gatekeeper, keys, Health(ports.store, ports.queue))
-        self.routes = build_routes(handlers)
+        users = UserHandlers(
+            store=ports.store,
+            orgs=Orgs(ports.store),
+            deployments=getattr(self, "deployments", None),  # type: ignore[arg-type]
+            actions=self.actions,
+        )
+        self.routes = build_routes(handlers, users)
         self.apps = {
             listener: ListenerApp(
                 listener.value,
@@ -123,10 +159,11 @@ class Dispatcher:
         }
         self.loops = [
             self._relay_loop,
+            self._drain_loop,
             self._invoke_loop,
             Loop(
                 "reaper",
-                self.reaper.run_once,
+                self._reap,
                 every_seconds=config.reaper_seconds,
                 metrics=self.metrics,
                 full_round=REAPER_BATCH,
@@ -158,6 +195,15 @@ class Dispatcher:
         self.metrics.group_batches.inc()
         self.metrics.group_calls.inc(len(calls))
         return await self._commit(calls)
+
+    async def _drain(self) -> int:
+        done = await self.drain.run_once()
+        if done:
+            self._wake()
+        return done
+
+    async def _reap(self) -> int:
+        return self._nudged(await self.reaper.run_once())
 
     async def _retry(self) -> int:
         return self._nudged(await self.retries.run_once())

@@ -8,6 +8,16 @@ from tracelake.model.runtime import BUILT_IN, RuntimeRegistry
 
 
 @dataclass(frozen=True, slots=True)
+class UserTokenRules:
+    """What a user token must say, and where it says it."""
+
+    issuer: str = "trace"
+    audience: str = "trace.user"
+    org_claim: str = "org"
+    roles_claim: str = "roles"
+
+
+@dataclass(frozen=True, slots=True)
 class DispatcherConfig:
     layout: Layout = field(default_factory=lambda: Layout("trace-datasets", "trace-scratch"))
     issuer: str = "trace"
@@ -18,6 +28,9 @@ class DispatcherConfig:
     retry: Backoff = field(default_factory=lambda: Backoff(30.0, 600.0))
     group_commit_max: int = 128
     group_commit_lanes: int = 1
+    user_tokens: UserTokenRules = field(default_factory=UserTokenRules)
+    user_rate_per_second: int = 50
+    user_rate_burst: int = 100
     jwks_cache_seconds: int = 300
     artifact_max_bytes: int = 16 * 1024 * 1024
     body_max_bytes: int = 1024 * 1024

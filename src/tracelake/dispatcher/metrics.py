@@ -40,6 +40,9 @@ class Metrics:
             ("kind", "reason"),
             registry=registry,
         )
+        self.rate_limited = Counter(
+            "trace_rate_limited", "Requests of users that came faster than allowed.", registry=registry
+        )
         self.lease_expiries = Counter(
             "trace_lease_expiries",
             "Leases that ran out, by what became of the task.",
@@ -78,6 +81,11 @@ class Metrics:
             "trace_queue_oldest_seconds",
             "Age of the oldest receivable message.",
             ("queue",),
+            registry=registry,
+        )
+        self.drained = Counter(
+            "trace_drained_events",
+            "Events shown to edges that had fallen behind.",
             registry=registry,
         )
         self.invocations = Counter(

@@ -1,39 +1,112 @@
-"""User tokens on the public listener: who is asking, for which org, in which roles."""
+"""User tokens on the public listener: who is asking, for which org, in which roles.
 
+Issuer, audience, keys and the names of two claims are configurable, so that tokens of an identity provider can be used
+in place of the stack's own. Whatever signed them, the same is checked: signature, issuer, audience, times, and that
+subject and org are names that can be stored.
+"""
+
+import re
+from collections.abc import Iterable
 from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
 
 import msgspec
 
+from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
 
-AUDIENCE = "trace.user"
+_ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
+_SUBJECT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+
+
+class Role(StrEnum):
+    """What a user may do; each includes the ones before it."""
+
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
+
+    @property
+    def includes(self) -> "frozenset[Role]":
+        return _INCLUDED[self]
+
+
+_INCLUDED = {role: frozenset(list(Role)[: index + 1]) for index, role in enumerate(Role)}
 
 
 class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
-    iss: str
-    aud: str
+    """A verified user. Only `UserVerifier` makes these, so to hold one is to have checked it."""
+
     sub: str
-    iat: int
-    exp: int
     org: str
     roles: list[str]
+    exp: float
+
+    def may(self, role: Role | None) -> bool:
+        """Roles that we do not know open nothing."""
+        return role is None or any(role in held.includes for held in Role if held in self.roles)
+
+
+class UserKeys(Protocol):
+    @property
+    def header_type(self) -> type[jws.Header]: ...
+
+    async def find(self, kid: str, now: datetime) -> jws.VerifyingKey | None: ...
+
+
+class _Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims whose names everybody shares."""
+
+    iss: str
+    aud: str | list[str]
+    sub: str
+    exp: int | float
+    nbf: int | float = 0
 
 
 class UserVerifier:
-    def __init__(self, keys: KeyDirectory, issuer: str) -> None:
+    def __init__(self, keys: UserKeys, rules: UserTokenRules) -> None:
         self._keys = keys
-        self._issuer = issuer
+        self._rules = rules
 
-    def verify(self, token: str, now: datetime) -> UserClaims:
-        _, payload = jws.verify(token, lambda kid: self._keys.find(kid, now))
+    async def verify(self, token: str, now: datetime) -> UserClaims:
+        parts = jws.take_apart(token, self._keys.header_type)
+        payload = jws.check(parts, await self._keys.find(parts.header.kid, now))
         try:
-            claims = msgspec.json.decode(payload, type=UserClaims)
+            claims = msgspec.json.decode(payload, type=_Registered)
+            org, roles = self._own(msgspec.json.decode(payload, type=dict[str, Any]))
         except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
-        if claims.aud != AUDIENCE or claims.iss != self._issuer:
+        audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud
+        if self._rules.audience not in audiences or claims.iss != self._rules.issuer:
+            raise TraceError("credential_invalid")
+        if not _ORG.fullmatch(org) or not _SUBJECT.fullmatch(claims.sub):
+            raise TraceError("credential_invalid")
+        if claims.nbf > now.timestamp():
             raise TraceError("credential_invalid")
         if claims.exp <= now.timestamp():
             raise TraceError("credential_expired")
-        return claims
+        return UserClaims(sub=claims.sub, org=org, roles=roles, exp=claims.exp)
+
+    def _own(self, payload: dict[str, Any]) -> tuple[str, list[str]]:
+        org = msgspec.convert(payload.get(self._rules.org_claim), str)
+        return org, msgspec.convert(payload.get(self._rules.roles_claim), list[str])
+
+
+def user_payload(
+    rules: UserTokenRules, *, subject: str, org: str, roles: Iterable[str], issued: int, expires: int
+) -> bytes:
+    """What a token of the stack's own says, in the words that `UserVerifier` reads."""
+    return msgspec.json.encode(
+        {
+            "iss": rules.issuer,
+            "aud": rules.audience,
+            "sub": subject,
+            "iat": issued,
+            "exp": expires,
+            rules.org_claim: org,
+            rules.roles_claim: list(roles),
+        }
+    )

@@ -177,13 +177,13 @@ _KINDS = (
         "The task has already ended.",
         "Nothing to do; `details.status` says how it ended.",
     ),
-    ErrorKind("task_not_found", 404, "There is no such task.", "Check the task's id."),
     ErrorKind(
         "task_not_failed",
         422,
         "Only a task that failed can be tried again or skipped.",
         "Look at the task first; `details.status` says where it stands.",
     ),
+    ErrorKind("task_not_found", 404, "There is no such task.", "Check the task's id."),
     ErrorKind(
         "token_mismatch",
         403,

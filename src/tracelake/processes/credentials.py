@@ -1,21 +1,22 @@
 """The credentials of a lite stack: key rings, worker and service tokens, and the admin's user token."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import msgspec
-
 from tracelake.adapters.lite.files import write_private
 from tracelake.adapters.lite.keyring import PemKeyring
 from tracelake.adapters.lite.shared_secrets import SharedSecret, utc_now
+from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.users import AUDIENCE, UserClaims
+from tracelake.dispatcher.users import Role, user_payload
 from tracelake.processes.home import CredentialFiles, Home
 from tracelake.processes.settings import Settings
 
 ADMIN_LIFE = timedelta(days=30)
 ISSUER = "trace"
+_DEFAULT_RULES = UserTokenRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def prepare(settings: Settings, home: Home) -> CredentialFiles:
     """Make what is missing, and a fresh admin token; answers where the tokens are."""
     credentials = LiteCredentials.ensure(home.keys)
     admin = home.keys / "admin.jwt"
-    write_private(admin, admin_token(credentials.user_keys, settings.org, utc_now()) + "\n")
+    rules = user_token_rules(settings)
+    write_private(admin, admin_token(credentials.user_keys, settings.org, utc_now(), rules) + "\n")
     return CredentialFiles(
         worker_token=credentials.worker.token_file,
         service_token=credentials.service.token_file,
@@ -48,15 +50,39 @@ def prepare(settings: Settings, home: Home) -> CredentialFiles:
     )
 
 
-def admin_token(keys: PemKeyring, org: str, now: datetime) -> str:
-    claims = UserClaims(
-        iss=ISSUER,
-        aud=AUDIENCE,
-        sub="admin",
-        iat=int(now.timestamp()),
-        exp=int((now + ADMIN_LIFE).timestamp()),
+def user_token_rules(settings: Settings) -> UserTokenRules:
+    return UserTokenRules(
+        issuer=settings.user_issuer,
+        audience=settings.user_audience,
+        org_claim=settings.user_org_claim,
+        roles_claim=settings.user_roles_claim,
+    )
+
+
+def user_token(
+    keys: PemKeyring,
+    rules: UserTokenRules,
+    *,
+    subject: str,
+    org: str,
+    roles: Sequence[str],
+    now: datetime,
+    life: timedelta = ADMIN_LIFE,
+) -> str:
+    """A token of the stack's own. The ring serves a retired key for the longest life, and no longer."""
+    if life > ADMIN_LIFE:
+        raise ValueError("no user token outlives the key that signs it")
+    payload = user_payload(
+        rules,
+        subject=subject,
         org=org,
-        roles=["admin", "writer", "reader"],
+        roles=roles,
+        issued=int(now.timestamp()),
+        expires=int((now + life).timestamp()),
     )
     kid = keys.current_kid(now)
-    return jws.encode(msgspec.json.encode(claims), kid, lambda message: keys.sign(kid, message))
+    return jws.encode(payload, kid, lambda message: keys.sign(kid, message))
+
+
+def admin_token(keys: PemKeyring, org: str, now: datetime, rules: UserTokenRules = _DEFAULT_RULES) -> str:
+    return user_token(keys, rules, subject="admin", org=org, roles=[Role.ADMIN, Role.WRITER, Role.READER], now=now)

@@ -7,11 +7,13 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import asyncpg
 import click
 import uvloop
 
+from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.adapters.lite.directory_store import DirectoryStore
 from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
@@ -20,11 +22,12 @@ from tracelake.dispatcher.assembly import Dispatcher, Ports
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import Layout
 from tracelake.model.retry import Backoff
 from tracelake.processes import listeners, logs
-from tracelake.processes.credentials import ISSUER, LiteCredentials
+from tracelake.processes.credentials import ISSUER, LiteCredentials, user_token_rules
 from tracelake.processes.provision import migrate_dsn
 from tracelake.processes.runtimes import load_runtimes
 from tracelake.processes.settings import Settings, SettingsError
@@ -47,6 +50,9 @@ def config_from(settings: Settings) -> DispatcherConfig:
         retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
         group_commit_max=settings.group_commit_max,
         group_commit_lanes=settings.group_commit_lanes,
+        user_tokens=user_token_rules(settings),
+        user_rate_per_second=settings.user_rate_per_second,
+        user_rate_burst=settings.user_rate_burst,
         jwks_cache_seconds=int(settings.jwks_cache_seconds),
         artifact_max_bytes=settings.artifact_max_bytes,
         body_max_bytes=settings.body_max_bytes,
@@ -74,10 +80,21 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
         invoker=LocalInvoker(task_url, tls.ca),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,
+        user_keys=_user_keys(settings),
         worker_secret=credentials.worker,
         service_secret=credentials.service,
     )
     return Dispatcher(ports, config)
+
+
+def _user_keys(settings: Settings) -> JwksKeys | None:
+    """An identity provider's; None for the stack's own."""
+    if settings.user_jwks is None:
+        return None
+    if isinstance(settings.user_jwks, Path):
+        return JwksKeys(JwksFile(settings.user_jwks), again_seconds=1.0, stale_seconds=1.0)
+    cache = settings.jwks_cache_seconds
+    return JwksKeys(JwksUrl(settings.user_jwks), again_seconds=cache / 10, stale_seconds=cache)
 
 
 async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
@@ -91,6 +108,8 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         for name, sock in sockets.items()
     ]
     await dispatcher.ports.store.open()
+    if isinstance(dispatcher.ports.user_keys, JwksKeys):
+        await dispatcher.ports.user_keys.look()  # it may be away: then the first token asks again
     dispatcher.start_loops()
     try:
         for server in servers:

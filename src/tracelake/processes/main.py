@@ -20,8 +20,23 @@ _COMMANDS = {
     "up": ("tracelake.processes.commands:up", "Start the whole stack on this machine."),
     "status": ("tracelake.processes.commands:status", "Show whether the stack runs, and its parts."),
     "down": ("tracelake.processes.commands:down", "Stop the stack."),
+    "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
+    "dags": ("tracelake.cli.dags:command", "List DAGs, the versions of one, or a document."),
+    "rollback": ("tracelake.cli.rollback:command", "Let another version of a DAG count."),
+    "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG."),
+    "trigger": ("tracelake.cli.trigger:command", "Set off a source, or one unit of a job."),
+    "tasks": ("tracelake.cli.tasks:command", "List tasks, or show one."),
+    "cancel": ("tracelake.cli.task_actions:cancel", "Cancel tasks."),
+    "retry": ("tracelake.cli.task_actions:retry", "Run tasks again that failed for good."),
+    "skip": ("tracelake.cli.task_actions:skip", "Go on without tasks that failed for good."),
+    "events": ("tracelake.cli.events:command", "List updates of datasets."),
+    "datasets": ("tracelake.cli.datasets:command", "List datasets, or show one."),
+    "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
+    "audit": ("tracelake.cli.audit:command", "List who did what."),
+    "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
     "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),
     "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
+    "token": ("tracelake.processes.token:command", "Print a user token of this stack."),
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
     "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),
@@ -60,7 +75,9 @@ def trace() -> None:
 def one_line(error: Exception) -> str | None:
     """The sentence a person sees for an expected failure; None for a bug."""
     if isinstance(error, TraceError):
-        return f"{error.code}: {error.message} {error.kind.remedy}"
+        from tracelake.cli.text import clean
+
+        return clean(f"{error.code}: {error.message} {error.kind.remedy}".rstrip())
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError

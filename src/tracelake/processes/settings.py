@@ -20,13 +20,16 @@ from typing import Any
 
 from tracelake.processes.home import Home
 
-# Set by Trace for its own children and tasks; not settings.
+# Set by Trace for its own children and tasks, or read by the commands of people; not settings.
 CHILD_VARIABLE = "TRACE_SUPERVISED"
 """Set for children of `trace up`: their settings come from it alone, whatever became of the file meanwhile."""
-_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", CHILD_VARIABLE})
+_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", CHILD_VARIABLE})
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+_ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
+_HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
+_VISIBLE = re.compile(r"[!-~]{1,300}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 
@@ -137,6 +140,17 @@ class _File(_Directory):
         return "" if value is None else str(value)
 
 
+class _Jwks(_File):
+    expected = "the path of a file, or an https:// address"
+
+    def parse(self, value: object) -> Any:
+        if isinstance(value, str) and "://" in value:
+            if not _HTTPS.fullmatch(value):
+                raise ValueError
+            return value
+        return super().parse(value)
+
+
 def _setting(kind: _Kind, default: Any, doc: str) -> Any:
     return field(default=default, repr=not kind.secret, metadata={"kind": kind, "doc": doc})
 
@@ -155,6 +169,11 @@ def _port(doc: str) -> int:
 
 def _name(default: str, doc: str) -> str:
     kind = _Text(_NAME, "1 to 63 lower-case letters, digits, '.', '_' or '-'")
+    return _setting(kind, default, doc)  # type: ignore[no-any-return]
+
+
+def _visible(default: str, doc: str) -> str:
+    kind = _Text(_VISIBLE, "1 to 300 visible ASCII characters")
     return _setting(kind, default, doc)  # type: ignore[no-any-return]
 
 
@@ -178,7 +197,11 @@ class Settings:
         _Directory(), Path("~/.trace"), "Where the stack keeps everything it stores."
     )
     log_level: str = _choice("info", ("debug", "info", "warning", "error"), "The least level that is logged.")
-    org: str = _name("default", "The organisation that the local credentials belong to.")
+    org: str = _setting(
+        _Text(_ORG, "a lower-case letter, then lower-case letters, digits or '_'"),
+        "default",
+        "The organisation that the local credentials belong to.",
+    )
 
     state_dsn: str | None = _dsn("Postgres state of your own instead of the embedded one (with queue_dsn).")
     queue_dsn: str | None = _dsn("The queue database of your own (with state_dsn).")
@@ -221,6 +244,16 @@ class Settings:
 
     jwks_cache_seconds: float = _seconds(300, "How long verifiers may keep the published keys.")
     credential_overlap_seconds: float = _seconds(3600, "How long a rotated token is still accepted.")
+
+    user_issuer: str = _visible("trace", "The issuer (`iss`) of user tokens.")
+    user_audience: str = _visible("trace.user", "The audience (`aud`) that user tokens must be for.")
+    user_jwks: Path | str | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
+        _Jwks(), None, "The keys of an identity provider's user tokens, instead of the stack's own."
+    )
+    user_org_claim: str = _visible("org", "The claim of a user token that holds the org.")
+    user_roles_claim: str = _visible("roles", "The claim of a user token that lists the roles.")
+    user_rate_per_second: int = _integer(50, "Requests that one user may send per second, in the long run.")
+    user_rate_burst: int = _integer(100, "Requests that one user may send at once.")
 
     dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")
@@ -344,6 +377,14 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _check_together(settings: Settings) -> None:
     if (settings.state_dsn is None) != (settings.queue_dsn is None):
         raise SettingsError("state_dsn and queue_dsn belong together: set both, or neither")
+    if settings.user_jwks is not None and settings.user_issuer == _FIELDS["user_issuer"].default:
+        raise SettingsError("user_jwks needs user_issuer: the issuer whose keys these are")
+    claims = ("iss", "aud", "sub", "iat", "exp", "nbf")
+    if settings.user_org_claim == settings.user_roles_claim or {*claims} & {
+        settings.user_org_claim,
+        settings.user_roles_claim,
+    }:
+        raise SettingsError("user_org_claim and user_roles_claim must be two claims of their own")
     for smaller, larger in (
         ("heartbeat_seconds", "lease_seconds"),
         ("retry_min_seconds", "retry_max_seconds"),

@@ -1,7 +1,8 @@
 """The ASGI application of one listener.
 
-It is deliberately small: find the route, check the credential, read a bounded body, decode it strictly, call the
-handler, encode the reply. Every failure leaves through `_refuse`, with a code from the catalogue and nothing else.
+It is deliberately small: find the route, check the credential and the role, read the parameters and a bounded body,
+decode it strictly, call the handler, encode the reply. Every failure leaves as a code from the catalogue and nothing
+else.
 """
 
 import logging
@@ -57,19 +58,22 @@ class ListenerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        label, max_age = "-", 0
+        label, max_age, wait = "-", 0, 0
         try:
             methods, parameters = self._find(scope)
             route = methods.get(scope["method"])
             if route is None:
                 raise TraceError("method_not_allowed", allowed=sorted(methods))
             label = route.path
-            request = Request(route, path=parameters)
-            self._gatekeeper.admit(request, lambda name: _header(scope, name))
-            request.query = _query(scope)
-            if route.decoder is not None:
+            request = Request(route)
+            await self._gatekeeper.admit(request, lambda name: _header(scope, name))
+            request.path = route.read_path(parameters)
+            request.query = route.read_query(_query(scope))
+            if route.reads_body:
                 body = await _read_body(scope, receive, self._limits[route.batch])
-                request.body = decode(route.decoder, body, per_item=route.per_item)
+                request.body = body
+                if route.decoder is not None:
+                    request.body = decode(route.decoder, body, per_item=route.per_item)
             reply = await route.handler(request)
             if isinstance(reply, Raw):
                 max_age = reply.max_age
@@ -80,13 +84,14 @@ class ListenerApp:
             return
         except TraceError as refusal:
             status, body, kind = refusal.status, error_body(refusal), _JSON
+            wait = refusal.details.get("retry_after_seconds", 0)
             if status == 409:
                 self._metrics.fenced.labels(label, refusal.code).inc()
         except Exception:
             logger.exception("request failed", extra={"listener": self.name, "route": label})
             status, body, kind = 500, error_body(TraceError("internal")), _JSON
         self._count(label, status)
-        await _send(send, status, body, kind, max_age)
+        await _send(send, status, body, kind, max_age, wait)
 
     def _find(self, scope: Scope) -> tuple[dict[str, Route], dict[str, str]]:
         # No path of ours needs an escape; one that has some is a way around a rule in front of us.
@@ -182,22 +187,24 @@ def _header(scope: Scope, name: str) -> str | None:
     return values[0].decode("latin-1") if len(values) == 1 else None
 
 
-def _query(scope: Scope) -> dict[str, str]:
+def _query(scope: Scope) -> list[tuple[str, str]]:
     text: bytes = scope.get("query_string", b"")
     if not text:
-        return {}
+        return []
     try:
-        return dict(parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32))
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32)
     except ValueError as error:
         raise TraceError("body_invalid", "The query string cannot be read.", field="query") from error
 
 
-async def _send(send: Send, status: int, body: bytes, kind: bytes, max_age: int) -> None:
+async def _send(send: Send, status: int, body: bytes, kind: bytes, max_age: int, wait: int) -> None:
     headers = [
         (b"content-type", kind),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"max-age=%d" % max_age if max_age else b"no-store"),
     ]
+    if wait:
+        headers.append((b"retry-after", b"%d" % wait))
     if status == 413:
         headers.append((b"connection", b"close"))  # the rest of the body was not read
     await send({"type": "http.response.start", "status": status, "headers": headers})

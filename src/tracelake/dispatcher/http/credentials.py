@@ -1,15 +1,16 @@
-"""Credentials: one header per principal, and no other accepted in its place."""
+"""Credentials: one header per principal, and no other accepted in its place; for users also their rate and role."""
 
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
 from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.http.routing import Principal, Request
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import TokenVerifier
-from tracelake.dispatcher.users import UserVerifier
+from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.errors import TraceError
 
 CAPABILITY = "x-trace-task-capability"
@@ -37,17 +38,19 @@ class Gatekeeper:
         users: UserVerifier,
         worker: SecretMatcher,
         service: SecretMatcher,
+        rates: RateLimiter,
         clock: StoreClock,
         metrics: Metrics,
     ) -> None:
         self._tasks = tasks
         self._users = users
         self._secrets = {Principal.WORKER: worker, Principal.SERVICE: service}
+        self._rates = rates
         self._clock = clock
         self._metrics = metrics
 
-    def admit(self, request: Request, header: Callable[[str], str | None]) -> None:
-        """Raise 401, or leave what the credential says in the request."""
+    async def admit(self, request: Request, header: Callable[[str], str | None]) -> None:
+        """Raise 401 (429, 403 for users), or leave what the credential says in the request."""
         principal = request.route.principal
         if principal in (Principal.NOBODY, Principal.ITEMS):
             return
@@ -61,12 +64,25 @@ class Gatekeeper:
                 scheme, _, value = token.partition(" ")
                 if scheme.lower() != "bearer":
                     raise TraceError("credential_malformed")
-                request.user = self._users.verify(value, self._clock.now())
+                request.user = await self._users.verify(value, self._clock.now())
             elif not self._secrets[principal].matches(token, self._clock.now()):
                 raise TraceError("credential_invalid")
         except TraceError as refused:
             self._metrics.token_failures.labels(principal.value, refused.code).inc()
             raise
+        if request.user is not None:
+            self._admit_user(request, request.user)
+
+    def _admit_user(self, request: Request, user: UserClaims) -> None:
+        try:
+            self._rates.take((user.org, user.sub))
+        except TraceError:
+            self._metrics.rate_limited.inc()
+            raise
+        role = request.route.role
+        if not user.may(role):
+            assert role is not None
+            raise TraceError("role_forbidden", needed_role=role.value)
 
     def capability(self, token: str) -> VerifiedClaims:
         return self._tasks.verify(token, self._clock.now())

@@ -1,21 +1,23 @@
 """OpenAPI 3.1 from the route table: one document per listener, nothing written twice.
 
-Schemas are msgspec's own, so what is documented is what is decoded. Two things no decoder type can say are added
-here: what the raw items of batches hold, and which error codes a status may carry.
+Schemas are msgspec's own, so what is documented is what is decoded. What no decoder type can say is added here: what
+the raw items of batches hold, which error codes a status may carry, which role opens a route, and when a limited user
+may come again.
 """
 
 import re
 from collections.abc import Iterable
 from typing import Any, cast
-from uuid import UUID
 
 import msgspec
 
 from tracelake import __version__
 from tracelake.dispatcher.http.credentials import HEADERS
 from tracelake.dispatcher.http.handlers import Handlers
+from tracelake.dispatcher.http.parameters import Parameter
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.table import build_routes, routes_of
+from tracelake.dispatcher.http.user_handlers import UserHandlers
 from tracelake.errors import CATALOGUE
 from tracelake.wire.base import Answer, ErrorBody
 from tracelake.wire.claims import MAX_BATCH, ClaimRequest
@@ -27,6 +29,7 @@ from tracelake.wire.task_calls import (
     EventsRequest,
     HeartbeatRequest,
 )
+from tracelake.wire.user import InvalidDag
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -51,7 +54,7 @@ _UNREADY = "/readyz"
 def declared_routes() -> list[Route]:
     """The table without a Dispatcher behind it: for documents, never for calls."""
     nothing = cast(Any, None)
-    return build_routes(Handlers(nothing, nothing, nothing, nothing))
+    return build_routes(Handlers(nothing, nothing, nothing, nothing), UserHandlers(nothing, nothing, nothing, nothing))
 
 
 def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]:
@@ -59,6 +62,8 @@ def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]
     types: list[Any] = [ErrorBody]
     for route in mine:
         types += [kind for kind in (route.body, route.reply) if kind is not None]
+        if route.raw_body is not None:
+            types.append(InvalidDag)
         if route.per_item:
             types += [ClaimRequest] if listener is Listener.INTERNAL else [BatchCall, *_TASK_BODIES]
     unique = list(dict.fromkeys(types))
@@ -90,31 +95,53 @@ def _operation(route: Route, statuses: list[int]) -> dict[str, Any]:
     }
     if route.principal is Principal.ITEMS:
         operation["description"] = "Each item carries its own capability token and is answered by itself."
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": _inline(UUID)} for name in route.parameters
-    ] + [
-        {
-            "name": item.name,
-            "in": "query",
-            "required": item.required,
-            "description": item.description,
-            "schema": _inline(item.kind),
-        }
-        for item in route.query
-    ]
+    if route.role is not None:
+        operation["description"] = f"For users with the role {route.role} or one above it."
+    parameters = [_parameter(item, "path") for item in route.parameters]
+    parameters += [_parameter(item, "query") for item in route.query]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(route.body)}}}
+    if route.raw_body is not None:
+        operation["requestBody"] = {"required": True, "content": {route.raw_body: {"schema": {"type": "string"}}}}
     responses: dict[str, Any] = {"200": _success(route)}
     responses |= {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in statuses}
     if route.path == _UNREADY:
         responses["503"] = {"description": "Not ready", "content": {_JSON: {"schema": _ref(Health)}}}
+    if route.raw_body is not None:
+        responses["422"] = _invalid_document()
     operation["responses"] = responses
     return operation
 
 
+def _parameter(item: Parameter, where: str) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "in": where,
+        "required": item.required or where == "path",
+        "description": item.description,
+        "schema": _inline(item.kind) | ({} if item.default is None else {"default": item.default}),
+    }
+
+
+def _invalid_document() -> dict[str, Any]:
+    """422 of a route that takes a DAG: every problem is in the details."""
+    general = _error_response(422)
+    details = {"properties": {"error": {"properties": {"code": {"const": "dag_invalid"}, "details": _ref(InvalidDag)}}}}
+    schema = general["content"][_JSON]["schema"]
+    others = [code for code in schema["allOf"][1]["properties"]["error"]["properties"]["code"]["enum"]
+              if code != "dag_invalid"]  # fmt: skip
+    other = {"properties": {"error": {"properties": {"code": {"enum": others}}}}}
+    return {
+        "description": general["description"],
+        "content": {_JSON: {"schema": {"allOf": [_ref(ErrorBody), {"anyOf": [details, other]}]}}},
+    }
+
+
 def _success(route: Route) -> dict[str, Any]:
+    if route.raw_reply is not None:
+        return {"description": "Done", "content": {route.raw_reply: {"schema": {"type": "string"}}}}
     if route.reply is None:
         return {"description": "Done", "content": {_TEXT: {"schema": {"type": "string"}}}}
     return {"description": "Done", "content": {_JSON: {"schema": _ref(route.reply)}}}
@@ -126,8 +153,10 @@ def _error_statuses(route: Route) -> list[int]:
     if route.principal in _SCHEMES:
         statuses.add(401)
     if route.body is not None:
-        statuses |= {400, 413}
-    if route.body is not None or route.parameters or route.query:
+        statuses.add(400)
+    if route.reads_body:
+        statuses.add(413)
+    if route.reads_body or route.parameters or route.query:
         statuses |= {422, 503}
     if route.principal is Principal.TASK:
         statuses |= {403, 404, 409}
@@ -136,7 +165,11 @@ def _error_statuses(route: Route) -> list[int]:
     if route.path in _FENCED_PATHS:
         statuses.add(409)
     if route.principal is Principal.USER:
-        statuses |= {403, 429}
+        statuses |= {422, 429, 503}
+        if route.role is not None:
+            statuses.add(403)
+        if route.parameters:
+            statuses.add(404)
     return sorted(statuses)
 
 
@@ -144,7 +177,11 @@ def _error_response(status: int) -> dict[str, Any]:
     codes = [kind.code for kind in CATALOGUE.values() if kind.status == status]
     narrowed = {"properties": {"error": {"properties": {"code": {"enum": codes}}}}}
     schema = {"allOf": [_ref(ErrorBody), narrowed]}
-    return {"description": "Refused: " + ", ".join(codes), "content": {_JSON: {"schema": schema}}}
+    response = {"description": "Refused: " + ", ".join(codes), "content": {_JSON: {"schema": schema}}}
+    if status == 429:
+        seconds = {"type": "integer", "minimum": 1}
+        response["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": seconds}}
+    return response
 
 
 def _with_items(schemas: dict[str, Any]) -> dict[str, Any]:

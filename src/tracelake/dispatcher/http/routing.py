@@ -1,5 +1,5 @@
-"""Routes as data: listener, method, path, principal, body, reply. Routers, OpenAPI and the access test all
-read this.
+"""Routes as data: listener, method, path, principal, role, parameters, body, reply. Routers, OpenAPI and the access
+test all read this.
 """
 
 import re
@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import msgspec
 
+from tracelake.dispatcher.http.parameters import PATH_PARAMETERS, Parameter
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
-from tracelake.dispatcher.users import UserClaims
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+from tracelake.dispatcher.users import Role, UserClaims
+from tracelake.errors import TraceError
 
 
 class Listener(StrEnum):
@@ -44,13 +43,19 @@ class Request:
     body: Any = None
     claims: VerifiedClaims | None = None
     user: UserClaims | None = None
-    query: Mapping[str, str] = field(default_factory=dict)
-    path: Mapping[str, str] = field(default_factory=dict)
+    path: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """Of both the typed values. What the caller left out is at its default."""
 
     @property
     def task_claims(self) -> VerifiedClaims:
         assert self.claims is not None
         return self.claims
+
+    @property
+    def user_claims(self) -> UserClaims:
+        assert self.user is not None
+        return self.user
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +73,6 @@ Handler: TypeAlias = Callable[[Request], Awaitable[msgspec.Struct | Raw]]
 
 
 @dataclass(frozen=True)
-class QueryParameter:
-    name: str
-    kind: Any
-    """What msgspec can make a schema of; the handler itself checks the text."""
-    required: bool = False
-    description: str = ""
-
-
-@dataclass(frozen=True)
 class Route:
     listeners: tuple[Listener, ...]
     method: str
@@ -86,7 +82,13 @@ class Route:
     summary: str
     body: type[msgspec.Struct] | None = None
     reply: type[Any] | None = None
-    query: tuple[QueryParameter, ...] = ()
+    query: tuple[Parameter, ...] = ()
+    role: Role | None = None
+    """The least role of a user; None opens the route to every one of its principals."""
+    raw_body: str | None = None
+    """The media type of a body that the handler gets as bytes."""
+    raw_reply: str | None = None
+    """The media type of a reply that is text."""
     batch: bool = False
     """A batch form: allowed a larger body."""
     per_item: bool = False
@@ -97,8 +99,31 @@ class Route:
         return None if self.body is None else msgspec.json.Decoder(self.body)
 
     @cached_property
-    def parameters(self) -> list[str]:
-        return re.findall(r"\{(\w+)\}", self.path)
+    def parameters(self) -> list[Parameter]:
+        """Those of the path."""
+        return [PATH_PARAMETERS[name] for name in re.findall(r"\{(\w+)\}", self.path)]
+
+    @property
+    def reads_body(self) -> bool:
+        return self.body is not None or self.raw_body is not None
+
+    def read_path(self, found: Mapping[str, str]) -> dict[str, Any]:
+        return {parameter.name: parameter.read(found[parameter.name]) for parameter in self.parameters}
+
+    def read_query(self, found: list[tuple[str, str]]) -> dict[str, Any]:
+        """The typed values; 422 with the name for whatever does not belong there.
+
+        People misspell: on their routes an unknown name is an error and not a filter that filters nothing.
+        """
+        values: dict[str, str] = {}
+        known = {parameter.name for parameter in self.query}
+        for name, text in found:
+            if name in values:
+                raise TraceError("body_invalid", "This parameter is there twice.", field=name[:100])
+            if name not in known and self.principal is Principal.USER:
+                raise TraceError("body_invalid", "There is no such parameter.", field=name[:100])
+            values[name] = text
+        return {parameter.name: parameter.read(values.get(parameter.name)) for parameter in self.query}
 
 
 class Router:
@@ -131,8 +156,3 @@ class Router:
             if match is not None:
                 return candidates, match.groupdict()
         return None
-
-
-def parse_uuid(text: str | None) -> UUID | None:
-    """The hyphenated form alone: `UUID` itself also reads braces, urn:, underscores and foreign digits."""
-    return UUID(text) if text and _UUID.fullmatch(text) else None

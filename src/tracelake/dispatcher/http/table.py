@@ -1,13 +1,13 @@
 """The one table of routes: which listener carries what, for whom."""
 
-from typing import Annotated, Literal
-from uuid import UUID
+from typing import Literal, get_args
 
-from msgspec import Meta
-
+from tracelake.dispatcher.http import parameters as p
 from tracelake.dispatcher.http.handlers import Handlers
-from tracelake.dispatcher.http.routing import Listener, Principal, QueryParameter, Route
-from tracelake.wire import claims, platform, task_calls
+from tracelake.dispatcher.http.routing import Listener, Principal, Route
+from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
+from tracelake.dispatcher.users import Role
+from tracelake.wire import claims, platform, task_calls, user
 from tracelake.wire.base import Answers
 
 _INTERNAL = (Listener.INTERNAL,)
@@ -15,10 +15,18 @@ _TASK = (Listener.TASK,)
 _PUBLIC = (Listener.PUBLIC,)
 
 
-def build_routes(handlers: Handlers) -> list[Route]:
+_OutboxStatus = Literal["pending", "failed"]
+_EventState = Literal["Routed", "AwaitsCommit", "NotCurrent"]
+
+
+def build_routes(handlers: Handlers, users: UserHandlers) -> list[Route]:
+    return _machine_routes(handlers) + _user_routes(users)
+
+
+def _machine_routes(handlers: Handlers) -> list[Route]:
     h = handlers
     worker, service, task = Principal.WORKER, Principal.SERVICE, Principal.TASK
-    task_id = QueryParameter("task_id", UUID, required=True, description="The task's UUID.")
+    task_id = p.uuid("task_id", "The task's UUID.", required=True)
     return [
         # Worker wrappers
         Route(_INTERNAL, "POST", "/internal/task-claim", worker, h.claim, "Claim a task and start its next attempt",
@@ -53,16 +61,70 @@ def build_routes(handlers: Handlers) -> list[Route]:
               reply=platform.CancelReply),
         Route(_INTERNAL, "GET", "/internal/outbox", service, h.list_outbox, "List outbox rows",
               reply=platform.OutboxReply,
-              query=(QueryParameter("status", Literal["pending", "failed"], description="Both without it."),
-                     QueryParameter("limit", Annotated[int, Meta(ge=1, le=1000)], description="By default 100."))),
+              query=(p.word("status", _OutboxStatus, get_args(_OutboxStatus), "Both without it."),
+                     p.limit(most=1000, default=100))),
         Route(_INTERNAL, "POST", "/internal/outbox/requeue", service, h.requeue_outbox, "Try failed outbox rows again",
               body=platform.RequeueRequest, reply=platform.RequeueReply),
         # Probes
         Route(_INTERNAL, "GET", "/healthz", Principal.NOBODY, h.healthz, "The process answers", reply=platform.Health),
         Route(_INTERNAL, "GET", "/readyz", Principal.NOBODY, h.readyz, "The stores answer", reply=platform.Health),
         Route(_INTERNAL, "GET", "/metrics", Principal.NOBODY, h.metrics, "Prometheus metrics"),
-        # People
-        Route(_PUBLIC, "GET", "/v1/whoami", Principal.USER, h.whoami, "Who you are", reply=platform.WhoAmI),
+    ]  # fmt: skip
+
+
+def _user_routes(u: UserHandlers) -> list[Route]:
+    who, reader, writer, admin = Principal.USER, Role.READER, Role.WRITER, Role.ADMIN
+    dag, task = "/v1/dags/{dag}", "/v1/tasks/{task_id}"
+    return [
+        Route(_PUBLIC, "GET", "/v1/whoami", who, u.whoami, "Who you are", reply=platform.WhoAmI),
+        # DAGs
+        Route(_PUBLIC, "GET", "/v1/dags", who, u.list_dags, "The DAGs", reply=user.DagsReply, role=reader),
+        Route(_PUBLIC, "POST", f"{dag}/versions", who, u.deploy, "Deploy a DAG document (idempotent by its meaning)",
+              raw_body=YAML, reply=user.DeployReply, role=writer,
+              query=(p.flag("dry_run", "Answer the plan and change nothing."),
+                     p.flag("activate", "Make the version count, after a build if it needs one."))),
+        Route(_PUBLIC, "GET", f"{dag}/versions", who, u.dag_versions, "The versions of a DAG, newest first",
+              reply=user.DagVersionsReply, role=reader),
+        Route(_PUBLIC, "GET", f"{dag}/versions/{{number}}", who, u.dag_source, "The document of a version, as deployed",
+              raw_reply=YAML, role=reader),
+        Route(_PUBLIC, "PUT", f"{dag}/active", who, u.activate, "Make a version count, forward or back",
+              body=user.ActivateRequest, reply=user.DeployReply, role=writer),
+        Route(_PUBLIC, "GET", f"{dag}/jobs", who, u.dag_jobs, "The jobs of a version, with their edges and counts",
+              reply=user.JobsReply, role=reader,
+              query=(p.number("version", "Its number; the active one without it.", least=1),)),
+        Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/trigger", who, u.trigger, "Trigger a job (idempotent by its key)",
+              body=user.TriggerRequest, reply=user.TriggerReply, role=writer),
+        # Tasks
+        Route(_PUBLIC, "GET", "/v1/tasks", who, u.list_tasks, "Tasks, newest first", reply=user.TasksPage, role=reader,
+              query=(p.name("dag", "Of this DAG."), p.name("job", "Of jobs with this name."),
+                     p.word("status", user.TaskStatus, get_args(user.TaskStatus), "In this state."),
+                     p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
+                     p.limit(), p.cursor_uuid())),
+        Route(_PUBLIC, "GET", task, who, u.task, "A task with its inputs, outputs, attempts and events",
+              reply=user.TaskDetail, role=reader),
+        Route(_PUBLIC, "POST", f"{task}/cancel", who, u.cancel, "Cancel, or ask to stop", reply=platform.CancelReply,
+              role=writer),
+        Route(_PUBLIC, "POST", f"{task}/retry", who, u.retry, "Try a failed task again", reply=user.RetryReply,
+              role=writer),
+        Route(_PUBLIC, "POST", f"{task}/skip", who, u.skip, "Go on without a failed task", reply=user.SkipReply,
+              role=writer),
+        # Data
+        Route(_PUBLIC, "GET", "/v1/events", who, u.list_events, "Events, newest first", reply=user.EventsPage,
+              role=reader,
+              query=(p.name("dataset", "Of this dataset."),
+                     p.word("state", _EventState, get_args(_EventState), "In this state."),
+                     p.limit(), p.cursor_number())),
+        Route(_PUBLIC, "GET", "/v1/datasets", who, u.list_datasets, "The datasets", reply=user.DatasetsReply,
+              role=reader),
+        Route(_PUBLIC, "GET", "/v1/datasets/{name}", who, u.dataset, "A dataset with its generations and consumers",
+              reply=user.DatasetDetail, role=reader),
+        Route(_PUBLIC, "GET", "/v1/datasets/{name}/lineage", who, u.lineage, "Which task made what, from what",
+              reply=user.LineageReply, role=reader,
+              query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
+                     p.UNIT, p.limit(), p.cursor_number())),
+        # Admins
+        Route(_PUBLIC, "GET", "/v1/audit", who, u.audit, "What users changed, newest first", reply=user.AuditPage,
+              role=admin, query=(p.limit(), p.cursor_number())),
     ]  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from datetime import datetime
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.claims import AUDIENCE, VerifiedClaims
@@ -27,11 +26,11 @@ class KeyDirectory:
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
-        self._keys: dict[str, ec.EllipticCurvePublicKey] = {}
+        self._keys: dict[str, jws.Es256Key] = {}
         self._looked = -_LOOK_SECONDS
         self._looked_in_vain = -_LOOK_SECONDS
 
-    def find(self, kid: str, now: datetime) -> ec.EllipticCurvePublicKey | None:
+    def find(self, kid: str, now: datetime) -> jws.Es256Key | None:
         self._look_now_and_then(now)
         key = self._keys.get(kid)
         if key is None and time.monotonic() - self._looked_in_vain >= _LOOK_SECONDS:

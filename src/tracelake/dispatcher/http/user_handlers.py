@@ -1,0 +1,135 @@
+"""Handlers of people: from a checked request to a view or a use case and back. No decision is made here.
+
+Everything is of the caller's own org, which the token names; an org that has nothing yet reads as empty.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.http.routing import Raw, Request
+from tracelake.dispatcher.views import audit, dags, datasets, events, jobs, lineage, tasks
+from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.wire import platform, user
+
+YAML = "application/yaml"
+T = TypeVar("T")
+
+
+class DeploysDags(Protocol):
+    async def deploy(
+        self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool
+    ) -> user.DeployReply: ...
+
+    async def activate(self, actor: Actor, dag: str, request: user.ActivateRequest) -> user.DeployReply: ...
+
+
+class ActsOnTasks(Protocol):
+    async def trigger(self, actor: Actor, dag: str, job: str, body: user.TriggerRequest) -> user.TriggerReply: ...
+
+    async def cancel(self, actor: Actor, task_id: UUID) -> platform.CancelReply: ...
+
+    async def retry(self, actor: Actor, task_id: UUID) -> user.RetryReply: ...
+
+    async def skip(self, actor: Actor, task_id: UUID) -> user.SkipReply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UserHandlers:
+    store: Store
+    orgs: Orgs
+    deployments: DeploysDags
+    actions: ActsOnTasks
+
+    async def whoami(self, request: Request) -> msgspec.Struct:
+        claims = request.user_claims
+        return platform.WhoAmI(subject=claims.sub, org=claims.org, roles=claims.roles)
+
+    # DAGs
+
+    async def deploy(self, request: Request) -> msgspec.Struct:
+        return await self.deployments.deploy(
+            await self._actor(request),
+            request.path["dag"],
+            request.body,
+            dry_run=request.query["dry_run"],
+            activate=request.query["activate"],
+        )
+
+    async def activate(self, request: Request) -> msgspec.Struct:
+        return await self.deployments.activate(await self._actor(request), request.path["dag"], request.body)
+
+    async def list_dags(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, dags.list_dags)
+
+    async def dag_versions(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, dags.list_versions, request.path["dag"])
+
+    async def dag_source(self, request: Request) -> Raw:
+        text = await self._view(request, dags.source, request.path["dag"], request.path["number"])
+        return Raw(text.encode(), YAML)
+
+    async def dag_jobs(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, jobs.list_jobs, request.path["dag"], request.query["version"])
+
+    async def trigger(self, request: Request) -> msgspec.Struct:
+        actor = await self._actor(request)
+        return await self.actions.trigger(actor, request.path["dag"], request.path["job"], request.body)
+
+    # Tasks
+
+    async def list_tasks(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, tasks.list_tasks, tasks.TaskFilter(**request.query))
+
+    async def task(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, tasks.task_detail, request.path["task_id"])
+
+    async def cancel(self, request: Request) -> msgspec.Struct:
+        return await self.actions.cancel(await self._actor(request), request.path["task_id"])
+
+    async def retry(self, request: Request) -> msgspec.Struct:
+        return await self.actions.retry(await self._actor(request), request.path["task_id"])
+
+    async def skip(self, request: Request) -> msgspec.Struct:
+        return await self.actions.skip(await self._actor(request), request.path["task_id"])
+
+    # Data
+
+    async def list_events(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, events.list_events, events.EventFilter(**request.query))
+
+    async def list_datasets(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, datasets.list_datasets)
+
+    async def dataset(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, datasets.dataset_detail, request.path["name"])
+
+    async def lineage(self, request: Request) -> msgspec.Struct:
+        wanted = lineage.UnitFilter(**request.query)
+        return await self._view(request, lineage.dataset_lineage, request.path["name"], wanted)
+
+    # Admins
+
+    async def audit(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, audit.list_entries, request.query["limit"], request.query["cursor"])
+
+    # The way in
+
+    async def _actor(self, request: Request) -> Actor:
+        claims = request.user_claims
+        return Actor(subject=claims.sub, org=claims.org, org_id=await self.orgs.find(claims.org))
+
+    async def _view(self, request: Request, view: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """A view is several statements that may be a moment apart, each of them true when it was read."""
+        org_id = await self.orgs.find(request.user_claims.org)
+        async with self.store.connection() as connection:
+            return await view(connection, org_id or NO_ORG, *arguments)
+
+
+NO_ORG = UUID(int=0)
+"""The org of nothing: whatever is asked for is not there, by the same statements that look for the rest."""

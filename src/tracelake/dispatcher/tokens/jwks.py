@@ -1,0 +1,148 @@
+"""Keys of somebody else's issuer: a JWKS document, read again when that can help.
+
+An unknown `kid` makes `JwksKeys` look for a newer document, at most once per `again_seconds` however many tokens ask.
+A document older than `stale_seconds` is looked for again beside the requests, so that a key that was given up is
+forgotten. While the source is away or tells nonsense, the last good document stays.
+"""
+
+import asyncio
+import binascii
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from tracelake.dispatcher.tokens import jws
+from tracelake.dispatcher.tokens.verify import KeyDirectory
+
+logger = logging.getLogger(__name__)
+
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192
+_MIN_EXPONENT, _MAX_EXPONENT = 65537, 2**32
+_NEVER = float("-inf")
+
+
+class _Jwk(msgspec.Struct, frozen=True, kw_only=True):
+    kty: str
+    kid: str = ""
+    use: str = "sig"
+    alg: str | None = None
+    key_ops: list[str] | None = None
+    crv: str = ""
+    x: str = ""
+    y: str = ""
+    n: str = ""
+    e: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    keys: list[msgspec.Raw]
+
+
+def read_jwks(document: bytes) -> dict[str, jws.VerifyingKey]:
+    """The keys that can verify a token, by `kid`. Others (encryption, other algorithms, too short) are left out.
+
+    A `kid` that stands there twice is left out too: nobody should have to guess which key was meant. Raises ValueError
+    if the document is no JWKS at all.
+    """
+    try:
+        entries = msgspec.json.decode(document, type=_Document).keys
+    except jws.UNREADABLE as error:
+        raise ValueError("not a JWKS document") from error
+    found: dict[str, jws.VerifyingKey] = {}
+    seen: set[str] = set()
+    for raw in entries:
+        try:
+            entry = msgspec.json.decode(raw, type=_Jwk)
+            key = _key(entry)
+        except (*jws.UNREADABLE, binascii.Error, ValueError):
+            continue
+        if key is None:
+            continue
+        if entry.kid in seen:
+            found.pop(entry.kid, None)
+            continue
+        seen.add(entry.kid)
+        found[entry.kid] = key
+    return found
+
+
+def _key(entry: _Jwk) -> jws.VerifyingKey | None:
+    if not entry.kid or entry.use != "sig" or "verify" not in (entry.key_ops or ["verify"]):
+        return None
+    if entry.kty == "EC" and entry.crv == "P-256" and entry.alg in (None, "ES256"):
+        point = ec.EllipticCurvePublicNumbers(_number(entry.x), _number(entry.y), ec.SECP256R1())
+        return jws.Es256Key(point.public_key())
+    if entry.kty == "RSA" and entry.alg in (None, "RS256"):
+        modulus, exponent = _number(entry.n), _number(entry.e)
+        if not MIN_RSA_BITS <= modulus.bit_length() <= MAX_RSA_BITS or not _MIN_EXPONENT <= exponent < _MAX_EXPONENT:
+            return None
+        return jws.Rs256Key(rsa.RSAPublicNumbers(exponent, modulus).public_key())
+    return None
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(jws.unb64(text), "big")
+
+
+class RingKeys:
+    """The stack's own user keys."""
+
+    header_type: type[jws.Header] = jws.Header
+
+    def __init__(self, ring: KeyDirectory) -> None:
+        self._ring = ring
+
+    async def find(self, kid: str, now: datetime) -> jws.VerifyingKey | None:
+        return self._ring.find(kid, now)
+
+
+class JwksKeys:
+    header_type: type[jws.Header] = jws.ForeignHeader
+
+    def __init__(
+        self,
+        load: Callable[[], bytes | None],
+        *,
+        again_seconds: float,
+        stale_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`load` blocks; it answers the document, or None when it is what it was, and raises OSError or ValueError."""
+        self._load = load
+        self._again_seconds = again_seconds
+        self._stale_seconds = stale_seconds
+        self._monotonic = monotonic
+        self._keys: dict[str, jws.VerifyingKey] = {}
+        self._looked = _NEVER
+        self._looking: asyncio.Task[None] | None = None
+
+    async def look(self) -> None:
+        """Read the document now; who comes meanwhile waits for the same answer."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        # Shielded: one caller that leaves must not take the answer away from the others.
+        await asyncio.shield(self._looking)
+
+    async def find(self, kid: str, now: datetime) -> jws.VerifyingKey | None:  # noqa: ARG002 - the ring's need
+        age = self._monotonic() - self._looked
+        if kid not in self._keys and (age >= self._again_seconds or self._looking is not None):
+            await self.look()
+        elif age >= self._stale_seconds and self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        return self._keys.get(kid)
+
+    async def _look(self) -> None:
+        self._looked = self._monotonic()
+        try:
+            document = await asyncio.to_thread(self._load)
+            if document is not None:
+                self._keys = read_jwks(document)
+                logger.info("user keys read", extra={"keys": len(self._keys)})
+        except (OSError, ValueError) as error:
+            logger.warning("user keys could not be read", extra={"reason": type(error).__name__})
+        finally:
+            self._looking = None

@@ -1,0 +1,158 @@
+"""Datasets: what counts of each, and its generations, pointers, consumers and invalidations."""
+
+from collections import defaultdict
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
+from tracelake.errors import TraceError
+from tracelake.wire.user import (
+    ConsumerRow,
+    DatasetDetail,
+    DatasetRow,
+    DatasetsReply,
+    GenerationRow,
+    InvalidationRow,
+    PointerRow,
+    RunRow,
+)
+
+NEWEST = 100
+"""Generations, pointers, invalidations and ranges that a dataset shows."""
+
+# Runs of different unit sizes may cover the same blocks; each block counts once. `numeric`, for the last block of all.
+_DATASETS = """
+    SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
+           g.max_cursor, g.schema, e.created_at AS updated_at,
+           (SELECT count(*) FROM dataset_versions a WHERE a.dataset_uuid = d.dataset_uuid) AS generations,
+           (SELECT sum(upper(block) - lower(block)) FROM (
+                SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
+                FROM dataset_runs r
+                WHERE r.dataset_uuid = d.dataset_uuid AND r.dataset_version = d.current_version) runs) AS blocks
+    FROM datasets d
+    JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
+    LEFT JOIN nodes n ON n.node_id = g.node_id
+    LEFT JOIN LATERAL (
+        SELECT created_at FROM events v
+        WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
+        ORDER BY v.routed_seq DESC LIMIT 1) e ON true
+    WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2)
+    ORDER BY d.name"""
+
+_GENERATIONS = f"""
+    SELECT g.dataset_version, g.config_hash, g.schema_hash, g.created_at, g.max_cursor,
+           (SELECT count(*) FROM (SELECT FROM dataset_runs r WHERE r.dataset_uuid = g.dataset_uuid
+                AND r.dataset_version = g.dataset_version LIMIT {CAP}) x) AS range_count,
+           (SELECT count(*) FROM (SELECT FROM dataset_keys k WHERE k.dataset_uuid = g.dataset_uuid
+                AND k.dataset_version = g.dataset_version LIMIT {CAP}) x) AS partition_keys,
+           (SELECT count(*) FROM (SELECT FROM manifests m WHERE m.dataset_uuid = g.dataset_uuid
+                AND m.dataset_version = g.dataset_version LIMIT {CAP}) x) AS commits
+    FROM dataset_versions g WHERE g.dataset_uuid = $1
+    ORDER BY g.created_at DESC, g.dataset_version LIMIT {NEWEST}"""  # noqa: S608 - constants only
+
+_RUNS = f"""
+    SELECT q.dataset_version, r.* FROM unnest($2::uuid[]) AS q(dataset_version) CROSS JOIN LATERAL (
+        SELECT range_start, range_end, unit_size FROM dataset_runs
+        WHERE dataset_uuid = $1 AND dataset_version = q.dataset_version
+        ORDER BY range_start, unit_size LIMIT {NEWEST}) r"""  # noqa: S608 - constants only
+
+_POINTERS = f"""
+    SELECT p.dataset_version, p.since, v.number FROM dataset_pointers p
+    LEFT JOIN activations a USING (activation_id) LEFT JOIN dag_versions v USING (dag_version_id)
+    WHERE p.dataset_uuid = $1 ORDER BY p.since DESC LIMIT {NEWEST}"""  # noqa: S608 - constants only
+
+_CONSUMERS = f"""
+    SELECT n.dag_name, n.job_name, {EDGE_COLUMNS}
+    FROM edges e JOIN nodes n USING (node_id) JOIN datasets d USING (dataset_uuid)
+    WHERE e.dataset_uuid = $1 AND e.phase <> 'Parked' AND e.org_id = $2
+    ORDER BY n.dag_name, n.job_name, e.input_index, e.phase"""  # noqa: S608 - constants only
+
+_INVALIDATIONS = f"""
+    SELECT invalidation_id, range_start, range_end, reason, producer, created_at FROM invalidations
+    WHERE dataset_uuid = $1 AND org_id = $2 ORDER BY created_at DESC LIMIT {NEWEST}"""  # noqa: S608 - constants only
+
+
+async def list_datasets(connection: Connection, org_id: UUID) -> DatasetsReply:
+    return DatasetsReply(datasets=[_dataset(row) for row in await connection.fetch(_DATASETS, org_id, None)])
+
+
+async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> DatasetDetail:
+    row = await connection.fetchrow(_DATASETS, org_id, name)
+    if row is None:
+        raise TraceError("dataset_not_found")
+    uuid: UUID = row["dataset_uuid"]
+    return DatasetDetail(
+        dataset=_dataset(row),
+        schema=from_json(row["schema"]),
+        generations=await _generations(connection, row),
+        pointers=[
+            PointerRow(dataset_version=item["dataset_version"], since=item["since"], dag_version=item["number"])
+            for item in await connection.fetch(_POINTERS, uuid)
+        ],
+        consumers=[
+            ConsumerRow(dag=item["dag_name"], job=item["job_name"], edge=to_edge(item))
+            for item in await connection.fetch(_CONSUMERS, uuid, org_id)
+        ],
+        invalidations=[
+            InvalidationRow(
+                invalidation_id=item["invalidation_id"],
+                start=item["range_start"],
+                end=item["range_end"],
+                reason=item["reason"],
+                producer=item["producer"],
+                created_at=item["created_at"],
+            )
+            for item in await connection.fetch(_INVALIDATIONS, uuid, org_id)
+        ],
+    )
+
+
+async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[GenerationRow]:
+    rows = await connection.fetch(_GENERATIONS, dataset["dataset_uuid"])
+    ranges: dict[UUID, list[RunRow]] = defaultdict(list)
+    versions = [row["dataset_version"] for row in rows]
+    for run in await connection.fetch(_RUNS, dataset["dataset_uuid"], versions):
+        ranges[run["dataset_version"]].append(
+            RunRow(start=run["range_start"], end=run["range_end"], unit_size=int(run["unit_size"]))
+        )
+    return [
+        GenerationRow(
+            dataset_version=row["dataset_version"],
+            state=(
+                "current"
+                if row["dataset_version"] == dataset["current_version"]
+                else "staged"
+                if row["dataset_version"] == dataset["staged_version"]
+                else "past"
+            ),
+            config_hash=row["config_hash"],
+            schema_hash=row["schema_hash"],
+            created_at=row["created_at"],
+            max_cursor=row["max_cursor"],
+            ranges=ranges.get(row["dataset_version"], []),
+            range_count=row["range_count"],
+            partition_keys=row["partition_keys"],
+            commits=row["commits"],
+        )
+        for row in rows
+    ]
+
+
+def _dataset(row: asyncpg.Record) -> DatasetRow:
+    return DatasetRow(
+        name=row["name"],
+        dataset_uuid=row["dataset_uuid"],
+        storage=row["storage"],
+        published=row["published"],
+        dag=row["dag_name"],
+        job=row["job_name"],
+        current_version=row["current_version"],
+        staged_version=row["staged_version"],
+        generations=row["generations"],
+        blocks=None if row["blocks"] is None else int(row["blocks"]),
+        max_cursor=row["max_cursor"],
+        updated_at=row["updated_at"],
+    )

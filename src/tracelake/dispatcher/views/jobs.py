@@ -1,0 +1,105 @@
+"""The jobs of one version of a DAG: their edges, their outputs, and what waits or runs."""
+
+from collections import defaultdict
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.dags import not_found
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
+from tracelake.model.dag import JobDocument
+from tracelake.wire.user import EdgeRow, JobOutputRow, JobRow, JobsReply
+
+_VERSION = """
+    SELECT v.dag_version_id, v.number FROM dag_versions v LEFT JOIN dags d USING (org_id, dag_name)
+    WHERE v.org_id = $1 AND v.dag_name = $2
+      AND CASE WHEN $3::int IS NULL THEN v.dag_version_id = d.active_version ELSE v.number = $3 END"""
+
+# A definition that differs in limits alone is another row of the same node, and the node's open tasks are the job's.
+_JOBS = """
+    SELECT j.job_id, j.node_id, j.name, j.runtime, j.operator, j.strategy, j.priority, j.max_concurrency, j.document,
+           t.queued, t.running, t.held, t.failed
+    FROM dag_version_jobs v JOIN jobs j USING (job_id)
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE (t.status = 'Queued' AND NOT t.held) OR t.next_retry_at IS NOT NULL) AS queued,
+               count(*) FILTER (WHERE t.status = 'Running') AS running,
+               count(*) FILTER (WHERE t.held) AS held,
+               count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
+                   AS failed
+        FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
+        JOIN tasks t ON t.job_id = same.job_id AND t.status IN ('Queued', 'Running', 'Failed')) t
+    WHERE v.dag_version_id = $1
+    ORDER BY j.name"""
+
+_EDGES = f"""
+    SELECT e.node_id, {EDGE_COLUMNS}
+    FROM edges e JOIN datasets d USING (dataset_uuid)
+    WHERE e.node_id = ANY($1) ORDER BY e.node_id, e.input_index"""  # noqa: S608 - constants only
+
+OUTPUTS = """
+    SELECT o.job_id, o.output_index, o.dataset_uuid, o.dataset_version, d.name, d.storage
+    FROM job_outputs o JOIN datasets d USING (dataset_uuid)
+    WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
+
+
+async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int | None) -> JobsReply:
+    """Without a number those of the active version; a DAG that has none active has none to show."""
+    version = await connection.fetchrow(_VERSION, org_id, dag, number)
+    if version is None:
+        raise await not_found(connection, org_id, dag)
+    rows = await connection.fetch(_JOBS, version["dag_version_id"])
+    edges: dict[UUID, list[EdgeRow]] = defaultdict(list)
+    for edge in await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]]):
+        edges[edge["node_id"]].append(to_edge(edge))
+    outputs = await read_outputs(connection, [row["job_id"] for row in rows])
+    return JobsReply(
+        dag=dag,
+        version=version["number"],
+        jobs=[_job(dag, row, edges.get(row["node_id"], []), outputs.get(row["job_id"], [])) for row in rows],
+    )
+
+
+async def read_outputs(connection: Connection, job_ids: list[UUID]) -> dict[UUID, list[JobOutputRow]]:
+    outputs: dict[UUID, list[JobOutputRow]] = defaultdict(list)
+    for row in await connection.fetch(OUTPUTS, job_ids):
+        outputs[row["job_id"]].append(
+            JobOutputRow(
+                output_index=row["output_index"],
+                dataset=row["name"],
+                dataset_uuid=row["dataset_uuid"],
+                dataset_version=row["dataset_version"],
+                storage=row["storage"],
+            )
+        )
+    return outputs
+
+
+def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[JobOutputRow]) -> JobRow:
+    said: dict[str, Any] = {"activation": "reactive", "runtime": row["runtime"], "operator": row["operator"]}
+    if row["document"] is not None:
+        # A source that only emits runs nothing; its row has stand-ins where its document has none.
+        document = msgspec.json.decode(row["document"], type=JobDocument)
+        said = {
+            "activation": document.activation.value,
+            "runtime": document.runtime,
+            "operator": document.operator,
+            "source": document.source and document.source.kind.value,
+        }
+    return JobRow(
+        dag=dag,
+        name=row["name"],
+        job_id=row["job_id"],
+        strategy=row["strategy"],
+        priority=row["priority"],
+        max_concurrency=row["max_concurrency"],
+        inputs=inputs,
+        outputs=outputs,
+        queued=row["queued"],
+        running=row["running"],
+        held=row["held"],
+        failed=row["failed"],
+        **said,
+    )

@@ -1,0 +1,222 @@
+"""Lineage: which task made each unit of a dataset's current generation, from what; and the jobs around the dataset.
+
+Committed files have a pointer per unit, in order of blocks. Everything else has its events, newest first; one that a
+newer revision of its unit replaced is left out. A page of events looks at a bounded number of them, so a filter may
+leave it short, or empty, with a `next`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.paging import LOOKED_AT
+from tracelake.dispatcher.views.shared import read_inputs
+from tracelake.errors import TraceError
+from tracelake.wire.units import CursorRange, PayloadInput, Unit
+from tracelake.wire.user import LineageEdge, LineageReply, LineageUnit
+
+MAX_DEPTH = 50
+_MOST = 2**63 - 1
+
+_DATASET = "SELECT dataset_uuid, storage, current_version FROM datasets WHERE org_id = $1 AND name = $2"
+
+# Units never overlap, so the first that a range can touch is the last that starts at or before it.
+_COMMITTED = """
+    SELECT u.unit, u.range_start, u.range_end, u.revision::text AS revision, m.created_at AS at,
+           m.task_id::text AS producer, m.task_id, m.attempt, json_array_length(m.objects) AS files
+    FROM dataset_units u JOIN manifests m USING (manifest_id)
+    WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.range_start > $3
+      AND u.range_start >= coalesce((
+            SELECT max(f.range_start) FROM dataset_units f
+            WHERE f.dataset_uuid = $1 AND f.dataset_version = $2 AND f.range_start <= $4), $4)
+      AND u.range_start <= $5 AND u.range_end >= $4
+    ORDER BY u.range_start LIMIT $6"""
+
+_COMMITTED_UNIT = """
+    SELECT u.unit, u.range_start, u.range_end, u.revision::text AS revision, m.created_at AS at,
+           m.task_id::text AS producer, m.task_id, m.attempt, json_array_length(m.objects) AS files
+    FROM dataset_units u JOIN manifests m USING (manifest_id)
+    WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.unit = ANY($3)"""
+
+_ANNOUNCED = f"""
+    SELECT v.* FROM (
+        SELECT v.unit, v.cursor, v.partition_key, v.range_start, v.range_end, v.effective_revision AS revision,
+               v.created_at AS at, v.producer, v.attempt, v.routed_seq
+        FROM events v
+        WHERE v.dataset_uuid = $1 AND v.dataset_version = $2 AND v.routed_seq < $3
+        ORDER BY v.routed_seq DESC LIMIT {LOOKED_AT}) v
+    WHERE ($4::text[] IS NULL OR v.unit = ANY($4))
+      AND coalesce(v.range_end, v.cursor, $5) >= $5 AND coalesce(v.range_start, v.cursor, $6) <= $6
+      AND ($7 OR v.cursor IS NOT NULL OR v.range_start IS NOT NULL)
+      AND NOT EXISTS (
+            SELECT FROM unit_revisions r
+            WHERE r.dataset_uuid = $1 AND r.dataset_version = $2 AND r.unit = v.unit
+              AND r.revision <> v.revision)
+    ORDER BY v.routed_seq DESC LIMIT $8"""  # noqa: S608 - constants only
+
+_LAST_LOOKED_AT = f"""
+    SELECT routed_seq FROM events
+    WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq < $3
+    ORDER BY routed_seq DESC OFFSET {LOOKED_AT - 1} LIMIT 1"""  # noqa: S608 - constants only
+
+# A producer is a task only if an attempt said it: a person may call a trigger by any name.
+_TASKS = """
+    SELECT t.task_id, j.dag_name, j.name, t.inputs FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.task_id = ANY($1) AND t.org_id = $2"""
+
+# Which dataset becomes which, by which job, in the versions that count.
+_WIRING = f"""
+    WITH RECURSIVE wiring AS MATERIALIZED (
+        SELECT DISTINCT e.dataset_uuid AS source, j.dag_name, j.name AS job, o.dataset_uuid AS target
+        FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j USING (job_id)
+        LEFT JOIN edges e ON e.node_id = j.node_id LEFT JOIN job_outputs o ON o.job_id = j.job_id
+        WHERE d.org_id = $1),
+    up AS (
+        SELECT $2::uuid AS dataset_uuid, 0 AS depth
+        UNION SELECT w.source, up.depth + 1 FROM up JOIN wiring w ON w.target = up.dataset_uuid
+        WHERE up.depth < {MAX_DEPTH} AND w.source IS NOT NULL),
+    down AS (
+        SELECT $2::uuid AS dataset_uuid, 0 AS depth
+        UNION SELECT w.target, down.depth + 1 FROM down JOIN wiring w ON w.source = down.dataset_uuid
+        WHERE down.depth < {MAX_DEPTH} AND w.target IS NOT NULL),
+    found AS (
+        SELECT true AS upstream, w.*, up.depth FROM up JOIN wiring w ON w.target = up.dataset_uuid
+        UNION ALL
+        SELECT false, w.*, down.depth FROM down JOIN wiring w ON w.source = down.dataset_uuid)
+    SELECT f.upstream, coalesce(s.name, '') AS source, f.dag_name, f.job, coalesce(t.name, '') AS target
+    FROM (SELECT upstream, source, dag_name, job, target, min(depth) AS depth FROM found
+          WHERE depth < {MAX_DEPTH} GROUP BY upstream, source, dag_name, job, target) f
+    LEFT JOIN datasets s ON s.dataset_uuid = f.source LEFT JOIN datasets t ON t.dataset_uuid = f.target
+    ORDER BY f.depth, f.dag_name, f.job, source, target"""  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitFilter:
+    start: int | None = None
+    end: int | None = None
+    unit: str | None = None
+    limit: int = 50
+    cursor: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit is not None and (self.start, self.end) != (None, None):
+            raise TraceError("body_invalid", "Give a unit, or start and end, not both.", field="unit")
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise TraceError("body_invalid", "A range needs start <= end.", field="start")
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return self.start or 0, _MOST if self.end is None else self.end
+
+    @property
+    def everything(self) -> bool:
+        """Also what has no blocks."""
+        return self.start is None and self.end is None
+
+    @property
+    def spellings(self) -> list[str] | None:
+        return None if self.unit is None else [f"c:{self.unit}", f"p:{self.unit}", self.unit]
+
+
+async def dataset_lineage(connection: Connection, org_id: UUID, name: str, wanted: UnitFilter) -> LineageReply:
+    dataset = await connection.fetchrow(_DATASET, org_id, name)
+    if dataset is None:
+        raise TraceError("dataset_not_found")
+    uuid, version = dataset["dataset_uuid"], dataset["current_version"]
+    read = _committed if dataset["storage"] == "s3" else _announced
+    rows, following = await read(connection, uuid, version, wanted)
+    made = await _makers(connection, org_id, rows)
+    wiring = await connection.fetch(_WIRING, org_id, uuid)
+    return LineageReply(
+        dataset=name,
+        dataset_version=version,
+        upstream=_graph(row for row in wiring if row["upstream"]),
+        downstream=_graph(row for row in wiring if not row["upstream"]),
+        units=[_unit(row, version, made) for row in rows],
+        next=None if following is None else str(following),
+    )
+
+
+async def _committed(
+    connection: Connection, uuid: UUID, version: UUID, wanted: UnitFilter
+) -> tuple[list[asyncpg.Record], int | None]:
+    if wanted.spellings is not None:
+        return await connection.fetch(_COMMITTED_UNIT, uuid, version, wanted.spellings), None
+    after = -1 if wanted.cursor is None else wanted.cursor
+    rows = await connection.fetch(_COMMITTED, uuid, version, after, *wanted.blocks, wanted.limit + 1)
+    if not rows and wanted.everything and wanted.cursor is None:
+        # A generation that was published as a whole has that one unit and no other.
+        return await connection.fetch(_COMMITTED_UNIT, uuid, version, ["*"]), None
+    more = len(rows) > wanted.limit
+    return rows[: wanted.limit], rows[wanted.limit - 1]["range_start"] if more else None
+
+
+async def _announced(
+    connection: Connection, uuid: UUID, version: UUID, wanted: UnitFilter
+) -> tuple[list[asyncpg.Record], int | None]:
+    below = _MOST if wanted.cursor is None else wanted.cursor
+    rows = await connection.fetch(
+        _ANNOUNCED, uuid, version, below, wanted.spellings, *wanted.blocks, wanted.everything, wanted.limit + 1
+    )
+    more = len(rows) > wanted.limit
+    following = rows[wanted.limit - 1]["routed_seq"] if more else None
+    if not more:
+        following = await connection.fetchval(_LAST_LOOKED_AT, uuid, version, below)
+    # The same revision, announced by several producers, is one unit.
+    distinct = {row["unit"]: row for row in reversed(rows[: wanted.limit])}
+    return sorted(distinct.values(), key=lambda row: -row["routed_seq"]), following
+
+
+async def _makers(
+    connection: Connection, org_id: UUID, rows: Iterable[asyncpg.Record]
+) -> dict[UUID, tuple[str, str, list[PayloadInput]]]:
+    """Of each task that is named: its DAG, its job, its inputs."""
+    ids = [task_id for task_id in map(_task_of, rows) if task_id is not None]
+    found = await connection.fetch(_TASKS, ids, org_id)
+    inputs = await read_inputs(connection, org_id, {row["task_id"]: row["inputs"] for row in found})
+    return {row["task_id"]: (row["dag_name"], row["name"], inputs[row["task_id"]]) for row in found}
+
+
+def _task_of(row: asyncpg.Record) -> UUID | None:
+    if row["attempt"] is None:
+        return None
+    try:
+        return UUID(row["producer"])
+    except ValueError:
+        return None
+
+
+def _unit(row: asyncpg.Record, version: UUID, made: dict[UUID, tuple[str, str, list[PayloadInput]]]) -> LineageUnit:
+    task_id = _task_of(row)
+    known = None if task_id is None else made.get(task_id)
+    dag, job, inputs = known or (None, None, [])
+    return LineageUnit(
+        unit=_unit_of(row),
+        revision=row["revision"],
+        dataset_version=version,
+        at=row["at"],
+        producer=row["producer"],
+        task_id=task_id if known else None,
+        attempt=row["attempt"],
+        dag=dag,
+        job=job,
+        inputs=inputs,
+        files=row.get("files"),
+    )
+
+
+def _unit_of(row: asyncpg.Record) -> Unit:
+    cursor = row.get("cursor")
+    if cursor is not None:
+        return Unit(cursor=CursorRange(after=cursor - 1, to=cursor))
+    return Unit(partition_key=row["unit"].removeprefix("p:"), start=row["range_start"], end=row["range_end"])
+
+
+def _graph(rows: Iterable[asyncpg.Record]) -> list[LineageEdge]:
+    return [
+        LineageEdge(from_dataset=row["source"], dag=row["dag_name"], job=row["job"], to_dataset=row["target"])
+        for row in rows
+    ]

@@ -1,0 +1,148 @@
+"""Tasks: the newest of an org, and everything about one."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views import paging
+from tracelake.dispatcher.views.jobs import read_outputs
+from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
+from tracelake.errors import TraceError
+from tracelake.wire.user import AttemptRow, TaskDetail, TaskRow, TasksPage
+
+MAX_EVENTS = 100
+
+_JOBS = """
+    SELECT job_id FROM jobs
+    WHERE org_id = $1 AND ($2::text IS NULL OR dag_name = $2) AND ($3::text IS NULL OR name = $3)"""
+
+_NEWEST = """
+    SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
+        SELECT task_id, true AS fits FROM tasks
+        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 ORDER BY task_id DESC LIMIT $4) t"""
+
+# Live states have an index of their own, so that looking for the one that runs does not go through all that are done.
+_NEWEST_LIVE = """
+    SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
+        SELECT task_id, true AS fits FROM tasks
+        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 AND status IN ('Queued', 'Running', 'Failed')
+          AND status = $5
+        ORDER BY task_id DESC LIMIT $4) t"""
+
+_NEWEST_ENDED = """
+    SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
+        SELECT task_id, status = $5 AS fits FROM tasks
+        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 ORDER BY task_id DESC LIMIT $4) t"""
+
+_COLUMNS = """
+    t.task_id, j.dag_name, j.name, j.operator, t.status, t.attempt, t.max_attempts, t.held, t.cancel_requested,
+    t.skipped_at, t.unit, t.revision, t.created_at, t.claimed_at, t.finished_at, t.next_retry_at, t.error"""
+
+_ROWS = f"""
+    SELECT {_COLUMNS} FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.task_id = ANY($1) AND t.org_id = $2 ORDER BY t.task_id DESC"""  # noqa: S608 - constants only
+
+_TASK = f"""
+    SELECT {_COLUMNS}, t.job_id, j.runtime, t.inputs, t.result, t.outcome, t.worker_id
+    FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.task_id = $1 AND t.org_id = $2"""  # noqa: S608 - constants only
+
+_ATTEMPTS = """
+    SELECT attempt, outcome, worker_id, claimed_at, error FROM task_attempts WHERE task_id = $1 ORDER BY attempt"""
+
+_EVENTS = f"""
+    SELECT {EVENT_COLUMNS}, d.name FROM events v JOIN datasets d USING (dataset_uuid)
+    WHERE v.producer = $1 AND v.org_id = $2 AND d.org_id = $2
+    ORDER BY v.event_id LIMIT {MAX_EVENTS}"""  # noqa: S608 - constants only
+
+_LEAST, _MOST = UUID(int=0), UUID(int=2**128 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    dag: str | None = None
+    job: str | None = None
+    status: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int = 50
+    cursor: UUID | None = None
+
+
+async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter) -> TasksPage:
+    """Newest first by task_id. Its first bits are the time at which it was made; `since` and `until` look at these."""
+    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, wanted.dag, wanted.job)]
+    below = min(wanted.cursor or _MOST, _MOST if wanted.until is None else _first_id(wanted.until))
+    least = _LEAST if wanted.since is None else _first_id(wanted.since)
+    ended = wanted.status in ("Completed", "Canceled")
+    taken = paging.per_source(wanted.limit, len(jobs), filtered=ended)
+    if wanted.status is None:
+        rows = await connection.fetch(_NEWEST, jobs, below, least, taken)
+    else:
+        statement = _NEWEST_ENDED if ended else _NEWEST_LIVE
+        rows = await connection.fetch(statement, jobs, below, least, taken, wanted.status)
+    page = paging.merge(((row["job_id"], row["task_id"], row["fits"]) for row in rows), wanted.limit, taken)
+    found = await connection.fetch(_ROWS, page.keys, org_id)
+    return TasksPage(tasks=[_task(row) for row in found], next=None if page.next is None else str(page.next))
+
+
+async def task_detail(connection: Connection, org_id: UUID, task_id: UUID) -> TaskDetail:
+    row = await connection.fetchrow(_TASK, task_id, org_id)
+    if row is None:
+        raise TraceError("task_not_found")
+    outputs = await read_outputs(connection, [row["job_id"]])
+    inputs = await read_inputs(connection, org_id, {task_id: row["inputs"]})
+    attempts = [_attempt(item) for item in await connection.fetch(_ATTEMPTS, task_id)]
+    if row["attempt"]:
+        attempts.append(_attempt(row))
+    events = await connection.fetch(_EVENTS, str(task_id), org_id)
+    return TaskDetail(
+        task=_task(row),
+        runtime=row["runtime"],
+        inputs=inputs[task_id],
+        outputs=outputs.get(row["job_id"], []),
+        result=from_json(row["result"]),
+        attempts=attempts,
+        events=[to_event(event, event["name"]) for event in events],
+    )
+
+
+def _first_id(at: datetime) -> UUID:
+    """The least id that can have been made at this time."""
+    millis = int(at.timestamp() * 1000)
+    return UUID(int=min(max(millis, 0) << 80, _MOST.int))
+
+
+def _task(row: asyncpg.Record) -> TaskRow:
+    return TaskRow(
+        task_id=row["task_id"],
+        dag=row["dag_name"],
+        job=row["name"],
+        operator=row["operator"],
+        status=row["status"],
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        held=row["held"],
+        cancel_requested=row["cancel_requested"],
+        skipped=row["skipped_at"] is not None,
+        unit=to_unit(row["unit"]),
+        revision=row["revision"],
+        created_at=row["created_at"],
+        claimed_at=row["claimed_at"],
+        finished_at=row["finished_at"],
+        next_retry_at=row["next_retry_at"],
+        error=row["error"],
+    )
+
+
+def _attempt(row: asyncpg.Record) -> AttemptRow:
+    return AttemptRow(
+        attempt=row["attempt"],
+        outcome=row["outcome"],
+        worker_id=row["worker_id"],
+        claimed_at=row["claimed_at"],
+        error=row["error"],
+    )
