@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelake.db.transaction import Store
-from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.actions import UserActions
+from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
@@ -33,6 +33,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import Relay
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.drain import Drain
+from tracelake.dispatcher.routing.reconcile import RoutingReconciler
 from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.tokens.jwks import RingKeys
@@ -78,6 +79,7 @@ class Dispatcher:
         self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
         self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
         self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
+        self.routing_reconciler = RoutingReconciler(ports.store, config, self.metrics)
         self.gauges = Gauges(ports.store, ports.queue, self.metrics)
         self._relay_loop = Loop(
             "relay",
@@ -209,7 +211,10 @@ class Dispatcher:
         return self._nudged(await self.retries.run_once())
 
     async def _reconcile(self) -> int:
-        return self._nudged(await self.reconciler.run_once())
+        repaired = await self.routing_reconciler.run_once()
+        if repaired:
+            self._drain_loop.nudge()
+        return self._nudged(repaired + await self.reconciler.run_once())
 
     def _nudged(self, done: int) -> int:
         if done:
