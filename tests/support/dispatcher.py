@@ -24,6 +24,7 @@ from tracelake.dispatcher.assembly import Dispatcher, Ports
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.ports import Invoker
 from tracelake.processes import listeners
 from tracelake.processes.credentials import LiteCredentials
 from tracelake.processes.settings import Settings
@@ -74,6 +75,8 @@ class DispatcherHarness:
     home: Path
     config: DispatcherConfig = field(default_factory=DispatcherConfig)
     background: Background = field(default_factory=Background)
+    invoker: Invoker | None = None
+    """Instead of the local one."""
 
     dispatcher: Dispatcher = field(init=False)
     credentials: LiteCredentials = field(init=False)
@@ -84,9 +87,15 @@ class DispatcherHarness:
 
     @classmethod
     def start(
-        cls, state_dsn: str, queue_dsn: str, home: Path, config: DispatcherConfig | None = None
+        cls,
+        state_dsn: str,
+        queue_dsn: str,
+        home: Path,
+        config: DispatcherConfig | None = None,
+        *,
+        invoker: Invoker | None = None,
     ) -> "DispatcherHarness":
-        harness = cls(state_dsn, queue_dsn, home, config or DispatcherConfig())
+        harness = cls(state_dsn, queue_dsn, home, config or DispatcherConfig(), invoker=invoker)
         harness.run(harness._open())
         return harness
 
@@ -116,7 +125,7 @@ class DispatcherHarness:
                 store=Store(self.state_dsn, size=6, name="state"),
                 queue=PostgresQueue(self.queue_dsn),
                 objects=self.objects,
-                invoker=LocalInvoker(listeners.url(sockets["task"], settings.bind_host), self.tls.ca),
+                invoker=self.invoker or LocalInvoker(listeners.url(sockets["task"], settings.bind_host), self.tls.ca),
                 task_signer=self.credentials.task_keys,
                 user_signer=self.credentials.user_keys,
                 worker_secret=self.credentials.worker,
@@ -125,7 +134,6 @@ class DispatcherHarness:
             self.config,
         )
         await self.dispatcher.ports.store.open()
-        sockets = listeners.bind(settings)
         for name, sock in sockets.items():
             app = self.dispatcher.apps[Listener(name)]
             server = ListenerServer(app, sock, certificate=self.tls.certificate, private_key=self.tls.key)
@@ -237,6 +245,18 @@ class DispatcherHarness:
 
     def relay(self) -> int:
         return self.run(self.dispatcher.relay.run_once())
+
+    def invoke(self) -> int:
+        """One round of the invoke loop, to the end of the attempts it starts."""
+
+        async def once() -> int:
+            taken = await self.dispatcher.invocations.run_once()
+            await self.dispatcher.invocations.settle()
+            if isinstance(self.dispatcher.ports.invoker, LocalInvoker):
+                await asyncio.gather(*self.dispatcher.ports.invoker._running)
+            return taken
+
+        return self.run(once())
 
 
 def fence(task_id: str, claimed: Any, **fields: Any) -> dict[str, Any]:

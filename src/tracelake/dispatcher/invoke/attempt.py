@@ -45,7 +45,7 @@ class OwnAttempt:
         body = EventsRequest(
             task_id=self.task.task_id, attempt=self.task.attempt, lease_token=self.lease_token, events=list(events)
         )
-        await self.repeated(lambda: self._group.enqueue(EventsCall(body)))
+        await self.repeated(lambda: self._group.enqueue(EventsCall(body, self.task.org_id)))
 
     async def beat(self) -> bool:
         """Extend the lease; True if the attempt was asked to stop."""
@@ -72,7 +72,7 @@ class OwnAttempt:
             error_message=None if error is None else _plain(error),
             retryable=retryable,
         )
-        reply = await self.repeated(lambda: self._group.enqueue(CompleteCall(body)))
+        reply = await self.repeated(lambda: self._group.enqueue(CompleteCall(body, self.task.org_id)))
         assert isinstance(reply, CompleteReply)
         if not reply.duplicate:
             self._metrics.completions.labels(reply.status).inc()
