@@ -8,6 +8,8 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.deploy.builds import Builds
+from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
 from tracelake.dispatcher.http.handlers import Handlers
@@ -44,6 +46,7 @@ from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import Invoker, ObjectStore, Queue, Signer
 
 GAUGE_SECONDS = 5.0
+BUILD_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 """Edges that another Dispatcher left behind; its own are taken on at once."""
 
@@ -140,11 +143,14 @@ class Dispatcher:
             clock=self.clock,
             metrics=self.metrics,
         )
+        self.builds = Builds(ports.store, config)
+        self._builds_loop = Loop("builds", self._build, every_seconds=BUILD_SECONDS, metrics=self.metrics)
+        self.deployments = Deployments(ports.store, config, self._deployed)
         handlers = Handlers(self.service, gatekeeper, keys, Health(ports.store, ports.queue))
         users = UserHandlers(
             store=ports.store,
             orgs=Orgs(ports.store),
-            deployments=getattr(self, "deployments", None),  # type: ignore[arg-type]
+            deployments=self.deployments,
             actions=self.actions,
         )
         self.routes = build_routes(handlers, users)
@@ -162,6 +168,7 @@ class Dispatcher:
         self.loops = [
             self._relay_loop,
             self._drain_loop,
+            self._builds_loop,
             self._invoke_loop,
             Loop(
                 "reaper",
@@ -203,6 +210,18 @@ class Dispatcher:
         if done:
             self._wake()
         return done
+
+    async def _build(self) -> int:
+        done = await self.builds.run_once()
+        if done:
+            self._drain_loop.nudge()
+        return self._nudged(done)
+
+    def _deployed(self) -> None:
+        """Edges may be behind now, tasks ready, and a build begun."""
+        self._drain_loop.nudge()
+        self._builds_loop.nudge()
+        self._wake()
 
     async def _reap(self) -> int:
         return self._nudged(await self.reaper.run_once())

@@ -182,6 +182,7 @@ UPDATE events SET routed_seq = nextval('events_routed_seq') WHERE state = 'Route
 ALTER TABLE events ADD CONSTRAINT routed_has_seq CHECK ((state = 'Routed') = (routed_seq IS NOT NULL));
 CREATE INDEX events_routed ON events (dataset_uuid, dataset_version, routed_seq) WHERE routed_seq IS NOT NULL;
 CREATE INDEX events_by_dataset ON events (dataset_uuid, event_id);
+CREATE INDEX events_not_current ON events (dataset_uuid, dataset_version) WHERE state = 'NotCurrent';
 
 -- What was declared wrong, and how many units of consumers were made anew at once for it.
 CREATE TABLE invalidations (
@@ -211,6 +212,7 @@ ALTER TABLE tasks
     ADD COLUMN limit_keys text[],
     ADD COLUMN held_by    text,
     ADD COLUMN skipped_at timestamptz,
+    ADD COLUMN superseded text CHECK (superseded IN ('Dropped', 'Returning')),
     ADD CONSTRAINT routed_is_whole   CHECK ((node_id IS NULL) = (edge IS NULL) AND (node_id IS NULL) = (unit_key IS NULL)),
     ADD CONSTRAINT unit_range_whole  CHECK ((unit_start IS NULL) = (unit_end IS NULL)),
     ADD CONSTRAINT only_failed_skips CHECK (skipped_at IS NULL OR (status = 'Failed' AND next_retry_at IS NULL));
@@ -219,6 +221,10 @@ CREATE UNIQUE INDEX tasks_units ON tasks (node_id, edge, unit_end, unit_key, rev
 CREATE INDEX tasks_by_job ON tasks (job_id, task_id);
 CREATE INDEX tasks_live ON tasks (job_id, task_id) WHERE status IN ('Queued', 'Running', 'Failed');
 CREATE INDEX tasks_held ON tasks (held_by, ready_at, task_id) WHERE held;
+
+-- A task that a cutover cancelled is `Dropped`: its unit is made after all if its version counts again. One that still
+-- runs then, and was already told to stop, is `Returning` until it has stopped.
+CREATE INDEX tasks_superseded ON tasks (superseded, job_id) WHERE superseded IS NOT NULL;
 
 -- Running work that is limited, per job and per operator. A task that is ready or running and names a key takes a place;
 -- a task that finds none is held (by the first key that was full) until the transaction that frees one.

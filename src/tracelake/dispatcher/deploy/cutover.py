@@ -1,0 +1,250 @@
+"""Making a version count, in one transaction: after it everything is the new version, before it everything the old one.
+
+Three moves share it. `begin_build` puts a version beside the active one; `cut_over` makes a version the active one, be
+it new, built, or one that counted before; `call_off` ends a build. The caller holds the org's exclusive routing lock,
+so nobody routes meanwhile. Then rows are locked in the order that every transaction keeps: tasks, generations, edges,
+limits.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.deploy import edges, pointers, tasks
+from tracelake.dispatcher.deploy.edges import EdgeRow
+from tracelake.dispatcher.deploy.hashes import Address, publications
+from tracelake.dispatcher.deploy.outputs import Generation
+from tracelake.dispatcher.deploy.registry import DagPointers, Version
+from tracelake.model.dag import Input, JobDocument
+from tracelake.model.runtime import RuntimeRegistry
+
+_JOBS = """
+    SELECT v.dag_version_id, j.job_id, j.node_id, j.name, j.max_concurrency, EXISTS (
+        SELECT FROM jobs k JOIN dag_version_jobs w ON w.job_id = k.job_id
+        JOIN activations a ON a.dag_version_id = w.dag_version_id
+        WHERE k.node_id = j.node_id AND a.cutover_at IS NOT NULL) AS counted
+    FROM dag_version_jobs v JOIN jobs j USING (job_id) WHERE v.dag_version_id = ANY($1)"""
+
+_OUTPUTS = """
+    SELECT j.name, o.output_index, o.dataset_uuid, o.dataset_version, EXISTS (
+        SELECT FROM dataset_pointers p
+        WHERE p.dataset_uuid = o.dataset_uuid AND p.dataset_version = o.dataset_version) AS counted
+    FROM dag_version_jobs v JOIN jobs j USING (job_id) JOIN job_outputs o USING (job_id) WHERE v.dag_version_id = $1"""
+
+_EXTERNAL = "SELECT name, dataset_uuid, current_version FROM datasets WHERE org_id = $1 AND name = ANY($2)"
+
+_END_BUILD = """
+    UPDATE activations SET state = 'Abandoned', ended_at = trace_now()
+    WHERE org_id = $1 AND dag_name = $2 AND state = 'Building' AND dag_version_id <> $3"""
+
+_SUPERSEDE = """
+    UPDATE activations SET state = 'Superseded', ended_at = trace_now()
+    WHERE org_id = $1 AND dag_name = $2 AND state = 'Active'"""
+
+_FINISH_BUILD = """
+    UPDATE activations SET state = 'Active', cutover_at = trace_now()
+    WHERE org_id = $1 AND dag_name = $2 AND dag_version_id = $3 AND state = 'Building' RETURNING activation_id"""
+
+_ACTIVATE = """
+    INSERT INTO activations (org_id, dag_name, dag_version_id, state, requested_by, cutover_at)
+    VALUES ($1, $2, $3, 'Active', $4, trace_now()) RETURNING activation_id"""
+
+_BUILD = """
+    INSERT INTO activations (org_id, dag_name, dag_version_id, state, requested_by)
+    VALUES ($1, $2, $3, 'Building', $4)"""
+
+_POINT = "UPDATE dags SET active_version = $3, building_version = $4 WHERE org_id = $1 AND dag_name = $2"
+
+_EPOCH = "UPDATE orgs SET routing_epoch = routing_epoch + 1 WHERE org_id = $1"
+
+_LIMITS = """
+    INSERT INTO limits (limit_key, max_running) SELECT * FROM unnest($1::text[], $2::int[])
+    ON CONFLICT (limit_key) DO UPDATE SET max_running = excluded.max_running
+    WHERE limits.max_running IS DISTINCT FROM excluded.max_running"""
+
+_LOCK_LIMITS = "SELECT limit_key FROM limits WHERE limit_key = ANY($1) ORDER BY limit_key FOR UPDATE"
+
+# A job that has no limit any more; a key that nobody ever used needs no row.
+_UNLIMIT = "UPDATE limits SET max_running = NULL WHERE limit_key = ANY($1) AND max_running IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    job_id: UUID
+    node_id: UUID
+    name: str
+    max_concurrency: int | None
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One move of one DAG: what the three functions below have in common."""
+
+    connection: Connection
+    org_id: UUID
+    dag: str
+    before: DagPointers
+    version: Version
+    """The one that shall count, or go on counting."""
+    requested_by: str
+    runtimes: RuntimeRegistry
+
+    async def begin_build(self) -> None:
+        """The active version goes on; the new one's nodes start beside it, from the history of what they read."""
+        mine, active, building = await self._jobs()
+        stays = _nodes(active)
+        fresh = [job for job in mine if job.node_id not in stays and not job.counted]
+        dropped = _nodes(building) - stays - _nodes(mine)
+        arriving = _nodes(fresh)
+        names = {job.name for job in fresh}
+        outputs, counted = await self._outputs()
+        # What counts already is no part of the build, also if a job of the build writes to it (a buffered dataset).
+        staged = {generation for (name, _), generation in outputs.items() if name in names} - counted
+        moved = await tasks.move(self.connection, dropped, arriving, self._reason)
+        await pointers.release_events(self.connection, staged)
+        await edges.lock(self.connection, dropped | arriving, (), self.dag)
+        await edges.arrive(self.connection, self.org_id, "Staged", await self._edges(fresh, outputs, staged))
+        await edges.go_live(self.connection, arriving)
+        await edges.park(self.connection, dropped)
+        await pointers.stage_pointers(self.connection, self.org_id, self.dag, staged)
+        known = {job.name for job in active}
+        await self._settle(moved, [job for job in mine if job.name not in known])
+        await self._execute(_END_BUILD, self.version.dag_version_id)
+        await self._execute(_BUILD, self.version.dag_version_id, self.requested_by)
+        await self._point(self.before.active, self.version.dag_version_id)
+
+    async def cut_over(self) -> None:
+        mine, active, building = await self._jobs()
+        counting = _nodes(active)
+        arriving = _nodes(mine) - counting
+        dropped = (counting | _nodes(building)) - _nodes(mine)
+        outputs, _ = await self._outputs()
+        generations = list(dict.fromkeys(outputs.values()))
+        moved = await tasks.move(self.connection, dropped, arriving, self._reason)
+        await pointers.release_events(self.connection, generations)
+        datasets = [dataset_uuid for dataset_uuid, _ in generations]
+        await edges.lock(self.connection, counting | dropped | arriving, datasets, self.dag)
+        joining = [job for job in mine if job.node_id in arriving]
+        await edges.arrive(self.connection, self.org_id, "Active", await self._edges(joining, outputs, ()))
+        await edges.stay(self.connection, [(job.node_id, job.job_id) for job in mine if job.node_id in counting])
+        await edges.park(self.connection, dropped)
+        followers = await edges.follow(self.connection, generations, self.dag)
+        await edges.go_live(self.connection, [*arriving, *followers])
+        await pointers.stage_pointers(self.connection, self.org_id, self.dag)
+        activation_id = await self._activation()
+        await pointers.move_pointers(self.connection, self._names(outputs), activation_id)
+        await self._settle(moved, mine)
+        await self._point(self.version.dag_version_id, None)
+
+    async def call_off(self) -> None:
+        """End the build beside the active version, which is the one that is wanted."""
+        _, active, building = await self._jobs()
+        dropped = _nodes(building) - _nodes(active)
+        moved = await tasks.move(self.connection, dropped, (), self._reason)
+        await edges.lock(self.connection, dropped, (), self.dag)
+        await edges.park(self.connection, dropped)
+        await pointers.stage_pointers(self.connection, self.org_id, self.dag)
+        await self._settle(moved, ())
+        await self._execute(_END_BUILD, self.version.dag_version_id)
+        await self._point(self.before.active, None)
+
+    @property
+    def _reason(self) -> str:
+        return f"superseded by version {self.version.number} of the DAG"
+
+    async def _execute(self, statement: str, *arguments: object) -> None:
+        await self.connection.execute(statement, self.org_id, self.dag, *arguments)
+
+    async def _point(self, active: UUID | None, building: UUID | None) -> None:
+        await self._execute(_POINT, active, building)
+        await self.connection.execute(_EPOCH, self.org_id)
+
+    async def _jobs(self) -> tuple[list[_Job], list[_Job], list[_Job]]:
+        """Of this version, of the active one, and of the one that is being built."""
+        wanted = (self.version.dag_version_id, self.before.active, self.before.building)
+        found: dict[UUID, list[_Job]] = {version: [] for version in wanted if version is not None}
+        for row in await self.connection.fetch(_JOBS, list(found)):
+            job = _Job(row["job_id"], row["node_id"], row["name"], row["max_concurrency"], row["counted"])
+            found[row["dag_version_id"]].append(job)
+        mine, active, building = ([] if version is None else found[version] for version in wanted)
+        return mine, active, building
+
+    async def _outputs(self) -> tuple[dict[Address, Generation], set[Generation]]:
+        """The generation of each output, and those that have counted before."""
+        rows = await self.connection.fetch(_OUTPUTS, self.version.dag_version_id)
+        outputs = {(row["name"], row["output_index"]): (row["dataset_uuid"], row["dataset_version"]) for row in rows}
+        return outputs, {(row["dataset_uuid"], row["dataset_version"]) for row in rows if row["counted"]}
+
+    async def _edges(
+        self, jobs: Iterable[_Job], outputs: dict[Address, Generation], staged: Collection[Generation]
+    ) -> list[EdgeRow]:
+        documents = {job.name: job for job in self.version.document.jobs}
+        wanted = [(job, documents[job.name]) for job in jobs]
+        external = await self._external(document for _, document in wanted)
+
+        def generation(item: Input) -> Generation:
+            if item.output is None:
+                assert item.dataset is not None
+                return external[item.dataset]
+            return outputs[item.output.job, item.output.output_index]
+
+        return [
+            EdgeRow(
+                node_id=job.node_id,
+                input_index=index,
+                job_id=job.job_id,
+                generation=generation(item),
+                where=None if item.where is None else msgspec.json.encode(item.where, order="deterministic").decode(),
+                in_build=generation(item) in staged,
+            )
+            for job, document in wanted
+            for index, item in enumerate(document.inputs)
+        ]
+
+    async def _external(self, jobs: Iterable[JobDocument]) -> dict[str, Generation]:
+        names = {item.dataset for job in jobs for item in job.inputs if item.dataset is not None}
+        if not names:
+            return {}
+        rows = await self.connection.fetch(_EXTERNAL, self.org_id, sorted(names))
+        return {row["name"]: (row["dataset_uuid"], row["current_version"]) for row in rows}
+
+    def _names(self, outputs: dict[Address, Generation]) -> dict[Generation, tuple[str | None, bool]]:
+        """A dataset keeps its name; only what a source emits takes a new one along."""
+        published = publications(self.version.document)
+        emitting = {job.name for job in self.version.document.jobs if job.only_emits}
+        names: dict[Generation, tuple[str | None, bool]] = {}
+        for address, generation in outputs.items():
+            publish = published.get(address)
+            name = publish.name if publish is not None and address[0] in emitting else None
+            names[generation] = (name, publish is not None)
+        return names
+
+    async def _activation(self) -> int:
+        version = self.version.dag_version_id
+        await self._execute(_END_BUILD, version)
+        await self._execute(_SUPERSEDE)
+        key = (self.org_id, self.dag, version)
+        built: int | None = await self.connection.fetchval(_FINISH_BUILD, *key)
+        if built is not None:
+            return built
+        made: int = await self.connection.fetchval(_ACTIVATE, *key, self.requested_by)
+        return made
+
+    async def _settle(self, moved: tasks.Moved, jobs: Sequence[_Job]) -> None:
+        """What may run at once of each of these jobs from now on; then whoever finds a place is let in."""
+        limits = {f"job:{self.org_id}:{self.dag}:{job.name}": job.max_concurrency for job in jobs}
+        keys = sorted({*limits, *moved.freed, *moved.waiting})
+        there = {row["limit_key"] for row in await self.connection.fetch(_LOCK_LIMITS, keys)}
+        limited = [(key, most) for key, most in sorted(limits.items()) if most is not None]
+        if limited:
+            await self.connection.execute(_LIMITS, *(list(column) for column in zip(*limited, strict=True)))
+        await self.connection.execute(_UNLIMIT, [key for key, most in limits.items() if most is None])
+        await tasks.settle(self.connection, moved, there & set(limits), self.runtimes)
+
+
+def _nodes(jobs: Iterable[_Job]) -> set[UUID]:
+    return {job.node_id for job in jobs}

@@ -1,0 +1,211 @@
+"""Deploying and activating, for a caller: read the document, plan, and do exactly what the plan says.
+
+A dry run and a deploy share everything up to the writing. The plan that is answered is made under the lock that is held
+until the commit, so it is what was done, whatever others deployed meanwhile.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.dag import DagInvalidError, Surroundings, document_hash, read_dag
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher import audit
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.deploy import registry
+from tracelake.dispatcher.deploy.apply import register
+from tracelake.dispatcher.deploy.cutover import Switch
+from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
+from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
+from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.model.dag import Dag, Problem
+from tracelake.model.ids import new_id
+from tracelake.wire.user import ActivateRequest, DeployReply
+
+State: TypeAlias = Literal["Planned", "Created", "Building", "Active"]
+
+_TRIES = 3
+_ENSURE_ORG = "INSERT INTO orgs (org_id, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+_FIND_ORG = "SELECT org_id FROM orgs WHERE name = $1"
+_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_COUNTED = "SELECT EXISTS (SELECT FROM activations WHERE dag_version_id = $1 AND cutover_at IS NOT NULL)"
+
+
+class Deployments:
+    def __init__(
+        self,
+        store: Store,
+        config: DispatcherConfig,
+        on_change: Callable[[], None],
+        bundles: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._on_change = on_change
+        self._bundles = bundles
+
+    async def deploy(self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool) -> DeployReply:
+        """`dry_run` only plans. Without `activate` the version is kept, and nothing else changes."""
+        async with self._store.connection() as connection:
+            org_id = await connection.fetchval(_FIND_ORG, actor.org)
+            datasets = await registry.load_datasets(connection, org_id)
+        document = await self._read(dag, text, datasets)
+        if dry_run:
+            return await self._dry_run(org_id, document, datasets)
+        if org_id is None:
+            async with self._store.connection() as connection:
+                await connection.execute(_ENSURE_ORG, new_id(), actor.org)
+                org_id = await connection.fetchval(_FIND_ORG, actor.org)
+        return await self._repeated(lambda: self._deploy(actor, org_id, dag, text, datasets, document, activate))
+
+    async def activate(self, actor: Actor, dag: str, request: ActivateRequest) -> DeployReply:
+        """Make a version count that was deployed before, or one that counted before."""
+        if actor.org_id is None:
+            raise TraceError("dag_not_found")
+        org_id = actor.org_id
+        return await self._repeated(lambda: self._activate(actor, org_id, dag, request))
+
+    async def _read(self, dag: str, text: bytes, datasets: Datasets) -> Dag:
+        surroundings = Surroundings(runtimes=self._config.runtimes, datasets=datasets.known, bundles=self._bundles)
+        try:
+            # A document may be a megabyte; others are served meanwhile.
+            document = await asyncio.to_thread(read_dag, text, surroundings)
+        except DagInvalidError as error:
+            raise dag_invalid(error.problems) from None
+        if document.name != dag:
+            message = f"The document is the DAG `{document.name}`, but it was sent as `{dag}`."
+            raise dag_invalid([Problem(code="invalid_value", message=message, line=1, column=1, path="name")])
+        return document
+
+    async def _repeated(self, work: Callable[[], Awaitable[DeployReply]]) -> DeployReply:
+        """Nothing was written by a try that met somebody else's lock, so it may be made again."""
+        for left in reversed(range(_TRIES)):
+            try:
+                reply = await work()
+            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError):
+                if not left:
+                    raise StoreUnavailableError("The deploy met a concurrent one; repeat it.") from None
+            else:
+                self._on_change()
+                return reply
+        raise AssertionError("unreachable")
+
+    async def _dry_run(self, org_id: UUID | None, document: Dag, datasets: Datasets) -> DeployReply:
+        async with self._store.transaction() as connection:
+            await connection.execute(_SNAPSHOT)
+            datasets = await registry.load_datasets(connection, org_id)
+            pointers = await registry.load_pointers(connection, org_id, document.name)
+            version, new = await self._version(connection, org_id, document)
+            plan = await self._plan(connection, org_id, version, new, datasets, pointers)
+        return DeployReply(plan=plan.wire, dag_version_id=None if new else version.dag_version_id, duplicate=not new)
+
+    async def _deploy(
+        self, actor: Actor, org_id: UUID, dag: str, text: bytes, read_with: Datasets, document: Dag, activate: bool
+    ) -> DeployReply:
+        async with self._store.transaction(moving=org_id) as connection:
+            datasets = await registry.load_datasets(connection, org_id)
+            if datasets.known != read_with.known:
+                document = await self._read(dag, text, datasets)
+            pointers = await registry.load_pointers(connection, org_id, dag)
+            version, new = await self._version(connection, org_id, document)
+            plan = await self._plan(connection, org_id, version, new, datasets, pointers)
+            if new:
+                source = text.decode()
+                await register(
+                    connection,
+                    org_id,
+                    version,
+                    plan,
+                    source=source,
+                    created_by=actor.subject,
+                    config=self._config,
+                )
+            state, changed = _state(version, pointers), new
+            if activate:
+                state, moved = await self._switch(connection, actor, org_id, version, plan, pointers, now=False)
+                changed = changed or moved
+            if changed:
+                details = {"version": version.number, "duplicate": not new, "state": state}
+                await audit.record(connection, org_id, actor.subject, "dag.deploy", dag, details)
+        return DeployReply(plan=plan.wire, dag_version_id=version.dag_version_id, duplicate=not new, state=state)
+
+    async def _activate(self, actor: Actor, org_id: UUID, dag: str, request: ActivateRequest) -> DeployReply:
+        async with self._store.transaction(moving=org_id) as connection:
+            version = await registry.find_version(connection, org_id, dag, request.version)
+            datasets = await registry.load_datasets(connection, org_id)
+            pointers = await registry.load_pointers(connection, org_id, dag)
+            plan = await self._plan(connection, org_id, version, False, datasets, pointers)
+            counted = await connection.fetchval(_COUNTED, version.dag_version_id)
+            state, moved = await self._switch(connection, actor, org_id, version, plan, pointers, now=request.now)
+            if moved:
+                action = "dag.rollback" if counted else "dag.activate"
+                details = {"version": version.number, "now": request.now, "state": state}
+                await audit.record(connection, org_id, actor.subject, action, dag, details)
+        return DeployReply(plan=plan.wire, dag_version_id=version.dag_version_id, duplicate=True, state=state)
+
+    async def _switch(
+        self,
+        connection: Connection,
+        actor: Actor,
+        org_id: UUID,
+        version: Version,
+        plan: DeployPlan,
+        pointers: DagPointers,
+        *,
+        now: bool,
+    ) -> tuple[State, bool]:
+        """The state after it, and whether anything moved."""
+        target = version.dag_version_id
+        switch = Switch(
+            connection, org_id, version.document.name, pointers, version, actor.subject, self._config.runtimes
+        )
+        if target == pointers.active:
+            if pointers.building is None:
+                return "Active", False
+            await switch.call_off()
+            return "Active", True
+        if plan.wire.needs_build and not now:
+            if target == pointers.building:
+                return "Building", False
+            await switch.begin_build()
+            return "Building", True
+        await switch.cut_over()
+        return "Active", True
+
+    async def _version(self, connection: Connection, org_id: UUID | None, document: Dag) -> tuple[Version, bool]:
+        """The version that this document is, or will be; and whether it is a new one."""
+        known = await registry.version_by_hash(connection, org_id, document.name, document_hash(document))
+        if known is not None:
+            return known, False
+        return Version(new_id(), await registry.next_number(connection, org_id, document.name), document), True
+
+    async def _plan(
+        self,
+        connection: Connection,
+        org_id: UUID | None,
+        version: Version,
+        new: bool,
+        datasets: Datasets,
+        pointers: DagPointers,
+    ) -> DeployPlan:
+        known = await registry.load_registry(
+            connection,
+            org_id,
+            version,
+            new_version=new,
+            datasets=datasets,
+            pointers=pointers,
+            config=self._config,
+        )
+        return make_plan(version.document, known)
+
+
+def _state(version: Version, pointers: DagPointers) -> State:
+    if version.dag_version_id == pointers.active:
+        return "Active"
+    return "Building" if version.dag_version_id == pointers.building else "Created"

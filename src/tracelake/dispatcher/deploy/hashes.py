@@ -1,0 +1,126 @@
+"""What a job's data depends on, as one hash: its own definition and, through its inputs, everything before it.
+
+Two versions whose job has the same `data_hash` write the same rows for the same events, so they share a node with its
+generations, edges and tasks. Limits are left out on purpose: how often or how long something runs changes no row.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from tracelake.model.dag import Dag, Input, JobDocument, Publish, Schema
+
+Address: TypeAlias = tuple[str, int]
+"""Job name and output_index."""
+
+DATA_FIELDS = (
+    "activation",
+    "runtime",
+    "operator",
+    "outputs",
+    "inputs",
+    "execution_strategy",
+    "update_strategy",
+    "unique_key",
+    "config",
+    "udf",
+    "secrets",
+)
+"""Fields of a job that change what it writes. The others are limits."""
+
+
+def digest(*parts: Any) -> str:
+    """A hash of values that JSON can carry. Every part has its own bounds: no two lists of parts read the same."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else msgspec.json.encode(part, order="sorted")
+        hasher.update(len(data).to_bytes(8, "big") + data)
+    return f"sha256:{hasher.hexdigest()}"
+
+
+def publications(dag: Dag) -> dict[Address, Publish]:
+    """Which of the outputs are published, and as what."""
+    return {(source.job, source.output_index): publish for publish in dag.publish for source in publish.sources}
+
+
+def storage_of(dag: Dag, publish: Publish) -> str:
+    """How a published dataset is kept. What sources only emit are events, and no rows."""
+    if all(dag.job(source.job).only_emits for source in publish.sources):
+        return "none"
+    return "buffered" if publish.write_mode == "buffered" else publish.storage
+
+
+def schema_hash(schema: Schema | None) -> str | None:
+    return None if schema is None else digest(schema)
+
+
+def data_hashes(dag: Dag, datasets: Mapping[str, UUID], dag_version_id: UUID) -> dict[str, str]:
+    """The data_hash of every job. `datasets` knows the dataset_uuid of what other DAGs publish."""
+    return _Hashing(dag, datasets, dag_version_id).all()
+
+
+class _Hashing:
+    """A walk over the DAG from its outputs to its sources; each job is hashed once."""
+
+    def __init__(self, dag: Dag, datasets: Mapping[str, UUID], dag_version_id: UUID) -> None:
+        self._dag = dag
+        self._jobs = {job.name: job for job in dag.jobs}
+        self._published = publications(dag)
+        self._datasets = datasets
+        self._dag_version_id = dag_version_id
+        self._done: dict[str, str] = {}
+
+    def all(self) -> dict[str, str]:
+        # From the sources on, not by recursion: a chain may be longer than Python's stack.
+        waiting = list(reversed(self._dag.jobs))
+        while waiting:
+            job = waiting[-1]
+            missing = [self._jobs[name] for name in _upstream(job) if name not in self._done]
+            if missing:
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            if job.name not in self._done:
+                self._done[job.name] = self._hash(job)
+        return {job.name: self._done[job.name] for job in self._dag.jobs}
+
+    def _hash(self, job: JobDocument) -> str:
+        if job.only_emits:
+            # What comes from outside is a fact, whatever the schedule says now. It cannot be made again.
+            shared = [
+                [index, publish.name, publish.schema]
+                for index in range(job.outputs)
+                if (publish := self._published.get((job.name, index))) and publish.write_mode == "buffered"
+            ]
+            return digest("emits", job.name, job.outputs, *([shared] if shared else []))
+        own = {field: getattr(job, field) for field in DATA_FIELDS if field != "inputs"}
+        own["secrets"] = sorted(job.secrets)
+        inputs = [[self._input(item), item.where] for item in job.inputs]
+        outputs = [self._output((job.name, index)) for index in range(job.outputs)]
+        parts: list[Any] = ["makes", job.name, own, inputs, outputs]
+        if job.reset_outputs:
+            parts.append(self._dag_version_id)
+        return digest(*parts)
+
+    def _output(self, address: Address) -> list[Any] | None:
+        publish = self._published.get(address)
+        return None if publish is None else [publish.name, publish.storage, publish.write_mode, publish.schema]
+
+    def _input(self, item: Input) -> list[Any]:
+        """The generation that is read."""
+        if item.output is None:
+            assert item.dataset is not None
+            return ["dataset", self._datasets[item.dataset]]
+        address = (item.output.job, item.output.output_index)
+        publish = self._published.get(address)
+        if publish is not None and publish.write_mode == "buffered":
+            # Its rows come from whoever writes; who that is does not make it another dataset.
+            return ["buffered", publish.name, publish.schema]
+        return ["output", self._done[item.output.job], item.output.output_index]
+
+
+def _upstream(job: JobDocument) -> list[str]:
+    return [item.output.job for item in job.inputs if item.output is not None]

@@ -1,0 +1,170 @@
+"""Which dataset and which generation each output of a document is.
+
+An output keeps the generation that its node has. A buffered dataset keeps its generation for as long as its schema is
+the same, whoever writes to it. Everything else gets a new one.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from tracelake.catalogue import CATALOGUE
+from tracelake.dispatcher.deploy.hashes import Address, publications, schema_hash, storage_of
+from tracelake.model.dag import Dag, JobDocument, Problem, Publish
+
+Generation: TypeAlias = tuple[UUID, UUID]
+"""dataset_uuid and dataset_version."""
+
+NAME_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRow:
+    dataset_uuid: UUID
+    name: str
+    dag: str | None
+    """Its owner; None for one that no DAG made."""
+    storage: str
+    published: bool
+    current_version: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    node_id: UUID
+    counted: bool
+    """A version that has it was the active one at some time."""
+    outputs: Mapping[int, Generation]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOutput:
+    output_index: int
+    name: str
+    storage: str
+    published: bool
+    dataset_uuid: UUID | None
+    """None: the dataset is new."""
+    generation: Generation | None
+    """None: the generation is new."""
+    shared: bool
+    """A buffered dataset: the generation belongs to no node."""
+    schema: str | None
+    schema_hash: str | None
+
+
+def automatic_name(dag: str, job: str, output_index: int) -> str:
+    """The dataset of an output that nobody named."""
+    return _fitting(f"{dag}__{job}_{output_index}")
+
+
+def _fitting(name: str) -> str:
+    if len(name) <= NAME_LENGTH:
+        return name
+    mark = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: NAME_LENGTH - 17]}_{mark}"
+
+
+def plan_outputs(
+    dag: Dag,
+    data_hashes: Mapping[str, str],
+    nodes: Mapping[tuple[str, str], KnownNode],
+    datasets: Mapping[str, DatasetRow],
+    buffered: Mapping[tuple[UUID, str], UUID],
+) -> tuple[dict[Address, PlannedOutput], list[Problem]]:
+    published = publications(dag)
+    by_uuid = {row.dataset_uuid: row for row in datasets.values()}
+    taken = {publish.name for publish in dag.publish}
+    planned: dict[Address, PlannedOutput] = {}
+    problems: list[Problem] = []
+    for job in dag.jobs:
+        node = nodes.get((job.name, data_hashes[job.name]))
+        for index in range(job.outputs):
+            publish = published.get((job.name, index))
+            bound = node.outputs.get(index) if node else None
+            if job.only_emits and bound is not None:
+                row = by_uuid[bound[0]]
+                name = publish.name if publish else row.name
+                # Its events stay with their dataset, so the dataset takes the new name.
+                if name != row.name and name in datasets:
+                    problems.append(_problem("dataset_name_taken", name, "there is another dataset of that name"))
+            elif publish is not None:
+                name = publish.name
+                problems += _objections(dag.name, publish, storage_of(dag, publish), datasets.get(name))
+            elif bound is not None:
+                name = by_uuid[bound[0]].name
+            else:
+                name = _free_name(dag.name, job, index, datasets, taken)
+            taken.add(name)
+            if any(planned[job.name, other].name == name for other in range(index)):
+                problems.append(_problem("duplicate_publish", name, f"it is two outputs of the job `{job.name}`"))
+            planned[job.name, index] = _output(dag, index, name, job, publish, bound, datasets.get(name), buffered)
+    return planned, problems
+
+
+def _unpublished_storage(job: JobDocument) -> str:
+    return "none" if job.operator is None else CATALOGUE[job.operator].output_storage
+
+
+def _output(
+    dag: Dag,
+    index: int,
+    name: str,
+    job: JobDocument,
+    publish: Publish | None,
+    bound: Generation | None,
+    row: DatasetRow | None,
+    buffered: Mapping[tuple[UUID, str], UUID],
+) -> PlannedOutput:
+    schema = publish.schema if publish else None
+    hashed = schema_hash(schema)
+    storage = _unpublished_storage(job) if publish is None else storage_of(dag, publish)
+    shared = publish is not None and publish.write_mode == "buffered"
+    generation = bound
+    if generation is None and shared and row is not None and hashed is not None:
+        version = buffered.get((row.dataset_uuid, hashed))
+        generation = None if version is None else (row.dataset_uuid, version)
+    return PlannedOutput(
+        output_index=index,
+        name=name,
+        storage=storage,
+        published=publish is not None,
+        dataset_uuid=generation[0] if generation else row.dataset_uuid if row else None,
+        generation=generation,
+        shared=shared,
+        schema=None if schema is None else msgspec.json.encode(schema, order="deterministic").decode(),
+        schema_hash=hashed,
+    )
+
+
+def _objections(dag: str, publish: Publish, storage: str, row: DatasetRow | None) -> list[Problem]:
+    if row is None:
+        return []
+    if row.dag != dag:
+        owner = f"the DAG `{row.dag}`" if row.dag else "jobs that no DAG made"
+        return [_problem("dataset_owned", publish.name, f"it belongs to {owner}")]
+    if row.storage != storage:
+        return [_problem("dataset_storage", publish.name, f"it is kept as `{row.storage}`; take another name")]
+    return []
+
+
+def _problem(code: str, dataset: str, why: str) -> Problem:
+    message = f"The dataset `{dataset}` cannot be published: {why}."
+    return Problem(code=code, message=message, line=1, column=1, path=f"publish.{dataset}")
+
+
+def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, DatasetRow], taken: set[str]) -> str:
+    """The automatic name, or a variant of it where a dataset of another kind has it already."""
+    plain = automatic_name(dag, job.name, index)
+    storage = _unpublished_storage(job)
+    mark = hashlib.sha256(f"{dag}/{job.name}/{index}".encode()).hexdigest()[:8]
+    for name in (plain, _fitting(f"{plain}_{storage}"), _fitting(f"{plain}_{storage}_{mark}")):
+        row = datasets.get(name)
+        fits = row is None or (row.dag == dag and row.storage == storage and not row.published)
+        if fits and name not in taken:
+            return name
+    return _fitting(f"trace_{mark}_{plain}")

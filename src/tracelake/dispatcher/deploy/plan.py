@@ -1,0 +1,285 @@
+"""What a deploy changes, decided without a database: `--plan` shows it, and `apply` and `cutover` do it.
+
+The document is compared with the version that counts now. A job whose data_hash is the same goes on as it is; any other
+starts a node of its own, with generations of its own, unless an earlier version had the very same one: then that one
+comes back as it was left.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications
+from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
+from tracelake.errors import TraceError
+from tracelake.model.dag import Dag, Input, JobDocument, Problem
+from tracelake.wire.user import DatasetChange, JobChange, Plan
+
+
+class Standing(StrEnum):
+    """What activating the version means for a job's node."""
+
+    STAYS = "stays"
+    """The active version has it too."""
+    RESTORED = "restored"
+    """An earlier version that counted had it: its generations are there, and its edges go on where they stopped."""
+    FRESH = "fresh"
+    """It has to be built from what its inputs have."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobHashes:
+    data: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveVersion:
+    number: int
+    document: Dag
+    hashes: Mapping[str, JobHashes]
+    outputs: Mapping[Address, tuple[str, Generation]]
+    """Name and generation of the dataset that each output is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Everything outside of the document that a plan depends on."""
+
+    number: int
+    new_version: bool
+    hashes: Mapping[str, JobHashes]
+    """Of the document's jobs."""
+    active: ActiveVersion | None
+    nodes: Mapping[tuple[str, str], KnownNode]
+    """By job name and data_hash: those that the document's jobs may already have."""
+    datasets: Mapping[str, DatasetRow]
+    """Every dataset of the org, by name."""
+    buffered: Mapping[tuple[UUID, str], UUID]
+    """Generations of buffered datasets, by dataset_uuid and schema_hash."""
+    counted: frozenset[Generation]
+    """Generations that a pointer has named before."""
+    with_events: frozenset[Generation]
+    """Generations that have history to build from."""
+    subscribers: Mapping[UUID, Sequence[str]]
+    """Jobs of other DAGs, as `dag/job`, by the dataset they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    document: JobDocument
+    hashes: JobHashes
+    standing: Standing
+    node_id: UUID | None
+    outputs: tuple[PlannedOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeployPlan:
+    jobs: tuple[PlannedJob, ...]
+    wire: Plan
+
+
+Changes: TypeAlias = dict[str, JobChange]
+_Change: TypeAlias = Literal["added", "rebuilt", "removed", "unchanged", "restored"]
+
+
+def make_plan(document: Dag, registry: Registry) -> DeployPlan:
+    """Raises TraceError `dag_invalid` when the org does not let the document have a dataset."""
+    outputs, problems = plan_outputs(
+        document, _data(registry.hashes), registry.nodes, registry.datasets, registry.buffered
+    )
+    if problems:
+        raise dag_invalid(problems)
+    jobs = tuple(
+        PlannedJob(
+            document=job,
+            hashes=registry.hashes[job.name],
+            standing=_standing(job, registry),
+            node_id=node.node_id if (node := _node(job, registry)) else None,
+            outputs=tuple(outputs[job.name, index] for index in range(job.outputs)),
+        )
+        for job in document.jobs
+    )
+    changes = _job_changes(document, registry)
+    datasets = _dataset_changes(document, jobs, changes, registry)
+    moved = {
+        registry.datasets[change.dataset].dataset_uuid
+        for change in datasets
+        if change.change not in ("unchanged", "added") and change.dataset in registry.datasets
+    }
+    active = registry.active
+    return DeployPlan(
+        jobs,
+        Plan(
+            dag=document.name,
+            version=registry.number,
+            new_version=registry.new_version,
+            active_version=None if active is None else active.number,
+            jobs=list(changes.values()),
+            datasets=datasets,
+            subscribers=sorted({name for key in moved for name in registry.subscribers.get(key, ())}),
+            needs_build=_needs_build(jobs, outputs, registry),
+            changes=active is None or active.number != registry.number,
+        ),
+    )
+
+
+def dag_invalid(problems: Sequence[Problem]) -> TraceError:
+    return TraceError("dag_invalid", problems=list(problems))
+
+
+def _node(job: JobDocument, registry: Registry) -> KnownNode | None:
+    return registry.nodes.get((job.name, registry.hashes[job.name].data))
+
+
+def _data(hashes: Mapping[str, JobHashes]) -> dict[str, str]:
+    return {name: item.data for name, item in hashes.items()}
+
+
+def _standing(job: JobDocument, registry: Registry) -> Standing:
+    before = registry.active.hashes.get(job.name) if registry.active else None
+    if before is not None and before.data == registry.hashes[job.name].data:
+        return Standing.STAYS
+    node = _node(job, registry)
+    return Standing.RESTORED if node is not None and node.counted else Standing.FRESH
+
+
+def _needs_build(jobs: Sequence[PlannedJob], outputs: Mapping[Address, PlannedOutput], registry: Registry) -> bool:
+    """Whether a fresh job has history to read. Without an active version there is nothing to keep up meanwhile."""
+    if registry.active is None:
+        return False
+    reads = (item for job in jobs if job.standing is Standing.FRESH for item in job.document.inputs)
+    return any(_generation(item, outputs, registry) in registry.with_events for item in reads)
+
+
+def _generation(item: Input, outputs: Mapping[Address, PlannedOutput], registry: Registry) -> Generation | None:
+    """What the input reads, if it is there already."""
+    if item.output is not None:
+        return outputs[item.output.job, item.output.output_index].generation
+    assert item.dataset is not None
+    row = registry.datasets[item.dataset]
+    return row.dataset_uuid, row.current_version
+
+
+# --- jobs
+
+
+def _job_changes(document: Dag, registry: Registry) -> Changes:
+    active = registry.active
+    before = {job.name: job for job in active.document.jobs} if active else {}
+    changes: Changes = {}
+    for job in document.jobs:
+        was = before.pop(job.name, None)
+        if was is None or active is None:
+            changes[job.name] = JobChange(job=job.name, change="added")
+            continue
+        old, new = active.hashes[job.name], registry.hashes[job.name]
+        if old == new:
+            changes[job.name] = JobChange(job=job.name, change="unchanged")
+        elif old.data == new.data:
+            changes[job.name] = JobChange(job=job.name, change="limits", fields=_fields(was, job) or ["defaults"])
+        else:
+            changes[job.name] = JobChange(
+                job=job.name, change="changed", fields=_changed_fields(was, job, active.document, document)
+            )
+    for name in before:
+        changes[name] = JobChange(job=name, change="removed")
+    return changes
+
+
+def _fields(was: JobDocument, job: JobDocument) -> list[str]:
+    return [field for field in job.__struct_fields__ if getattr(was, field) != getattr(job, field)]
+
+
+def _changed_fields(was: JobDocument, job: JobDocument, old: Dag, new: Dag) -> list[str]:
+    fields = _fields(was, job)
+    if _published(old, job.name) != _published(new, job.name):
+        fields.append("publish")
+    if not any(field in DATA_FIELDS or field == "publish" for field in fields):
+        if job.reset_outputs:
+            fields = [*fields, *(["reset_outputs"] if "reset_outputs" not in fields else [])]
+        else:
+            fields.append("upstream")
+    return fields
+
+
+def _published(dag: Dag, job: str) -> dict[int, object]:
+    return {
+        index: (publish.name, publish.storage, publish.write_mode, publish.schema)
+        for (name, index), publish in publications(dag).items()
+        if name == job
+    }
+
+
+# --- datasets
+
+
+def _dataset_changes(
+    document: Dag, jobs: Sequence[PlannedJob], changes: Changes, registry: Registry
+) -> list[DatasetChange]:
+    before = dict(registry.active.outputs) if registry.active else {}
+    generations = {generation: name for name, generation in before.values()}
+    uuids = {dataset_uuid for dataset_uuid, _ in generations}
+    causes = _Causes(document, changes)
+    found: dict[str, DatasetChange] = {}
+    kept: set[UUID] = set()
+    for job in jobs:
+        for output in job.outputs:
+            if output.dataset_uuid is not None:
+                kept.add(output.dataset_uuid)
+            if output.name in found:  # another writer of a buffered dataset
+                continue
+            change: _Change
+            because = causes.of(job.document.name)
+            if output.generation is not None and output.generation in generations:
+                was = generations[output.generation]
+                change, because = "unchanged", "" if was == output.name else f"it was called {was}"
+            elif job.standing is Standing.RESTORED or output.generation in registry.counted:
+                change, because = "restored", "an earlier version's data counts again"
+            elif output.dataset_uuid in uuids:
+                change = "rebuilt"
+            else:
+                change = "added"
+            found[output.name] = DatasetChange(
+                dataset=output.name,
+                change=change,
+                job=job.document.name,
+                output_index=output.output_index,
+                because=because,
+            )
+    for (job_name, index), (name, (dataset_uuid, _)) in before.items():
+        if dataset_uuid not in kept and name not in found:
+            found[name] = DatasetChange(
+                dataset=name, change="removed", job=job_name, output_index=index, because="nothing writes it any more"
+            )
+    return list(found.values())
+
+
+class _Causes:
+    """Where the edit is that a job's data changes for: the job itself, or jobs before it."""
+
+    def __init__(self, document: Dag, changes: Changes) -> None:
+        self._jobs = {job.name: job for job in document.jobs}
+        self._changes = changes
+
+    def of(self, name: str) -> str:
+        roots: dict[str, JobChange] = {}
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            current = waiting.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            change = self._changes[current]
+            if change.change == "added" or (change.change == "changed" and change.fields[-1:] != ["upstream"]):
+                roots[current] = change
+            elif change.change == "changed":
+                waiting += [item.output.job for item in self._jobs[current].inputs if item.output is not None]
+        return "; ".join(
+            f"{job} is new" if change.change == "added" else f"{job} changed: {', '.join(change.fields)}"
+            for job, change in sorted(roots.items())
+        )

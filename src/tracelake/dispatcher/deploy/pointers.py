@@ -1,0 +1,100 @@
+"""Which generations count: the pointers of datasets, and the events of a generation that counts again."""
+
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.deploy.outputs import Generation
+from tracelake.dispatcher.routing import coverage
+from tracelake.dispatcher.routing.coverage import Presence
+
+# What was said while nobody was meant to hear it is heard now, in the order in which it was said.
+_RELEASE = """
+    UPDATE events e SET state = 'Routed', routed_seq = nextval('events_routed_seq')
+    FROM (SELECT event_id FROM events
+          WHERE state = 'NotCurrent'
+            AND (dataset_uuid, dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
+          ORDER BY event_id) AS kept
+    WHERE e.event_id = kept.event_id AND e.state = 'NotCurrent'
+      AND (e.dataset_uuid, e.dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
+    RETURNING e.dataset_uuid, e.dataset_version, e.unit, e.partition_key, e.range_start, e.range_end,
+              e.effective_revision, (SELECT storage FROM datasets d WHERE d.dataset_uuid = e.dataset_uuid) AS storage"""
+
+_MOVE = """
+    WITH wanted AS (
+        SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bool[])
+            AS w(dataset_uuid, dataset_version, name, published)),
+    told AS (
+        INSERT INTO dataset_pointers (dataset_uuid, dataset_version, activation_id)
+        SELECT w.dataset_uuid, w.dataset_version, $5::bigint FROM wanted w JOIN datasets d USING (dataset_uuid)
+        WHERE d.current_version <> w.dataset_version
+           OR NOT EXISTS (SELECT FROM dataset_pointers p WHERE p.dataset_uuid = w.dataset_uuid))
+    UPDATE datasets d
+    SET current_version = w.dataset_version, published = w.published, name = CASE
+        WHEN w.name IS NULL OR EXISTS (SELECT FROM datasets o WHERE o.org_id = d.org_id AND o.name = w.name) THEN d.name
+        ELSE w.name END
+    FROM wanted w WHERE d.dataset_uuid = w.dataset_uuid"""
+
+_UNSTAGE = (
+    "UPDATE datasets SET staged_version = NULL WHERE org_id = $1 AND dag_name = $2 AND staged_version IS NOT NULL"
+)
+
+_STAGE = """
+    UPDATE datasets d SET staged_version = w.dataset_version
+    FROM unnest($1::uuid[], $2::uuid[]) AS w(dataset_uuid, dataset_version)
+    WHERE d.dataset_uuid = w.dataset_uuid AND d.current_version <> w.dataset_version"""
+
+
+async def release_events(connection: Connection, generations: Collection[Generation]) -> None:
+    """Before edges are locked: it locks generations."""
+    keys = sorted(generations)
+    columns = [key[0] for key in keys], [key[1] for key in keys]
+    waiting = await connection.fetchval(
+        """SELECT EXISTS (SELECT FROM events WHERE state = 'NotCurrent'
+             AND (dataset_uuid, dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])))""",
+        *columns,
+    )
+    if not waiting:
+        return
+    await coverage.lock_generations(connection, keys)
+    released = await connection.fetch(_RELEASE, *columns)
+    await coverage.record(connection, [_presence(row) for row in released if row["partition_key"] is not None])
+
+
+def _presence(row: asyncpg.Record) -> Presence:
+    return Presence(
+        (row["dataset_uuid"], row["dataset_version"]),
+        row["unit"],
+        row["range_start"],
+        row["range_end"],
+        row["effective_revision"],
+        usual="1" if row["storage"] == "s3" else "",
+    )
+
+
+async def move_pointers(
+    connection: Connection,
+    generations: Mapping[Generation, tuple[str | None, bool]],
+    activation_id: int,
+) -> None:
+    """Each dataset is its generation from now on; `(name, published)` with a name where it changes."""
+    await connection.execute(
+        _MOVE,
+        [dataset_uuid for dataset_uuid, _ in generations],
+        [version for _, version in generations],
+        [name for name, _ in generations.values()],
+        [published for _, published in generations.values()],
+        activation_id,
+    )
+
+
+async def stage_pointers(
+    connection: Connection, org_id: UUID, dag: str, generations: Collection[Generation] = ()
+) -> None:
+    """These generations are being built, and no others of the DAG."""
+    await connection.execute(_UNSTAGE, org_id, dag)
+    if generations:
+        keys = list(generations)
+        await connection.execute(_STAGE, [key[0] for key in keys], [key[1] for key in keys])
