@@ -24,7 +24,9 @@ def problem_lines(problems: list[Problem], file_name: str, source: bytes) -> Ite
         yield whole_line(_headline(problem, file_name))
         if 1 <= problem.line <= len(lines):
             yield from _quoted(lines[problem.line - 1], problem)
-    yield Text.assemble((f"{count(len(problems), 'error')} in {clean(file_name)}; nothing was deployed.", "bold"))
+    yield whole_line(
+        Text(f"{count(len(problems), 'error')} in {clean(file_name)}; nothing was deployed.", style="bold")
+    )
 
 
 def _headline(problem: Problem, file_name: str) -> Text:

@@ -126,7 +126,11 @@ async def looks(look: Callable[[], Awaitable[T]]) -> AsyncIterator[T | TraceErro
                 raise
             found = error
         yield found
-        await asyncio.sleep(EVERY_SECONDS)
+        await _pause()
+
+
+async def _pause() -> None:
+    await asyncio.sleep(EVERY_SECONDS)
 
 
 def away(error: TraceError) -> str:

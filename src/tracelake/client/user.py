@@ -83,7 +83,7 @@ class TextCredential:
     def current(self) -> str:
         return self._token
 
-    def newer_than(self, refused: str) -> None:  # noqa: ARG002 - the protocol's
+    def newer_than(self, refused: str) -> str | None:  # noqa: ARG002 - the protocol's
         return None
 
 

@@ -1,0 +1,275 @@
+"""`trace deploy` and `trace rollback`: plans, builds until they count, and documents with errors."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli import samples
+from tests.cli.conftest import Trace
+from tests.cli.fake_api import FakeApi
+from tests.cli.samples import EVIL, version, versions
+from tracelake.cli.diagnostics import problem_lines
+from tracelake.errors import TraceError
+from tracelake.model.dag import Problem
+from tracelake.wire.user import BuildProgress, DeployReply, InvalidDag, TasksPage
+
+VERSIONS = "/v1/dags/pools/versions"
+DOCUMENT = b"name: pools\njobs: []\n"
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> str:
+    path = tmp_path / "some-file.yaml"
+    path.write_bytes(DOCUMENT)
+    return str(path)
+
+
+def build(done: int, open_: int, failed: int = 0, draining: int = 0) -> Any:
+    progress = BuildProgress(done=done, open=open_, failed=failed, draining_edges=draining)
+    return versions(version(4, "Building", build=progress), version(3, "Active"))
+
+
+def test_a_deploy_shows_its_plan_and_what_happened(trace: Trace, api: FakeApi, document: str) -> None:
+    api.answers[f"POST {VERSIONS}"] = samples.deployed()
+    shown = trace("deploy", document)
+    assert (shown.status, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert "~  prices  changed    config, upstream" in lines
+    assert "*  slow    limits     timeout_seconds" in lines
+    assert "^  older       restored  fresh[1]" in lines
+    assert [line[0] for line in lines[1:6]] == ["=", "~", "+", "*", "-"]
+    assert "Read by other DAGs: reports/daily" in lines
+    assert lines[-2:] == ["Version 4 of pools is active.", "see it run: trace tasks --dag pools"]
+    assert api.calls[0].body == DOCUMENT
+    assert api.calls[0].query == {"dry_run": "false", "activate": "true"}
+
+
+def test_the_document_may_come_through_a_pipe(trace: Trace, api: FakeApi) -> None:
+    api.answers[f"POST {VERSIONS}"] = samples.deployed()
+    shown = trace("deploy", "-", "--json", stdin=DOCUMENT)
+    assert msgspec.json.decode(shown.out, type=DeployReply) == samples.deployed()
+    assert api.calls[0].body == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("state", "options", "changes", "query", "text"),
+    [
+        ("Planned", ["--plan"], {}, {"dry_run": "true", "activate": "true"}, "built beside the active one first"),
+        ("Planned", ["--plan"], {"needs_build": False}, {"dry_run": "true", "activate": "true"}, "count at once"),
+        ("Planned", ["--plan"], {"changes": False}, {"dry_run": "true", "activate": "true"}, "Nothing would change"),
+        ("Active", [], {"changes": False}, {"dry_run": "false", "activate": "true"}, "Nothing changed"),
+        ("Created", ["--no-activate"], {}, {"dry_run": "false", "activate": "false"}, "trace rollback pools --to 4"),
+        ("Building", ["--no-wait"], {}, {"dry_run": "false", "activate": "true"}, "trace dags pools --watch"),
+    ],
+)
+def test_every_outcome_has_its_sentence(
+    state: str, options: list[str], changes: Any, query: Any, text: str, trace: Trace, api: FakeApi, document: str
+) -> None:
+    api.answers[f"POST {VERSIONS}"] = samples.deployed(state, **changes)
+    shown = trace("deploy", document, *options)
+    assert (shown.status, shown.err) == (0, "")
+    assert text in shown.out
+    assert api.calls[0].query == query
+    assert len(api.calls) == 1
+    as_json = trace("deploy", document, "--json", *options)
+    assert msgspec.json.decode(as_json.out, type=DeployReply) == samples.deployed(state, **changes)
+
+
+def test_a_build_is_watched_until_it_counts(trace: Trace, api: FakeApi, document: str) -> None:
+    finished = versions(version(4, "Active"), version(3, "Inactive"))
+    away = TraceError("store_unavailable")
+    steps = [build(0, 5, draining=2), away, build(3, 2), finished]
+    api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": [*steps]}
+    shown = trace("deploy", document)
+    assert (shown.status, shown.err) == (0, "")
+    for text in ("0 done, 5 open, 0 failed, 2 inputs still reading", "3 done, 2 open", "does not answer right now"):
+        assert text in shown.out
+    assert "Version 4 of pools is active." in shown.out
+    api.answers[f"GET {VERSIONS}"] = [*steps]
+    as_json = trace("deploy", document, "--json")
+    assert as_json.status == 0
+    assert msgspec.json.decode(as_json.out, type=DeployReply) == samples.deployed("Active")
+    assert "3 done, 2 open" in as_json.err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_build_that_cannot_finish_ends_with_what_to_do(
+    as_json: bool, trace: Trace, api: FakeApi, document: str
+) -> None:
+    waiting = TasksPage(tasks=[samples.task_row(status="Failed", next_retry_at=samples.NOW)])
+    for_good = TasksPage(tasks=[samples.task_row(status="Failed")])
+    api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": build(3, 0, failed=2)}
+    api.answers["GET /v1/tasks"] = [waiting, for_good]
+    shown = trace("deploy", document, *(["--json"] if as_json else []))
+    assert shown.status == 1
+    people = shown.err if as_json else shown.out
+    assert "cannot finish: 2 tasks failed for good" in people
+    assert "trace tasks --dag pools --status Failed" in people
+    assert "trace skip TASK_ID" in people
+    assert len(api.asked("/v1/tasks")) == 2, "a retry that is still to come is waited for"
+    if as_json:
+        assert msgspec.json.decode(shown.out, type=DeployReply).state == "Building"
+
+
+@pytest.mark.parametrize(
+    "rows", [versions(version(4, "Inactive"), version(5, "Active")), versions(version(5, "Active"))]
+)
+def test_a_build_that_was_given_up_is_said(rows: Any, trace: Trace, api: FakeApi, document: str) -> None:
+    api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": rows}
+    shown = trace("deploy", document)
+    assert shown.status == 1
+    assert "given up" in shown.out
+    assert "trace dags pools" in shown.out
+
+
+def test_a_dispatcher_that_stays_away_ends_the_wait(trace: Trace, api: FakeApi, document: str) -> None:
+    api.answers |= {
+        f"POST {VERSIONS}": samples.deployed("Building"),
+        f"GET {VERSIONS}": TraceError("store_unavailable"),
+    }
+    shown = trace("deploy", document)
+    assert shown.status == 1
+    assert shown.err.startswith("error: store_unavailable: ")
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_build(
+    trace: Trace, api: FakeApi, document: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": build(1, 1)}
+    monkeypatch.setattr("tracelake.cli.activation.progress", interrupt)
+    shown = trace("deploy", document)
+    assert shown.status == 1
+    assert "the build goes on" in shown.out
+    assert "trace dags pools --watch" in shown.out
+
+
+# --- documents with errors
+
+SOURCE = b"""name: pools
+jobs:
+  - name: "\xe6\x9d\xb1\xe4\xba\xac"   # wide
+    opertor: noop
+\tbad
+"""
+PROBLEMS = [
+    Problem(code="yaml_syntax", message="A tab.", line=5, column=1, path=""),
+    Problem(
+        code="unknown_field",
+        message="There is no such field.",
+        line=4,
+        column=5,
+        path="jobs[0].opertor",
+        suggestion="Did you mean `operator`?",
+    ),
+    Problem(code="invalid_value", message="Not a name.", line=3, column=16, path="jobs[0].name"),
+    Problem(code="missing_field", message="No `publish`.", line=99, column=1, path=""),
+]
+
+
+def test_errors_are_shown_as_compilers_do(trace: Trace, api: FakeApi, tmp_path: Path) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_bytes(SOURCE)
+    details = msgspec.to_builtins(InvalidDag(problems=PROBLEMS))
+    api.answers[f"POST {VERSIONS}"] = TraceError("dag_invalid", **details)
+    shown = trace("deploy", str(path), columns=60)
+    assert (shown.status, shown.out) == (1, "")
+    assert shown.err.splitlines() == [
+        f"{path}:3:16: error[invalid_value] jobs[0].name: Not a name.",
+        '    3 |   - name: "東京"   # wide',
+        "      |                  ^",
+        f"{path}:4:5: error[unknown_field] jobs[0].opertor: There is no such field. (Did you mean `operator`?)",
+        "    4 |     opertor: noop",
+        "      |     ^^^^^^^",
+        f"{path}:5:1: error[yaml_syntax] A tab.",
+        "    5 |  bad",
+        "      | ^",
+        f"{path}:99:1: error[missing_field] No `publish`.",
+        f"4 errors in {path}; nothing was deployed.",
+    ]
+    as_json = trace("deploy", str(path), "--json")
+    assert (as_json.status, as_json.err) == (1, "")
+    assert msgspec.json.decode(as_json.out, type=InvalidDag).problems == PROBLEMS
+
+
+def test_errors_play_no_tricks(trace: Trace, api: FakeApi) -> None:
+    problem = Problem(code=EVIL, message=EVIL, line=1, column=3, path=EVIL, suggestion=EVIL)
+    api.answers["POST /v1/dags/dag/versions"] = TraceError(
+        "dag_invalid", **msgspec.to_builtins(InvalidDag(problems=[problem]))
+    )
+    shown = trace("deploy", "-", stdin=b"[ \x1b[31m\xff]")
+    assert shown.status == 1
+    assert not set(shown.err) & set("\x1b\x07\x9b\u202e")
+    assert shown.err.startswith("<stdin>:1:3: error[x")
+    assert "1 error in <stdin>" in shown.err
+
+
+def test_a_document_without_a_readable_name_goes_under_that_of_its_file(
+    trace: Trace, api: FakeApi, tmp_path: Path
+) -> None:
+    path = tmp_path / "My-Pools.yaml"
+    path.write_bytes(b"name: [")
+    details = msgspec.to_builtins(InvalidDag(problems=PROBLEMS[:1]))
+    api.answers["POST /v1/dags/my_pools/versions"] = TraceError("dag_invalid", **details)
+    assert "error[yaml_syntax]" in trace("deploy", str(path)).err
+
+
+def test_details_of_another_make_are_one_line(trace: Trace, api: FakeApi, document: str) -> None:
+    api.answers[f"POST {VERSIONS}"] = TraceError("dag_invalid", problems=[{"nonsense": 1}])
+    shown = trace("deploy", document)
+    assert (shown.status, shown.out) == (1, "")
+    assert shown.err.startswith("error: dag_invalid: ")
+
+
+@pytest.mark.parametrize("column", [0, 1, 150, 300, 301, 999])
+def test_of_a_long_line_the_surroundings_are_shown(column: int) -> None:
+    line = "".join(f"{number:04d} " for number in range(60))
+    problem = Problem(code="x", message="y", line=1, column=column, path="")
+    _, quoted, mark, _ = (text.plain for text in problem_lines([problem], "f", line.encode()))
+    assert len(quoted) < 180
+    if 1 <= column < len(line) and line[column - 1] != " ":
+        assert quoted[mark.index("^")] == line[column - 1]
+
+
+def test_a_file_that_is_not_there_is_refused(trace: Trace, api: FakeApi, tmp_path: Path) -> None:
+    ended = trace("deploy", str(tmp_path / "missing.yaml"))
+    assert ended.status == 2
+    assert "missing.yaml" in ended.err
+    assert not api.calls
+
+
+# --- rollback
+
+
+@pytest.mark.parametrize(
+    ("options", "body"),
+    [([], {"version": "previous"}), (["--to", "2"], {"version": 2}), (["--now"], {"version": "previous", "now": True})],
+)
+def test_rollback_says_which_version_counts(options: list[str], body: Any, trace: Trace, api: FakeApi) -> None:
+    api.answers["PUT /v1/dags/pools/active"] = samples.deployed("Active", version=2)
+    shown = trace("rollback", "pools", *options)
+    assert shown.status == 0
+    assert "Version 2 of pools is active." in shown.out
+    assert api.calls[0].json == body
+    as_json = trace("rollback", "pools", "--json", *options)
+    assert msgspec.json.decode(as_json.out, type=DeployReply) == samples.deployed("Active", version=2)
+
+
+def test_rollback_to_a_version_that_needs_a_build_waits_or_not(trace: Trace, api: FakeApi) -> None:
+    api.answers |= {
+        "PUT /v1/dags/pools/active": samples.deployed("Building"),
+        f"GET {VERSIONS}": [build(1, 1), versions(version(4, "Active"))],
+    }
+    assert "trace dags pools --watch" in trace("rollback", "pools", "--no-wait").out
+    assert "Version 4 of pools is active." in trace("rollback", "pools").out
+
+
+def test_rollback_of_what_is_not_there(trace: Trace, api: FakeApi) -> None:
+    api.answers["PUT /v1/dags/pools/active"] = TraceError("dag_version_not_found")
+    ended = trace("rollback", "pools", "--to", "9")
+    assert (ended.status, ended.out) == (1, "")
+    assert "trace dags NAME" in ended.err

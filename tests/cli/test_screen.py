@@ -1,0 +1,127 @@
+"""Live views, and how a table finds its shape."""
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from tests.cli import samples
+from tests.cli.conftest import Trace
+from tests.cli.fake_api import FakeApi
+from tracelake.cli import session
+from tracelake.cli.dags import _print_source
+from tracelake.cli.listing import Column, Listing
+from tracelake.errors import TraceError
+from tracelake.wire.user import DagsReply
+
+
+@pytest.fixture
+def ends_after(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Ctrl-C comes after so many looks."""
+
+    def prepare(number: int) -> None:
+        async def pause() -> None:
+            nonlocal number
+            number -= 1
+            if not number:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(session, "_pause", pause)
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "answer", "text"),
+    [
+        ("dags --watch", "/v1/dags", samples.dags(), "pools"),
+        ("dags --watch", "/v1/dags", DagsReply(dags=[]), "No DAG is deployed yet."),
+        ("dags pools --watch", "/v1/dags/pools/versions", samples.versions(), "3 done, 2 open"),
+        ("jobs pools --watch", "/v1/dags/pools/jobs", samples.jobs(), "manual source"),
+        ("tasks --watch --dag pools", "/v1/tasks", samples.TASKS, str(samples.TASK)),
+    ],
+)
+def test_a_view_is_shown_until_ctrl_c(
+    command: str, path: str, answer: Any, text: str, trace: Trace, api: FakeApi, ends_after: Any
+) -> None:
+    api.answers[f"GET {path}"] = [answer, answer, TraceError("store_unavailable"), answer]
+    ends_after(4)
+    shown = trace(*command.split())
+    assert (shown.status, shown.err) == (0, "")
+    assert shown.out.count(text) == 2, "once at first, not again while it is the same, and again after the outage"
+    assert "does not answer right now" in shown.out
+
+
+def test_a_failure_that_stays_ends_the_view(trace: Trace, api: FakeApi, ends_after: Any) -> None:
+    api.answers["GET /v1/dags/pools/jobs"] = [samples.jobs(), TraceError("dag_not_found")]
+    ends_after(99)
+    ended = trace("jobs", "pools", "--watch")
+    assert ended.status == 1
+    assert ended.err.startswith("error: dag_not_found: ")
+
+
+def test_on_a_terminal_the_view_is_drawn_over_itself() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, color_system=None)
+    with session.live_view(console) as update:
+        update(Text("first"))
+        update(Text("second"))
+    assert "first" in output.getvalue()
+    assert "\x1b[2K" in output.getvalue(), "the line before is cleared"
+
+
+def test_a_document_on_a_terminal_plays_no_tricks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    _print_source(b"name: x\x1b[2J\n\tb: \xff")
+    assert capsys.readouterr().out == "name: x\\x1b[2J\n\tb: \ufffd\n"
+
+
+def rendered(listing: Listing, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    session.show(console, listing)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+cells = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
+
+
+@given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=5), st.integers(50, 200))
+def test_a_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]], width: int) -> None:
+    listing = Listing([Column("id", whole=True), Column("words"), Column("more", right=True)])
+    for number, row in enumerate(rows):
+        listing.add(f"{number:036d}", *row[:2])
+    lines = rendered(listing, width)
+    assert all(cell_len(line) <= width for line in lines)
+    shown = "".join("".join(lines).split())
+    for number, row in enumerate(rows):
+        assert f"{number:036d}" in shown
+        for letter in set(row[0] + row[1]):
+            assert letter in shown
+
+
+def test_the_shape_follows_the_room() -> None:
+    listing = Listing([Column("id", whole=True), Column("words"), Column("never")])
+    listing.add("0123456789", "several words that can be folded", None)
+    assert rendered(listing, 80) == ["id          words", "0123456789  several words that can be folded"]
+    assert rendered(listing, 30) == ["id          words", "0123456789  several words that", "            can be folded"]
+    assert rendered(listing, 20) == ["0123456789", "  words several", "  words that can be", "  folded"]
+    assert rendered(listing, 8)[0] == "0123456789", "an id is never cut"
+
+
+def test_a_table_without_rows_is_nothing() -> None:
+    assert rendered(Listing([Column("a")]), 80) == []
+
+
+def test_piped_rows_stay_on_one_line(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/tasks"] = samples.TASKS
+    lines = trace("tasks").out.splitlines()
+    assert len([line for line in lines if line.startswith("01890000")]) == len(samples.TASKS.tasks)

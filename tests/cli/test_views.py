@@ -1,0 +1,340 @@
+"""Every command that shows something: for people, for programs, without rows, on narrow terminals, with evil names."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli import samples
+from tests.cli.conftest import Trace
+from tests.cli.fake_api import FakeApi
+from tests.cli.samples import EVIL, TASK, uuid
+from tracelake.errors import TraceError
+from tracelake.wire.platform import WhoAmI
+from tracelake.wire.user import (
+    AuditPage,
+    AuditRow,
+    DagsReply,
+    DagVersionsReply,
+    DatasetDetail,
+    DatasetsReply,
+    EventsPage,
+    JobsReply,
+    LineageReply,
+    TaskDetail,
+    TasksPage,
+)
+
+# The command, the route it asks, the answer, and what a person must find in the table.
+VIEWS: list[tuple[str, str, Any, list[str]]] = [
+    ("dags", "/v1/dags", samples.dags(), ["pools", "v3", "v4", "3m ago", "trace tasks --dag pools --status Failed"]),
+    (
+        "dags pools",
+        "/v1/dags/pools/versions",
+        samples.versions(),
+        ["Building", "Active", "ann", "3 done, 2 open", "trace dags pools --source 4"],
+    ),
+    (
+        "jobs pools",
+        "/v1/dags/pools/jobs",
+        samples.jobs(),
+        ["version 3", "manual source", "prices_out", "held", "12 events to come", "trace trigger pools/blocks"],
+    ),
+    (
+        "tasks",
+        "/v1/tasks",
+        samples.TASKS,
+        [*(str(uuid(number)) for number in range(1, 8)), "pools/prices", "retry in 1m", "held", "skipped", "(9, 12]"],
+    ),
+    (
+        f"tasks {TASK}",
+        f"/v1/tasks/{TASK}",
+        samples.detail(status="Failed", error="no such block"),
+        ["Timeout", "w1", "blocks", "prices_out", '{"rows": 12}', "no such block", f"trace retry {TASK}"],
+    ),
+    ("events", "/v1/events", samples.EVENTS, ["blocks", "1999", "AwaitsCommit", f"{TASK}#2", '{"start": 1}']),
+    ("datasets", "/v1/datasets", samples.DATASETS, ["prices_out", "pools/prices", "1000", "building"]),
+    (
+        "datasets prices_out",
+        "/v1/datasets/prices_out",
+        samples.dataset(),
+        [
+            str(uuid(21)),
+            str(uuid(22)),
+            "115 ranges more",
+            "reports/daily",
+            "float64",
+            "reorg",
+            "trace lineage prices_out",
+        ],
+    ),
+    (
+        "lineage prices_out",
+        "/v1/datasets/prices_out/lineage",
+        samples.lineage(),
+        ["pools/prices", "reports/daily", "daily_out", str(TASK), "from blocks 1000-1999", "by hand"],
+    ),
+    ("audit", "/v1/audit", samples.AUDIT, ["ann", "dag.activate", "pools", '{"version": 3}', str(TASK)]),
+    ("whoami", "/v1/whoami", WhoAmI(subject="ann", org="acme", roles=["admin"]), ["ann", "acme", "admin"]),
+]
+NAMES = [command for command, *_ in VIEWS]
+
+
+@pytest.mark.parametrize(("command", "path", "answer", "texts"), VIEWS, ids=NAMES)
+@pytest.mark.parametrize("columns", [None, 200, 100, 60, 20])
+def test_people_see_everything_at_any_width(
+    command: str, path: str, answer: Any, texts: list[str], columns: int | None, trace: Trace, api: FakeApi
+) -> None:
+    api.answers[f"GET {path}"] = answer
+    shown = trace(*command.split(), columns=columns)
+    assert (shown.status, shown.err) == (0, "")
+    # What is folded is still there: compare without the line ends.
+    text = " ".join(shown.out.split()) if columns is None or columns > 60 else "".join(shown.out.split())
+    for expected in texts:
+        if columns is None or columns >= 200:
+            assert expected in text
+        elif columns == 60:
+            assert "".join(expected.split()) in text
+    for line in shown.out.splitlines():
+        assert line == line.rstrip()
+        # An id is never cut; the only lines wider than a terminal are those that carry one to copy.
+        assert columns is None or len(line) <= columns or columns < 60 or "trace " in line
+    if columns is None or columns >= 60:
+        ids = [word for word in texts if word.startswith("01890000")]
+        assert all(word in shown.out for word in ids)
+
+
+@pytest.mark.parametrize(("command", "path", "answer", "texts"), VIEWS, ids=NAMES)
+def test_programs_get_one_document_of_the_wire_type(
+    command: str, path: str, answer: Any, texts: list[str], trace: Trace, api: FakeApi
+) -> None:
+    api.answers[f"GET {path}"] = answer
+    shown = trace(*command.split(), "--json")
+    assert (shown.status, shown.err, shown.out.count("\n")) == (0, "", 1)
+    assert msgspec.json.decode(shown.out, type=type(answer)) == answer
+
+
+EMPTY: list[tuple[str, str, Any, str]] = [
+    ("dags", "/v1/dags", DagsReply(dags=[]), "trace deploy FILE.yaml"),
+    ("dags pools", "/v1/dags/pools/versions", DagVersionsReply(dag="pools", versions=[]), "0 versions"),
+    ("jobs pools", "/v1/dags/pools/jobs", JobsReply(dag="pools", version=1, jobs=[]), "0 jobs"),
+    ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace dags"),
+    ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "no such task"),
+    ("events", "/v1/events", EventsPage(events=[]), "no event yet"),
+    ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "no such event"),
+    ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy FILE.yaml"),
+    (
+        "lineage prices_out",
+        "/v1/datasets/prices_out/lineage",
+        samples.lineage(upstream=[], downstream=[], units=[]),
+        "no unit yet",
+    ),
+    ("audit", "/v1/audit", AuditPage(entries=[]), "Nobody has done anything"),
+]
+
+
+@pytest.mark.parametrize(("command", "path", "answer", "text"), EMPTY, ids=[entry[0] for entry in EMPTY])
+def test_nothing_is_a_sentence_with_a_next_step(
+    command: str, path: str, answer: Any, text: str, trace: Trace, api: FakeApi
+) -> None:
+    api.answers[f"GET {path}"] = answer
+    shown = trace(*command.split(), columns=60)
+    assert (shown.status, shown.err) == (0, "")
+    assert text in shown.out
+    assert msgspec.json.decode(trace(*command.split(), "--json").out, type=type(answer)) == answer
+
+
+def evil(answer: Any) -> Any:
+    """The same answer with a trick at the end of every text that is not one of a few words."""
+
+    def change(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: change(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [change(item, key) for item in value]
+        fixed = ("status", "state", "phase", "change", "partition_key")
+        plain = isinstance(value, str) and key not in fixed and not value.startswith(("01890000", "20"))
+        return value + EVIL if plain else value
+
+    return msgspec.convert(change(msgspec.to_builtins(answer)), type(answer))
+
+
+@pytest.mark.parametrize(("command", "path", "answer", "texts"), VIEWS, ids=NAMES)
+@pytest.mark.parametrize("columns", [None, 60])
+def test_names_play_no_tricks(
+    command: str, path: str, answer: Any, texts: list[str], columns: int | None, trace: Trace, api: FakeApi
+) -> None:
+    api.answers[f"GET {path}"] = evil(answer)
+    shown = trace(*command.split(), columns=columns)
+    assert shown.status == 0
+    assert not set(shown.out) & set("\x1b\x07\x9b\u202e")
+    if columns is None:
+        assert r"\x1b[31m" in shown.out
+        assert "[bold]y[/bold]" in shown.out
+    assert msgspec.json.decode(trace(*command.split(), "--json").out, type=type(answer)) == evil(answer)
+
+
+def test_filters_reach_the_server(trace: Trace, api: FakeApi) -> None:
+    api.answers |= {"GET /v1/tasks": samples.TASKS, "GET /v1/events": samples.EVENTS}
+    api.answers["GET /v1/datasets/prices_out/lineage"] = samples.lineage()
+    trace("tasks", "--job", "pools/prices", "--status", "failed", "--since", "2026-01-31", "--until", "2026-02-01")
+    assert api.calls[-1].query == {
+        "dag": "pools",
+        "job": "prices",
+        "status": "Failed",
+        "since": "2026-01-31T00:00:00Z",
+        "until": "2026-02-01T00:00:00Z",
+        "limit": "50",
+    }
+    trace("events", "--dataset", "blocks", "--state", "routed", "--limit", "3", "--cursor", "a b")
+    assert api.calls[-1].query == {"dataset": "blocks", "state": "Routed", "limit": "3", "cursor": "a b"}
+    trace("lineage", "prices_out", "--range", "1_000-2,000")
+    assert api.calls[-1].query == {"start": "1000", "end": "2000", "limit": "20"}
+    trace("lineage", "prices_out", "--unit", "a/b")
+    assert api.calls[-1].query == {"unit": "a/b", "limit": "20"}
+
+
+def test_pages_are_collected_up_to_the_limit_and_the_rest_is_named(trace: Trace, api: FakeApi) -> None:
+    def page(call: Any) -> TasksPage:
+        first = int(call.query.get("cursor", "0"))
+        size = min(int(call.query["limit"]), 3)
+        rows = [samples.task_row(number) for number in range(first, min(first + size, 8))]
+        return TasksPage(tasks=rows, next=str(first + size) if first + size < 8 else None)
+
+    api.answers["GET /v1/tasks"] = page
+    everything = msgspec.json.decode(trace("tasks", "--json").out, type=TasksPage)
+    assert [row.task_id for row in everything.tasks] == [uuid(number) for number in range(8)]
+    assert everything.next is None
+    some = msgspec.json.decode(trace("tasks", "--limit", "5", "--json").out, type=TasksPage)
+    assert (len(some.tasks), some.next) == (5, "5")
+    shown = trace("tasks", "--dag", "pools", "--limit", "5")
+    assert "trace tasks --dag pools --limit 5 --cursor 5" in shown.out
+
+
+def test_a_server_that_repeats_its_cursor_does_not_keep_us(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/audit"] = AuditPage(entries=[AuditRow(
+        audit_id=1, at=samples.EARLIER, subject="ann", action="x", target="y")], next="same")  # fmt: skip
+    assert trace("audit").status == 0
+    assert len(api.calls) == 2
+
+
+def test_hints_name_the_home_that_was_given(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/dags"] = DagsReply(dags=[])
+    assert f"trace deploy FILE.yaml --home {api.home}" in trace("dags", "--home", str(api.home)).out
+
+
+def test_the_document_of_a_version_is_printed_as_it_is(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/dags/pools/versions/3"] = b"name: pools  # \xc3\xa4\nno end"
+    assert trace("dags", "pools", "--source", "3").out == "name: pools  # ä\nno end"
+
+
+def test_a_job_of_another_version(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/dags/pools/jobs"] = samples.jobs()
+    trace("jobs", "pools", "--version", "2")
+    assert api.calls[-1].query == {"version": "2"}
+
+
+@pytest.mark.parametrize(
+    ("status", "changes", "step"),
+    [
+        ("Failed", {}, "trace skip"),
+        ("Failed", {"skipped": True}, "trace datasets prices_out"),
+        ("Canceled", {}, "trace retry"),
+        ("Queued", {}, "trace cancel"),
+        ("Completed", {}, "trace datasets prices_out"),
+    ],
+)
+def test_a_task_names_the_next_step(status: str, changes: Any, step: str, trace: Trace, api: FakeApi) -> None:
+    api.answers[f"GET /v1/tasks/{TASK}"] = samples.detail(status=status, **changes)
+    assert step in trace("tasks", str(TASK)).out
+
+
+def test_lineage_with_a_circle_ends(trace: Trace, api: FakeApi) -> None:
+    edges = [("b", "a"), ("c", "b"), ("a", "c"), ("b", "b")]
+    upstream = [{"from_dataset": start, "dag": "d", "job": f"j{end}", "to_dataset": end} for start, end in edges]
+    answer = msgspec.to_builtins(samples.lineage(dataset="a")) | {"upstream": upstream}
+    api.answers["GET /v1/datasets/a/lineage"] = msgspec.convert(answer, LineageReply)
+    shown = trace("lineage", "a").out
+    assert shown.count("(see above)") == 2
+
+
+def test_a_huge_lineage_is_cut_in_the_drawing_alone(trace: Trace, api: FakeApi) -> None:
+    upstream = [{"from_dataset": f"s{n}", "dag": "d", "job": f"j{n}", "to_dataset": "a"} for n in range(2000)]
+    answer = msgspec.to_builtins(samples.lineage(dataset="a")) | {"upstream": upstream}
+    api.answers["GET /v1/datasets/a/lineage"] = msgspec.convert(answer, LineageReply)
+    shown = trace("lineage", "a").out
+    assert "see --json" in shown
+    assert shown.count("d/j") == 500
+    assert len(msgspec.json.decode(trace("lineage", "a", "--json").out)["upstream"]) == 2000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tasks nonsense",
+        f"tasks {TASK} --dag pools",
+        f"tasks {TASK} --watch",
+        "tasks --dag other --job pools/prices",
+        "tasks --since tomorrow",
+        "tasks --limit 0",
+        "tasks --status Gone",
+        "dags --source 3",
+        "dags pools --source 3 --json",
+        "dags --watch --json",
+        "lineage prices_out --range 9-3",
+        "lineage prices_out --range 1-3 --unit x",
+        "jobs",
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(command: str, trace: Trace, api: FakeApi) -> None:
+    ended = trace(*command.split())
+    assert (ended.status, ended.out) == (2, "")
+    assert "Error: " in ended.err
+    assert not api.calls
+
+
+@pytest.mark.parametrize("command", [*NAMES, "dags pools --source 3"])
+def test_errors_are_one_line_on_standard_error(command: str, trace: Trace, api: FakeApi) -> None:
+    for call in VIEWS:
+        api.answers[f"GET {call[1]}"] = TraceError("internal", f"Broken {EVIL}.")
+    api.answers["GET /v1/dags/pools/versions/3"] = TraceError("internal", f"Broken {EVIL}.")
+    for words in (command.split(), [*command.split(), "--json"]):
+        if "--source" in words and "--json" in words:
+            continue
+        ended = trace(*words)
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err.startswith("error: internal: Broken x")
+        assert ended.err.endswith("Report it with the time of the call.\n")
+        assert not set(ended.err) & set("\x1b\x07\x9b\u202e")
+
+
+def test_errors_of_the_way_there_are_one_line_too(
+    trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("TRACE_TOKEN", "wrong")
+    assert trace("dags").err.startswith("error: credential_invalid: ")
+    monkeypatch.delenv("TRACE_TOKEN")
+    (api.home / "mine").write_text("wrong-too")
+    assert trace("dags", "--token-file", str(api.home / "mine")).err.startswith("error: credential_invalid: ")
+    nobody = trace("dags", "--home", str(tmp_path / "nowhere"))
+    assert "no stack runs in" in nobody.err
+    assert "trace up" in nobody.err
+    stack = (api.home / "stack.json").read_bytes()
+    for ca_file in (api.home / "missing.pem", api.home / "admin.token"):
+        (api.home / "stack.json").write_bytes(
+            msgspec.json.encode(msgspec.json.decode(stack) | {"ca_file": str(ca_file)})
+        )
+        assert "holds no CA certificate" in trace("dags").err
+    (api.home / "stack.json").write_bytes(
+        msgspec.json.encode(msgspec.json.decode(stack) | {"public_url": "https://127.0.0.1:1"})
+    )
+    assert trace("dags").err.startswith("error: store_unavailable: ")
+
+
+def test_the_detail_types_are_complete() -> None:
+    """The samples use every list of the detail views, or the tests above would not see them."""
+    for sample in (samples.detail(), samples.dataset(), samples.lineage()):
+        assert isinstance(sample, TaskDetail | DatasetDetail | LineageReply)
+        for name in sample.__struct_fields__:
+            value = getattr(sample, name)
+            assert not isinstance(value, list) or value, name
