@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.errors import CATALOGUE
@@ -35,6 +36,7 @@ def errors_markdown() -> str:
 
 
 PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("docs/reference/commands.md", commands_markdown),
     ("docs/reference/errors.md", errors_markdown),
     ("docs/reference/metrics.md", metrics_markdown),
     *((f"docs/reference/openapi-{name}.json", partial(openapi_json, name)) for name in Listener),

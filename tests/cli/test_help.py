@@ -1,0 +1,57 @@
+"""Help: there for every command, with examples that the command itself would take."""
+
+import re
+import shlex
+
+import click
+import pytest
+from tools.cli_reference import commands_markdown
+
+from tracelake.processes.main import _COMMANDS, trace
+
+USER_COMMANDS = sorted(
+    name for name, (where, _) in _COMMANDS.items() if where.startswith("tracelake.cli.") and name != "outbox"
+)
+
+
+def command_of(name: str) -> click.Command:
+    found = trace.get_command(click.Context(trace), name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", USER_COMMANDS)
+def test_examples_are_what_the_command_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = command_of(name)
+    text = command.get_help(click.Context(command, info_name=f"trace {name}"))
+    examples = re.findall(
+        rf"^ +trace ({name} .*|{name})$", text.partition("Example")[2].partition("Options:")[0], re.MULTILINE
+    )
+    assert examples, "no example"
+    for param in command.params:  # a file of an example need not exist
+        if isinstance(param.type, click.Path):
+            monkeypatch.setattr(param, "type", click.STRING)
+    for example in examples:
+        words = shlex.split(re.split(r"\s{2,}|[|<]", example)[0])[1:]
+        command.make_context(name, words, resilient_parsing=False)
+
+
+@pytest.mark.parametrize("name", USER_COMMANDS)
+def test_every_command_has_the_common_options(name: str) -> None:
+    options = {option for param in command_of(name).params for option in param.opts}
+    assert {"--home", "--token-file", "--json"} <= options
+    assert all(param.help for param in command_of(name).params if isinstance(param, click.Option))
+
+
+def test_the_reference_names_every_command_and_no_terminal() -> None:
+    page = commands_markdown()
+    for name in _COMMANDS:
+        assert f"\n## trace {name}\n" in page
+    assert "\n## trace outbox requeue\n" in page
+    assert max(map(len, page.splitlines())) <= 120
+
+
+def test_the_reference_does_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = commands_markdown()
+    monkeypatch.setenv("COLUMNS", "40")
+    assert commands_markdown() == page
