@@ -21,12 +21,13 @@ from tracelake.wire.user import (
 )
 
 NEWEST = 100
-"""Generations, pointers, invalidations and ranges that a dataset shows."""
+"""Generations, pointers, invalidations and ranges that a dataset shows, and events that are asked for their cursor."""
 
 # Runs of different unit sizes may cover the same blocks; each block counts once. `numeric`, for the last block of all.
-_DATASETS = """
+# Cursors grow, so the highest is among those of the newest events.
+_DATASETS = f"""
     SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
-           g.max_cursor, g.schema, e.created_at AS updated_at,
+           g.schema, e.max_cursor, e.updated_at,
            (SELECT count(*) FROM dataset_versions a WHERE a.dataset_uuid = d.dataset_uuid) AS generations,
            (SELECT sum(upper(block) - lower(block)) FROM (
                 SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
@@ -36,17 +37,22 @@ _DATASETS = """
     JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
     LEFT JOIN nodes n ON n.node_id = g.node_id
     LEFT JOIN LATERAL (
-        SELECT created_at FROM events v
-        WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
-        ORDER BY v.routed_seq DESC LIMIT 1) e ON true
+        SELECT max(cursor) AS max_cursor, max(created_at) AS updated_at FROM (
+            SELECT v.cursor, v.created_at FROM events v
+            WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
+            ORDER BY v.routed_seq DESC LIMIT {NEWEST}) newest) e ON true
     WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2)
-    ORDER BY d.name"""
+    ORDER BY d.name"""  # noqa: S608 - constants only
 
 _GENERATIONS = f"""
-    SELECT g.dataset_version, g.config_hash, g.schema_hash, g.created_at, g.max_cursor,
+    SELECT g.dataset_version, g.config_hash, g.schema_hash, g.created_at,
+           (SELECT max(cursor) FROM (SELECT v.cursor FROM events v WHERE v.dataset_uuid = g.dataset_uuid
+                AND v.dataset_version = g.dataset_version AND v.routed_seq IS NOT NULL
+                ORDER BY v.routed_seq DESC LIMIT {NEWEST}) x) AS max_cursor,
            (SELECT count(*) FROM (SELECT FROM dataset_runs r WHERE r.dataset_uuid = g.dataset_uuid
                 AND r.dataset_version = g.dataset_version LIMIT {CAP}) x) AS range_count,
-           (SELECT count(*) FROM (SELECT FROM dataset_keys k WHERE k.dataset_uuid = g.dataset_uuid
+           (SELECT count(*) FILTER (WHERE unit LIKE 'p:%') FROM (SELECT unit FROM dataset_keys k
+                WHERE k.dataset_uuid = g.dataset_uuid
                 AND k.dataset_version = g.dataset_version LIMIT {CAP}) x) AS partition_keys,
            (SELECT count(*) FROM (SELECT FROM manifests m WHERE m.dataset_uuid = g.dataset_uuid
                 AND m.dataset_version = g.dataset_version LIMIT {CAP}) x) AS commits
