@@ -13,14 +13,15 @@ from tracelake.model.runtime import BUILT_IN, Runtime, RuntimeKind, RuntimeRegis
 from tracelake.processes.dispatcher import config_from
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.settings import Settings, SettingsError
+from tracelake.processes.up import run_up
 
 
-def settings(home: Path, toml: str | bytes | None = None, **overrides: Any) -> Settings:
+def settings(folder: Path, toml: str | bytes | None = None, **overrides: Any) -> Settings:
     if toml is not None:
-        path = home / "runtimes.toml"
+        path = folder / "runtimes.toml"
         path.write_bytes(toml if isinstance(toml, bytes) else toml.encode())
         overrides["runtimes_file"] = path
-    return Settings.load({"home": home, **overrides}, environ={})
+    return Settings.load({"home": folder, **overrides}, environ={})
 
 
 def load(home: Path, toml: str | bytes | None = None, **overrides: Any) -> RuntimeRegistry:
@@ -212,6 +213,15 @@ def test_a_worker_receives_from_the_queue_of_its_runtime(tmp_path: Path) -> None
         with pytest.raises(SettingsError) as refused:
             worker_queue(chosen, load_runtimes(chosen))
         assert words in str(refused.value)
+
+
+def test_a_stack_with_a_mistake_does_not_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for bad in ({"toml": "[runtimes.x]"}, {"worker_runtime": "lambda"}):
+        with pytest.raises(SettingsError):
+            run_up(settings(tmp_path, home=home, **bad), lambda _home: pytest.fail("started"))
+    assert list(home.iterdir()) == []
 
 
 def test_children_read_the_same_file(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
 from tracelake.processes.machine import free_port, socket_directory, wrap
 from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.processes.provision import migrate_dsn, provision
+from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.screen import Screen
 from tracelake.processes.settings import CHILD_VARIABLE, Settings
 from tracelake.processes.supervisor import Part, PartView, StartError, Supervisor
@@ -297,6 +298,7 @@ class Up:
 
 def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
     """Run the stack of these settings until it is told to stop."""
+    worker_queue(settings, load_runtimes(settings))  # a mistake is said here, not in the log of each part
     home = settings.layout
     home.make()
     with lock.hold(home.lock_file):
