@@ -23,7 +23,6 @@ class DispatcherConfig:
     issuer: str = "trace"
     default_lease_seconds: int = 120
     default_timeout_seconds: int = 1800
-    lambda_timeout_seconds: int = 60
     default_max_attempts: int = 3
     retry: Backoff = field(default_factory=lambda: Backoff(30.0, 600.0))
     group_commit_max: int = 128

@@ -15,7 +15,7 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Strategy
 from tracelake.model.ids import new_id
 from tracelake.model.job import Dataset, Job, Output, Storage
-from tracelake.model.runtime import LAMBDA, LAMBDA_MAX_TIMEOUT_SECONDS
+from tracelake.model.runtime import LAMBDA, Runtime, RuntimeKind, resolve_timeout
 from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, OutputRef
 
 _LOAD_JOBS = """
@@ -111,16 +111,10 @@ class Definitions:
 def resolve_limits(request: JobRequest, config: DispatcherConfig) -> tuple[int, int | None, int | None]:
     """`(lease_seconds, timeout_seconds, max_attempts)` with every default filled in."""
     limits = request.limits
-    on_lambda = request.runtime == LAMBDA
-    timeout = limits.timeout_seconds or (config.lambda_timeout_seconds if on_lambda else config.default_timeout_seconds)
-    if on_lambda and timeout > LAMBDA_MAX_TIMEOUT_SECONDS:
-        raise TraceError(
-            "job_invalid",
-            f"timeout_seconds of a lambda job is at most {LAMBDA_MAX_TIMEOUT_SECONDS}.",
-            field="limits.timeout_seconds",
-        )
-    # Heartbeat is optional for lambda: its lease is the whole of its time.
-    lease = timeout if on_lambda else limits.heartbeat_timeout_seconds or config.default_lease_seconds
+    runtime = config.runtimes.get(request.runtime) or Runtime(request.runtime, RuntimeKind.QUEUE)
+    timeout = resolve_timeout(runtime, limits.timeout_seconds, config.default_timeout_seconds)
+    # Where heartbeat is optional, the lease is the whole of the attempt's time.
+    lease = timeout if runtime.lease_is_timeout else limits.heartbeat_timeout_seconds or config.default_lease_seconds
     return lease, timeout, limits.max_attempts or config.default_max_attempts
 
 

@@ -45,7 +45,6 @@ def config_from(settings: Settings) -> DispatcherConfig:
         issuer=ISSUER,
         default_lease_seconds=math.ceil(settings.lease_seconds),
         default_timeout_seconds=math.ceil(settings.timeout_seconds),
-        lambda_timeout_seconds=math.ceil(settings.lambda_timeout_seconds),
         default_max_attempts=settings.max_attempts,
         retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
         group_commit_max=settings.group_commit_max,
