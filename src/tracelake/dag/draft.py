@@ -104,5 +104,9 @@ class Draft:
 
     def canonical_address(self, address: OutputAddress) -> OutputAddress:
         """Outputs that are written to one buffered dataset are one thing to a reader: the first stands for all."""
+        return self.co_writers(address)[0]
+
+    def co_writers(self, address: OutputAddress) -> list[OutputAddress]:
+        """Every output whose rows a reader of this one gets."""
         entry = self.publishers.get(address)
-        return entry.writers[0] if entry is not None and entry.writers else address
+        return entry.writers if entry is not None and entry.buffered else [address]

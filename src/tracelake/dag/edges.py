@@ -136,8 +136,7 @@ class Graph:
                 # That a source has inputs is a problem already; taking them away breaks the circle.
                 if item.output is None or job.is_source:
                     continue
-                entry = draft.publishers.get(item.output)
-                for address in entry.writers if entry is not None else [item.output]:
+                for address in draft.co_writers(item.output):
                     self.upstream[name].setdefault(address.job, item.place)
 
     def in_order(self) -> list[str]:

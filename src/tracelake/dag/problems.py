@@ -5,11 +5,12 @@ for suggestions: a hostile text must not cost more than an honest one.
 """
 
 from collections.abc import Iterable
+from os.path import commonprefix
 
 from tracelake.model.dag import Problem
 
 MAX_PROBLEMS = 1000
-MAX_COMPARISONS = 20_000
+MAX_WORK = 500_000
 SHOWN = 80
 """How much of a text from the document a message repeats."""
 
@@ -35,7 +36,7 @@ CODES = {
     "key_not_text": "A key is a number, a boolean, null, a list or a map.",
     "missing_field": "A field that must be there is not.",
     "name_invalid": "A name is not lower-case letters, digits and _, beginning with a letter, at most 128 characters.",
-    "nothing_runs": "A cron, webhook or manual source only emits events: nothing runs that could use this.",
+    "nothing_runs": "A cron, webhook or manual source only emits events: nothing runs that uses or writes this.",
     "operator_runtime": "The operator does not run on this runtime.",
     "out_of_range": "A number, a length or a count is outside of its limits.",
     "partition_without_inputs": "`PerPartition` waits for the units of its inputs, and there are none.",
@@ -94,7 +95,7 @@ class ProblemList:
 
     def __init__(self) -> None:
         self._problems: dict[tuple[str, int, int, str], Problem] = {}
-        self._comparisons = MAX_COMPARISONS
+        self._work = MAX_WORK
 
     def __bool__(self) -> bool:
         return bool(self._problems)
@@ -115,19 +116,18 @@ class ProblemList:
 
     def did_you_mean(self, word: str, known: Iterable[str]) -> str:
         """`Did you mean x?`, or nothing when no known word is near."""
-        if self._comparisons < 0:
-            return ""
         wanted = _folded(word)
         nearest, best = "", max(1, min(3, len(wanted) // 3)) + 1
-        for candidate in sorted(known):
-            folded = _folded(candidate)
-            if abs(len(folded) - len(wanted)) >= best:
-                continue
-            self._comparisons -= 1
-            if self._comparisons < 0:
+        for candidate in known:
+            if self._work < 0:
                 return ""
-            distance = _distance(wanted, folded, best)
-            if distance < best:
+            folded = _folded(candidate)
+            self._work -= 1
+            if abs(len(folded) - len(wanted)) > best:
+                continue
+            distance, work = _distance(wanted, folded, best + 1)
+            self._work -= work
+            if distance < best or (nearest and distance == best and candidate < nearest):
                 nearest, best = candidate, distance
         return f"Did you mean `{nearest}`?" if nearest else ""
 
@@ -146,20 +146,23 @@ def _folded(word: str) -> str:
     return word[:128].casefold().replace("_", "").replace("-", "").replace(" ", "")
 
 
-def _distance(left: str, right: str, limit: int) -> int:
-    """Edits (a swap of neighbours is one) that turn one word into the other; `limit` when there are as many or more."""
-    if left == right:
-        return 0
+def _distance(left: str, right: str, limit: int) -> tuple[int, int]:
+    """How many edits (a swap of neighbours is one) turn one word into the other, up to `limit`; and what it cost."""
+    start = len(commonprefix((left, right)))
+    left, right = left[start:], right[start:]
+    beyond = len(right) + limit
     before: list[int] = []
     previous = list(range(len(right) + 1))
     for row, letter in enumerate(left, 1):
-        current = [row]
-        for column, other in enumerate(right, 1):
-            cost = min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (letter != other))
+        current = [row] + [beyond] * len(right)
+        # Further from the diagonal than `limit`, there are more edits than that.
+        for column in range(max(1, row - limit), min(len(right), row + limit) + 1):
+            other = right[column - 1]
+            cost = min(previous[column] + 1, current[column - 1] + 1, previous[column - 1] + (letter != other))
             if row > 1 and column > 1 and letter == right[column - 2] and left[row - 2] == other:
                 cost = min(cost, before[column - 2] + 1)
-            current.append(cost)
+            current[column] = cost
         if min(current) >= limit:
-            return limit
+            return limit, row * (2 * limit + 1)
         before, previous = previous, current
-    return min(previous[-1], limit)
+    return min(previous[-1], limit), len(left) * (2 * limit + 1)

@@ -74,6 +74,10 @@ def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
             what = f"Output {address.output_index} of job `{address.job}` is published already"
             record.place.problem("duplicate_publish", f"{what}, as {shown(other.name)}.", "Publish it once.")
             continue
+        if entry.buffered and draft.by_name[address.job].only_emits:
+            message = f"Job `{address.job}` only emits events: it has no rows for a buffered dataset."
+            record.place.problem("nothing_runs", message, "Name a job that runs.")
+            continue
         draft.publishers[address] = entry
         entry.writers.append(address)
     entry.writers.sort(key=lambda address: (address.job, address.output_index))

@@ -1,0 +1,77 @@
+"""Every problem has its code, its place and its path: the smallest document for each.
+
+`problems.txt` has the documents. A head line says code and path, and § in the document marks the place.
+"""
+
+import pytest
+from tools.docs import ROOT
+
+from tests.dag.support import GOOD, HEAD, marked, problems_of
+from tracelake.dag.problems import CODES, MAX_PROBLEMS
+
+
+def _cases() -> list[tuple[str, str, str]]:
+    cases = []
+    for block in (ROOT / "tests/dag/problems.txt").read_text(encoding="utf-8").split("=== ")[1:]:
+        head, _, text = block.partition("\n")
+        code, _, path = head.partition(" ")
+        cases.append((code, path, text))
+    return cases
+
+
+CASES = [
+    *_cases(),
+    ("text_invalid", "", "name: d # §\x07\n"),
+    ("text_invalid", "", "name: d # §\u2028\n"),
+    ("text_invalid", "", "name: d # §\ufeff\n"),
+    ("text_invalid", "", "name: d\r\njobs: §\r"),
+    ("out_of_range", "defaults.max_attempts", GOOD + "defaults: {max_attempts: §" + "9" * 5000 + "}\n"),
+]
+TOLD_ELSEWHERE = {"document_too_large", "too_many_problems", "yaml_too_many_values"}
+"""By the tests below."""
+TOLD_BY_THE_DEPLOY = {"dataset_name_taken"}
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "text"), CASES, ids=[f"{index}-{case[0]}" for index, case in enumerate(CASES)]
+)
+def test_one_mistake_is_one_problem_in_its_place(code: str, path: str, text: str) -> None:
+    plain, places = marked(text)
+    found = [(problem.code, (problem.line, problem.column), problem.path) for problem in problems_of(plain)]
+    assert found == [(code, places[0], path)]
+
+
+def test_every_code_is_told_by_some_document() -> None:
+    assert {code for code, _, _ in CASES} | TOLD_ELSEWHERE | TOLD_BY_THE_DEPLOY == set(CODES)
+
+
+def test_codes_are_sorted() -> None:
+    assert list(CODES) == sorted(CODES)
+
+
+def test_the_document_without_a_mistake_is_good() -> None:
+    assert problems_of(GOOD) == []
+
+
+def test_a_text_that_is_too_large() -> None:
+    text = GOOD.encode() + b"#" * 2**20
+    (problem,) = problems_of(text)
+    assert (problem.code, problem.line, problem.column, problem.path) == ("document_too_large", 1, 1, "")
+    assert problems_of(GOOD.encode() + b"#" * (2**20 - len(GOOD.encode()))) == []
+
+
+def test_bytes_that_are_not_text() -> None:
+    (problem,) = problems_of(b"name: d\njobs: \xff\n")
+    assert (problem.code, problem.line, problem.column) == ("text_invalid", 2, 7)
+
+
+def test_a_bomb_of_aliases() -> None:
+    text = GOOD + "a: &x0 [1]\n" + "".join(f"b{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 20))
+    (problem,) = problems_of(text)
+    assert (problem.code, problem.line) == ("yaml_too_many_values", 10)
+
+
+def test_more_problems_than_anyone_reads() -> None:
+    found = problems_of(HEAD + "- {}\n" * 900)
+    assert len(found) == MAX_PROBLEMS + 1
+    assert "too_many_problems" in {problem.code for problem in found}
