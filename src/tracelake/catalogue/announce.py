@@ -1,11 +1,11 @@
-"""What `noop` says, wherever it runs: its outputs have the unit that its input has."""
+"""What operators without data say, wherever they run: their outputs have the unit that their input has."""
 
 from collections.abc import Sequence
 
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 _ANNOUNCED = ("none", "postgres")
-"""The other kinds of output have a unit only when files or batches of it were committed, and `noop` writes none."""
+"""The other kinds of output have a unit only when files or batches of it were committed, and these operators write none."""
 
 
 def announce(inputs: Sequence[PayloadInput], outputs: Sequence[TaskOutput]) -> list[EventIn]:

@@ -1,7 +1,8 @@
-"""`trace demo`: a few hundred small tasks, while a worker, the Dispatcher and the state database are killed.
+"""`trace demo`: a DAG at work, while a worker, the Dispatcher and the state database are killed.
 
-It starts a stack of its own with short leases, kills one part after another with SIGKILL, and then asks the tables
-what became of the work. It reads the state database for its picture; everything it does goes through the API.
+It starts a stack of its own with short leases, deploys `demo.yaml`, triggers one range of blocks, kills one part after
+another with SIGKILL, and then asks the tables what became of the work. It reads the state database for its picture;
+everything it does goes through the API.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
 import asyncpg
@@ -24,14 +26,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tracelake.client.internal import InternalClient
 from tracelake.client.stack import Stack
+from tracelake.client.user import UserClient
 from tracelake.db.transaction import AWAY
-from tracelake.model.ids import new_id
 from tracelake.processes.home import Home
 from tracelake.processes.machine import wrap
 from tracelake.processes.status import read_parts
-from tracelake.wire.platform import DatasetSpec, JobRequest, Limits, TaskSpec, TasksRequest
+from tracelake.wire.user import BlockRange, TriggerRequest
 
 _SETTINGS = {
     "lease_seconds": "3",
@@ -44,25 +45,25 @@ _SETTINGS = {
     "worker_slots": "8",
 }
 _PATIENCE_SECONDS = 180.0
-_FLAKY_SHARE = 10  # one task in so many fails its first attempt by itself
+_UNIT, _WINDOW = 100, 1000  # blocks; as in demo.yaml
+_DAG = "demo"
 
 # Which part dies once how much of the work is done.
 _KILLS = (("worker", 0.15), ("dispatcher", 0.40), ("postgres-state", 0.65))
 
 _PICTURE = """
     SELECT count(*) AS tasks, count(*) FILTER (WHERE status = 'Completed') AS completed,
-           count(*) FILTER (WHERE status = 'Running') AS running, count(*) FILTER (WHERE status = 'Queued') AS queued,
-           count(*) FILTER (WHERE status = 'Failed') AS failed, coalesce(sum(attempt), 0) AS attempts
+           coalesce(sum(attempt), 0) AS attempts
     FROM tasks"""
+_BY_JOB = """
+    SELECT j.name, count(*) AS tasks, count(DISTINCT t.unit_key) AS units
+    FROM tasks t JOIN jobs j USING (job_id) WHERE t.status = 'Completed' GROUP BY j.name"""
 _BY_OUTCOME = "SELECT outcome, count(*) AS attempts FROM task_attempts GROUP BY outcome"
 
 
 class Picture(msgspec.Struct, frozen=True):
     tasks: int
     completed: int
-    running: int
-    queued: int
-    failed: int
     attempts: int
 
 
@@ -85,13 +86,16 @@ class Story:
     kills: list[Kill] = field(default_factory=list)
     seconds: float = 0.0
     picture: Picture | None = None
+    expected: dict[str, int] = field(default_factory=dict)
+    made: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Per job: completed tasks, and the distinct units they were for."""
     replaced: dict[str, int] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
-        """Every task completed, and none of its other attempts was taken as a result too."""
-        everything = self.picture is not None and self.picture.completed == self.picture.tasks
-        return everything and "Completed" not in self.replaced
+        """Every unit of every job was done by exactly one task, and no other attempt was taken as a result too."""
+        once = {name: (units, units) for name, units in self.expected.items()}
+        return self.made == once and "Completed" not in self.replaced
 
 
 class DemoError(Exception):
@@ -99,20 +103,26 @@ class DemoError(Exception):
 
 
 @click.command()
-@click.option("--tasks", type=click.IntRange(20, 20_000), default=300, show_default=True, help="How many tasks to run.")
+@click.option(
+    "--units",
+    type=click.IntRange(20, 20_000),
+    default=300,
+    show_default=True,
+    help="Units of 100 blocks to do.",
+)
 @click.option("--keep", is_flag=True, help="Keep the demo's home directory and say where it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
-def command(tasks: int, keep: bool, as_json: bool) -> None:
-    """Run small tasks on a stack of its own while parts of it are killed, and show what happened.
+def command(units: int, keep: bool, as_json: bool) -> None:
+    """Run a DAG on a stack of its own while parts of it are killed, and show what happened.
 
-    Nothing outside a temporary directory is touched. Exit status 0 means: every task was completed exactly once.
+    Nothing outside a temporary directory is touched. Exit status 0 means: every unit of every job was done once.
     """
     console = Console(stderr=as_json)
     scratch = Path(tempfile.mkdtemp(prefix="trace-demo-"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        story = _run(scratch / "home", tasks, console)
+        story = _run(scratch / "home", units, console)
     except DemoError as error:
         console.print(f"[red]The demo failed:[/red] {error}")
         keep = True
@@ -135,14 +145,14 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _run(home: Path, tasks: int, console: Console) -> Story:
+def _run(home: Path, units: int, console: Console) -> Story:
     console.print("Starting a stack: two Postgres clusters, a Dispatcher, two workers ...")
     started = time.monotonic()
     stack = _Stack(home)
     try:
         info = stack.start()
         console.print(f"Ready after {time.monotonic() - started:.1f} s. Leases last 3 s here, so that you can watch.")
-        return asyncio.run(_work(Home(home), info, tasks, console))
+        return asyncio.run(_work(Home(home), info, units, console))
     finally:
         console.print("Stopping everything ...")
         stack.stop()
@@ -189,42 +199,35 @@ class _Stack:
         self._process.wait()
 
 
-async def _work(home: Home, info: Stack, tasks: int, console: Console) -> Story:
-    client = info.internal_client()
+async def _work(home: Home, info: Stack, units: int, console: Console) -> Story:
+    client = UserClient.of_stack(info)
     try:
-        await _create(client, tasks)
-        return await _watch(home, tasks, console)
+        await _begin(client, units, console)
+        return await _watch(home, units, console)
     finally:
         await client.close()
 
 
-async def _create(client: InternalClient, tasks: int) -> None:
-    """Two jobs: steady tasks, and some that fail once by themselves."""
-    jobs = {}
-    for name, fail_attempts in (("steady", 0), ("flaky", 1)):
-        reply = await client.create_job(
-            JobRequest(
-                org="demo",
-                dag="demo",
-                name=name,
-                runtime="ecs_platform",
-                operator="sleep",
-                config={"seconds": 0.35, "fail_attempts": fail_attempts},
-                outputs=[DatasetSpec(name=f"{name}_results")],
-                limits=Limits(max_attempts=20),
-            )
-        )
-        jobs[name] = reply.job_id
-    specs = [
-        TaskSpec(job_id=jobs["flaky" if number % _FLAKY_SHARE == 0 else "steady"], task_id=new_id())
-        for number in range(tasks)
-    ]
-    for start in range(0, tasks, 500):
-        await client.create_tasks(TasksRequest(tasks=specs[start : start + 500]))
+async def _begin(client: UserClient, units: int, console: Console) -> None:
+    """Deploy the DAG and ask it for one range; everything after that happens by itself."""
+    text = files("tracelake.processes").joinpath("demo.yaml").read_bytes()
+    deployed = await client.deploy(_DAG, text, activate=True)
+    names = " > ".join(change.job for change in deployed.plan.jobs)
+    console.print(f"Deployed version {deployed.plan.version} of the DAG: {names}", highlight=False)
+    last = units * _UNIT - 1
+    await client.trigger(_DAG, "request", TriggerRequest(range=BlockRange(start=0, end=last), idempotency_key="demo"))
+    console.print(f"Triggered blocks 0 to {last:,}: {units} units of {_UNIT} blocks.", highlight=False)
 
 
-async def _watch(home: Home, tasks: int, console: Console) -> Story:
-    story = Story()
+def _expected(units: int) -> dict[str, int]:
+    windows = units * _UNIT // _WINDOW
+    jobs = {"split": 1, "work": units, "windows": units, "summary": windows}
+    return {name: tasks for name, tasks in jobs.items() if tasks}
+
+
+async def _watch(home: Home, units: int, console: Console) -> Story:
+    story = Story(expected=_expected(units))
+    tasks = sum(story.expected.values())
     begun = time.monotonic()
     with _view(console, tasks) as show:
         while True:
@@ -236,14 +239,14 @@ async def _watch(home: Home, tasks: int, console: Console) -> Story:
                 await asyncio.sleep(0.1)
                 continue
             _note_recovery(story, picture)
-            _kill_if_due(home, story, picture)
+            _kill_if_due(home, story, picture, tasks)
             show(picture, str(story.kills[-1]) if story.kills else "two workers share the tasks")
-            if picture.completed == picture.tasks == tasks:
+            if picture.completed == picture.tasks and picture.tasks >= tasks:
                 break
             await asyncio.sleep(0.1)
     story.seconds = time.monotonic() - begun
     story.picture = picture
-    story.replaced = await _replaced(home)
+    await _ask_tables(home, story)
     return story
 
 
@@ -260,19 +263,20 @@ async def _look(home: Home) -> Picture | None:
     return Picture(**dict(row))
 
 
-async def _replaced(home: Home) -> dict[str, int]:
+async def _ask_tables(home: Home, story: Story) -> None:
     connection = await asyncpg.connect(home.state_dsn_file.read_text().strip())
     try:
-        return {row["outcome"]: row["attempts"] for row in await connection.fetch(_BY_OUTCOME)}
+        story.made = {name: (tasks, units) for name, tasks, units in await connection.fetch(_BY_JOB)}
+        story.replaced = {row["outcome"]: row["attempts"] for row in await connection.fetch(_BY_OUTCOME)}
     finally:
         await connection.close()
 
 
-def _kill_if_due(home: Home, story: Story, picture: Picture) -> None:
+def _kill_if_due(home: Home, story: Story, picture: Picture, tasks: int) -> None:
     if len(story.kills) == len(_KILLS) or (story.kills and story.kills[-1].recovered is None):
         return
     name, share = _KILLS[len(story.kills)]
-    if picture.completed < share * picture.tasks:
+    if picture.completed < share * tasks:
         return
     for part in read_parts(home):
         if part.name.startswith(name) and part.pid is not None:
@@ -333,19 +337,20 @@ def _tell(story: Story, console: Console) -> None:
     )
     table.add_column(justify="right", style="bold")
     table.add_column()
-    table.add_row(f"{picture.tasks}", "tasks created")
-    table.add_row(f"{picture.completed}", "completed, each with exactly one accepted result")
+    for name, units in story.expected.items():
+        tasks, distinct = story.made.get(name, (0, 0))
+        table.add_row(f"{tasks}", f"tasks of [bold]{name}[/bold] completed, for {distinct} of {units} units")
     table.add_row(f"{picture.attempts}", "attempts in all")
     table.add_row(f"{failures}", "attempts failed by themselves and were retried")
     table.add_row(f"{timeouts}", "attempts died with their worker; after the lease they were retried")
     for kill in story.kills:
         back = "not seen back" if kill.recovered is None else f"work went on after {kill.recovered:.1f} s"
         table.add_row("1", f"SIGKILL of {kill.part}: {back}")
-    table.add_row(f"{story.seconds:.1f} s", "from the first task to the last")
+    table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
     console.print(table)
     if story.good:
-        console.print(
-            "[green]Nothing was lost and nothing was done twice.[/green] Next: [bold].venv/bin/trace up[/bold]"
-        )
+        console.print("[green]Nothing was lost and nothing was done twice.[/green]")
+        console.print("Next: [bold].venv/bin/trace up[/bold], and in another terminal")
+        console.print("      [bold].venv/bin/trace deploy examples/block_ranges.yaml[/bold]")
     else:
-        console.print("[red]Some tasks did not complete.[/red] Run again with --keep and look at the logs.")
+        console.print("[red]Not every unit was done exactly once.[/red] Run again with --keep and look at the logs.")

@@ -30,7 +30,7 @@ def sleep(context: OperatorContext) -> OperatorResult:
         raise CanceledError
     if context.attempt <= config.fail_attempts:
         raise SleepFailedError(f"attempt {context.attempt} of {config.fail_attempts} that were asked to fail")
-    return OperatorResult()
+    return OperatorResult(events=announce(context.inputs, context.outputs))
 
 
 OPERATORS: dict[str, Operator] = {"noop": Operator(noop, inline=True), "sleep": Operator(sleep)}
