@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 _ANNOUNCED = ("none", "postgres")
-"""The other kinds of output have a unit only when files or batches of it were committed, and these operators write none."""
+"""Other kinds of output have a unit only once files or batches of it are committed, and these operators write none."""
 
 
 def announce(inputs: Sequence[PayloadInput], outputs: Sequence[TaskOutput]) -> list[EventIn]:
