@@ -1,6 +1,7 @@
 """The one spelling of a document: texts that mean the same have it in common, whatever their order and comments."""
 
 import hashlib
+from typing import Any
 
 import msgspec
 
@@ -8,10 +9,25 @@ from tracelake.model.dag import Dag
 
 
 def canonical(dag: Dag) -> bytes:
-    """JSON with sorted keys. Fields at their default are left out, so that a field that a later release adds does
-    not change the hash of a document that does not use it."""
-    return msgspec.json.encode(dag, order="deterministic")
+    """JSON with sorted keys, which decodes to the same Dag. Fields at their default are left out, so that a field that
+    a later release adds does not change the hash of a document that does not use it."""
+    return msgspec.json.encode(_without_defaults(dag), order="deterministic")
 
 
 def document_hash(dag: Dag) -> str:
     return f"sha256:{hashlib.sha256(canonical(dag)).hexdigest()}"
+
+
+def _without_defaults(value: Any) -> Any:
+    """`omit_defaults` would not do: it leaves out what is the very object of the default, not all that is equal."""
+    if isinstance(value, tuple):
+        return [_without_defaults(item) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    kept = {}
+    for field in msgspec.structs.fields(value):
+        item = getattr(value, field.name)
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        if default is msgspec.NODEFAULT or item != default:
+            kept[field.encode_name] = _without_defaults(item)
+    return kept

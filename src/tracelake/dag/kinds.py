@@ -111,7 +111,8 @@ class Choice:
             hint = place.problems.did_you_mean(node.text, self.words)
             place.problem("unknown_value", f"{place.title} cannot be {shown(node.text)}. {known}", hint)
             return INVALID
-        return node.text
+        # The known word itself: encoders that leave out defaults compare by identity.
+        return self.words[self.words.index(node.text)]
 
     def schema(self) -> JsonSchema:
         return {"enum": list(self.words)}

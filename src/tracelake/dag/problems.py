@@ -5,7 +5,6 @@ for suggestions: a hostile text must not cost more than an honest one.
 """
 
 from collections.abc import Iterable
-from os.path import commonprefix
 
 from tracelake.model.dag import Problem
 
@@ -148,7 +147,8 @@ def _folded(word: str) -> str:
 
 def _distance(left: str, right: str, limit: int) -> tuple[int, int]:
     """How many edits (a swap of neighbours is one) turn one word into the other, up to `limit`; and what it cost."""
-    start = len(commonprefix((left, right)))
+    shorter = min(len(left), len(right))
+    start = next((index for index in range(shorter) if left[index] != right[index]), shorter)
     left, right = left[start:], right[start:]
     beyond = len(right) + limit
     before: list[int] = []
