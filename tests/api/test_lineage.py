@@ -6,7 +6,7 @@ import pytest
 
 from tests.api.support import World
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.views import lineage
+from tracelake.dispatcher.views import lineage, paging
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_producer_that_calls_itself_like_a_task_is_none(world: World) -> None:
 
 def test_a_filter_looks_at_a_bounded_number_of_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_ANNOUNCED", "_LAST_LOOKED_AT"):
-        text = getattr(lineage, name).replace(str(lineage.LOOKED_AT), "3").replace(str(lineage.LOOKED_AT - 1), "2")
+        text = getattr(lineage, name).replace(str(paging.LOOKED_AT), "3").replace(str(paging.LOOKED_AT - 1), "2")
         monkeypatch.setattr(lineage, name, text)
     for cursor in range(10):
         world.event(world.ticks, cursor)

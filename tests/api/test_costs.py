@@ -1,0 +1,84 @@
+"""Reads do not go through finished work: with many stored rows every statement still finds its way by an index."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.api.support import World
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.views import dags, datasets, events, jobs, lineage, tasks
+from tracelake.model.ids import new_id
+
+ROWS = 20_000
+LARGE = ("tasks", "events", "manifests", "dataset_units")
+
+_TASKS = """
+    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, attempt, lease_token, outcome, finished_at)
+    SELECT gen_random_uuid(), $1, $2, '[]', 'Completed', 1, gen_random_uuid(), 'Completed', trace_now()
+    FROM generate_series(1, $3)"""
+_EVENTS = """
+    INSERT INTO events (org_id, producer, dataset_uuid, dataset_version, unit, cursor, state, routed_seq)
+    SELECT $1, 'cron:' || n, $2, $3, 'c:' || n, n, 'Routed', nextval('events_routed_seq')
+    FROM generate_series(1, $4::bigint) n"""
+_COMMITS = """
+    WITH m AS (
+        INSERT INTO manifests (manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix,
+                               objects)
+        SELECT gen_random_uuid(), $1, $2, 'p:' || n * 10 || '-' || n * 10 + 9, 1, $3, 1, 'x', '[]'
+        FROM generate_series(1, $4::bigint) n RETURNING manifest_id, unit)
+    INSERT INTO dataset_units
+    SELECT $1, $2, unit, start, start + 9, 1, manifest_id
+    FROM m, LATERAL (SELECT split_part(substr(unit, 3), '-', 1)::bigint AS start) s"""
+
+
+@pytest.fixture(scope="module")
+def world(harness: DispatcherHarness) -> World:
+    """Most rows are somebody else's, but many are the org's own."""
+    other, world = World(harness), World(harness)
+    for owner, rows in ((other, 3 * ROWS), (world, ROWS)):
+        owner.sql(_TASKS, owner.org_id, owner.fetch, rows)
+        owner.sql(_EVENTS, owner.org_id, *owner.ticks, rows)
+        owner.sql(_COMMITS, *owner.blocks, owner.task(owner.fetch, "Completed"), rows)
+    world.task(world.fetch, "Running")
+    world.sql("VACUUM ANALYZE")
+    return world
+
+
+def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    most, least = UUID(int=2**128 - 1), UUID(int=0)
+    some = [world.fetch, world.alert]
+    version = world.sql("SELECT active_version FROM dags WHERE org_id = $1 AND dag_name = 'chain'", world.org_id)
+    return {
+        "tasks": (tasks._NEWEST, (some, most, least, 51)),
+        "live tasks": (tasks._NEWEST_LIVE, (some, most, least, 51, "Running")),
+        "ended tasks": (tasks._NEWEST_ENDED, (some, most, least, 51, "Canceled")),
+        "task rows": (tasks._ROWS, ([new_id()], world.org_id)),
+        "events of a task": (tasks._EVENTS, (str(new_id()), world.org_id)),
+        "events": (events._NEWEST, ([world.ticks.dataset_uuid], 2**60, 51, "Routed")),
+        "event rows": (events._ROWS, ([world.ticks.dataset_uuid], [7])),
+        "dags": (dags._DAGS, (world.org_id,)),
+        "jobs": (jobs._JOBS, (version[0][0],)),
+        "edges": (jobs._EDGES, ([world.fetch_node],)),
+        "datasets": (datasets._DATASETS, (world.org_id, None)),
+        "generations": (datasets._GENERATIONS, (world.blocks.dataset_uuid,)),
+        "committed units": (lineage._COMMITTED, (*world.blocks, -1, 0, 2**60, 51)),
+        "one committed unit": (lineage._COMMITTED_UNIT, (*world.blocks, ["p:10-19"])),
+        "announced units": (lineage._ANNOUNCED, (*world.ticks, 2**60, None, 0, 2**60, True, 51)),
+        "the end of a look": (lineage._LAST_LOOKED_AT, (*world.ticks, 2**60)),
+    }
+
+
+def test_no_statement_scans_a_table_of_finished_work(world: World) -> None:
+    for name, (statement, arguments) in statements(world).items():
+        text = "\n".join(row[0] for row in world.sql(f"EXPLAIN {statement}", *arguments))
+        for table in LARGE:
+            assert f"Seq Scan on {table}" not in text, f"{name}:\n{text}"
+
+
+@pytest.mark.parametrize("name", ["live tasks", "dags", "jobs"])
+def test_open_tasks_are_counted_among_the_live_alone(world: World, name: str) -> None:
+    statement, arguments = statements(world)[name]
+    text = "\n".join(row[0] for row in world.sql(f"EXPLAIN {statement}", *arguments))
+    assert "tasks_live" in text, text
+    assert "tasks_by_job" not in text, text
