@@ -192,17 +192,20 @@ def test_work_goes_on_by_itself_however_few_slots_there_are(start: StartHarness)
     """No poll helps here: commits and freed slots wake the loop."""
     harness = start(config=DispatcherConfig(invoke_slots=2, relay_poll_seconds=600.0))
 
+    for _ in range(9):
+        own_task(harness, unit=blocks(0, 9))
+
     async def loops() -> None:
         harness.dispatcher.start_loops()
 
     harness.run(loops())
-    for _ in range(9):
-        own_task(harness, unit=blocks(0, 9))
-    wait_until(lambda: harness.sql("SELECT count(*) FROM tasks WHERE status = 'Completed'")[0][0] == 9, "all done")
+    wait_until(lambda: rows_waiting(harness) == 0, "freed slots to take the rest")
+    own_task(harness, unit=blocks(0, 9))
+    wait_until(lambda: harness.sql("SELECT count(*) FROM tasks WHERE status = 'Completed'")[0][0] == 10, "all done")
     wait_until(lambda: rows_waiting(harness) == 0, "no rows left")
 
 
-def test_slots_limit_what_is_taken(start: StartHarness) -> None:
+def test_slots_limit_what_is_taken_of_each_runtime(start: StartHarness) -> None:
     gate = asyncio.Event()
 
     class Gated(ScriptedInvoker):
@@ -215,6 +218,10 @@ def test_slots_limit_what_is_taken(start: StartHarness) -> None:
     take = harness.dispatcher.invocations.run_once
     assert [harness.run(take()), harness.run(take())] == [2, 0]
     assert rows_waiting(harness) == 1
+    # An invoker that hangs holds up its own runtime alone.
+    control = own_task(harness, name="control")
+    assert harness.run(take()) == 1
+    wait_until(lambda: harness.row(control)["status"] == "Completed", "the control operator")
     harness.background.loop.call_soon_threadsafe(gate.set)
     harness.run(harness.dispatcher.invocations.settle())
     assert harness.run(take()) == 1

@@ -95,7 +95,14 @@ class Dispatcher:
         self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.
         self._commit = LifecycleCommit(
-            ports.store, definitions, self.writer, config, self.clock, self._wake, self._drain_loop.nudge
+            ports.store,
+            definitions,
+            self.writer,
+            config,
+            self.clock,
+            on_outbox=self._relay_loop.nudge,
+            on_freed_edge=self._drain_loop.nudge,
+            on_invoke=self._wake_invoke,
         )
         self.group = GroupCommit(
             self._commit_counted, max_batch=config.group_commit_max, lanes=config.group_commit_lanes
@@ -110,7 +117,7 @@ class Dispatcher:
             invoker=ports.invoker,
             config=config,
             metrics=self.metrics,
-            on_free=self._wake,
+            on_free=self._wake_invoke,
         )
         self._invoke_loop = Loop(
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
@@ -242,4 +249,7 @@ class Dispatcher:
 
     def _wake(self) -> None:
         self._relay_loop.nudge()
+        self._invoke_loop.nudge()
+
+    def _wake_invoke(self) -> None:
         self._invoke_loop.nudge()

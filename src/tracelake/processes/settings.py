@@ -264,7 +264,7 @@ class Settings:
     runtimes_file: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
         _File(), None, "A TOML file that adds or changes runtimes and limits operators; see operating.md."
     )
-    invoke_slots: int = _integer(16, "Attempts that one Dispatcher starts or runs itself at once.", maximum=4096)
+    invoke_slots: int = _integer(16, "Attempts of one runtime that a Dispatcher starts itself at once.", maximum=4096)
     queue_visibility_seconds: float = _seconds(60, "How long a received message is hidden from others.")
     queue_max_receives: int = _integer(10, "Receives after which a message becomes a dead letter.")
 

@@ -5,7 +5,8 @@ held while a claim waits for its commit. The claim decides who runs the task; th
 Whatever gets lost in between is repaired: a row that was not deleted comes back and finds its task taken, and an
 attempt that was claimed and never started runs into its lease.
 
-Rows of runtimes that this Dispatcher does not know stay for one that does.
+Each runtime has slots of its own, so that an invoker that hangs never holds up control operators. Rows of runtimes that
+this Dispatcher does not know stay for one that does.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import asyncpg
 
@@ -43,7 +45,7 @@ _MAX_UNANSWERED = 4096
 _TAKE = """
     WITH taken AS MATERIALIZED (
         SELECT outbox_id FROM outbox
-        WHERE kind = 'task_invoke' AND status = 'Pending' AND queue = ANY($1) AND next_try_at <= trace_now()
+        WHERE kind = 'task_invoke' AND status = 'Pending' AND queue = $1 AND next_try_at <= trace_now()
         ORDER BY outbox_id LIMIT $2 FOR UPDATE SKIP LOCKED)
     UPDATE outbox o SET next_try_at = trace_now() + make_interval(secs => $3)
     FROM taken WHERE o.outbox_id = taken.outbox_id
@@ -55,6 +57,15 @@ _REJECTED = """
     UPDATE outbox SET tries = tries + 1, last_error = $2, next_try_at = trace_now() + make_interval(secs => $3),
         status = CASE WHEN tries + 1 >= $4 THEN 'Failed' ELSE 'Pending' END
     WHERE outbox_id = $1 RETURNING status"""
+
+
+class _Slots:
+    """The attempts of one runtime that run here, and whether rows wait for one of them to end."""
+
+    def __init__(self, runtime: str) -> None:
+        self.runtime = runtime
+        self.running: set[asyncio.Task[None]] = set()
+        self.rows_wait = False
 
 
 class Invocations:
@@ -81,32 +92,27 @@ class Invocations:
         self._config = config
         self._metrics = metrics
         self._on_free = on_free
-        self._runtimes = config.runtimes.started_here()
+        self._slots = [_Slots(runtime) for runtime in config.runtimes.started_here()]
         self._worker_id = f"dispatcher:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._running: set[asyncio.Task[None]] = set()
         self._unanswered: dict[int, str] = {}
         """claim_id by outbox_id, where nobody knows whether the claim was committed: the next try uses it again."""
-        self._more_wait = False
         self._stopping = asyncio.Event()
         self._round = asyncio.Lock()
 
     async def run_once(self) -> int:
         """Start what there are rows and slots for. Raises StoreUnavailableError while the store is away."""
         async with self._round:
-            free = self._config.invoke_slots - len(self._running)
-            if free <= 0 or self._stopping.is_set():
+            if self._stopping.is_set():
                 return 0
-            async with self._store.connection() as connection:
-                rows = await connection.fetch(_TAKE, self._runtimes, free, float(HIDE_SECONDS))
-            self._more_wait = len(rows) == free
-            if rows:
-                await self._start(sorted(rows, key=lambda row: row["outbox_id"]))
-            return len(rows)
+            taken = [(slots, row) for slots in self._slots for row in await self._take(slots)]
+            if taken:
+                await self._start(taken)
+            return len(taken)
 
     async def settle(self) -> None:
         """Wait until no attempt runs here."""
-        while self._running:
-            await asyncio.wait(self._running)
+        while running := self._running():
+            await asyncio.wait(running)
 
     async def close(self, patience: float = 5.0) -> None:
         """Take no more, let attempts finish for a moment, leave the rest to their leases."""
@@ -117,18 +123,30 @@ class Invocations:
                     pass
                 await self.settle()
         except TimeoutError:
-            logger.warning("attempts are left to their leases", extra={"attempts": len(self._running)})
-        running = list(self._running)
+            logger.warning("attempts are left to their leases", extra={"attempts": len(self._running())})
+        running = self._running()
         for attempt in running:
             attempt.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _start(self, rows: Sequence[asyncpg.Record]) -> None:
-        answers = await asyncio.gather(*(self._claim(row) for row in rows), return_exceptions=True)
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [attempt for slots in self._slots for attempt in slots.running]
+
+    async def _take(self, slots: _Slots) -> list[asyncpg.Record]:
+        free = self._config.invoke_slots - len(slots.running)
+        if free <= 0:
+            return []
+        async with self._store.connection() as connection:
+            rows = await connection.fetch(_TAKE, slots.runtime, free, float(HIDE_SECONDS))
+        slots.rows_wait = len(rows) == free
+        return sorted(rows, key=lambda row: row["outbox_id"])
+
+    async def _start(self, taken: Sequence[tuple[_Slots, asyncpg.Record]]) -> None:
+        answers = await asyncio.gather(*(self._claim(row) for _, row in taken), return_exceptions=True)
         done: list[int] = []
         refused: list[tuple[asyncpg.Record, BaseException]] = []
         away: StoreUnavailableError | None = None
-        for row, answer in zip(rows, answers, strict=True):
+        for (slots, row), answer in zip(taken, answers, strict=True):
             if isinstance(answer, StoreUnavailableError):
                 away = answer
                 continue
@@ -139,7 +157,7 @@ class Invocations:
             done.append(row["outbox_id"])
             self._metrics.claims.labels(answer.value if isinstance(answer, NotClaimed) else "Claimed").inc()
             if isinstance(answer, Claimed):
-                self._supervise(answer)
+                self._supervise(answer, slots)
         if done:
             async with self._store.connection() as connection:
                 await connection.execute(_DONE, done)
@@ -165,14 +183,14 @@ class Invocations:
             )
         logger.error("a task cannot be claimed", exc_info=error, extra={"task_id": str(row["key"]), "status": status})
 
-    def _supervise(self, claimed: Claimed) -> None:
+    def _supervise(self, claimed: Claimed, slots: _Slots) -> None:
         attempt = asyncio.create_task(self._run(claimed), name=f"attempt {claimed.task.task_id}")
-        self._running.add(attempt)
-        attempt.add_done_callback(self._freed)
+        slots.running.add(attempt)
+        attempt.add_done_callback(partial(self._freed, slots))
 
-    def _freed(self, attempt: "asyncio.Task[None]") -> None:
-        self._running.discard(attempt)
-        if self._more_wait:
+    def _freed(self, slots: _Slots, attempt: "asyncio.Task[None]") -> None:
+        slots.running.discard(attempt)
+        if slots.rows_wait:
             self._on_free()
 
     async def _run(self, claimed: Claimed) -> None:

@@ -22,6 +22,7 @@ from tracelake.dispatcher.lifecycle.calls import (
     Respond,
     Subject,
 )
+from tracelake.dispatcher.lifecycle.wake import INVOKE
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.errors import TraceError
 from tracelake.wire.units import TaskInput
@@ -41,6 +42,7 @@ class LifecycleCommit:
         clock: StoreClock,
         on_outbox: Callable[[], None],
         on_freed_edge: Callable[[], None] = lambda: None,
+        on_invoke: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._definitions = definitions
@@ -49,6 +51,7 @@ class LifecycleCommit:
         self._clock = clock
         self._on_outbox = on_outbox
         self._on_freed_edge = on_freed_edge
+        self._on_invoke = on_invoke
 
     async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
         """One answer per call; a refusal is a `TraceError` in its place."""
@@ -64,6 +67,8 @@ class LifecycleCommit:
             applied = await self._writer.write(connection, context.plan)
         if context.plan.wakeups or context.plan.buffer_publishes:
             self._on_outbox()
+        if any(wake.kind == INVOKE for _, wake in context.plan.wakeups):
+            self._on_invoke()
         if applied.freed_edges:
             self._on_freed_edge()
         return [made if isinstance(made, TraceError) else made(applied) for made in decisions]

@@ -261,4 +261,4 @@ ALTER TABLE outbox DROP CONSTRAINT outbox_kind_check,
     DROP CONSTRAINT wakeups_carry_only_their_key;
 ALTER TABLE outbox ADD CONSTRAINT outbox_kind_check CHECK (kind IN ('task_wakeup', 'task_invoke', 'buffer_batch')),
     ADD CONSTRAINT wakeups_carry_only_their_key CHECK ((kind = 'buffer_batch') = (body IS NOT NULL));
-CREATE INDEX outbox_invoke ON outbox (outbox_id) WHERE kind = 'task_invoke';
+CREATE INDEX outbox_invoke ON outbox (queue, outbox_id) WHERE kind = 'task_invoke';
