@@ -1,4 +1,4 @@
-"""Writing a version's definitions: the version, its nodes, datasets, generations and jobs.
+"""Writing a version's definitions: the version, its nodes, datasets, generations and jobs; a statement for each table.
 
 Nothing here makes anything count; rows that are there stay as they are. The caller holds the org's exclusive routing
 lock, so what the plan found missing is still missing, with one exception: jobs registered without a DAG take no lock,
@@ -6,12 +6,14 @@ and may make a dataset of the same name at the same time.
 """
 
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
 from uuid import UUID
 
 from tracelake.dag import canonical, document_hash
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.deploy.definition import Definition, define
+from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.outputs import Generation, PlannedOutput
 from tracelake.dispatcher.deploy.plan import DeployPlan, PlannedJob, dag_invalid
 from tracelake.dispatcher.deploy.registry import Version
@@ -24,30 +26,41 @@ _INSERT_VERSION = """
 
 _INSERT_DAG = "INSERT INTO dags (org_id, dag_name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
-_INSERT_NODE = "INSERT INTO nodes (node_id, org_id, dag_name, job_name, data_hash) VALUES ($1, $2, $3, $4, $5)"
+_INSERT_NODES = """
+    INSERT INTO nodes (org_id, dag_name, node_id, job_name, data_hash)
+    SELECT $1, $2, * FROM unnest($3::uuid[], $4::text[], $5::text[])"""
 
-_INSERT_DATASET = """
-    INSERT INTO datasets (dataset_uuid, org_id, name, storage, current_version, dag_name, published)
-    VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING dataset_uuid"""
+_INSERT_DATASETS = """
+    INSERT INTO datasets (org_id, dag_name, dataset_uuid, name, storage, current_version, published)
+    SELECT $1, $2, * FROM unnest($3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::bool[])
+    ON CONFLICT DO NOTHING RETURNING name"""
 
-_INSERT_GENERATION = """
+_INSERT_GENERATIONS = """
     INSERT INTO dataset_versions (dataset_uuid, dataset_version, node_id, schema, schema_hash)
-    VALUES ($1, $2, $3, $4, $5)"""
+    SELECT dataset_uuid, dataset_version, node_id, schema::json, schema_hash
+    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[])
+        AS u(dataset_uuid, dataset_version, node_id, schema, schema_hash)"""
 
-_FIND_JOB = "SELECT job_id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND name = $3 AND definition_hash = $4"
+_FIND_JOBS = """
+    SELECT j.name, j.job_id FROM unnest($3::text[], $4::text[]) AS u(name, definition_hash)
+    JOIN jobs j ON j.org_id = $1 AND j.dag_name = $2 AND j.name = u.name AND j.definition_hash = u.definition_hash"""
 
-_INSERT_JOB = """
-    INSERT INTO jobs (job_id, org_id, dag_name, name, node_id, runtime, operator, config, config_hash, definition_hash,
-                      lease_seconds, timeout_seconds, max_attempts, strategy, priority, max_concurrency, document)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"""
+_INSERT_JOBS = """
+    INSERT INTO jobs (org_id, dag_name, job_id, name, node_id, runtime, operator, config, config_hash, lease_seconds,
+                      timeout_seconds, max_attempts, strategy, priority, max_concurrency, document, definition_hash)
+    SELECT $1, $2, job_id, name, node_id, runtime, operator, config::json, config_hash, lease_seconds,
+           timeout_seconds, max_attempts, strategy, priority, max_concurrency, document::json, definition_hash
+    FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[], $10::int[],
+                $11::int[], $12::int[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[])
+        AS u(job_id, name, node_id, runtime, operator, config, config_hash, lease_seconds,
+             timeout_seconds, max_attempts, strategy, priority, max_concurrency, document, definition_hash)"""
 
 _INSERT_OUTPUTS = """
     INSERT INTO job_outputs (job_id, output_index, dataset_uuid, dataset_version)
-    SELECT $1, * FROM unnest($2::int[], $3::uuid[], $4::uuid[])"""
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::uuid[])"""
 
 _INSERT_VERSION_JOBS = """
-    INSERT INTO dag_version_jobs (dag_version_id, job_name, job_id)
-    SELECT $1, * FROM unnest($2::text[], $3::uuid[])"""
+    INSERT INTO dag_version_jobs (dag_version_id, job_name, job_id) SELECT $1, * FROM unnest($2::text[], $3::uuid[])"""
 
 
 async def register(
@@ -62,6 +75,12 @@ async def register(
 ) -> None:
     """A version that is not there yet, with everything that it needs and that no other version brought along."""
     dag = version.document.name
+    names = [job.document.name for job in plan.jobs]
+    definitions = [job.hashes.definition for job in plan.jobs]
+    found = await connection.fetch(_FIND_JOBS, org_id, dag, names, definitions)
+    rows = _Rows(config, {row["name"]: row["job_id"] for row in found})
+    for job in plan.jobs:
+        rows.add(job)
     await connection.execute(_INSERT_DAG, org_id, dag)
     await connection.execute(
         _INSERT_VERSION,
@@ -74,105 +93,84 @@ async def register(
         source,
         created_by,
     )
-    writer = _Writer(connection, org_id, dag, config)
-    job_ids = [await writer.job(job) for job in plan.jobs]
-    names = [job.document.name for job in plan.jobs]
-    await connection.execute(_INSERT_VERSION_JOBS, version.dag_version_id, names, job_ids)
+    await _insert(connection, _INSERT_NODES, rows.nodes, org_id, dag)
+    if rows.datasets:
+        made = await connection.fetch(_INSERT_DATASETS, org_id, dag, *_columns(rows.datasets))
+        _check_made(rows.datasets, {row["name"] for row in made})
+    await _insert(connection, _INSERT_GENERATIONS, rows.generations)
+    await _insert(connection, _INSERT_JOBS, rows.jobs, org_id, dag)
+    await _insert(connection, _INSERT_OUTPUTS, rows.outputs)
+    await connection.execute(
+        _INSERT_VERSION_JOBS, version.dag_version_id, names, [rows.job_ids[name] for name in names]
+    )
 
 
-class _Writer:
-    def __init__(self, connection: Connection, org_id: UUID, dag: str, config: DispatcherConfig) -> None:
-        self._connection = connection
-        self._org_id = org_id
-        self._dag = dag
-        self._config = config
-        self._made: dict[str, UUID] = {}
-        """Datasets that this version brings, by name."""
-        self._shared: dict[str, Generation] = {}
-        """Generations of buffered datasets: their other writers take the same."""
+@dataclass(slots=True)
+class _Rows:
+    """What is missing, as rows in the order of the statements above."""
 
-    async def job(self, job: PlannedJob) -> UUID:
-        node_id = job.node_id or await self._node(job)
-        definition = define(job.document, job.hashes.data, self._config)
-        key = (self._org_id, self._dag, job.document.name)
-        found: UUID | None = await self._connection.fetchval(_FIND_JOB, *key, definition.definition_hash)
-        if found is not None:
-            return found
-        generations = [await self._generation(node_id, output) for output in job.outputs]
-        return await self._job(job.document.name, node_id, definition, generations)
+    config: DispatcherConfig
+    job_ids: dict[str, UUID]
+    nodes: list[tuple[Any, ...]] = field(default_factory=list)
+    datasets: list[tuple[Any, ...]] = field(default_factory=list)
+    generations: list[tuple[Any, ...]] = field(default_factory=list)
+    jobs: list[tuple[Any, ...]] = field(default_factory=list)
+    outputs: list[tuple[Any, ...]] = field(default_factory=list)
+    _made: dict[str, UUID] = field(default_factory=dict)
+    _shared: dict[str, Generation] = field(default_factory=dict)
+    """Generations of buffered datasets: their other writers take the same."""
 
-    async def _node(self, job: PlannedJob) -> UUID:
-        node_id = new_id()
-        await self._connection.execute(
-            _INSERT_NODE, node_id, self._org_id, self._dag, job.document.name, job.hashes.data
-        )
-        return node_id
+    def add(self, job: PlannedJob) -> None:
+        name = job.document.name
+        if name in self.job_ids:
+            return
+        node_id = job.node_id
+        if node_id is None:
+            node_id = new_id()
+            self.nodes.append((node_id, name, job.hashes.data))
+        job_id = self.job_ids[name] = new_id()
+        definition = define(job.document, job.hashes.data, self.config)
+        self.jobs.append((job_id, name, node_id, *astuple(definition)))
+        for output in job.outputs:
+            self.outputs.append((job_id, output.output_index, *self._generation(node_id, output)))
 
-    async def _generation(self, node_id: UUID, output: PlannedOutput) -> Generation:
+    def _generation(self, node_id: UUID, output: PlannedOutput) -> Generation:
         if output.generation is not None:
             return output.generation
         if output.name in self._shared:
             return self._shared[output.name]
         version = new_id()
-        dataset_uuid = output.dataset_uuid or self._made.get(output.name) or await self._dataset(output, version)
-        await self._connection.execute(
-            _INSERT_GENERATION,
-            dataset_uuid,
-            version,
-            None if output.shared else node_id,
-            output.schema,
-            output.schema_hash,
-        )
+        dataset_uuid = output.dataset_uuid or self._made.get(output.name)
+        if dataset_uuid is None:
+            dataset_uuid = self._made[output.name] = new_id()
+            self.datasets.append((dataset_uuid, output.name, output.storage, version, output.published))
+        owner = None if output.shared else node_id
+        self.generations.append((dataset_uuid, version, owner, output.schema, output.schema_hash))
         if output.shared:
             self._shared[output.name] = (dataset_uuid, version)
         return dataset_uuid, version
 
-    async def _dataset(self, output: PlannedOutput, version: UUID) -> UUID:
-        made: UUID | None = await self._connection.fetchval(
-            _INSERT_DATASET,
-            new_id(),
-            self._org_id,
-            output.name,
-            output.storage,
-            version,
-            self._dag,
-            output.published,
-        )
-        if made is None:
-            message = f"The dataset `{output.name}` was made by somebody else just now."
-            raise dag_invalid(
-                [Problem(code="dataset_owned", message=message, line=1, column=1, path=f"publish.{output.name}")]
-            )
-        self._made[output.name] = made
-        return made
 
-    async def _job(self, name: str, node_id: UUID, definition: Definition, generations: Sequence[Generation]) -> UUID:
-        job_id = new_id()
-        await self._connection.execute(
-            _INSERT_JOB,
-            job_id,
-            self._org_id,
-            self._dag,
-            name,
-            node_id,
-            definition.runtime,
-            definition.operator,
-            definition.config,
-            definition.config_hash,
-            definition.definition_hash,
-            definition.lease_seconds,
-            definition.timeout_seconds,
-            definition.max_attempts,
-            definition.strategy,
-            definition.priority,
-            definition.max_concurrency,
-            definition.document,
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+async def _insert(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]], *arguments: object) -> None:
+    if rows:
+        await connection.execute(statement, *arguments, *_columns(rows))
+
+
+def _check_made(wanted: Sequence[tuple[Any, ...]], made: set[str]) -> None:
+    problems = [
+        Problem(
+            code="dataset_owned",
+            message=f"The dataset `{name}` was made by somebody else just now.",
+            line=1,
+            column=1,
+            path=f"publish.{name}",
         )
-        await self._connection.execute(
-            _INSERT_OUTPUTS,
-            job_id,
-            list(range(len(generations))),
-            [dataset_uuid for dataset_uuid, _ in generations],
-            [version for _, version in generations],
-        )
-        return job_id
+        for _, name, *_ in wanted
+        if name not in made
+    ]
+    if problems:
+        raise dag_invalid(problems)

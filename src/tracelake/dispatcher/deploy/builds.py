@@ -18,7 +18,6 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import tasks
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.registry import DagPointers, version_by_id
-from tracelake.wire.user import BuildProgress
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +43,6 @@ _OPEN = """
     WHERE j.node_id = ANY($1) AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL"""
 
 _UNFINISHED = f"SELECT EXISTS (SELECT {_BEHIND}) OR EXISTS (SELECT {_OPEN})"
-
-_PROGRESS = f"""
-    SELECT (SELECT count(*) {_BEHIND}) AS draining_edges,
-           (SELECT count(*) {_OPEN} AND t.finished_at IS NULL) AS open,
-           (SELECT count(*) {_OPEN} AND t.finished_at IS NOT NULL) AS failed,
-           (SELECT count(*) FROM jobs j JOIN tasks t USING (job_id)
-            WHERE j.node_id = ANY($1) AND (t.status IN ('Completed', 'Canceled') OR t.skipped_at IS NOT NULL)) AS done
-"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +88,6 @@ class Builds:
             await audit.record(connection, build.org_id, build.requested_by, "dag.cutover", build.dag, details)
         logger.info("a build counts now", extra={"dag": build.dag, "version": version.number})
         return 1
-
-
-async def progress(connection: Connection, dag_version_id: UUID) -> BuildProgress:
-    """How far the build of this version is; for people."""
-    nodes = await _nodes(connection, dag_version_id)
-    row = await connection.fetchrow(_PROGRESS, nodes)
-    assert row is not None
-    return BuildProgress(done=row["done"], open=row["open"], failed=row["failed"], draining_edges=row["draining_edges"])
 
 
 async def _unfinished(connection: Connection, dag_version_id: UUID) -> bool:
