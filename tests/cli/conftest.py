@@ -39,14 +39,20 @@ def api(certificates: Certificates, tmp_path: Path) -> Iterator[FakeApi]:
 
 @pytest.fixture
 def trace(api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trace:
-    """Run a command as `main` does; `columns` is the width of the terminal."""
+    monkeypatch.setenv("TRACE_HOME", str(api.home))
+    return run_trace(monkeypatch, capsys)
+
+
+def run_trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trace:
+    """Runs a command as `main` does; `columns` is the width of the terminal."""
     for variable in ("TRACE_TOKEN", "COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("TRACE_HOME", str(api.home))
     monkeypatch.setattr(session, "EVERY_SECONDS", 0.0)
 
     def run(*arguments: str, columns: int | None = None, stdin: bytes = b"") -> Ended:
-        if columns is not None:
+        if columns is None:
+            monkeypatch.delenv("COLUMNS", raising=False)
+        else:
             monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as ended:

@@ -115,14 +115,14 @@ def test_programs_get_one_document_of_the_wire_type(
 
 
 EMPTY: list[tuple[str, str, Any, str]] = [
-    ("dags", "/v1/dags", DagsReply(dags=[]), "trace deploy FILE.yaml"),
+    ("dags", "/v1/dags", DagsReply(dags=[]), "trace deploy examples/block_ranges.yaml"),
     ("dags pools", "/v1/dags/pools/versions", DagVersionsReply(dag="pools", versions=[]), "0 versions"),
     ("jobs pools", "/v1/dags/pools/jobs", JobsReply(dag="pools", version=1, jobs=[]), "0 jobs"),
     ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace dags"),
     ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "no such task"),
     ("events", "/v1/events", EventsPage(events=[]), "no event yet"),
     ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "no such event"),
-    ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy FILE.yaml"),
+    ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy examples/block_ranges.yaml"),
     (
         "lineage prices_out",
         "/v1/datasets/prices_out/lineage",
@@ -220,7 +220,7 @@ def test_a_server_that_repeats_its_cursor_does_not_keep_us(trace: Trace, api: Fa
 
 def test_hints_name_the_home_that_was_given(trace: Trace, api: FakeApi) -> None:
     api.answers["GET /v1/dags"] = DagsReply(dags=[])
-    assert f"trace deploy FILE.yaml --home {api.home}" in trace("dags", "--home", str(api.home)).out
+    assert f"trace deploy examples/block_ranges.yaml --home {api.home}" in trace("dags", "--home", str(api.home)).out
 
 
 def test_the_document_of_a_version_is_printed_as_it_is(trace: Trace, api: FakeApi) -> None:

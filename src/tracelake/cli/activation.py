@@ -90,8 +90,9 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
                 update(progress(seen, plan.version, finished=True))
                 return
             update(progress(seen, plan.version))
-            if await _is_stuck(client, plan.dag, found.build):
-                failed = count(found.build.failed if found.build else 0, "task")
+            build = found.build
+            if build is not None and build.failed and not build.open and not build.draining_edges:
+                failed = count(build.failed, "task")
                 raise BuildEndedError(
                     f"The build of version {plan.version} cannot finish: {failed} failed for good.",
                     ("see why", "tasks", "--dag", plan.dag, "--status", "Failed"),
@@ -103,14 +104,6 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
 async def _version(client: UserClient, plan: Plan) -> DagVersionRow | None:
     rows = (await client.versions(plan.dag)).versions
     return next((row for row in rows if row.number == plan.version), None)
-
-
-async def _is_stuck(client: UserClient, dag: str, build: BuildProgress | None) -> bool:
-    """Nothing moves any more, and not because a retry is still to come."""
-    if build is None or not build.failed or build.open or build.draining_edges:
-        return False
-    failed = (await client.tasks(dag=dag, status="Failed", limit=100)).tasks
-    return not any(task.next_retry_at for task in failed)
 
 
 def progress(build: BuildProgress | None, version: int, *, finished: bool = False) -> RenderableType:

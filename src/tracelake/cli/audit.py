@@ -7,7 +7,7 @@ import click
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
-from tracelake.cli.session import Session, user_command
+from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, compact
 
 
@@ -29,7 +29,7 @@ def command(session: Session, limit: int, cursor: str | None) -> None:
         return
     if not page.entries:
         session.say("Nobody has done anything yet.")
-        session.hint("be the first", "deploy", "FILE.yaml")
+        session.hint("be the first", "deploy", EXAMPLE)
         return
     listing = Listing(
         [

@@ -9,7 +9,7 @@ from rich.text import Text
 from tracelake.cli.activation import progress
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.options import watch_option
-from tracelake.cli.session import Session, user_command
+from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, clean_lines, count
 from tracelake.client.user import UserClient
 from tracelake.wire.user import DagsReply, DagVersionsReply
@@ -67,7 +67,7 @@ def _show_dags(session: Session) -> None:
     listing = dags_listing(reply)
     if listing is None:
         session.say("No DAG is deployed yet.")
-        session.hint("deploy one", "deploy", "FILE.yaml")
+        session.hint("deploy one", "deploy", EXAMPLE)
         return
     session.show(listing)
     failing = next((dag.name for dag in reply.dags if dag.failed_tasks), None)

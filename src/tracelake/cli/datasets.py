@@ -6,7 +6,7 @@ from rich.text import Text
 
 from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Column, Listing, fields
-from tracelake.cli.session import Session, user_command
+from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, compact, count, moment
 from tracelake.wire.user import DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
 
@@ -39,7 +39,7 @@ def _show_all(session: Session) -> None:
         return
     if not reply.datasets:
         session.say("There is no dataset yet.")
-        session.hint("deploy a DAG that makes some", "deploy", "FILE.yaml")
+        session.hint("deploy a DAG that makes some", "deploy", EXAMPLE)
         return
     session.show(datasets_listing(reply))
     session.hint("see one", "datasets", reply.datasets[0].name)

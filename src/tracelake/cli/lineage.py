@@ -122,7 +122,7 @@ def _tree(
 
 
 def _units(units: Sequence[LineageUnit]) -> Tree:
-    tree = Tree(Text(f"{count(len(units), 'unit')}, newest first", style="bold"), guide_style="dim")
+    tree = Tree(Text(count(len(units), "unit"), style="bold"), guide_style="dim")
     for row in units:
         label = Text.assemble((unit_text(row.unit), "bold"), f"  {ago(row.at)}")
         if row.revision:

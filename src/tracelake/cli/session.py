@@ -30,6 +30,8 @@ from tracelake.errors import TraceError
 T = TypeVar("T")
 
 EVERY_SECONDS = 1.0
+EXAMPLE = "examples/block_ranges.yaml"
+"""In the root of the clone; what somebody who has nothing yet can deploy."""
 _PATIENCE = 60
 """How many looks in a row may fail before a command gives up: a Dispatcher that restarts is back long before."""
 _PIPE_WIDTH = 1000

@@ -21,7 +21,9 @@ _INDEX = click.IntRange(0, 63)
 _LOOK_ROWS = 2000
 """How many tasks a look counts; of more than that it only tells whether any is open."""
 _CLOCKS_APART = timedelta(seconds=5)
-"""When no task tells the server's time: how far its clock may be behind ours."""
+"""How far the server's clock may be behind ours, when no task tells its time."""
+_SERVERS_APART = timedelta(milliseconds=100)
+"""How far the clocks of two servers may be apart, when one does."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +76,11 @@ def command(
         output_index=output_index,
         idempotency_key=key,
     )
+    asked_at = datetime.now(UTC)
     dag, job, reply = session.run(lambda client: _trigger(client, target, request))
     if not session.as_json:
         _tell(session, dag, job, reply)
-    progress = _wait(session, dag, reply) if wait else None
+    progress = _wait(session, dag, reply, asked_at) if wait else None
     if session.as_json:
         session.json(reply)
     else:
@@ -128,8 +131,7 @@ def _tell_next(session: Session, dag: str, progress: Progress | None) -> None:
 # --- waiting
 
 
-def _wait(session: Session, dag: str, reply: TriggerReply) -> Progress:
-    asked_at = datetime.now(UTC)
+def _wait(session: Session, dag: str, reply: TriggerReply, asked_at: datetime) -> Progress:
     try:
         return session.run(lambda client: _follow(session, client, dag, reply, asked_at))
     except KeyboardInterrupt:
@@ -139,17 +141,11 @@ def _wait(session: Session, dag: str, reply: TriggerReply) -> Progress:
 
 
 async def _follow(session: Session, client: UserClient, dag: str, reply: TriggerReply, asked_at: datetime) -> Progress:
-    since: datetime | None = None
+    since = first_made(reply, asked_at)
     seen = Progress(done=0, open=0, failed=0, more=False)
     calm = 0
     with live_view(session.console) as update:
-
-        async def look() -> Progress:
-            nonlocal since
-            since = since or await _since(client, reply, asked_at)
-            return await measure(client, dag, since)
-
-        async for found in looks(look):
+        async for found in looks(lambda: measure(client, dag, since)):
             if isinstance(found, TraceError):
                 update(Group(_view(seen), Text(away(found), style="yellow")))
                 continue
@@ -162,12 +158,14 @@ async def _follow(session: Session, client: UserClient, dag: str, reply: Trigger
     raise AssertionError("looks never ends")
 
 
-async def _since(client: UserClient, reply: TriggerReply, asked_at: datetime) -> datetime:
-    """When the first tasks were made, by the server's own clock."""
-    first = [reply.task_id] if reply.task_id is not None else reply.tasks[:1]
-    for task_id in first:
-        return (await client.task(task_id)).task.created_at
-    return asked_at - _CLOCKS_APART
+def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
+    """When the first tasks were made: their ids begin with the milliseconds at which the server made them, and these
+    are what `since` of the API looks at."""
+    ids = [reply.task_id] if reply.task_id is not None else reply.tasks
+    made = [task_id.int >> 80 for task_id in ids if task_id.version == 7]
+    if not made:
+        return asked_at - _CLOCKS_APART
+    return datetime.fromtimestamp(min(made) / 1000, UTC) - _SERVERS_APART
 
 
 async def measure(client: UserClient, dag: str, since: datetime) -> Progress:
