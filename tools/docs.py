@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
+from tracelake.dag.json_schema import json_schema_text
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.errors import CATALOGUE
 from tracelake.processes.settings import reference_markdown
@@ -37,6 +38,7 @@ def errors_markdown() -> str:
 
 PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("docs/reference/commands.md", commands_markdown),
+    ("docs/reference/dag.schema.json", json_schema_text),
     ("docs/reference/errors.md", errors_markdown),
     ("docs/reference/metrics.md", metrics_markdown),
     *((f"docs/reference/openapi-{name}.json", partial(openapi_json, name)) for name in Listener),
