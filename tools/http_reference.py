@@ -23,15 +23,18 @@ def routes_markdown() -> str:
         "Three listeners on three sockets. A path of another listener is a plain 404. Bodies and replies are in",
         "`openapi-{public,task,internal}.json` beside this page.",
         "",
-        "| listener | method | path | credential | header | what it does |",
-        "|---|---|---|---|---|---|",
+        "A role includes the ones before it: reader, writer, admin.",
+        "",
+        "| listener | method | path | credential | role | header | what it does |",
+        "|---|---|---|---|---|---|---|",
     ]
     routes = declared_routes()
     for listener in Listener:
         for route in routes_of(routes, listener):
             header = f"`{HEADERS[route.principal]}`" if route.principal in HEADERS else ""
             lines.append(
-                f"| {listener} | {route.method} | `{route.path}` | {route.principal} | {header} | {route.summary} |"
+                f"| {listener} | {route.method} | `{route.path}` | {route.principal} | {route.role or ''} | {header} "
+                f"| {route.summary} |"
             )
     return "\n".join(lines) + "\n"
 

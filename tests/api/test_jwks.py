@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from tests.api.issuer import NOW, b64, document, ec_jwk, rsa_jwk, signed, verify
 from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.dispatcher.tokens.jwks import JwksKeys, read_jwks
+from tracelake.processes.dispatcher import _user_keys, config_from
+from tracelake.processes.settings import Settings, SettingsError
 from tracelake.processes.tls import ensure_tls
 
 
@@ -209,3 +211,37 @@ def test_the_first_token_makes_the_keys_come(provider: tuple[str, ssl.SSLContext
     url, context = provider
     keys = JwksKeys(JwksUrl(f"{url}/keys", context=context), again_seconds=30, stale_seconds=300)
     assert verify(signed(), keys).org == "acme"
+
+
+def test_the_settings_say_whose_tokens_are_believed(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(document(rsa_jwk()))
+    (tmp_path / "settings.toml").write_text(
+        f'user_jwks = "{path}"\nuser_issuer = "https://id.example"\nuser_audience = "trace"\n'
+        'user_org_claim = "tenant"\nuser_roles_claim = "groups"\n'
+    )
+    settings = Settings.load({"home": tmp_path}, environ={})
+    keys = _user_keys(settings)
+    assert keys is not None
+    assert verify(signed(), keys, config_from(settings).user_tokens).roles == ["reader", "staff"]
+    child = Settings.load(environ=settings.to_environment() | {"TRACE_SUPERVISED": "1"})
+    assert child == settings
+    assert _user_keys(Settings.load({"home": tmp_path / "own"}, environ={})) is None
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ('user_jwks = "keys.json"', "user_jwks needs user_issuer"),
+        ('user_jwks = "http://id.example/keys"\nuser_issuer = "x"', "expected the path of a file, or an https://"),
+        ('user_issuer = "a b"', "visible ASCII"),
+        ('user_org_claim = "sub"', "two claims of their own"),
+        ('user_org_claim = "x"\nuser_roles_claim = "x"', "two claims of their own"),
+        ('org = "my-org"', "lower-case"),
+        ("user_rate_burst = 0", "a whole number from 1"),
+    ],
+)
+def test_settings_that_cannot_be_meant(tmp_path: Path, toml: str, message: str) -> None:
+    (tmp_path / "settings.toml").write_text(toml)
+    with pytest.raises(SettingsError, match=message):
+        Settings.load({"home": tmp_path}, environ={})

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -51,6 +52,10 @@ def test_no_algorithm_but_the_keys_own() -> None:
     assert refused(signed(EC, "ES256", "r")) == "credential_invalid"
     assert refused(signed(RSA, "RS512", "r")) == "credential_invalid"
     assert refused(signed(RSA, "PS256", "r")) == "credential_invalid"
+    # A signature that the key would take, under the name of the other algorithm.
+    lied = f"{b64({'alg': 'RS256', 'kid': 'e', 'typ': 'JWT'})}.{b64(GOOD)}"
+    r, s = decode_dss_signature(EC.sign(lied.encode(), ec.ECDSA(SHA256())))
+    assert refused(f"{lied}.{b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}") == "credential_invalid"
     # A key whose own word is another algorithm is no key for either.
     assert refused(signed(), keys_of(rsa_jwk(alg="RS512"))) == "credential_unknown_key"
     assert refused(signed(), keys_of(rsa_jwk(alg="ES256"))) == "credential_unknown_key"
