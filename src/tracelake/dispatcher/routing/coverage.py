@@ -16,6 +16,7 @@ from tracelake.dispatcher.routing.directory import Generation
 Grid: TypeAlias = tuple[UUID, UUID, int, int]
 """dataset_uuid, dataset_version, unit_size, unit_offset."""
 Span: TypeAlias = tuple[int, int]
+_LAST_BLOCK = 2**63 - 1
 
 LOCK_GENERATIONS = """
     SELECT FROM dataset_versions
@@ -25,7 +26,7 @@ LOCK_GENERATIONS = """
 # The run that begins at or before the span, and those that begin within it or right behind it: no other touches it.
 _NEIGHBOURS = """
     SELECT DISTINCT u.grid, r.range_start, r.range_end
-    FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::numeric[], $5::numeric[], $6::bigint[], $7::numeric[])
+    FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::numeric[], $5::numeric[], $6::bigint[], $7::bigint[])
          AS u(grid, dataset_uuid, dataset_version, unit_size, unit_offset, range_start, next_start)
     CROSS JOIN LATERAL (
         (SELECT d.range_start, d.range_end FROM dataset_runs d
@@ -122,7 +123,11 @@ async def _merge(connection: Connection, ranges: dict[Grid, set[Span]]) -> None:
     grids = list(ranges)
     # Only the edges of what is new can touch what is stored.
     fresh = {index: merge(ranges[grid]) for index, grid in enumerate(grids)}
-    asked = [(index, *grids[index], start, end + 1) for index, spans in fresh.items() for start, end in spans]
+    asked = [
+        (index, *grids[index], start, min(end + 1, _LAST_BLOCK))
+        for index, spans in fresh.items()
+        for start, end in spans
+    ]
     rows = await connection.fetch(_NEIGHBOURS, *(list(column) for column in zip(*asked, strict=True)))
     stored: dict[int, set[Span]] = {}
     for row in rows:
