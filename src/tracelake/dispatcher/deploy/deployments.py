@@ -143,7 +143,8 @@ class Deployments:
             counted = await connection.fetchval(_COUNTED, version.dag_version_id)
             state, moved = await self._switch(connection, actor, org_id, version, plan, pointers, now=request.now)
             if moved:
-                action = "dag.rollback" if counted else "dag.activate"
+                back = counted and version.dag_version_id != pointers.active
+                action = "dag.rollback" if back else "dag.activate"
                 details = {"version": version.number, "now": request.now, "state": state}
                 await audit.record(connection, org_id, actor.subject, action, dag, details)
         return DeployReply(plan=plan.wire, dag_version_id=version.dag_version_id, duplicate=True, state=state)
