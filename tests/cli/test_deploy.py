@@ -86,6 +86,7 @@ def test_a_build_is_watched_until_it_counts(trace: Trace, api: FakeApi, document
     assert (shown.status, shown.err) == (0, "")
     for text in ("0 done, 5 open, 0 failed, 2 inputs still reading", "3 done, 2 open", "does not answer right now"):
         assert text in shown.out
+    assert "finished" in shown.out
     assert "Version 4 of pools is active." in shown.out
     api.answers[f"GET {VERSIONS}"] = [*steps]
     as_json = trace("deploy", document, "--json")

@@ -112,14 +112,21 @@ def progress(build: BuildProgress | None, version: int, *, finished: bool = Fals
     text = Text.assemble(
         f"{build.done} done, {build.open} open, ", (f"{build.failed} failed", "red" if build.failed else "")
     )
-    if build.draining_edges:
+    if finished:  # what was seen last is no longer true
+        text = Text("finished", style="green")
+    elif build.draining_edges:
         text.append(f", {count(build.draining_edges, 'input')} still reading history", style="dim")
     return bar(f"building version {version}", build.done, total, text, finished=finished)
 
 
 def bar(label: str, done: int, total: int, text: Text, *, finished: bool = False) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
-    # Of unknown length until there is something to count.
-    full = 1 if finished else done
-    grid.add_row(Text(label), ProgressBar(total=(1 if finished else total) or 1, completed=full, width=20), text)
+    drawn = ProgressBar(
+        total=1 if finished else max(total, 1),
+        completed=1 if finished else done,
+        width=20,
+        complete_style="cyan",
+        finished_style="green",
+    )
+    grid.add_row(Text(label), drawn, text)
     return grid

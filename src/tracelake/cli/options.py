@@ -14,7 +14,7 @@ home_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 token_file_option = click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, readable=True),
     help="A file with your token (default: TRACE_TOKEN, else the admin token of the stack).",
 )
 watch_option = click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C.")

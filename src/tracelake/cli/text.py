@@ -8,7 +8,6 @@ import json
 import re
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 from tracelake.wire.units import Unit
 
@@ -73,10 +72,3 @@ def compact(value: Any) -> str:
     if value is None:
         return ""
     return clean(json.dumps(value, ensure_ascii=False, default=str))
-
-
-def is_task_id(text: str) -> bool:
-    try:
-        return str(UUID(text)) == text.lower()
-    except ValueError:
-        return False

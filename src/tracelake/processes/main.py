@@ -77,7 +77,8 @@ def one_line(error: Exception) -> str | None:
     if isinstance(error, TraceError):
         from tracelake.cli.text import clean
 
-        return clean(f"{error.code}: {error.message} {error.kind.remedy}".rstrip())
+        message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
+        return clean(f"{error.code}: {message} {error.kind.remedy}".rstrip())
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
