@@ -123,7 +123,7 @@ _KINDS = (
         "The job definition is not valid.",
         "Correct the field that `details.field` names.",
     ),
-    ErrorKind("job_not_found", 404, "There is no such job.", "Check the job's id."),
+    ErrorKind("job_not_found", 404, "There is no such job.", "Check its name or id (`trace jobs DAG`)."),
     ErrorKind(
         "key_rotation_pending",
         422,
