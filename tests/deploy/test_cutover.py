@@ -269,7 +269,7 @@ def test_events_that_nobody_was_meant_to_hear_are_heard_when_their_generation_co
     assert edge(harness, "d", "b")["position"] < rows[0]["routed_seq"]
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process ends here."""
 
 
@@ -343,7 +343,7 @@ def test_readers_see_one_version_or_the_other(harness: DispatcherHarness) -> Non
     async def watch(stop: asyncio.Event) -> None:
         async with harness.dispatcher.ports.store.connection() as connection:
             while not stop.is_set():
-                row = await connection.fetchrow(look)
+                row = (await connection.fetch(look))[0]
                 seen.add((row["active_version"], tuple(row["pointers"]), tuple(row["nodes"]), row["activated"]))
 
     async def toggle() -> None:

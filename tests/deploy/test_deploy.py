@@ -184,6 +184,23 @@ def test_what_a_source_emitted_keeps_its_events_under_a_new_name(harness: Dispat
     assert not dataset(harness, "ticks")["published"]
 
 
+def test_a_source_is_named_once(harness: DispatcherHarness) -> None:
+    deploy(harness, str(chain().published("ticks", "tick")))
+    assert codes(refused(harness, chain().published("tocks", "tick"))) == ["duplicate_publish"]
+    deploy(harness, str(chain("e")))
+    assert codes(refused(harness, chain("e").published("d_out", "tick"))) == ["dataset_owned"]
+    text = chain("e").published("more", "a", "postgres")
+    deploy(harness, str(text))
+    del text.publish["more"]
+    assert codes(refused(harness, text.published("more", "tick"))) == ["dataset_storage"]
+
+
+def test_datasets_that_nobody_published_are_of_no_concern_to_others(harness: DispatcherHarness) -> None:
+    deploy(harness, str(chain()))
+    assert codes(refused(harness, Text("x").source().job("a", "dataset.d__a_0"))) == ["unknown_dataset"]
+    assert codes(refused(harness, chain("x").published("d__a_0", "a"))) == ["dataset_owned"]
+
+
 def test_an_operator_of_another_kind_of_output_gets_a_dataset_of_its_own(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain()))
     assert dataset(harness, "d__a_0")["storage"] == "none"

@@ -256,7 +256,7 @@ def test_a_generation_of_an_earlier_version_is_restored() -> None:
     old, new = edit(set_fields("b", config={"seconds": 9}))
     registry = after(read(old), read(new))
     was = next(node for (name, _), node in registry.nodes.items() if name == "b")
-    back = replace(registry, nodes=registry.nodes | {("b", registry.hashes["b"].data): was})
+    back = replace(registry, nodes={**registry.nodes, ("b", registry.hashes["b"].data): was})
     found = make_plan(read(new), replace(back, active=replace(back.active, outputs={})))  # type: ignore[type-var]
     assert {item.document.name: item.standing for item in found.jobs}["b"] is Standing.RESTORED
     assert datasets(found.wire)["d_out"] == "restored"

@@ -18,6 +18,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import tasks
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.registry import DagPointers, version_by_id
+from tracelake.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +69,12 @@ class Builds:
         for build in ready:
             try:
                 done += await self._cut_over(build)
+            except StoreUnavailableError:
+                raise
             except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
                 logger.info("a build waits for the next round", extra={"dag": build.dag})
+            except Exception:  # the others are not to wait for it
+                logger.exception("a build cannot cut over", extra={"dag": build.dag})
         async with self._store.transaction() as connection:
             done += await tasks.take_returning(connection, self._runtimes)
         return done

@@ -87,7 +87,7 @@ class Deployments:
         for left in reversed(range(_TRIES)):
             try:
                 reply = await work()
-            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError):
+            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
                 if not left:
                     raise StoreUnavailableError("The deploy met a concurrent one; repeat it.") from None
             else:

@@ -89,9 +89,8 @@ def plan_outputs(
             if job.only_emits and bound is not None:
                 row = by_uuid[bound[0]]
                 name = publish.name if publish else row.name
-                # Its events stay with their dataset, so the dataset takes the new name.
-                if name != row.name and name in datasets:
-                    problems.append(_problem("dataset_name_taken", name, "there is another dataset of that name"))
+                if name != row.name:
+                    problems += _rename_objections(row, name, datasets, automatic_name(dag.name, job.name, index))
             elif publish is not None:
                 name = publish.name
                 problems += _objections(dag.name, publish, storage_of(dag, publish), datasets.get(name))
@@ -149,6 +148,15 @@ def _objections(dag: str, publish: Publish, storage: str, row: DatasetRow | None
         return [_problem("dataset_owned", publish.name, f"it belongs to {owner}")]
     if row.storage != storage:
         return [_problem("dataset_storage", publish.name, f"it is kept as `{row.storage}`; take another name")]
+    return []
+
+
+def _rename_objections(row: DatasetRow, name: str, datasets: Mapping[str, DatasetRow], plain: str) -> list[Problem]:
+    """What a source emitted stays with its dataset, so the dataset takes the name: once, since others may read it."""
+    if row.published or not row.name.startswith(plain):
+        return [_problem("duplicate_publish", name, f"the events of its source are the dataset `{row.name}`")]
+    if name in datasets:
+        return [_problem("dataset_name_taken", name, "there is another dataset of that name")]
     return []
 
 

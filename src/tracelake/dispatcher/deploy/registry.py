@@ -79,7 +79,7 @@ _PREVIOUS = """
 
 @dataclass(frozen=True, slots=True)
 class Datasets:
-    """The datasets of an org, for the plan and for reading a document."""
+    """The datasets of an org: all of them for the plan, those that a document may name for reading it."""
 
     rows: Mapping[str, DatasetRow]
     known: Mapping[str, KnownDataset]
@@ -111,6 +111,8 @@ async def load_datasets(connection: Connection, org_id: UUID | None) -> Datasets
             published=row["published"],
             current_version=row["current_version"],
         )
+        if row["dag_name"] is not None and not row["published"]:
+            continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         known[name] = KnownDataset(owner_dag=row["dag_name"], schema=schema, storage=row["storage"])
     return Datasets(rows, known)
