@@ -102,6 +102,12 @@ class Draft:
         name: str | None = self.record.get("name")
         return name
 
+    @property
+    def knows_all_names(self) -> bool:
+        """Every job in the text could be read, and has a name."""
+        read = self.record.get("jobs")
+        return read is not None and len(self.jobs) == len(read) and all(job.raw_name for job in self.jobs)
+
     def canonical_address(self, address: OutputAddress) -> OutputAddress:
         """Outputs that are written to one buffered dataset are one thing to a reader: the first stands for all."""
         return self.co_writers(address)[0]

@@ -25,7 +25,9 @@ def resolve_output(draft: Draft, record: Record) -> OutputAddress | None:
         hint = place.problems.did_you_mean(name, draft.by_name)
         if not hint and (name in draft.publish_names or name in draft.surroundings.datasets):
             hint = f"It is a dataset: write `from: {{dataset: {name}}}`."
-        place.problem("unknown_job", f"There is no job {shown(name)} in this DAG.", hint)
+        # A job that lost its name may be the one that is meant; that it lost it has been said.
+        if hint or draft.knows_all_names:
+            place.problem("unknown_job", f"There is no job {shown(name)} in this DAG.", hint)
         return None
     if job.outputs is None:
         return None

@@ -122,7 +122,7 @@ def _check_nothing_runs(job: JobDraft, operator: OperatorSpec | None) -> None:
 
 def _check_written(draft: Draft, job: JobDraft) -> None:
     record = job.record
-    appends = job.setting("update_strategy") == "append" and job.outputs != 0
+    appends = job.setting("update_strategy") == "append" and job.outputs != 0 and job.activation is not None
     if appends and not record.bad("unique_key") and not record.get("unique_key"):
         place = record.at("update_strategy") if record.has("update_strategy") else record.at("unique_key")
         hint = "Add `unique_key` with the columns that tell rows apart, or use `replace`."

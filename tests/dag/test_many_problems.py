@@ -1,0 +1,136 @@
+"""All problems at once, in the order of the text; and no problem that only follows from another one."""
+
+import pytest
+
+from tests.dag.support import GOOD, HEAD, TICK, WORK, problems_of
+from tests.dag.test_reading import FULL
+
+BROKEN = """\
+name: Bad
+jobz: []
+defaults:
+  runtime: ecs_platfrom
+  priority: urgent
+jobs:
+  - name: tick
+    activation: source
+    source: {kind: cron, schedule: "0 25 * * *"}
+    operator: sleep
+  - name: tick
+    activation: source
+    source: {kind: manual, webhook_path: x}
+  - name: first
+    activation: reactive
+    operator: nop
+    timeout_seconds: 1_000
+    inputs:
+      - from: {job: tik}
+      - from: {job: second, output_index: 4}
+      - from: {dataset: alert_event}
+  - name: second
+    activation: reactive
+    runtime: lambda
+    operator: udf
+    update_strategy: append
+    secrets: [KEY]
+    config: {flag: yes, flag: no}
+    inputs:
+      - from: {dataset: alert_events}
+        where: {severity: 5, sevrity: low}
+      - from: {dataset: out}
+publish:
+  out:
+    from: {job: second}
+    storage: s3
+    write_mode: buffered
+    schema:
+      columns: {a: int65, b: text}
+      unique: [c]
+  raw_blocks:
+    from: {job: second}
+    storage: disk
+"""
+
+
+def test_everything_is_told_at_once() -> None:
+    assert [(problem.line, problem.column, problem.code) for problem in problems_of(BROKEN)] == [
+        (1, 7, "name_invalid"),
+        (2, 1, "unknown_field"),
+        (4, 12, "unknown_runtime"),
+        (5, 13, "unknown_value"),
+        (9, 36, "schedule_invalid"),
+        (10, 15, "nothing_runs"),
+        (11, 11, "duplicate_job"),
+        (13, 42, "source_field"),
+        (16, 15, "unknown_operator"),
+        (17, 22, "wrong_type"),
+        (19, 21, "unknown_job"),
+        (20, 43, "unknown_output"),
+        (21, 25, "unknown_dataset"),
+        (25, 15, "udf_missing"),
+        (26, 22, "append_without_unique_key"),
+        (27, 14, "udf_secrets"),
+        (28, 20, "value_ambiguous"),
+        (28, 25, "duplicate_key"),
+        (31, 27, "where_type"),
+        (31, 39, "where_unknown_field"),
+        (32, 9, "cycle"),
+        (37, 17, "buffered_storage"),
+        (39, 20, "unknown_value"),
+        (40, 16, "unknown_column"),
+        (42, 11, "duplicate_publish"),
+        (43, 14, "unknown_value"),
+    ]
+
+
+def test_suggestions() -> None:
+    said = {problem.code: problem.suggestion for problem in problems_of(BROKEN)}
+    assert said["unknown_runtime"] == "Did you mean `ecs_platform`?"
+    assert said["unknown_operator"] == "Did you mean `noop`?"
+    assert said["unknown_job"] == "Did you mean `tick`?"
+    assert said["unknown_dataset"] == "Did you mean `alert_events`?"
+    assert said["where_unknown_field"] == "Did you mean `severity`?"
+    assert "reactive" in said["nothing_runs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "suggestion"),
+    [
+        (WORK.replace("job: tick", "job: raw_blocks"), "It is a dataset: write `from: {dataset: raw_blocks}`."),
+        (WORK.replace("job: tick", "dataset: tick"), "It is a job: write `from: {job: tick}`."),
+        (WORK.replace("reactive", "Reactive"), "Did you mean `reactive`?"),
+        (WORK.replace("inputs", "input"), "Did you mean `inputs`?"),
+        (WORK.replace("}]}", "}], execution_strategy: per_partition}"), "Did you mean `PerPartition`?"),
+        ("- {name: x, activation: source, source: {kind: cron, schedule: */5 * * * *}}\n", "Quote a value that begins"),
+    ],
+)
+def test_what_people_get_wrong(text: str, suggestion: str) -> None:
+    assert any(problem.suggestion.startswith(suggestion) for problem in problems_of(HEAD + TICK + text))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("- name: score\n    activation", "- activation"),
+        ("name: score\n    activation: reactive\n", "name: score\n"),
+        ("  runtime: ecs_platform\n", "  runtime: [ecs_platform]\n"),
+        ("name: hourly", "name: Hourly-1"),
+        ("outputs: 3", "outputs: three"),
+        ("    storage: s3\n    schema", "    storage: s4\n    schema"),
+        ("type: text(20) }", "type: txt(20) }"),
+        ("  - name: follow\n", "  - nmae: follow\n"),
+    ],
+)
+def test_one_mistake_is_not_ten(change: tuple[str, str]) -> None:
+    assert FULL.count(change[0]) == 1
+    assert 1 <= len(problems_of(FULL.replace(*change))) <= 2
+
+
+def test_a_tag_or_a_bad_alias_hides_nothing_else() -> None:
+    text = GOOD.replace("name: tick", "name: !!str tick").replace("operator: noop", "operator: nop") + "x: *y\n"
+    assert {problem.code for problem in problems_of(text)} >= {
+        "yaml_tag",
+        "unknown_operator",
+        "yaml_alias",
+        "unknown_field",
+    }
