@@ -75,6 +75,8 @@ def test_everything_else_is_by_its_events(world: World) -> None:
         ("0-9", "b"),
         ("10-19", ""),
     ]
+    pages = world.user().pages(f"{path}?limit=1", "units")
+    assert [row["unit"]["partition_key"] for row in pages] == ["eu", "0-9", "10-19"], "what was replaced is left out"
     assert "task_id" not in units[0]
     assert units[0]["producer"] == "manual:x"
     assert (units[1]["task_id"], units[1]["job"]) == (str(task), "alert")
@@ -95,7 +97,7 @@ def test_cursors(world: World) -> None:
 def test_a_producer_that_calls_itself_like_a_task_is_none(world: World) -> None:
     other = World(world.harness)
     task = other.task(other.alert, "Completed")
-    world.event(world.alerts, key="a", producer=str(task))  # a trigger's name
+    world.event(world.alerts, key="a", producer=str(world.task(world.alert, "Completed")))  # a trigger's name
     world.event(world.alerts, key="b", producer=str(task), attempt=1)  # somebody else's task
     for row in world.user().get("/v1/datasets/alerts/lineage")["units"]:
         assert "task_id" not in row

@@ -3,11 +3,13 @@
 Everything is of the caller's own org, which the token names; an org that has nothing yet reads as empty.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Store
@@ -15,9 +17,11 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.views import audit, dags, datasets, events, jobs, lineage, tasks
 from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.errors import StoreUnavailableError
 from tracelake.wire import platform, user
 
 YAML = "application/yaml"
+READS_AT_ONCE = 3
 T = TypeVar("T")
 
 
@@ -45,6 +49,8 @@ class UserHandlers:
     orgs: Orgs
     deployments: DeploysDags
     actions: ActsOnTasks
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
+    """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them."""
 
     async def whoami(self, request: Request) -> msgspec.Struct:
         claims = request.user_claims
@@ -127,8 +133,11 @@ class UserHandlers:
     async def _view(self, request: Request, view: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """A view is several statements that may be a moment apart, each of them true when it was read."""
         org_id = await self.orgs.find(request.user_claims.org)
-        async with self.store.connection() as connection:
-            return await view(connection, org_id or NO_ORG, *arguments)
+        async with self.reading, self.store.connection() as connection:
+            try:
+                return await view(connection, org_id or NO_ORG, *arguments)
+            except asyncpg.LockNotAvailableError as error:  # a migration, or somebody at the tables by hand
+                raise StoreUnavailableError from error
 
 
 NO_ORG = UUID(int=0)
