@@ -1,0 +1,258 @@
+"""A plain model of routing, written from the contract: which tasks there must be, and what each of them reads.
+
+A generation is a list of what was said about it. An edge is a place in such a list. Everything that deploys do to
+edges, and everything that holds them, is a matter of who has seen how much of which list.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+Key = tuple[str, int, str, str]
+"""node, edge, unit, revision."""
+EVERY_INPUT = -1
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A cursor, a range of blocks, or a named partition."""
+
+    cursor: int | None = None
+    span: tuple[int, int] | None = None
+    name: str | None = None
+
+    @property
+    def key(self) -> str:
+        if self.cursor is not None:
+            return f"c:{self.cursor}"
+        return f"p:{self.name}" if self.span is None else f"p:{self.span[0]}-{self.span[1]}"
+
+
+@dataclass(frozen=True)
+class Said:
+    """An event as its readers see it."""
+
+    generation: str
+    unit: Unit
+    revision: str = ""
+    wrong: tuple[int, int] | None = None
+    """The blocks that it declares wrong,"""
+    again: str = ""
+    """and the revision that what is made again for it has."""
+
+
+@dataclass
+class Made:
+    """A task."""
+
+    unit: Unit
+    after: int | None
+    status: str = "Queued"
+    skipped: bool = False
+    by_hand: bool = False
+    asked_to_stop: bool = False
+    superseded: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.status == "Failed" and not self.skipped and self.unit.cursor is not None
+
+
+@dataclass
+class Edge:
+    generation: str
+    phase: str = "Active"
+    routed: int = -1
+    seen: int = 0
+    live: bool = True
+    until: int | None = None
+    """Of a build: how much it may see before the cutover."""
+
+
+@dataclass
+class Node:
+    name: str
+    edges: list[Edge]
+    per_partition: bool
+    approximate: bool = False
+    """A join that was shown old news: in which revisions the other inputs were by then is not promised."""
+
+    @property
+    def joins(self) -> bool:
+        return self.per_partition and len(self.edges) > 1
+
+    @property
+    def superseded(self) -> bool:
+        return bool(self.edges) and all(edge.phase == "Parked" for edge in self.edges)
+
+
+@dataclass
+class RoutingModel:
+    nodes: dict[str, Node] = field(default_factory=dict)
+    tasks: dict[Key, Made] = field(default_factory=dict)
+    log: dict[str, list[Said]] = field(default_factory=dict)
+    kept: dict[str, list[Said]] = field(default_factory=dict)
+    """Said about a generation that did not count."""
+    counting: set[str] = field(default_factory=set)
+    """Generations that count, or are being built."""
+    units: dict[str, dict[Unit, str]] = field(default_factory=dict)
+    """By generation: the units that are there, with their newest revision."""
+    heard: set[tuple[str, str, str, str]] = field(default_factory=set)
+
+    # What callers do
+
+    def say(self, producer: str, events: Iterable[Said], *, inherited: str = "") -> list[bool]:
+        """Events of one transaction. Answers which of them were said before."""
+        new: list[Said] = []
+        duplicates = []
+        before = set(self.heard)
+        for event in events:
+            name = (producer, event.generation, event.unit.key, event.revision)
+            duplicates.append(name in before)
+            if name in self.heard:
+                continue
+            self.heard.add(name)
+            effective = Said(event.generation, event.unit, event.revision or inherited, event.wrong, event.again)
+            if event.generation in self.counting:
+                new.append(effective)
+            else:
+                self.kept.setdefault(event.generation, []).append(effective)
+        hearers = self.edges(lambda edge: edge.live)
+        self._there(new)
+        for event in new:
+            self.log.setdefault(event.generation, []).append(event)
+        for node, index, edge in hearers:
+            self._show(node, index, [event for event in new if event.generation == edge.generation])
+            edge.seen = len(self.log.get(edge.generation, ()))
+        return duplicates
+
+    def end(self, key: Key, status: str) -> None:
+        """The last word on a task."""
+        task = self.tasks[key]
+        task.status = status
+        if task.holds:
+            self._hold(key)
+
+    def _hold(self, key: Key) -> None:
+        node, index, _, _ = key
+        if index != EVERY_INPUT:
+            self.nodes[node].edges[index].live = False
+
+    def by_hand(self, node: str, index: int, unit: Unit, revision: str) -> Key | None:
+        """The task that a person asks for, unless a join lacks the unit."""
+        made = self.nodes[node]
+        after = None
+        if made.joins:
+            revisions = self._revisions(made, index, unit, revision)
+            if revisions is None:
+                return None
+            revision = "|".join(revisions)
+        elif unit.cursor is not None and not made.per_partition:
+            after = self._before(node, index, unit.cursor)
+        key = (node, EVERY_INPUT if made.per_partition else index, unit.key, revision)
+        self.tasks[key] = Made(unit, _after(made, unit, after), by_hand=True)
+        return key
+
+    # What loops do
+
+    def drain(self) -> None:
+        for node, index, edge in self.edges(lambda edge: edge.phase != "Parked" and not edge.live):
+            if self.failed(node, index):
+                continue
+            log = self.log.get(edge.generation, [])
+            pending = log[edge.seen : edge.until]
+            if pending and node.joins:
+                node.approximate = True
+            self._show(node, index, pending)
+            edge.seen = max(edge.seen, len(log) if edge.until is None else edge.until)
+            edge.live = edge.until is None
+
+    def failed(self, node: Node, index: int) -> int:
+        return sum(task.holds for key, task in self.tasks.items() if key[:2] == (node.name, index))
+
+    def edges(self, chosen: Callable[[Edge], bool] = lambda _: True) -> list[tuple[Node, int, Edge]]:
+        return [
+            (node, index, edge)
+            for node in self.nodes.values()
+            for index, edge in enumerate(node.edges)
+            if chosen(edge)
+        ]
+
+    # The rules
+
+    def _there(self, events: list[Said]) -> None:
+        for event in events:
+            known = self.units.setdefault(event.generation, {})
+            known[event.unit] = event.revision or known.get(event.unit, "")
+
+    def _show(self, node: Node, index: int, events: list[Said]) -> None:
+        """Cursors that are shown together are taken from below; what they declare wrong is what was made before."""
+        before = dict(self.tasks)
+        for event in sorted(events, key=lambda event: (event.unit.cursor is not None, event.unit.cursor or 0)):
+            again = self._wrong(node, index, event, before)
+            if event.unit not in again:
+                self._ask(node, index, event.unit, event.revision)
+            for unit in again:
+                self._ask(node, index, unit, event.again)
+
+    def _wrong(self, node: Node, index: int, event: Said, before: dict[Key, Made]) -> set[Unit]:
+        if event.wrong is None:
+            return set()
+        low, high = event.wrong
+        place = (node.name, EVERY_INPUT if node.per_partition else index)
+        ranges = {
+            unit
+            for unit in self.units.get(event.generation, ())
+            if unit.span is not None and unit.span[0] <= high and unit.span[1] >= low
+        }
+        cursors = {
+            task.unit
+            for key, task in before.items()
+            if key[:2] == place and task.after is not None and task.after + 1 <= high
+            if task.unit.cursor is not None and task.unit.cursor >= low
+        }
+        return ranges | cursors
+
+    def _ask(self, node: Node, index: int, unit: Unit, revision: str) -> None:
+        edge = node.edges[index]
+        if node.joins:
+            revisions = self._revisions(node, index, unit, revision)
+            if revisions is not None:
+                self._make((node.name, EVERY_INPUT, unit.key, "|".join(revisions)), node, unit, None)
+        elif node.per_partition:
+            self._make((node.name, EVERY_INPUT, unit.key, revision), node, unit, None)
+        elif unit.cursor is None:
+            self._make((node.name, index, unit.key, revision), node, unit, None)
+        elif unit.cursor > edge.routed:
+            self._make((node.name, index, unit.key, revision), node, unit, edge.routed)
+            edge.routed = unit.cursor
+        elif revision:
+            self._make((node.name, index, unit.key, revision), node, unit, self._before(node.name, index, unit.cursor))
+
+    def _revisions(self, node: Node, index: int, unit: Unit, revision: str) -> list[str] | None:
+        """Of every input, if all have the unit."""
+        found = []
+        for number, edge in enumerate(node.edges):
+            known = self.units.get(edge.generation, {})
+            if unit not in known:
+                return None
+            found.append(revision if number == index else known[unit])
+        return found
+
+    def _before(self, node: str, index: int, cursor: int) -> int:
+        """Where a unit below the edge's cursor begins: as before, or at the end of the unit before it."""
+        units = {
+            task.unit.cursor: task.after
+            for key, task in self.tasks.items()
+            if key[:2] == (node, index) and task.unit.cursor is not None and not task.by_hand
+        }
+        after = units.get(cursor)
+        return max((end for end in units if end < cursor), default=-1) if after is None else after
+
+    def _make(self, key: Key, node: Node, unit: Unit, after: int | None) -> None:
+        self.tasks.setdefault(key, Made(unit, _after(node, unit, after)))
+
+
+def _after(node: Node, unit: Unit, after: int | None) -> int | None:
+    if unit.cursor is None:
+        return None
+    return unit.cursor - 1 if node.per_partition else after
