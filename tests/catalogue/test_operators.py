@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.catalogue import CATALOGUE, SleepConfig, check_config, read_config
+from tracelake.catalogue import (
+    CATALOGUE,
+    NoopConfig,
+    OperatorSpec,
+    RangeSplitterConfig,
+    SleepConfig,
+    UdfConfig,
+    check_config,
+    read_config,
+)
 from tracelake.errors import TraceError
 
 
@@ -16,7 +25,16 @@ def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
 
 @pytest.mark.parametrize(
     ("operator", "config"),
-    [("noop", {}), ("sleep", {"seconds": 0}), ("sleep", {"seconds": 1.5, "fail_attempts": 2})],
+    [
+        ("noop", {}),
+        ("sleep", {"seconds": 0}),
+        ("sleep", {"seconds": 1.5, "fail_attempts": 2}),
+        ("range_splitter", {"size": 1}),
+        ("range_splitter", {"size": 1000, "align": False}),
+        ("range_aggregator", {"size": 2**62}),
+        ("udf", {}),
+        ("udf", {"anything": [1, {"a": None}]}),
+    ],
 )
 def test_good_configs(operator: str, config: dict[str, Any]) -> None:
     check_config(operator, config)
@@ -24,6 +42,33 @@ def test_good_configs(operator: str, config: dict[str, Any]) -> None:
 
 def test_a_config_is_read_with_its_defaults() -> None:
     assert read_config("sleep", {"seconds": 3}) == SleepConfig(seconds=3.0, fail_attempts=0)
+    assert read_config("range_splitter", {"size": 3}) == RangeSplitterConfig(size=3, align=True)
+    assert read_config("udf", {"values": 3}) == UdfConfig(values={"values": 3})
+
+
+@pytest.mark.parametrize(
+    ("operator", "runtimes"),
+    [
+        ("noop", {"dispatcher", "lambda", "ecs_platform", "one_of_your_own"}),
+        ("range_aggregator", {"dispatcher"}),
+        ("range_splitter", {"dispatcher"}),
+        ("sleep", {"ecs_platform"}),
+        ("udf", {"lambda"}),
+    ],
+)
+def test_where_operators_run(operator: str, runtimes: set[str]) -> None:
+    known = {"dispatcher", "lambda", "ecs_platform", "one_of_your_own"}
+    assert {runtime for runtime in known if CATALOGUE[operator].runs_on(runtime)} == runtimes
+
+
+def test_the_dispatcher_runs_control_operators_alone() -> None:
+    spec = OperatorSpec("copy", NoopConfig, "Everywhere, but it is no control operator.")
+    assert spec.runs_on("lambda")
+    assert not spec.runs_on("dispatcher")
+
+
+def test_what_needs_a_function_in_the_worker() -> None:
+    assert {name for name, spec in CATALOGUE.items() if spec.for_workers} == {"noop", "sleep"}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +84,11 @@ def test_a_config_is_read_with_its_defaults() -> None:
         ("sleep", {"seconds": float("inf")}, "config.seconds"),
         ("sleep", {"seconds": 1, "fail_attempts": -1}, "config.fail_attempts"),
         ("sleep", {"seconds": 1, "fail_attempts": 0.5}, "config.fail_attempts"),
+        ("range_splitter", {}, "config"),
+        ("range_splitter", {"size": 0}, "config.size"),
+        ("range_splitter", {"size": 10, "align": 1}, "config.align"),
+        ("range_aggregator", {"size": 2**63}, "config.size"),
+        ("range_aggregator", {"size": 10, "align": True}, "config"),
     ],
 )
 def test_bad_configs(operator: str, config: dict[str, Any], field: str) -> None:

@@ -1,12 +1,13 @@
 """A document while it is read: records by job and by dataset, good and bad, for the checks that look across."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tracelake.dag.kinds import Place, Record
 from tracelake.dag.nodes import ScalarNode
 from tracelake.dag.surroundings import Surroundings
 from tracelake.dag.where import ReadWhere
-from tracelake.model.dag import Activation, OutputAddress, Schema, SourceKind
+from tracelake.model.dag import Activation, Column, OutputAddress, Schema, SourceKind
 
 
 @dataclass(slots=True)
@@ -95,18 +96,22 @@ class Draft:
     """Also of entries that are not good."""
     by_name: dict[str, JobDraft] = field(default_factory=dict)
     """The first of each raw name."""
+    knows_all_names: bool = True
+    """Every job in the text could be read, and has a name."""
     publishers: dict[OutputAddress, PublishDraft] = field(default_factory=dict)
+    _columns: dict[int, Mapping[str, Column]] = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
         name: str | None = self.record.get("name")
         return name
 
-    @property
-    def knows_all_names(self) -> bool:
-        """Every job in the text could be read, and has a name."""
-        read = self.record.get("jobs")
-        return read is not None and len(self.jobs) == len(read) and all(job.raw_name for job in self.jobs)
+    def columns_of(self, schema: Schema) -> Mapping[str, Column]:
+        """By name. A document may ask for the same ones thousands of times."""
+        found = self._columns.get(id(schema))
+        if found is None:
+            found = self._columns[id(schema)] = {column.name: column for column in schema.columns}
+        return found
 
     def canonical_address(self, address: OutputAddress) -> OutputAddress:
         """Outputs that are written to one buffered dataset are one thing to a reader: the first stands for all."""

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from itertools import chain
 
 import msgspec
 
@@ -103,8 +104,7 @@ def _resolve_dataset(draft: Draft, origin: Record, found: InputDraft) -> bool:
         message = f"This DAG made the dataset {shown(name)} before, but does not publish it in this document."
         place.problem("unknown_dataset", message, "Publish it, or read the job's output: `from: {job: ...}`.")
         return False
-    names = draft.publish_names | set(draft.surroundings.datasets)
-    hint = place.problems.did_you_mean(name, names)
+    hint = place.problems.did_you_mean(name, chain(draft.publish_names, draft.surroundings.datasets))
     if not hint and name in draft.by_name:
         hint = f"It is a job: write `from: {{job: {name}}}`."
     place.problem("unknown_dataset", f"There is no dataset {shown(name)}.", hint)
@@ -121,7 +121,7 @@ def _check_filter(draft: Draft, found: InputDraft) -> None:
         assert found.dataset is not None
         schema = draft.surroundings.datasets[found.dataset].schema
     if schema is not None:
-        check_where(found.where, schema)
+        check_where(found.where, draft.columns_of(schema))
 
 
 # --- circles

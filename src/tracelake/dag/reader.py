@@ -49,6 +49,7 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
     defaults: Record | None = record.get("defaults")
     jobs = [JobDraft(item, defaults) for item in record.get("jobs", ()) if item is not INVALID]
     draft = Draft(record, surroundings, jobs)
+    draft.knows_all_names = len(jobs) == len(record.get("jobs", (None,))) and all(job.raw_name for job in jobs)
     for job in jobs:
         name = job.raw_name
         if name is None:

@@ -4,9 +4,10 @@ Both forms become one map: a list has each value once and in order, and a list o
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import islice
 
 import msgspec
 
@@ -14,7 +15,7 @@ from tracelake.dag.kinds import INVALID, JsonSchema, ListOf, Place, scalar_value
 from tracelake.dag.nodes import ListNode, MapNode, ScalarNode
 from tracelake.dag.problems import one_of, shown
 from tracelake.dag.scalars import MAX_INTEGER
-from tracelake.model.dag import Column, ColumnType, Scalar, Schema, Where
+from tracelake.model.dag import Column, ColumnType, Scalar, Where
 
 _MAX_CONDITIONS = 64
 _MAX_VALUES = 1000
@@ -190,13 +191,12 @@ class _Tokens:
 # --- against the columns
 
 
-def check_where(where: ReadWhere, schema: Schema) -> None:
-    names = [column.name for column in schema.columns]
+def check_where(where: ReadWhere, columns: Mapping[str, Column]) -> None:
     for name, value in where.values.items():
         place = where.places[name]
-        column = schema.column(name)
+        column = columns.get(name)
         if column is None:
-            hint = place.problems.did_you_mean(name, names) or f"It has {one_of(names[:20])}."
+            hint = place.problems.did_you_mean(name, columns) or f"It has {one_of(islice(columns, 20))}."
             place.problem("where_unknown_field", f"The dataset has no column {shown(name)}.", hint)
             continue
         for item in value if isinstance(value, list) else [value]:
