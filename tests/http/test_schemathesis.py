@@ -21,6 +21,7 @@ from schemathesis.checks import (
 from schemathesis.core.result import Ok
 
 from tests.http.support import CAPABILITY, SERVICE, WORKER, Claimed, check_leaks, claimed, user_token
+from tests.support.dags import deploy, job_id
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
 from tracelake.dispatcher.http.routing import Listener
@@ -77,6 +78,25 @@ def real_names(task: Claimed) -> list[tuple[str, Any]]:
     ]
 
 
+DAG = """\
+name: fuzzed
+jobs:
+  - name: start
+    activation: source
+    source: { kind: manual }
+  - { name: work, activation: reactive, runtime: ecs_platform, operator: noop, inputs: [{ from: { job: start } }] }
+"""
+
+
+def names_of_people(task: Claimed) -> list[tuple[str, Any]]:
+    """The same for a user: a DAG of the user's own org, with a task."""
+    deploy(task.harness, DAG)
+    job = job_id(task.harness, "fuzzed", "work")
+    tasks = task.harness.sql("SELECT task_id FROM tasks WHERE job_id = $1 ORDER BY task_id LIMIT 1", job)
+    task_id = str(tasks[0]["task_id"]) if tasks else task.harness.make_task(str(job))
+    return [("dag", "fuzzed"), ("job", "start"), ("name", "fuzzed__work_0"), ("number", 1), ("task_id", task_id)]
+
+
 def with_real_names(value: Any, names: dict[str, Any]) -> Any:
     if isinstance(value, dict):
         return {key: names.get(key, with_real_names(item, names)) for key, item in value.items()}
@@ -87,7 +107,7 @@ def fuzz(task: Claimed, listener: Listener, operation: Any, headers: dict[str, s
     client = task.harness.clients[listener.value]
     base = f"https://{client._host}:{client._port}"
     cases = st.one_of(operation.as_strategy(GenerationMode.POSITIVE), operation.as_strategy(GenerationMode.NEGATIVE))
-    names = dict(real_names(task))
+    names = dict(names_of_people(task) if listener is Listener.PUBLIC else real_names(task))
     statuses: set[int] = set()
     with requests.Session() as session:
         session.trust_env = False

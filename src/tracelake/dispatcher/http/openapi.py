@@ -141,7 +141,8 @@ def _invalid_document() -> dict[str, Any]:
 
 def _success(route: Route) -> dict[str, Any]:
     if route.raw_reply is not None:
-        return {"description": "Done", "content": {route.raw_reply: {"schema": {"type": "string"}}}}
+        # No type: some tools read the document itself, others its text.
+        return {"description": "Done", "content": {route.raw_reply: {"schema": {}}}}
     if route.reply is None:
         return {"description": "Done", "content": {_TEXT: {"schema": {"type": "string"}}}}
     return {"description": "Done", "content": {_JSON: {"schema": _ref(route.reply)}}}
