@@ -356,3 +356,21 @@ def test_a_long_running_source_does_not_keep_a_build_open(harness: DispatcherHar
     task(harness, job_id(harness, "d", "feed", building=True), "Running")
     assert job(harness, "d", "feed", building=True)["job_id"] != job_id(harness, "d", "feed")
     assert run_builds(harness) == 1
+
+
+def test_a_build_reads_a_buffered_dataset_that_counts_up_to_its_beginning(harness: DispatcherHarness) -> None:
+    """Also if a job of the build writes to it: what comes in all the time must not keep the build open."""
+    schema = {"columns": [{"name": "k", "type": "text", "nullable": False}], "unique": ["k"]}
+    text = Text("d").source().job("w", "tick").job("reader", "dataset.rows")
+    entry = {"from": [{"job": "w"}], "storage": "postgres", "write_mode": "buffered", "schema": schema}
+    text.publish["rows"] = entry
+    deploy(harness, str(text))
+    rows = output(harness, "d", "w")
+    newest = say(harness, rows, 1)
+    text.job("w", "tick", seconds=1).job("reader", "dataset.rows", seconds=1)
+    assert deploy(harness, str(text)).state == "Building"
+    row = edge(harness, "d", "reader", building=True)
+    assert (row["position"], row["drain_until"], row["dataset_version"]) == (0, newest, rows[1])
+    drain(harness, built(harness, "reader"))
+    say(harness, rows, 2)
+    assert run_builds(harness) == 1

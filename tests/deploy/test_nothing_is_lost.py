@@ -1,8 +1,9 @@
 """Events, deploys, rollbacks, builds and workers in any order: in the end the active version made every unit once."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.support.dags import activate, actor, deploy, run_builds
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.errors import TraceError
-from tracelake.wire.user import TriggerRequest
+from tracelake.wire.user import ActivateRequest, TriggerRequest
 
 numbers = count()
 
@@ -102,13 +103,60 @@ def test_every_unit_is_made_once(shared: DispatcherHarness, steps: list[tuple[An
     for name, *arguments in steps:
         getattr(world, name)(*arguments)
     world.settle()
-    made = shared.sql(
-        "SELECT unit_end, status FROM tasks WHERE node_id = $1 ORDER BY unit_end", node(shared, world.dag, "work")
+    check(shared, world)
+
+
+def check(harness: DispatcherHarness, world: World) -> None:
+    made = harness.sql(
+        "SELECT unit_end, status FROM tasks WHERE node_id = $1 ORDER BY unit_end", node(harness, world.dag, "work")
     )
     assert [(row["unit_end"], row["status"]) for row in made] == [
         (cursor, "Completed") for cursor in range(1, world.cursor + 1)
     ]
-    limits = shared.sql("SELECT used FROM limits WHERE limit_key LIKE '%:' || $1 || ':work'", world.dag)
+    limits = harness.sql("SELECT used FROM limits WHERE limit_key LIKE '%:' || $1 || ':work'", world.dag)
     assert [row["used"] for row in limits] == [0]
-    open_builds = shared.sql("SELECT FROM activations WHERE dag_name = $1 AND state = 'Building'", world.dag)
-    assert not open_builds
+    assert not harness.sql("SELECT FROM activations WHERE dag_name = $1 AND state = 'Building'", world.dag)
+
+
+def test_every_unit_is_made_once_while_everything_happens_at_once(shared: DispatcherHarness) -> None:
+    world = World(shared)
+    for variant in (1, 2):
+        world.deploy(variant)
+    who, dispatcher = actor(shared), shared.dispatcher
+    events = 200
+
+    async def emit() -> None:
+        for cursor in range(1, events + 1):
+            await dispatcher.actions.trigger(who, world.dag, "tick", TriggerRequest(cursor=cursor))
+
+    async def move(emitting: "asyncio.Task[None]") -> None:
+        versions = cycle([1, 2, 3])
+        while not emitting.done():
+            request = ActivateRequest(version=next(versions), now=True)
+            await dispatcher.deployments.activate(who, world.dag, request)
+
+    async def drain(emitting: "asyncio.Task[None]") -> None:
+        while not emitting.done():
+            await dispatcher.drain.run_once()
+            await dispatcher.builds.run_once()
+
+    async def work(emitting: "asyncio.Task[None]") -> None:
+        """Claims, without the routing lock, lock the same tasks."""
+        while not emitting.done():
+            for row in await shared._sql(
+                "SELECT task_id FROM tasks WHERE status = 'Queued' AND NOT held ORDER BY random() LIMIT 5"
+            ):
+                body = {"task_id": str(row["task_id"]), "worker_id": "test"}
+                headers = {"x-trace-worker-token": shared.worker_token}
+                reply = await shared.call_async("internal", "POST", "/internal/task-claim", body, headers)
+                if reply.body["status"] == "Claimed":
+                    world.running.append((str(row["task_id"]), reply.body))
+
+    async def everything() -> None:
+        emitting = asyncio.create_task(emit())
+        await asyncio.gather(emitting, move(emitting), drain(emitting), work(emitting))
+
+    shared.run(everything(), timeout=120)
+    world.cursor = events
+    world.settle()
+    check(shared, world)
