@@ -9,7 +9,11 @@ import pytest
 from tests.deploy.support import Text, chain, dataset, everything, say
 from tests.support.dags import activate, actor, deploy, edge, job, output
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.deploy.deployments import Deployments
+from tracelake.dispatcher.deploy.registry import Datasets
 from tracelake.errors import TraceError
+from tracelake.model.dag import Dag
 from tracelake.wire.user import ActivateRequest, DeployReply
 
 
@@ -253,6 +257,37 @@ def test_two_dags_that_want_one_dataset_at_once(harness: DispatcherHarness) -> N
     assert codes(lost[0].details["problems"]) == ["dataset_owned"]
     assert dataset(harness, "wanted")["dag_name"] == won[0].plan.dag
     assert len(harness.sql("SELECT FROM dag_versions")) == 1
+
+
+class Overtaken(Deployments):
+    """Somebody else deploys between the reading of a document and its transaction."""
+
+    other: Text | None = None
+
+    async def _read(self, dag: str, text: bytes, datasets: Datasets) -> Dag:
+        document = await super()._read(dag, text, datasets)
+        if self.other is not None:
+            other, self.other = self.other, None
+            who = Actor(subject="other", org="acme", org_id=None)
+            await self.deploy(who, other.name, str(other).encode(), dry_run=False, activate=True)
+        return document
+
+
+def test_a_document_is_read_again_when_what_it_names_has_changed(harness: DispatcherHarness) -> None:
+    column = {"name": "k", "type": "text", "nullable": False}
+    both = {"columns": [column, {"name": "v", "type": "int64"}]}
+    upstream = chain()
+    upstream.publish["d_out"]["schema"] = both
+    deploy(harness, str(upstream))
+    deployments = Overtaken(harness.dispatcher.ports.store, harness.config, lambda: None)
+    deployments.other = upstream.copy()
+    deployments.other.publish["d_out"]["schema"] = {"columns": [column]}
+    reader = Text("x").source("unused").job("a", "dataset.d_out")
+    reader.jobs["a"]["inputs"][0]["where"] = {"v": 1}
+    call = deployments.deploy(actor(harness), "x", str(reader).encode(), dry_run=False, activate=True)
+    with pytest.raises(TraceError) as error:
+        harness.run(call)
+    assert codes(error.value.details["problems"]) == ["where_unknown_field"]
 
 
 def test_every_change_is_in_the_audit_log(harness: DispatcherHarness) -> None:
