@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import asyncpg
 
@@ -49,7 +49,7 @@ class BenchStack:
         self._process: subprocess.Popen[str] | None = None
         self.info: dict[str, Any] = {}
 
-    def __enter__(self) -> "BenchStack":
+    def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             wrap(
                 [sys.executable, "-m", "tracelake", "up", "--home", str(self.home), "--no-workers", "--json"],

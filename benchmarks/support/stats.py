@@ -33,6 +33,8 @@ async def interleave(
     subjects: Mapping[str, Callable[[], Awaitable[float]]],
     rounds: int,
     say: Callable[[str], None],
+    *,
+    show: Callable[[float], str] = lambda rate: f"{rate:,.0f}/s",
 ) -> dict[str, Series]:
     """ABBA: every other round runs in reverse order, so that a drift touches all subjects alike."""
     series = {name: Series() for name in subjects}
@@ -42,7 +44,7 @@ async def interleave(
         for name in names:
             readings[name] = await subjects[name]()
             series[name].values.append(readings[name])
-        say(f"round {number + 1}/{rounds}: " + "  ".join(f"{name} {readings[name]:,.0f}/s" for name in subjects))
+        say(f"round {number + 1}/{rounds}: " + "  ".join(f"{name} {show(readings[name])}" for name in subjects))
     return series
 
 
