@@ -7,6 +7,7 @@ the events again: what is there makes no second task.
 """
 
 import logging
+
 import asyncpg
 
 from tracelake.db.transaction import Store

@@ -14,7 +14,7 @@ from tracelake.model.dag import JobDocument
 from tracelake.wire.user import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 _VERSION = """
-    SELECT v.dag_version_id, v.number FROM dag_versions v LEFT JOIN dags d USING (org_id, dag_name)
+    SELECT v.dag_version_id, v.number, v.document FROM dag_versions v LEFT JOIN dags d USING (org_id, dag_name)
     WHERE v.org_id = $1 AND v.dag_name = $2
       AND CASE WHEN $3::int IS NULL THEN v.dag_version_id = d.active_version ELSE v.number = $3 END"""
 
@@ -31,8 +31,7 @@ _JOBS = """
                    AS failed
         FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
         JOIN tasks t ON t.job_id = same.job_id AND t.status IN ('Queued', 'Running', 'Failed')) t
-    WHERE v.dag_version_id = $1
-    ORDER BY j.name"""
+    WHERE v.dag_version_id = $1"""
 
 _EDGES = f"""
     SELECT e.node_id, {EDGE_COLUMNS}
@@ -45,12 +44,26 @@ OUTPUTS = """
     WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Written(msgspec.Struct):
+    """As much of a document as the order of its jobs."""
+
+    jobs: list[_Named] = []
+
+
 async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int | None) -> JobsReply:
     """Without a number those of the active version; a DAG that has none active has none to show."""
     version = await connection.fetchrow(_VERSION, org_id, dag, number)
     if version is None:
         raise await not_found(connection, org_id, dag)
-    rows = await connection.fetch(_JOBS, version["dag_version_id"])
+    document = msgspec.json.decode(version["document"], type=_Written)
+    written = {job.name: place for place, job in enumerate(document.jobs)}
+    rows = sorted(
+        await connection.fetch(_JOBS, version["dag_version_id"]), key=lambda row: written.get(row["name"], len(written))
+    )
     edges: dict[UUID, list[EdgeRow]] = defaultdict(list)
     for edge in await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]]):
         edges[edge["node_id"]].append(to_edge(edge))
