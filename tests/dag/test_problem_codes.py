@@ -6,7 +6,7 @@
 import pytest
 from tools.docs import ROOT
 
-from tests.dag.support import GOOD, HEAD, marked, problems_of
+from tests.dag.support import GOOD, HEAD, TICK, WORK, marked, problems_of
 from tracelake.dag.problems import CODES, MAX_PROBLEMS
 
 
@@ -75,3 +75,28 @@ def test_more_problems_than_anyone_reads() -> None:
     found = problems_of(HEAD + "- {}\n" * 900)
     assert len(found) == MAX_PROBLEMS + 1
     assert "too_many_problems" in {problem.code for problem in found}
+
+
+FIELDS = ", ".join(f"a{number}: 1" for number in range(65))
+MANY = [
+    ("jobs", HEAD + "- {name: t, activation: source, source: {kind: manual}}\n" * 1001),
+    ("publish", GOOD + "publish:\n" + "".join(f"  d{number}: {{}}\n" for number in range(1001))),
+    ("jobs[1].inputs", GOOD.replace("[{from: {job: tick}}]", "[" + "{from: {job: tick}}, " * 65 + "]")),
+    ("jobs[1].inputs[0].where", GOOD.replace("tick}}]", "tick}, where: {" + FIELDS + "}}]")),
+    ("jobs[1].inputs[0].where.a", GOOD.replace("tick}}]", f"tick}}, where: {{a: {list(range(1001))}}}}}]")),
+]
+
+
+@pytest.mark.parametrize(("path", "text"), MANY, ids=[path for path, _ in MANY])
+def test_more_of_something_than_there_may_be(path: str, text: str) -> None:
+    assert [(problem.code, problem.path) for problem in problems_of(text)] == [("out_of_range", path)]
+
+
+def test_each_circle_is_told_once_and_what_reads_it_is_not_blamed() -> None:
+    edges = {"a": "b", "b": "a", "reads_a": "a", "c": "c", "d": "e", "e": "f", "f": "d", "fine": "tick"}
+    text = HEAD + TICK + "".join(WORK.replace("work", name).replace("tick", of) for name, of in edges.items())
+    told = [problem.message for problem in problems_of(text) if problem.code == "cycle"]
+    assert len(told) == len(problems_of(text)) == 3
+    assert ["`a` -> `b` -> `a`" in told[0], "`c` -> `c`" in told[1], "`d` -> `f` -> `e` -> `d`" in told[2]] == [
+        True
+    ] * 3
