@@ -1,7 +1,7 @@
 """The machine: random events, workers, people, restarts and deploys, held against the model after every step.
 
-Each step ends with the drain loop having nothing left to do. Then there are exactly the tasks that the model wants, each
-reading what it must, every ready one with exactly one wake-up, and no limit with room while somebody waits for it.
+Each step ends with the drain loop having nothing left to do. Then there are exactly the tasks that the model wants,
+each reading what it must, every ready one with exactly one wake-up, and no limit with room while somebody waits.
 """
 
 from typing import Any, ClassVar

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 Key = tuple[str, int, str, str]
 """node, edge, unit, revision."""
 EVERY_INPUT = -1
+BY_HAND = "t:"
+"""Such revisions are a person's, and of what follows from it; nobody announced that a unit ends there."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,6 @@ class Made:
     after: int | None
     status: str = "Queued"
     skipped: bool = False
-    by_hand: bool = False
     asked_to_stop: bool = False
     superseded: str | None = None
 
@@ -149,7 +150,7 @@ class RoutingModel:
         elif unit.cursor is not None and not made.per_partition:
             after = self._before(node, index, unit.cursor)
         key = (node, EVERY_INPUT if made.per_partition else index, unit.key, revision)
-        self.tasks[key] = Made(unit, _after(made, unit, after), by_hand=True)
+        self.tasks[key] = Made(unit, _after(made, unit, after))
         return key
 
     # What loops do
@@ -171,10 +172,7 @@ class RoutingModel:
 
     def edges(self, chosen: Callable[[Edge], bool] = lambda _: True) -> list[tuple[Node, int, Edge]]:
         return [
-            (node, index, edge)
-            for node in self.nodes.values()
-            for index, edge in enumerate(node.edges)
-            if chosen(edge)
+            (node, index, edge) for node in self.nodes.values() for index, edge in enumerate(node.edges) if chosen(edge)
         ]
 
     # The rules
@@ -243,7 +241,7 @@ class RoutingModel:
         units = {
             task.unit.cursor: task.after
             for key, task in self.tasks.items()
-            if key[:2] == (node, index) and task.unit.cursor is not None and not task.by_hand
+            if key[:2] == (node, index) and task.unit.cursor is not None and not key[3].startswith(BY_HAND)
         }
         after = units.get(cursor)
         return max((end for end in units if end < cursor), default=-1) if after is None else after

@@ -75,13 +75,13 @@ class Flow:
         self.complete(task_id, lease, events=events)
 
     def run_all(self, *jobs: str) -> int:
-        """Pass on everything that is ready in these jobs, until nothing is."""
+        """Pass on everything that is ready in these jobs, until nothing is; cursors from below: each is news."""
         done = 0
         while True:
             ready = [task for job in jobs for task in self.tasks(job, "Queued") if not task["held"]]
             if not ready:
                 return done
-            for task in ready:
+            for task in sorted(ready, key=lambda task: task["unit"].get("cursor", {"to": -1})["to"]):
                 self.pass_on(task["task_id"])
                 done += 1
 

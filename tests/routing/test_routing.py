@@ -195,3 +195,21 @@ publish:
         assert ("p:0-9", revision) in flow.units("read")
         flow.trigger("files", "write", range={"start": 0, "end": 9})
     assert flow.units("read") == [("p:0-9", "1"), ("p:0-9", "2")]
+
+
+def test_what_is_said_together_reads_on_from_each_other(flow: Flow, feeder: Feeder) -> None:
+    feeder.say({"cursor": 6}, {"cursor": 6, "revision": "r"}, {"cursor": 5}, {"cursor": 5, "revision": "r"})
+    assert cursors(flow, "each") == [(-1, 5, ""), (-1, 5, "r"), (5, 6, ""), (5, 6, "r")]
+    feeder.say({"cursor": 20})
+    feeder.say({"cursor": 9, "revision": "r"}, {"cursor": 8, "revision": "r"})
+    assert cursors(flow, "each")[-3:] == [(6, 8, "r"), (6, 20, ""), (8, 9, "r")]
+
+
+def test_a_new_revision_reads_on_from_a_cursor_and_from_nothing_else(flow: Flow, feeder: Feeder) -> None:
+    feeder.say({"cursor": 5}, block(0, 9))
+    feeder.say({"cursor": 20})
+    flow.trigger("d", "each", cursor=10, idempotency_key="k")
+    feeder.say({"cursor": 12, "revision": "r"})
+    assert [task["unit"] for task in flow.tasks("each") if task["revision"] == "r"] == [
+        {"cursor": {"after": 5, "to": 12}}
+    ], "neither from the end of a range nor from what a person asked for"

@@ -134,7 +134,8 @@ class VersionedModel(RoutingModel):
             lambda edge: edge.phase == "Staged" and bool(self.log.get(edge.generation, [])[edge.seen : edge.until])
         )
         return bool(behind) or any(
-            key[0] in staged and (task.status in ("Queued", "Running") or (task.status == "Failed" and not task.skipped))
+            key[0] in staged
+            and (task.status in ("Queued", "Running") or (task.status == "Failed" and not task.skipped))
             for key, task in self.tasks.items()
         )
 
@@ -179,8 +180,8 @@ class VersionedModel(RoutingModel):
         for generation in self.counting & self.kept.keys():
             events = self.kept.pop(generation)
             self._there(events)
-            for node, _, edge in self.edges(lambda edge, name=generation: edge.generation == name and edge.live):
-                raise AssertionError(f"{node.name} heard {edge.generation} while it did not count")
+            heard = [node.name for node, _, edge in self.edges(lambda edge: edge.live) if edge.generation == generation]
+            assert not heard, "nobody listens to a generation that does not count"
             self.log.setdefault(generation, []).extend(events)
 
     def _drop(self, names: set[str]) -> None:

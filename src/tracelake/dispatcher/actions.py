@@ -16,7 +16,7 @@ from tracelake.dispatcher.lifecycle.plan import Audit, NewEvent, Plan, event_key
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
-from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
+from tracelake.dispatcher.routing.units import BY_HAND, MAX_REVISION, Ask
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument
 from tracelake.model.ids import new_id
@@ -144,9 +144,9 @@ class UserActions:
             raise TraceError("input_not_found", "The job has no such input.", field="input_index")
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
-        revision = f"t:{key}"
+        revision = f"{BY_HAND}{key}"
         if len(revision) > MAX_REVISION:
-            revision = f"t:sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+            revision = f"{BY_HAND}sha256:{hashlib.sha256(key.encode()).hexdigest()}"
         task = await self._router.by_hand(
             connection, Ask(consumer, item, body.cursor, partition_key, start, end, revision)
         )

@@ -20,18 +20,21 @@ from tracelake.dispatcher.routing.coverage import Presence
 from tracelake.dispatcher.routing.directory import EdgeDirectory, EdgeKey, Generation, Reader
 from tracelake.dispatcher.routing.edges import EdgeState
 from tracelake.dispatcher.routing.invalidate import remember, rerun
-from tracelake.dispatcher.routing.units import Ask, draft
+from tracelake.dispatcher.routing.units import BY_HAND, Ask, draft
 from tracelake.model.dag import Strategy
 from tracelake.model.job import Storage
 
-# What a unit below the edge's cursor reads from: as it did before, or else from the end of the unit before it.
+# What a unit below the edge's cursor reads from: as it did before, or else from the end of the unit before it. Ranges
+# on the same edge are no such units, and what a person asked for is none either: nobody announced that it ends there.
 _PREDECESSORS = """
-    SELECT q.number, coalesce((
+    SELECT q.number, (
         SELECT min(t.unit_start) - 1 FROM tasks t
-        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end = q.cursor AND t.unit_key = 'c:' || q.cursor), (
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end = q.cursor AND t.unit_key = 'c:' || q.cursor
+          AND t.revision NOT LIKE $5) AS same, (
         SELECT t.unit_end FROM tasks t
-        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end < q.cursor
-        ORDER BY t.unit_end DESC LIMIT 1)) AS after
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end < q.cursor AND t.unit_key = 'c:' || t.unit_end
+          AND t.revision NOT LIKE $5
+        ORDER BY t.unit_end DESC LIMIT 1) AS before
     FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
 
 
@@ -114,7 +117,7 @@ class Router:
         if ask.consumer.joins:
             tasks = await self._draft_joins(connection, [ask])
         elif ask.cursor is not None and ask.consumer.job.strategy is Strategy.PER_UPDATE:
-            tasks = await self._draft_below(connection, [ask])
+            tasks = await self._draft_below(connection, [ask], [])
         else:
             tasks = [self._draft(ask)]
         return tasks[0] if tasks else None
@@ -148,7 +151,7 @@ class Router:
                     edge.advance(ask.cursor)
                 elif ask.revision:
                     below.append(ask)
-        tasks += await self._draft_below(connection, below)
+        tasks += await self._draft_below(connection, below, tasks)
         tasks += await self._draft_joins(connection, joins)
         return tasks
 
@@ -158,8 +161,13 @@ class Router:
         keys = limit_keys_of(runtimes, job)
         return draft(ask, wake_of(runtimes, job.runtime), keys, after=after, revisions=revisions)
 
-    async def _draft_below(self, connection: Connection, asks: Sequence[Ask]) -> list[NewTask]:
-        """Cursors at or below what the edge has routed, in a revision of their own: from the unit before them."""
+    async def _draft_below(
+        self, connection: Connection, asks: Sequence[Ask], drafted: Sequence[NewTask]
+    ) -> list[NewTask]:
+        """Cursors at or below what the edge has routed, in a revision of their own: from the unit before them.
+
+        Asks come in the order of their cursors. Those drafted are not in the table yet, but their units end there too.
+        """
         if not asks:
             return []
         rows = await connection.fetch(
@@ -168,12 +176,22 @@ class Router:
             [ask.consumer.node_id for ask in asks],
             [ask.edge for ask in asks],
             [ask.cursor for ask in asks],
+            BY_HAND + "%",
         )
-        stored = {row["number"]: row["after"] for row in rows}
+        units: dict[EdgeKey, dict[int, int]] = {}
+        for task in drafted:
+            _note_unit(units, task)
         tasks = []
-        for number, ask in enumerate(asks):
-            after = stored[number]
-            tasks.append(self._draft(ask, after=-1 if after is None else after))
+        for ask, row in zip(asks, sorted(rows, key=lambda row: int(row["number"])), strict=True):
+            assert ask.cursor is not None
+            known = units.get((ask.consumer.node_id, ask.edge), {})
+            after = row["same"] if row["same"] is not None else known.get(ask.cursor)
+            if after is None:
+                ends = [-1 if row["before"] is None else row["before"], *(end for end in known if end < ask.cursor)]
+                after = max(ends)
+            task = self._draft(ask, after=after)
+            _note_unit(units, task)
+            tasks.append(task)
         return tasks
 
     async def _draft_joins(self, connection: Connection, asks: Sequence[Ask]) -> list[NewTask]:
@@ -215,6 +233,16 @@ class Router:
         """Files are counted from their first commit on; everything else has no revision until somebody says one."""
         dataset = self._definitions.dataset(generation[0])
         return "1" if dataset is not None and dataset.storage is Storage.S3 else ""
+
+
+def _note_unit(units: dict[EdgeKey, dict[int, int]], task: NewTask) -> None:
+    """Per edge: the cursor that a unit ends with, and what it reads after."""
+    if task.unit_key == f"c:{task.unit_end}" and not task.revision.startswith(BY_HAND):
+        assert task.node_id is not None
+        assert task.edge is not None
+        assert task.unit_start is not None
+        assert task.unit_end is not None
+        units.setdefault((task.node_id, task.edge), {}).setdefault(task.unit_end, task.unit_start - 1)
 
 
 def _is_joined(readers: Iterable[Reader]) -> bool:

@@ -15,6 +15,8 @@ from tracelake.wire.units import CursorRange, TaskInput, Unit
 ALL_INPUTS = -1
 """The edge of a PerPartition task: it belongs to all of them."""
 MAX_REVISION = 200
+BY_HAND = "t:"
+"""How the revision of what a person asked for begins."""
 
 
 @dataclass(frozen=True, slots=True)
