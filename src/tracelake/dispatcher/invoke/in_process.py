@@ -44,8 +44,6 @@ async def run_in_process(
     except BadInputError as error:
         return await attempt.finish("Failed", error=str(error), retryable=False)
     except TraceError as refusal:
-        if refusal.code == "fenced":
-            raise
         if refusal.code == "cancel_requested":
             return await attempt.finish("Canceled")
         return await attempt.finish("Failed", error=str(refusal), retryable=refusal.code != "job_invalid")
