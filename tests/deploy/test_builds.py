@@ -1,6 +1,8 @@
 """Builds: a version that has history to read is built beside the active one, and counts when it is done."""
 
 import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -374,3 +376,42 @@ def test_a_build_reads_a_buffered_dataset_that_counts_up_to_its_beginning(harnes
     drain(harness, built(harness, "reader"))
     say(harness, rows, 2)
     assert run_builds(harness) == 1
+
+
+class Overtaken:
+    """The store of a loop that somebody overtakes between its first look and its lock."""
+
+    def __init__(self, store: Any, first: Coroutine[Any, Any, object]) -> None:
+        self._store = store
+        self._first: Coroutine[Any, Any, object] | None = first
+
+    def connection(self) -> Any:
+        return self._store.connection()
+
+    @asynccontextmanager
+    async def transaction(self, **options: Any) -> AsyncIterator[Any]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            await first
+        async with self._store.transaction(**options) as connection:
+            yield connection
+
+
+def overtaken(harness: DispatcherHarness, first: Coroutine[Any, Any, object]) -> int:
+    store: Any = Overtaken(harness.dispatcher.ports.store, first)
+    return harness.run(Builds(store, harness.config).run_once())
+
+
+def test_what_came_between_two_looks_keeps_a_build_open(
+    harness: DispatcherHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(harness)
+    drain(harness, built(harness))
+    back = harness._sql("UPDATE edges SET position = 0 WHERE node_id = $1", built(harness))
+    assert overtaken(harness, back) == 0
+    assert pointers(harness) == (1, 2)
+    drain(harness, built(harness))
+    off = harness.dispatcher.deployments.activate(actor(harness), "d", ActivateRequest(version=1))
+    assert overtaken(harness, off) == 0
+    assert pointers(harness) == (1, None)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
