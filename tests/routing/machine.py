@@ -293,7 +293,7 @@ class RoutingMachine(RuleBasedStateMachine):
         self.ids = {key: row["task_id"] for key, row in found.items()}
         self.adopt_joins(found)
         missing, extra = self.model.tasks.keys() - found.keys(), found.keys() - self.model.tasks.keys()
-        assert (missing, extra) == (set(), set())
+        assert (missing, extra) == (set(), set()), f"missing {sorted(missing)}, too many {sorted(extra)}"
         for key, row in found.items():
             task = self.model.tasks[key]
             unit = msgspec.json.decode(row["unit"])

@@ -105,10 +105,10 @@ class RoutingModel:
         """Events of one transaction. Answers which of them were said before."""
         new: list[Said] = []
         duplicates = []
-        before = set(self.heard)
+        known = set(self.heard)
         for event in events:
             name = (producer, event.generation, event.unit.key, event.revision)
-            duplicates.append(name in before)
+            duplicates.append(name in known)
             if name in self.heard:
                 continue
             self.heard.add(name)
@@ -121,8 +121,9 @@ class RoutingModel:
         self._there(new)
         for event in new:
             self.log.setdefault(event.generation, []).append(event)
+        before = dict(self.tasks)
         for node, index, edge in hearers:
-            self._show(node, index, [event for event in new if event.generation == edge.generation])
+            self._show(node, index, [event for event in new if event.generation == edge.generation], before)
             edge.seen = len(self.log.get(edge.generation, ()))
         return duplicates
 
@@ -163,7 +164,7 @@ class RoutingModel:
             pending = log[edge.seen : edge.until]
             if pending and node.joins:
                 node.approximate = True
-            self._show(node, index, pending)
+            self._show(node, index, pending, dict(self.tasks))
             edge.seen = max(edge.seen, len(log) if edge.until is None else edge.until)
             edge.live = edge.until is None
 
@@ -182,9 +183,8 @@ class RoutingModel:
             known = self.units.setdefault(event.generation, {})
             known[event.unit] = event.revision or known.get(event.unit, "")
 
-    def _show(self, node: Node, index: int, events: list[Said]) -> None:
+    def _show(self, node: Node, index: int, events: list[Said], before: dict[Key, Made]) -> None:
         """Cursors that are shown together are taken from below; what they declare wrong is what was made before."""
-        before = dict(self.tasks)
         for event in sorted(events, key=lambda event: (event.unit.cursor is not None, event.unit.cursor or 0)):
             again = self._wrong(node, index, event, before)
             if event.unit not in again:

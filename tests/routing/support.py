@@ -8,20 +8,32 @@ import msgspec
 
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
+from tracelake.dispatcher.actor import Actor
 from tracelake.wire.user import DeployReply, TriggerReply, TriggerRequest
 
 
 @dataclass
 class Flow:
+    """DAGs of one org. Tests that share a Dispatcher have an org each."""
+
     harness: DispatcherHarness
+    org: str = dags.ORG
+
+    @property
+    def actor(self) -> Actor:
+        return dags.actor(self.harness, self.org)
 
     def deploy(self, text: str, **options: Any) -> DeployReply:
-        return dags.deploy(self.harness, text, **options)
+        return dags.deploy(self.harness, text, self.org, **options)
 
     def trigger(self, dag: str, job: str, **unit: Any) -> TriggerReply:
         body = msgspec.convert({"idempotency_key": str(uuid4())} | unit, TriggerRequest)
         actions = self.harness.dispatcher.actions
-        return self.harness.run(actions.trigger(dags.actor(self.harness), dag, job, body))
+        return self.harness.run(actions.trigger(self.actor, dag, job, body))
+
+    def person(self, verb: str, task_id: UUID) -> Any:
+        """`cancel`, `retry` or `skip` by a user."""
+        return self.harness.run(getattr(self.harness.dispatcher.actions, verb)(self.actor, task_id))
 
     def tasks(self, job: str, status: str | None = None) -> list[dict[str, Any]]:
         """Tasks of a job by name, oldest first, with unit and inputs decoded."""
@@ -29,9 +41,11 @@ class Flow:
             """SELECT t.task_id, t.status, t.attempt, t.held, t.edge, t.unit_key, t.revision, t.unit, t.inputs,
                       t.skipped_at
                FROM tasks t JOIN jobs j USING (job_id)
-               WHERE j.name = $1 AND ($2::text IS NULL OR t.status = $2) ORDER BY t.task_id""",
+               WHERE j.name = $1 AND ($2::text IS NULL OR t.status = $2)
+                 AND j.org_id = (SELECT org_id FROM orgs WHERE name = $3) ORDER BY t.task_id""",
             job,
             status,
+            self.org,
         )
         found = []
         for row in rows:
@@ -97,7 +111,7 @@ class Flow:
 
     def event(self, dag: str, job: str, index: int = 0, **fields: Any) -> dict[str, Any]:
         """The body of an event on that output."""
-        dataset_uuid, dataset_version = dags.output(self.harness, dag, job, index)
+        dataset_uuid, dataset_version = dags.output(self.harness, dag, job, index, org=self.org)
         return {"dataset_uuid": str(dataset_uuid), "dataset_version": str(dataset_version)} | fields
 
 

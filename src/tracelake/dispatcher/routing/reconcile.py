@@ -53,18 +53,32 @@ _HELD_UNITS = """
 _SET_FAILED = """
     UPDATE edges SET failed_units = $3 WHERE node_id = $1 AND input_index = $2 AND failed_units <> $3"""
 
-# Routed events without a task at a live edge. A cursor that the edge has passed needs none unless it has a revision.
+# Routed events without their task at a live edge. A cursor that the edge has passed needs none of its own unless it has
+# a revision, only one that reads it. The task of a join has the revisions of all its inputs: there the unit must do.
 _MISSING = """
     SELECT v.routed_seq, e.org_id, e.node_id, e.input_index, j.strategy, v.unit, v.range_start, v.range_end
     FROM events v
     JOIN edges e USING (dataset_uuid, dataset_version)
     JOIN jobs j USING (job_id)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(v.range_end, v.cursor) AS unit_end,
+               CASE WHEN j.strategy = 'PerPartition' THEN -1 ELSE e.input_index END AS edge,
+               CASE WHEN v.invalidates IS NULL THEN v.effective_revision ELSE 'i:' || v.event_id END AS again,
+               j.strategy = 'PerPartition' AND (SELECT count(*) FROM edges o WHERE o.node_id = e.node_id) > 1 AS joins
+    ) w
     WHERE v.routed_seq > $1 AND v.routed_seq <= $2 AND e.phase <> 'Parked' AND e.position IS NULL
-      AND (v.cursor IS NULL OR j.strategy = 'PerPartition' OR v.cursor > e.routed OR v.effective_revision <> '')
-      AND NOT EXISTS (
-          SELECT FROM tasks t
-          WHERE t.node_id = e.node_id AND t.edge = CASE WHEN j.strategy = 'PerPartition' THEN -1 ELSE e.input_index END
-            AND t.unit_key = v.unit AND t.unit_end IS NOT DISTINCT FROM coalesce(v.range_end, v.cursor))
+      AND CASE WHEN j.strategy = 'PerUpdate' AND v.cursor <= e.routed AND v.effective_revision = '' THEN
+          NOT EXISTS (
+              SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end >= v.cursor
+                AND t.unit_start <= v.cursor AND t.unit_key = 'c:' || t.unit_end)
+      ELSE
+          NOT EXISTS (
+              SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end = w.unit_end
+                AND t.unit_key = v.unit AND (w.joins OR t.revision IN (v.effective_revision, w.again)))
+          AND NOT (w.unit_end IS NULL AND EXISTS (
+              SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end IS NULL
+                AND t.unit_key = v.unit AND (w.joins OR t.revision IN (v.effective_revision, w.again))))
+      END
     ORDER BY v.routed_seq LIMIT $3"""
 
 _INPUTS = "SELECT dataset_uuid, dataset_version FROM edges WHERE node_id = $1"
@@ -111,10 +125,17 @@ class RoutingReconciler:
             newest: int = await connection.fetchval("SELECT last_value FROM events_routed_seq")
             if self._proved is None:
                 self._proved = max(0, newest - LOOK_BACK)
-            missing = await connection.fetch(_MISSING, self._proved, newest, PAGE)
-        repaired = 0
-        for row in missing:
-            repaired += await self._repair(row)
+        repaired, after = 0, self._proved
+        while True:
+            async with self._store.connection() as connection:
+                missing = await connection.fetch(_MISSING, after, newest, PAGE)
+            for row in missing:
+                repaired += await self._repair(row)
+            if len(missing) < PAGE:
+                break
+            # The last event may have more readers than the page had room for; but every page goes on.
+            last: int = missing[-1]["routed_seq"]
+            after = max(after + 1, last - 1)
         # One round behind: a transaction that took a small number may commit after one that took a larger.
         self._proved, self._newest = max(self._proved, self._newest), newest
         self._count("event", repaired)

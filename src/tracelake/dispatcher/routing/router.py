@@ -37,6 +37,14 @@ _PREDECESSORS = """
         ORDER BY t.unit_end DESC LIMIT 1) AS before
     FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
 
+# Cursors that no unit of the edge reads, though it has passed them. There are none unless a task was lost.
+_UNREAD = """
+    SELECT q.number FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)
+    WHERE NOT EXISTS (
+        SELECT FROM tasks t WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end >= q.cursor
+          AND t.unit_start <= q.cursor AND t.unit_key = 'c:' || t.unit_end)
+    ORDER BY q.number"""
+
 
 @dataclass(slots=True)
 class Locked:
@@ -110,7 +118,8 @@ class Router:
         if reader[0].joins:
             await self._record(connection, {reader[1].generation: (reader,)}, events)
         asks = [ask for event in _in_order(events) for ask in await self.asks_of(connection, event, [reader])]
-        return await self.draft(connection, asks, locked.edges)
+        lost = await self._draft_lost(connection, [Ask.of(event, *reader) for event in events], locked.edges)
+        return lost + await self.draft(connection, asks, locked.edges)
 
     async def by_hand(self, connection: Connection, ask: Ask) -> NewTask | None:
         """The task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays where it is."""
@@ -161,6 +170,27 @@ class Router:
         keys = limit_keys_of(runtimes, job)
         return draft(ask, wake_of(runtimes, job.runtime), keys, after=after, revisions=revisions)
 
+    async def _draft_lost(
+        self, connection: Connection, asks: Sequence[Ask], states: dict[EdgeKey, EdgeState]
+    ) -> list[NewTask]:
+        """Cursors that the edge has passed, but that no task reads: one was lost. In the order they were routed."""
+        passed = [
+            ask
+            for ask in asks
+            if ask.consumer.job.strategy is Strategy.PER_UPDATE
+            and not ask.revision
+            and ask.cursor is not None
+            and ask.cursor <= states[(ask.consumer.node_id, ask.input.input_index)].routed
+        ]
+        if not passed:
+            return []
+        tasks: list[NewTask] = []
+        for row in await connection.fetch(_UNREAD, *_places(passed)):
+            ask = passed[row["number"]]
+            if not any(_reads(task, ask) for task in tasks):
+                tasks += await self._draft_below(connection, [ask], tasks)
+        return tasks
+
     async def _draft_below(
         self, connection: Connection, asks: Sequence[Ask], drafted: Sequence[NewTask]
     ) -> list[NewTask]:
@@ -170,14 +200,7 @@ class Router:
         """
         if not asks:
             return []
-        rows = await connection.fetch(
-            _PREDECESSORS,
-            list(range(len(asks))),
-            [ask.consumer.node_id for ask in asks],
-            [ask.edge for ask in asks],
-            [ask.cursor for ask in asks],
-            BY_HAND + "%",
-        )
+        rows = await connection.fetch(_PREDECESSORS, *_places(asks), BY_HAND + "%")
         units: dict[EdgeKey, dict[int, int]] = {}
         for task in drafted:
             _note_unit(units, task)
@@ -233,6 +256,19 @@ class Router:
         """Files are counted from their first commit on; everything else has no revision until somebody says one."""
         dataset = self._definitions.dataset(generation[0])
         return "1" if dataset is not None and dataset.storage is Storage.S3 else ""
+
+
+def _places(asks: Sequence[Ask]) -> tuple[list[int], list[UUID], list[int], list[int | None]]:
+    """Columns of questions about cursors: number, node, edge, cursor."""
+    nodes = [ask.consumer.node_id for ask in asks]
+    return list(range(len(asks))), nodes, [ask.edge for ask in asks], [ask.cursor for ask in asks]
+
+
+def _reads(task: NewTask, ask: Ask) -> bool:
+    assert task.unit_start is not None
+    assert task.unit_end is not None
+    assert ask.cursor is not None
+    return task.unit_start <= ask.cursor <= task.unit_end
 
 
 def _note_unit(units: dict[EdgeKey, dict[int, int]], task: NewTask) -> None:
