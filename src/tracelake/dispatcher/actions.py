@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection, Store
@@ -17,7 +18,7 @@ from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
 from tracelake.dispatcher.routing.units import BY_HAND, MAX_REVISION, Ask
-from tracelake.errors import TraceError
+from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import Activation, JobDocument
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
@@ -78,21 +79,27 @@ class UserActions:
         """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own."""
         if actor.org_id is None:
             raise TraceError("dag_not_found")
+        try:
+            return await self._trigger(actor, actor.org_id, dag, job_name, body)
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            raise StoreUnavailableError("The trigger met a concurrent change; repeat it.") from None
+
+    async def _trigger(self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
         key = body.idempotency_key or str(new_id())
         request = msgspec.json.encode([dag, job_name, msgspec.structs.replace(body, idempotency_key=None)])
         request_hash = f"sha256:{hashlib.sha256(request).hexdigest()}"
-        async with self._store.transaction(routing=[actor.org_id]) as connection:
-            if await connection.fetchval(_OPEN_TRIGGER, actor.org_id, key, request_hash) is None:
-                return await _repeated(connection, actor.org_id, key, request_hash)
-            job, document, epoch = await self._active_job(connection, actor.org_id, dag, job_name)
-            plan = Plan(epochs={actor.org_id: epoch})
+        async with self._store.transaction(routing=[org_id]) as connection:
+            if await connection.fetchval(_OPEN_TRIGGER, org_id, key, request_hash) is None:
+                return await _repeated(connection, org_id, key, request_hash)
+            job, document, epoch = await self._active_job(connection, org_id, dag, job_name)
+            plan = Plan(epochs={org_id: epoch})
             unit: dict[str, Any] = msgspec.to_builtins(body)
-            plan.audit.append(Audit(actor.org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
+            plan.audit.append(Audit(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
                 reply = await self._emit(connection, plan, job, document, body, key)
             else:
                 reply = await self._make(connection, plan, job, body, key)
-            await connection.execute(_CLOSE_TRIGGER, actor.org_id, key, msgspec.json.encode(reply).decode())
+            await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(reply).decode())
         self._on_outbox()
         return reply
 
