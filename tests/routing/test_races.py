@@ -158,6 +158,31 @@ def test_a_limit_is_never_passed_and_never_leaks(pair: Pair) -> None:
     assert pair.both[0].sql("SELECT used FROM limits WHERE limit_key = $1", f"job:{org_id}:d:slow")[0]["used"] == 0
 
 
+def test_a_place_that_is_freed_while_its_heir_is_looked_at_is_not_forgotten(pair: Pair) -> None:
+    """A place is not given to a task that somebody has locked; so whoever locked it looks for one before leaving."""
+    pair.deploy(LIMITED)
+    for cursor in range(3):
+        pair.flow.trigger("d", "src", cursor=cursor)
+    (held,) = (task["task_id"] for task in pair.flow.tasks("slow") if task["held"])
+    ready = [task["task_id"] for task in pair.flow.tasks("slow") if not task["held"]]
+    leases = {task_id: pair.flow.claim(task_id) for task_id in ready}
+
+    async def complete_while_it_is_locked() -> None:
+        async with pair.both[1].dispatcher.ports.store.transaction() as connection:
+            await connection.execute("SELECT FROM tasks WHERE task_id = $1 FOR UPDATE", held)
+            reply = await pair.callers[1].task("complete", ready[0], leases[ready[0]], status="Completed")
+            assert reply.status == 200, reply
+
+    pair.both[1].run(complete_while_it_is_locked())
+    assert pair.both[0].row(str(held))["held"]
+    assert pair.together(pair.callers[0].claim(held))[0]["reason"] == "NotReady"
+    assert not pair.both[0].row(str(held))["held"]
+    assert pair.both[0].sql("SELECT count(*) AS n FROM outbox WHERE key = $1", held)[0]["n"] == 1
+    pair.flow.complete(ready[1], leases[ready[1]])
+    pair.settle("slow")
+    assert {task["status"] for task in pair.flow.tasks("slow")} == {"Completed"}
+
+
 def test_one_trigger_key_at_once(pair: Pair) -> None:
     pair.deploy(FEED)
     for number in range(5):

@@ -60,6 +60,8 @@ class LifecycleCommit:
             subjects = await self._lock(connection, calls)
             context = Context(self._config)
             context.plan.epochs = {subject.task.org_id: subject.epoch for subject in subjects.values()}
+            held = [subject.task for subject in subjects.values() if subject.task.held]
+            context.plan.waited_for = {key for task in held for key in task.limit_keys}
             requests = [item for call in calls if isinstance(call, CompleteCall) for item in call.publications]
             if requests:
                 context.registry = await publications.load(connection, requests)

@@ -162,6 +162,8 @@ class Plan:
     audit: list[Audit] = field(default_factory=list)
     epochs: dict[UUID, int] = field(default_factory=dict)
     """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""
+    waited_for: set[str] = field(default_factory=set)
+    """Limits of held tasks that this transaction locked. Whoever freed a place meanwhile had to pass these by."""
 
 
 @dataclass(slots=True)
