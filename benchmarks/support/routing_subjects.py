@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -93,7 +94,7 @@ async def _claim(clients: Clients, delivery: Delivery) -> Feeder:
 
 
 class OneByOne:
-    """One event after the other; answers the median milliseconds of a call, whose task is made when it returns.
+    """One event after the other, each a call whose task is made when it returns.
 
     Units lie apart from each other and from the ranges that are stored, at random places among them.
     """
@@ -103,15 +104,22 @@ class OneByOne:
         self._feeder = feeder
         self._gaps = random.Random(seed).sample(range(gaps), gaps)
 
-    async def median_ms(self, calls: int) -> float:
-        taken = []
-        for _ in range(calls):
-            body = self._feeder.says(self._gaps.pop() * 4 * _UNIT + 2 * _UNIT)
-            started = time.perf_counter()
-            reply = await self._clients.task.events(self._feeder.capability_token, body)
-            taken.append(time.perf_counter() - started)
-            assert reply.events[0].routed
-        return percentile(taken, 0.5) * 1000
+    async def ms(self) -> float:
+        body = self._feeder.says(self._gaps.pop() * 4 * _UNIT + 2 * _UNIT)
+        started = time.perf_counter()
+        reply = await self._clients.task.events(self._feeder.capability_token, body)
+        seconds = time.perf_counter() - started
+        assert reply.events[0].routed
+        return seconds * 1000
+
+
+async def medians_ms(subjects: Sequence[OneByOne], calls: int) -> list[float]:
+    """Of so many calls to each, in turns, so that every pair of them saw the same machine."""
+    taken: dict[OneByOne, list[float]] = {subject: [] for subject in subjects}
+    for number in range(calls):
+        for subject in subjects[:: 1 if number % 2 == 0 else -1]:
+            taken[subject].append(await subject.ms())
+    return [percentile(values, 0.5) for values in taken.values()]
 
 
 async def register_ranges(connection: Database, feeder: Feeder, count: int) -> None:
