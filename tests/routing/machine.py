@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.routing.model import Key, Node, Said, Unit
 from tests.routing.versions import OTHER, Version, VersionedModel, generations_of
 from tests.routing.world import World, wire
+from tracelake.errors import TraceError
 
 PICK = st.integers(0, 999)
 CURSORS = st.builds(lambda cursor: Unit(cursor=cursor), st.integers(0, 9))
@@ -212,19 +214,19 @@ class RoutingMachine(RuleBasedStateMachine):
     @rule(pick=PICK, verb=st.sampled_from(["retry", "skip"]))
     def decide_on_a_failure(self, pick: int, verb: str) -> None:
         key = self.failed()[pick % len(self.failed())]
-        self.world.person(verb, self.ids[key])
         task = self.model.tasks[key]
+        if verb == "retry" and self.model.nodes[key[0]].superseded:
+            with pytest.raises(TraceError, match="task_finished"):
+                self.world.person(verb, self.ids[key])
+            return
+        self.world.person(verb, self.ids[key])
         if verb == "retry":
             task.status, task.skipped = "Queued", False
         else:
             task.skipped = True
 
     def failed(self) -> list[Key]:
-        return sorted(
-            key
-            for key, task in self.model.tasks.items()
-            if task.status == "Failed" and not self.model.nodes[key[0]].superseded
-        )
+        return sorted(key for key, task in self.model.tasks.items() if task.status == "Failed")
 
     # Deploys, restarts, loops
 

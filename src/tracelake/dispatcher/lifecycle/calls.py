@@ -77,6 +77,8 @@ class Subject:
     """Read for claims alone; nothing else needs them."""
     epoch: int
     """The routing epoch of its org."""
+    superseded: bool = False
+    """Its job is of a version that does not count now. Known for retries alone; nothing else asks."""
 
 
 class Call(Protocol):
@@ -293,6 +295,13 @@ class RetryCall:
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _own(subject, self.by)
+        assert subject is not None
+        if subject.superseded:
+            raise TraceError(
+                "task_finished",
+                "The task is of a version of the DAG that does not count now.",
+                status=task.status.value,
+            )
         retried = lifecycle.retry(task, now, more_attempts=job.max_attempts)
         if retried is not None:
             wake = wake_of(context.config.runtimes, job.runtime)

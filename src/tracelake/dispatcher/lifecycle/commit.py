@@ -20,6 +20,7 @@ from tracelake.dispatcher.lifecycle.calls import (
     CreateCall,
     EventsCall,
     Respond,
+    RetryCall,
     Subject,
 )
 from tracelake.dispatcher.lifecycle.wake import INVOKE
@@ -56,6 +57,7 @@ class LifecycleCommit:
     async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
         """One answer per call; a refusal is a `TraceError` in its place."""
         routing = {call.org_id for call in calls if isinstance(call, CompleteCall | EventsCall)}
+        routing |= {call.by.org_id for call in calls if isinstance(call, RetryCall) and call.by.org_id is not None}
         async with self._store.transaction(routing=routing) as connection:
             subjects = await self._lock(connection, calls)
             context = Context(self._config)
@@ -89,11 +91,15 @@ class LifecycleCommit:
         await self._definitions.load_datasets(
             connection, (item.dataset_uuid for items in inputs.values() for item in items)
         )
+        retries = [call.task_id for call in calls if isinstance(call, RetryCall)]
+        superseded = await rows.superseded(connection, retries) if retries else set()
         subjects = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
             job = self._definitions.job(task.job_id)
-            subjects[task_id] = Subject(task, job, record["now"], record["unit"], inputs[task_id], record["epoch"])
+            subjects[task_id] = Subject(
+                task, job, record["now"], record["unit"], inputs[task_id], record["epoch"], task_id in superseded
+            )
         return subjects
 
 

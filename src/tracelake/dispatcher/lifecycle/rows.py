@@ -91,6 +91,14 @@ _CREATE = """
 
 _EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
 
+# A task that a DAG made, whose node neither counts nor is being built. The caller holds the org's routing lock.
+_SUPERSEDED = """
+    SELECT t.task_id FROM tasks t
+    WHERE t.task_id = ANY($1) AND t.node_id IS NOT NULL AND NOT EXISTS (
+        SELECT FROM jobs j JOIN dag_version_jobs v ON v.job_id = j.job_id
+        JOIN dags d ON v.dag_version_id IN (d.active_version, d.building_version)
+        WHERE j.node_id = t.node_id AND d.org_id = j.org_id AND d.dag_name = j.dag_name)"""
+
 _WAKE = """
     INSERT INTO outbox (kind, queue, key) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])"""
 
@@ -148,6 +156,11 @@ async def existing(connection: Connection, task_ids: Iterable[UUID]) -> dict[UUI
     """Definition and status of each task that is there."""
     found = await connection.fetch(_EXISTING, list(task_ids))
     return {row["task_id"]: ((row["job_id"], row["inputs"], row["unit"]), row["status"]) for row in found}
+
+
+async def superseded(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
+    """Those of a version that does not count now."""
+    return {row["task_id"] for row in await connection.fetch(_SUPERSEDED, list(task_ids))}
 
 
 async def take_expired(connection: Connection, judging_since: datetime, limit: int) -> list[asyncpg.Record]:
