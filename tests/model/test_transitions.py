@@ -78,7 +78,7 @@ def test_identity_and_limits_never_change(tried: Tried) -> None:
     for task, move, result in tried:
         if isinstance(result, Task):
             same = ["task_id", "org_id", "job_id", "node_id", "edge", "unit_key", "revision", "limit_keys"]
-            if move.verb is not Verb.RETRY:  # a person's retry adds attempts
+            if move.verb not in (Verb.RETRY, Verb.REVIVE):  # these add attempts
                 same.append("max_attempts")
             assert [getattr(result, name) for name in same] == [getattr(task, name) for name in same]
 
@@ -159,6 +159,9 @@ def test_a_finished_task_stays_so_unless_its_timed_out_worker_or_a_person_speaks
         if task.finished and isinstance(result, Task):
             if move.verb in (Verb.RETRY, Verb.SKIP):
                 assert task.status is Status.FAILED
+                continue
+            if move.verb is Verb.REVIVE:
+                assert task.status is Status.CANCELED
                 continue
             assert task.outcome is Outcome.TIMEOUT, (move.name, task)
             assert move.by == task.attempt

@@ -68,6 +68,8 @@ def moves(task: Task, *, timeout: int | None = 200) -> Iterator[Move]:
     yield Move(Verb.CANCEL, "cancel", lifecycle.cancel)
     yield Move(Verb.RETRY, "retry", lambda task, now: lifecycle.retry(task, now, more_attempts=2))
     yield Move(Verb.SKIP, "skip", lifecycle.skip)
+    if task.status is Status.CANCELED:
+        yield Move(Verb.REVIVE, "revive", lifecycle.revive)
     if task.status is Status.RUNNING:
         yield Move(Verb.EXPIRE, "expire", lambda task, now: lifecycle.expire(task, now, retry_delay=RETRY))
     if task.next_retry_at is not None:

@@ -24,6 +24,7 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"
     SKIP = "skip"
+    REVIVE = "revive"
 
 
 class NotClaimed(StrEnum):
@@ -62,6 +63,7 @@ EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
         (Verb.CANCEL, _R, _R),  # only asks; the worker or its lease ends it
         (Verb.RETRY, _F, _Q),
         (Verb.SKIP, _F, _F),
+        (Verb.REVIVE, _X, _Q),  # what a cutover cancelled, when its version counts again
     }
 )
 
@@ -218,6 +220,25 @@ def skip(task: Task, now: datetime) -> Task | None:
     if task.status is not Status.FAILED or not task.finished:
         raise TraceError("task_not_failed", status=task.status.value)
     return None if task.skipped_at is not None else replace(task, skipped_at=now)
+
+
+def revive(task: Task, now: datetime) -> Task:
+    """What a cutover cancelled is ready again when its version counts again: nobody had decided against its unit.
+
+    With one attempt more where the last one was spent, since it was stopped and did not fail. A cutover moves any number
+    of tasks at once, so `dispatcher.deploy.tasks` says the same in SQL; a test holds the two together.
+    """
+    assert task.status is Status.CANCELED
+    spent = task.max_attempts is not None and task.max_attempts <= task.attempt
+    return replace(
+        task,
+        status=Status.QUEUED,
+        cancel_requested=False,
+        max_attempts=task.attempt + 1 if spent else task.max_attempts,
+        finished_at=None,
+        error=None,
+        ready_at=now,
+    )
 
 
 def fenced(task: Task) -> TraceError:
