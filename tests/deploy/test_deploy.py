@@ -337,3 +337,33 @@ def test_a_large_dag(harness: DispatcherHarness) -> None:
     reply = deploy(harness, str(text))
     assert len(reply.plan.jobs) == 301
     assert len(harness.sql("SELECT FROM edges WHERE position IS NULL")) == 300
+
+
+def test_dags_cannot_feed_each_other_in_a_circle(harness: DispatcherHarness) -> None:
+    first = """
+name: first
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: make, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+  - {name: other, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+publish: {x: {from: {job: make}, storage: postgres}}
+"""
+    second = """
+name: second
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: step, activation: reactive, operator: noop, inputs: [{from: {dataset: x}}]}
+  - {name: turn, activation: reactive, operator: noop, inputs: [{from: {job: step}}]}
+publish: {y: {from: {job: turn}, storage: postgres}}
+"""
+    deploy(harness, first)
+    deploy(harness, second)
+    harmless = first.replace("{name: other, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}",
+                             "{name: other, activation: reactive, operator: noop, inputs: [{from: {dataset: y}}]}")  # fmt: skip
+    assert deploy(harness, harmless, dry_run=True).plan.changes
+    circle = first.replace("{name: make, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}",
+                           "{name: make, activation: reactive, operator: noop, inputs: [{from: {dataset: y}}]}")  # fmt: skip
+    with pytest.raises(TraceError) as refused:
+        deploy(harness, circle, dry_run=True)
+    assert [problem.code for problem in refused.value.details["problems"]] == ["cycle"]

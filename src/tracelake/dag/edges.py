@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Iterable
 from itertools import chain
 
 import msgspec
@@ -127,8 +128,18 @@ def _check_filter(draft: Draft, found: InputDraft) -> None:
 # --- circles
 
 
+def _writers(draft: Draft, item: InputDraft) -> Iterable[OutputAddress]:
+    """The outputs of this DAG that the input is made from."""
+    if item.output is not None:
+        return draft.co_writers(item.output)
+    assert item.dataset is not None
+    before = draft.surroundings.datasets[item.dataset].made_from
+    entries = (draft.publish[name] for name in sorted(before & draft.publish.keys()))
+    return (address for entry in entries for address in entry.writers)
+
+
 class Graph:
-    """Which job reads which, also through a dataset that several jobs write."""
+    """Which job reads which, also through a dataset that several jobs write, and through jobs of other DAGs."""
 
     def __init__(self, draft: Draft) -> None:
         self.names = list(draft.by_name)
@@ -136,9 +147,9 @@ class Graph:
         for name, job in draft.by_name.items():
             for item in job.inputs:
                 # That a source has inputs is a problem already; taking them away breaks the circle.
-                if item.output is None or job.is_source:
+                if job.is_source:
                     continue
-                for address in draft.co_writers(item.output):
+                for address in _writers(draft, item):
                     self.upstream[name].setdefault(address.job, item.place)
 
     def in_order(self) -> list[str]:

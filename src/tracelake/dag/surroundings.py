@@ -14,6 +14,8 @@ class KnownDataset:
     schema: Schema | None
     """None: nobody said what its rows look like."""
     storage: str
+    made_from: frozenset[str] = frozenset()
+    """Every dataset that lies before it, through jobs of other DAGs than the one that is read."""
 
 
 @dataclass(frozen=True, slots=True)

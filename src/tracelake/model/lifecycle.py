@@ -225,8 +225,8 @@ def skip(task: Task, now: datetime) -> Task | None:
 def revive(task: Task, now: datetime) -> Task:
     """What a cutover cancelled is ready again when its version counts again: nobody had decided against its unit.
 
-    With one attempt more where the last one was spent, since it was stopped and did not fail. A cutover moves any number
-    of tasks at once, so `dispatcher.deploy.tasks` says the same in SQL; a test holds the two together.
+    With one attempt more where the last one was spent, since it was stopped and did not fail. A cutover moves many
+    tasks at once, so `dispatcher.deploy.tasks` says the same in SQL; a test holds the two together.
     """
     assert task.status is Status.CANCELED
     spent = task.max_attempts is not None and task.max_attempts <= task.attempt

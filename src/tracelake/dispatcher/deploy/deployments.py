@@ -53,7 +53,7 @@ class Deployments:
         """`dry_run` only plans. Without `activate` the version is kept, and nothing else changes."""
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(_FIND_ORG, actor.org)
-            datasets = await registry.load_datasets(connection, org_id)
+            datasets = await registry.load_datasets(connection, org_id, dag)
         document = await self._read(dag, text, datasets)
         if dry_run:
             return await self._dry_run(org_id, document, datasets)
@@ -98,7 +98,7 @@ class Deployments:
     async def _dry_run(self, org_id: UUID | None, document: Dag, datasets: Datasets) -> DeployReply:
         async with self._store.transaction() as connection:
             await connection.execute(_SNAPSHOT)
-            datasets = await registry.load_datasets(connection, org_id)
+            datasets = await registry.load_datasets(connection, org_id, document.name)
             pointers = await registry.load_pointers(connection, org_id, document.name)
             version, new = await self._version(connection, org_id, document)
             plan = await self._plan(connection, org_id, version, new, datasets, pointers)
@@ -108,7 +108,7 @@ class Deployments:
         self, actor: Actor, org_id: UUID, dag: str, text: bytes, read_with: Datasets, document: Dag, activate: bool
     ) -> DeployReply:
         async with self._store.transaction(moving=org_id) as connection:
-            datasets = await registry.load_datasets(connection, org_id)
+            datasets = await registry.load_datasets(connection, org_id, dag)
             if datasets.known != read_with.known:
                 document = await self._read(dag, text, datasets)
             pointers = await registry.load_pointers(connection, org_id, dag)
@@ -137,7 +137,7 @@ class Deployments:
     async def _activate(self, actor: Actor, org_id: UUID, dag: str, request: ActivateRequest) -> DeployReply:
         async with self._store.transaction(moving=org_id) as connection:
             version = await registry.find_version(connection, org_id, dag, request.version)
-            datasets = await registry.load_datasets(connection, org_id)
+            datasets = await registry.load_datasets(connection, org_id, dag)
             pointers = await registry.load_pointers(connection, org_id, dag)
             plan = await self._plan(connection, org_id, version, False, datasets, pointers)
             counted = await connection.fetchval(_COUNTED, version.dag_version_id)

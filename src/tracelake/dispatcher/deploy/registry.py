@@ -26,6 +26,13 @@ _DATASETS = """
     FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
     WHERE d.org_id = $1"""
 
+# What other DAGs read, and what they make of it.
+_MADE_FROM = """
+    SELECT DISTINCT made.name, read.name
+    FROM edges e JOIN nodes n USING (node_id) JOIN datasets read USING (dataset_uuid)
+    JOIN job_outputs o ON o.job_id = e.job_id JOIN datasets made ON made.dataset_uuid = o.dataset_uuid
+    WHERE e.org_id = $1 AND e.phase <> 'Parked' AND n.dag_name <> $2"""
+
 _DAG = "SELECT active_version, building_version FROM dags WHERE org_id = $1 AND dag_name = $2"
 
 _VERSION = "SELECT dag_version_id, number, document FROM dag_versions WHERE "
@@ -98,7 +105,8 @@ class DagPointers:
     building: UUID | None
 
 
-async def load_datasets(connection: Connection, org_id: UUID | None) -> Datasets:
+async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -> Datasets:
+    before = _before([tuple(row) for row in await connection.fetch(_MADE_FROM, org_id, dag)])
     rows: dict[str, DatasetRow] = {}
     known: dict[str, KnownDataset] = {}
     for row in await connection.fetch(_DATASETS, org_id):
@@ -114,8 +122,27 @@ async def load_datasets(connection: Connection, org_id: UUID | None) -> Datasets
         if row["dag_name"] is not None and not row["published"]:
             continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
-        known[name] = KnownDataset(owner_dag=row["dag_name"], schema=schema, storage=row["storage"])
+        made_from = before.get(name, frozenset())
+        known[name] = KnownDataset(row["dag_name"], schema, row["storage"], made_from)
     return Datasets(rows, known)
+
+
+def _before(made_from: Collection[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """For each dataset that a job of another DAG makes: everything that lies before it."""
+    direct: dict[str, set[str]] = {}
+    for made, read in made_from:
+        direct.setdefault(made, set()).add(read)
+    closed: dict[str, frozenset[str]] = {}
+    for name in direct:
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for item in direct.get(waiting.pop(), ()):
+                if item not in found:
+                    found.add(item)
+                    waiting.append(item)
+        closed[name] = frozenset(found)
+    return closed
 
 
 async def load_pointers(connection: Connection, org_id: UUID | None, dag: str) -> DagPointers:
