@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -73,6 +74,27 @@ def test_cursors_from_two_producers_leave_no_gap_and_no_overlap(pair: Pair) -> N
     read = sorted((task["unit"]["cursor"]["after"], task["unit"]["cursor"]["to"]) for task in pair.flow.tasks("each"))
     assert [after for after, _ in read] == [-1, *(to for _, to in read[:-1])]
     assert read[-1][1] == 59
+
+
+def test_units_that_nobody_reads_are_known_all_the_same(pair: Pair) -> None:
+    """Without a reader there is no edge to wait for; the runs of the generation must not be torn."""
+    producers = Producers(pair)
+    pair.together(producers.say(0, block(0, 9), block(10, 19)))
+    tasks = [task["task_id"] for task in pair.flow.tasks("part")]
+    leases = [pair.flow.claim(task_id) for task_id in tasks]
+    output = pair.flow.event("d", "part")
+
+    async def say(which: int) -> None:
+        for number in range(which, 80, 2):
+            events = [output | block(number * 10, number * 10 + 9)]
+            reply = await pair.callers[which].task("events", tasks[which], leases[which], events=events)
+            assert reply.status == 200, reply
+
+    pair.together(say(0), say(1))
+    rows = pair.both[0].sql(
+        "SELECT range_start, range_end FROM dataset_runs WHERE dataset_version = $1", UUID(output["dataset_version"])
+    )
+    assert [tuple(row) for row in rows] == [(0, 799)]
 
 
 def test_two_drains_at_once(pair: Pair) -> None:
