@@ -359,11 +359,15 @@ publish: {y: {from: {job: turn}, storage: postgres}}
 """
     deploy(harness, first)
     deploy(harness, second)
-    harmless = first.replace("{name: other, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}",
-                             "{name: other, activation: reactive, operator: noop, inputs: [{from: {dataset: y}}]}")  # fmt: skip
+    harmless = _reads_y(first, "other")
     assert deploy(harness, harmless, dry_run=True).plan.changes
-    circle = first.replace("{name: make, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}",
-                           "{name: make, activation: reactive, operator: noop, inputs: [{from: {dataset: y}}]}")  # fmt: skip
+    circle = _reads_y(first, "make")
     with pytest.raises(TraceError) as refused:
         deploy(harness, circle, dry_run=True)
     assert [problem.code for problem in refused.value.details["problems"]] == ["cycle"]
+
+
+def _reads_y(text: str, job: str) -> str:
+    head = f"{{name: {job}, activation: reactive, operator: noop, inputs: [{{from: "
+    assert head in text
+    return text.replace(head + "{job: src}", head + "{dataset: y}")
