@@ -35,6 +35,10 @@ _PATIENCE = {"lock_timeout": "2s", "idle_in_transaction_session_timeout": "60s"}
 """A row that somebody sits on costs its own caller a 503, not everybody the whole command timeout; and a process that
 was stopped in the middle of a transaction loses its locks."""
 
+_PLANS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
+"""Every statement is prepared once and runs by its index, whatever it is given: planning it anew would cost more than
+running it."""
+
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
@@ -79,7 +83,7 @@ class Store:
             max_inactive_connection_lifetime=0,
             max_queries=10_000_000,
             reset=_keep_session,
-            server_settings={"application_name": f"trace-{name}", "jit": "off"} | _PATIENCE,
+            server_settings={"application_name": f"trace-{name}"} | _PLANS | _PATIENCE,
         )
 
     async def open(self) -> None:

@@ -22,8 +22,8 @@ from tracelake.wire.units import TaskPayload
 
 logger = logging.getLogger(__name__)
 
-MAX_EVENTS = 10_000
-"""Of one transaction."""
+MAX_EVENTS = 2_000
+"""Of one transaction: others wait no longer for their turn, and the relay starts on the first of them meanwhile."""
 
 
 class _CanceledError(Exception):

@@ -76,18 +76,26 @@ _MUTABLE = tuple(
     )
 )  # fmt: skip
 
-# A limited task starts as held; it gets a place, or waits for one, in the same transaction (see `places`).
+# Tasks with their wake-ups. A limited one starts as held; it gets a place, or waits for one, in the same transaction
+# (see `places`), and its wake-up comes with the place.
 _CREATE = """
-    INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
-                       node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by)
-    SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
-           node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
-           limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1)
-    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[], $8::int[],
-                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[])
-        AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
-             revision, limit_keys)
-    ON CONFLICT DO NOTHING RETURNING task_id"""
+    WITH u AS MATERIALIZED (
+        SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[],
+                             $8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
+                             $14::text[], $15::text[])
+            AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
+                 revision, limit_keys, kind, queue)),
+    made AS (
+        INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
+                           node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by)
+        SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
+               node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
+               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1)
+        FROM u ON CONFLICT DO NOTHING RETURNING task_id),
+    woken AS (
+        INSERT INTO outbox (kind, queue, key)
+        SELECT u.kind, u.queue, u.task_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
+    SELECT task_id FROM made"""
 
 _EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
 
@@ -190,7 +198,7 @@ async def apply(connection: Connection, plan: Plan) -> Applied:
 
 
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
-    """Insert them; answers those that were not there, neither by id nor by unit."""
+    """Insert them, with their wake-ups; answers those that were not there, neither by id nor by unit."""
     new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
     rows = await connection.fetch(
         _CREATE,
@@ -207,6 +215,8 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
         [task.unit_end for task in new],
         [task.revision for task in new],
         ["\n".join(task.limit_keys) if task.limit_keys else None for task in new],
+        [task.wake.kind for task in new],
+        [task.wake.queue for task in new],
     )
     made = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in made]

@@ -38,11 +38,12 @@ class Writer:
         return made
 
     async def _settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> None:
-        """Places for what is limited, wake-ups for what is ready."""
-        plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
-        plan.wakeups += [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
+        """Places for what is limited, wake-ups for what became ready; new tasks came with theirs."""
+        wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
         new_keys = plan.waited_for.union(key for task in made for key in task.limit_keys)
         if new_keys or any(change.after.limit_keys for change in plan.changes):
-            plan.wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
-        if plan.wakeups:
-            await rows.wake(connection, plan.wakeups)
+            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
+        if wakeups:
+            await rows.wake(connection, wakeups)
+        plan.wakeups += wakeups
+        plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
