@@ -27,6 +27,12 @@ class SourceKind(StrEnum):
     ALWAYS_ON = "always_on"
 
 
+class CatchUp(StrEnum):
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
 class ColumnType(StrEnum):
     BOOL = "bool"
     INT16 = "int16"
@@ -88,6 +94,9 @@ class Input(Part, frozen=True, kw_only=True):
 class Source(Part, frozen=True, kw_only=True):
     kind: SourceKind
     schedule: str | None = None
+    time_zone: str = "UTC"
+    catch_up: CatchUp = CatchUp.LAST
+    """Of cron: which of the slots that were missed are made up for."""
     webhook_path: str | None = None
 
 
