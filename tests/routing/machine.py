@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.routing.model import Key, Node, Said, Unit
-from tests.routing.versions import OTHER, Version, VersionedModel, generations_of
+from tests.routing.versions import AnyVersion, Reader, Version, VersionedModel, generations_of
 from tests.routing.world import World, wire
 from tracelake.errors import TraceError
 
@@ -25,7 +25,7 @@ UNITS = st.one_of(CURSORS, CURSORS, RANGES, NAMES)
 REVISIONS = st.sampled_from(["", "", "", "r1", "r2"])
 WRONG = st.sampled_from([None, None, None, None, (4, 6), (0, 3), (8, 20)])
 EVENTS = st.lists(st.tuples(st.sampled_from([0, 0, 1]), UNITS, REVISIONS, WRONG), min_size=1, max_size=4)
-VERSIONS = [
+VERSIONS: list[AnyVersion] = [
     Version(),
     Version(each=1),
     Version(each=2, part=False),
@@ -33,6 +33,9 @@ VERSIONS = [
     Version(part=False, slow=3),
     Version(slow=None),
     Version(slow=0),
+    Reader(),
+    Reader(far=1),
+    Reader(far=2),
 ]
 
 
@@ -44,7 +47,7 @@ class RoutingMachine(RuleBasedStateMachine):
         self.model = VersionedModel()
         self.names: dict[UUID, str] = {}
         """node_id -> the model's name."""
-        self.numbers: dict[Version, int] = {}
+        self.numbers: dict[AnyVersion, int] = {}
         self.producers: list[UUID] = []
         self.ids: dict[Key, UUID] = {}
         self.ready: list[Key] = []
@@ -54,11 +57,10 @@ class RoutingMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.world.begin()
         self.outputs: dict[tuple[UUID, int], tuple[UUID, UUID]] = {}
-        first = VERSIONS[0]
-        assert self.world.deploy(first.text).state == "Active"
-        self.world.deploy(OTHER)
-        self.model.begin(first)
-        self.numbers[first] = 1
+        for first in (Version(), Reader()):
+            assert self.world.deploy(first.text).state == "Active"
+            self.model.begin(first)
+            self.numbers[first] = 1
         self.look_at_nodes()
         for cursor in (0, 1):
             self.trigger_source(Unit(cursor=cursor))
@@ -72,10 +74,8 @@ class RoutingMachine(RuleBasedStateMachine):
     def look_at_nodes(self) -> None:
         """Which rows the model's nodes are, after a deploy."""
         for row in self.world.nodes():
-            version = self.model.active if row["active"] else self.model.building
-            assert version is not None
-            suffix = f".{version.each}" if row["name"] in ("each", "after") else ""
-            name = row["name"] + suffix
+            version = (self.model.active if row["active"] else self.model.building)[row["dag_name"]]
+            name = next(name for name in (*version.nodes, "src") if name.partition(".")[0] == row["name"])
             assert self.names.setdefault(row["node_id"], name) == name
         assert len(set(self.names.values())) == len(self.names), "an unchanged job became another node"
         self.outputs = self.world.outputs()
@@ -124,14 +124,16 @@ class RoutingMachine(RuleBasedStateMachine):
 
     @rule(job=st.sampled_from(["each", "join", "far", "part"]), unit=UNITS, index=st.integers(0, 1))
     def trigger_job(self, job: str, unit: Unit, index: int) -> None:
-        assert self.model.active is not None
-        name = f"each.{self.model.active.each}" if job == "each" else job
+        dag = "x" if job == "far" else "d"
+        name = next((name for name in self.model.active[dag].nodes if name.partition(".")[0] == job), None)
+        if name is None:
+            return
         node = self.model.nodes[name]
-        if node.superseded or index >= len(node.edges) or (node.joins and unit not in self.common(node)):
+        if index >= len(node.edges) or (node.joins and unit not in self.common(node)):
             return
         self.triggers += 1
         key = f"k{self.triggers}"
-        self.world.trigger("x" if job == "far" else "d", job, unit, key, input_index=index)
+        self.world.trigger(dag, job, unit, key, input_index=index)
         assert self.model.by_hand(name, index, unit, f"t:{key}") is not None
 
     def common(self, node: Node) -> set[Unit]:
@@ -231,11 +233,11 @@ class RoutingMachine(RuleBasedStateMachine):
     # Deploys, restarts, loops
 
     @rule(version=st.sampled_from(VERSIONS), now=st.booleans())
-    def deploy(self, version: Version, now: bool) -> None:
+    def deploy(self, version: AnyVersion, now: bool) -> None:
         if now and version not in self.numbers:
             self.numbers[version] = self.world.deploy(version.text, activate=False).plan.version
         if now:
-            reply = self.world.activate("d", self.numbers[version], now=True)
+            reply = self.world.activate(version.dag, self.numbers[version], now=True)
         else:
             reply = self.world.deploy(version.text)
             self.numbers[version] = reply.plan.version
@@ -247,7 +249,7 @@ class RoutingMachine(RuleBasedStateMachine):
         self.world.harness.run(self.world.harness.dispatcher.builds.run_once())
         self.model.finish_builds()
 
-    @precondition(lambda self: self.model.building is not None)
+    @precondition(lambda self: self.model.building)
     @rule(most=st.integers(1, 40))
     def work_on_the_build(self, most: int) -> None:
         for _ in range(most):
@@ -258,6 +260,33 @@ class RoutingMachine(RuleBasedStateMachine):
             self.finish(mine[0], "pass")
             self.settle()
         self.end_builds()
+
+    @rule(each=st.integers(0, 2), far=st.integers(0, 2), most=st.integers(5, 60))
+    def rebuild(self, each: int, far: int, most: int) -> None:
+        """One of the builds from its beginning to its end, if there is enough time; the other one meanwhile."""
+        for version in (Version(each=each), Reader(far=far)):
+            self.deploy(version, False)
+            self.settle()
+        for _ in range(2):
+            if self.model.building:
+                self.work_on_the_build(most)
+                self.settle()
+
+    @precondition(lambda self: any(key[0].startswith("each.") for key in self.ready))
+    @rule(pick=PICK, units=st.lists(UNITS, min_size=1, max_size=3), returns=st.booleans())
+    def speak_too_late(self, pick: int, units: list[Unit], returns: bool) -> None:
+        """A task whose version stops to count says something more; it is heard when the version counts again."""
+        mine = [key for key in self.ready if key[0].startswith("each.")]
+        key = mine[pick % len(mine)]
+        before = self.model.active["d"]
+        assert isinstance(before, Version)
+        self.start(key)
+        self.deploy(Version(each=(before.each + 1) % 3), True)
+        self.settle()
+        self.say(self.ids[key], [(key[0], unit, "", None) for unit in units], inherited=key[3])
+        self.settle()
+        if returns:
+            self.deploy(before, False)
 
     @rule()
     def restart(self) -> None:

@@ -20,7 +20,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 T = TypeVar("T")
 NO_RATES = DispatcherConfig(user_rate_per_second=100_000, user_rate_burst=100_000)
 
-_READY = """
+READY = """
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id) JOIN orgs o ON o.org_id = t.org_id
     WHERE o.name = $1 AND t.status = 'Queued' AND NOT t.held AND j.name = ANY($2) ORDER BY random() LIMIT 20"""
 
@@ -89,7 +89,7 @@ class Caller:
         done = 0
         while True:
             last = until()
-            rows = await self.harness._sql(_READY, self.org, jobs)
+            rows = await self.harness._sql(READY, self.org, jobs)
             results = await asyncio.gather(*(self.pass_on(row["task_id"]) for row in rows))
             done += sum(results)
             if last and not rows:

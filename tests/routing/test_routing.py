@@ -213,3 +213,11 @@ def test_a_new_revision_reads_on_from_a_cursor_and_from_nothing_else(flow: Flow,
     assert [task["unit"] for task in flow.tasks("each") if task["revision"] == "r"] == [
         {"cursor": {"after": 5, "to": 12}}
     ], "neither from the end of a range nor from what a person asked for"
+
+
+def test_a_join_takes_each_revision_that_is_said_together(flow: Flow, feeder: Feeder) -> None:
+    feeder.say(block(0, 9), index=1)
+    feeder.say(block(0, 9), block(0, 9) | {"revision": "r1"}, block(0, 9) | {"revision": "r2"})
+    assert flow.units("join") == [("p:0-9", "r1|"), ("p:0-9", "r2|"), ("p:0-9", "|")]
+    feeder.say(block(0, 9) | {"revision": "s"}, index=1)
+    assert ("p:0-9", "r2|s") in flow.units("join"), "with the newest of the others"

@@ -1,20 +1,21 @@
 """The DAGs of the machine in their versions, and what a deploy does to the model of routing."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import yaml
 
 from tests.routing.model import Edge, Made, Node, RoutingModel
 
-DATASET = "each"
-"""The job whose output is published, read by another DAG, and rebuilt by an edit."""
+PUB = "pub"
+"""What `each` writes, as others name it: whichever generation counts."""
 
 
 @dataclass(frozen=True)
 class Version:
     """What a document says, as far as documents differ here."""
 
+    dag: ClassVar[str] = "d"
     each: int = 0
     part: bool = True
     slow: int | None = 2
@@ -67,17 +68,42 @@ class Version:
         return {"src", "feeder:0", "feeder:1", "join", "part", "slow", f"each.{self.each}", f"after.{self.each}"}
 
 
-OTHER = """
+@dataclass(frozen=True)
+class Reader:
+    """Another DAG, which reads what the first one publishes."""
+
+    dag: ClassVar[str] = "x"
+    far: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"""
 name: x
-defaults: {runtime: ecs_platform}
+defaults: {{runtime: ecs_platform}}
 jobs:
-  - {name: far, activation: reactive, operator: noop, inputs: [{from: {dataset: pub}}]}
+  - name: far
+    activation: reactive
+    operator: sleep
+    config: {{seconds: {self.far}}}
+    inputs: [{{from: {{dataset: pub}}}}]
   - name: meet
     activation: reactive
     operator: noop
     execution_strategy: PerPartition
-    inputs: [{from: {dataset: pub}}, {from: {dataset: side}}]
+    inputs: [{{from: {{dataset: pub}}}}, {{from: {{dataset: side}}}}]
 """
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        far = f"far.{self.far}"
+        return {far: Node(far, [Edge(PUB)], False), "meet": Node("meet", [Edge(PUB), Edge("feeder:1")], True)}
+
+    @property
+    def generations(self) -> set[str]:
+        return {f"far.{self.far}", "meet"}
+
+
+AnyVersion: TypeAlias = Version | Reader
 
 
 def generations_of(node: str) -> list[str]:
@@ -87,95 +113,120 @@ def generations_of(node: str) -> list[str]:
 
 @dataclass
 class VersionedModel(RoutingModel):
-    active: Version | None = None
-    building: Version | None = None
+    active: dict[str, AnyVersion] = field(default_factory=dict)
+    building: dict[str, AnyVersion] = field(default_factory=dict)
+    """In the order in which the builds began."""
     counted: set[str] = field(default_factory=set)
     """Nodes that have counted."""
 
-    def begin(self, version: Version) -> None:
-        """The first deploy of both DAGs."""
-        self.nodes = version.nodes
-        self.active = version
-        self.counted |= set(version.nodes)
-        each = f"each.{version.each}"
-        self.nodes["far"] = Node("far", [Edge(each)], False)
-        self.nodes["meet"] = Node("meet", [Edge(each), Edge("feeder:1")], True)
+    def begin(self, version: AnyVersion) -> None:
+        """The first deploy of a DAG."""
+        self.active[version.dag] = version
         self._count()
+        for name, node in version.nodes.items():
+            self.nodes[name] = Node(name, [Edge(self.generation(edge)) for edge in node.edges], node.per_partition)
+            self.counted.add(name)
 
-    def deploy(self, version: Version, *, now: bool = False) -> str:
+    def generation(self, edge: Edge) -> str:
+        """What an edge of a document reads now."""
+        if edge.generation != PUB:
+            return edge.generation
+        first = self.active["d"]
+        assert isinstance(first, Version)
+        return f"each.{first.each}"
+
+    def deploy(self, version: AnyVersion, *, now: bool = False) -> str:
         """The state that the answer names."""
-        assert self.active is not None
-        if version == self.active:
-            if self.building is not None:
-                self._drop(set(self.building.nodes) - set(self.active.nodes))
-                self.building = None
+        active, building = self.active[version.dag], self.building.get(version.dag)
+        if version == active:
+            if building is not None:
+                self._drop(set(building.nodes) - set(active.nodes))
+                del self.building[version.dag]
                 self._count()
             return "Active"
-        fresh = set(version.nodes) - set(self.active.nodes) - self.counted
-        builds = any(self.log.get(edge.generation) for name in fresh for edge in version.nodes[name].edges)
+        fresh = set(version.nodes) - set(active.nodes) - self.counted
+        builds = any(self.log.get(self.generation(edge)) for name in fresh for edge in version.nodes[name].edges)
         if not builds or now:
             self.cut_over(version)
             return "Active"
-        if version != self.building:
+        if version != building:
             self._build(version, fresh)
         return "Building"
 
     def finish_builds(self) -> None:
         """One round of the loop that ends builds, and takes up what had to stop first."""
-        if self.building is not None and not self._unfinished():
-            self.cut_over(self.building)
+        ready = [version for version in self.building.values() if not self._unfinished(version)]
+        for version in ready:
+            if not self._unfinished(version):
+                self.cut_over(version)
         for task in self.tasks.values():
             if task.superseded == "Returning" and task.status == "Canceled":
                 _revive(task)
 
-    def _unfinished(self) -> bool:
-        staged = {node.name for node, _, _ in self.edges(lambda edge: edge.phase == "Staged")}
-        behind = self.edges(
-            lambda edge: edge.phase == "Staged" and bool(self.log.get(edge.generation, [])[edge.seen : edge.until])
-        )
-        return bool(behind) or any(
-            key[0] in staged
-            and (task.status in ("Queued", "Running") or (task.status == "Failed" and not task.skipped))
+    def _unfinished(self, version: AnyVersion) -> bool:
+        staged = self.edges(lambda edge: edge.phase == "Staged")
+        mine = [(node, edge) for node, _, edge in staged if node.name in version.nodes]
+        if any(self.log.get(edge.generation, [])[edge.seen : edge.until] for _, edge in mine):
+            return True
+        names = {node.name for node, _ in mine}
+        return any(
+            key[0] in names and (task.status in ("Queued", "Running") or (task.status == "Failed" and not task.skipped))
             for key, task in self.tasks.items()
         )
 
-    def _build(self, version: Version, fresh: set[str]) -> None:
-        assert self.active is not None
-        stays = set(self.active.nodes)
-        self._drop(set() if self.building is None else set(self.building.nodes) - stays - set(version.nodes))
+    def _build(self, version: AnyVersion, fresh: set[str]) -> None:
+        old = self.building.pop(version.dag, None)
+        stays = set(self.active[version.dag].nodes)
+        self._drop(set() if old is None else set(old.nodes) - stays - set(version.nodes))
         own = {generation for name in fresh for generation in generations_of(name)}
-        self.building = version
+        self.building[version.dag] = version
         self._count()
         for name in fresh:
-            node = self.nodes.setdefault(name, Node(name, [_new(edge) for edge in version.nodes[name].edges], False))
-            for edge in node.edges:
+            for edge in self._arrive(version, name):
                 edge.phase = "Staged"
                 edge.until = None if edge.generation in own else len(self.log.get(edge.generation, ()))
-            self._take_up(name)
 
-    def cut_over(self, version: Version) -> None:
-        assert self.active is not None
-        active = set(self.active.nodes)
-        building = set() if self.building is None else set(self.building.nodes)
+    def cut_over(self, version: AnyVersion) -> None:
+        active = set(self.active[version.dag].nodes)
+        old = self.building.pop(version.dag, None)
+        building = set() if old is None else set(old.nodes)
         self._drop((active | building) - set(version.nodes))
-        self.active, self.building = version, None
+        self.active[version.dag] = version
         self.counted |= set(version.nodes)
         self._count()
         for name in set(version.nodes) - active:
-            fresh = version.nodes[name]
-            node = self.nodes.setdefault(name, Node(name, [_new(edge) for edge in fresh.edges], fresh.per_partition))
-            for edge in node.edges:
+            for edge in self._arrive(version, name):
                 edge.phase, edge.until = "Active", None
-            self._take_up(name)
-        each = f"each.{version.each}"
-        for name in ("far", "meet"):
-            edge = self.nodes[name].edges[0]
-            if edge.generation != each:
+        if isinstance(version, Version):
+            self._follow(f"each.{version.each}")
+
+    def _follow(self, each: str) -> None:
+        """Readers of other DAGs see all of the generation that counts now."""
+        for node, _, edge in self.edges(lambda edge: edge.phase != "Parked"):
+            other = node.name == "meet" or node.name.startswith("far.")
+            if other and edge.generation.startswith("each.") and edge.generation != each:
                 edge.generation, edge.seen, edge.live = each, 0, False
+                edge.until = len(self.log.get(each, ())) if edge.phase == "Staged" else None
+
+    def _arrive(self, version: AnyVersion, name: str) -> list[Edge]:
+        """The node's edges, from where they stopped; from the beginning if they read something else now."""
+        fresh = version.nodes[name]
+        edges = [Edge(self.generation(edge), live=False) for edge in fresh.edges]
+        node = self.nodes.setdefault(name, Node(name, edges, fresh.per_partition))
+        for edge, new in zip(node.edges, edges, strict=True):
+            if edge.generation != new.generation:
+                edge.generation, edge.seen = new.generation, 0
+        for key, task in self.tasks.items():
+            if key[0] == name and task.superseded == "Dropped":
+                if task.status == "Canceled":
+                    _revive(task)
+                elif task.status == "Running":
+                    task.superseded = "Returning"
+        return node.edges
 
     def _count(self) -> None:
         """What was said too late, or too early, is heard when its generation counts."""
-        versions = [version for version in (self.active, self.building) if version is not None]
+        versions = [*self.active.values(), *self.building.values()]
         self.counting = {generation for version in versions for generation in version.generations}
         for generation in self.counting & self.kept.keys():
             events = self.kept.pop(generation)
@@ -197,18 +248,6 @@ class VersionedModel(RoutingModel):
                 if task.superseded == "Returning" or not task.asked_to_stop:
                     task.superseded = "Dropped"
                 task.asked_to_stop = True
-
-    def _take_up(self, name: str) -> None:
-        for key, task in self.tasks.items():
-            if key[0] == name and task.superseded == "Dropped":
-                if task.status == "Canceled":
-                    _revive(task)
-                elif task.status == "Running":
-                    task.superseded = "Returning"
-
-
-def _new(edge: Edge) -> Edge:
-    return Edge(edge.generation, live=False)
 
 
 def _revive(task: Made) -> None:
