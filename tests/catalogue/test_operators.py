@@ -32,6 +32,8 @@ def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
         ("range_splitter", {"size": 1}),
         ("range_splitter", {"size": 1000, "align": False}),
         ("range_aggregator", {"size": 2**62}),
+        ("ticker", {"seconds": 0.01}),
+        ("ticker", {"seconds": 12, "start": 100, "ticks": 5}),
         ("udf", {}),
         ("udf", {"anything": [1, {"a": None}]}),
     ],
@@ -53,6 +55,7 @@ def test_a_config_is_read_with_its_defaults() -> None:
         ("range_aggregator", {"dispatcher"}),
         ("range_splitter", {"dispatcher"}),
         ("sleep", {"ecs_platform"}),
+        ("ticker", {"ecs_platform"}),
         ("udf", {"lambda"}),
     ],
 )
@@ -68,7 +71,7 @@ def test_the_dispatcher_runs_control_operators_alone() -> None:
 
 
 def test_what_needs_a_function_in_the_worker() -> None:
-    assert {name for name, spec in CATALOGUE.items() if spec.for_workers} == {"noop", "sleep"}
+    assert {name for name, spec in CATALOGUE.items() if spec.for_workers} == {"noop", "sleep", "ticker"}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,10 @@ def test_what_needs_a_function_in_the_worker() -> None:
         ("sleep", {"seconds": float("inf")}, "config.seconds"),
         ("sleep", {"seconds": 1, "fail_attempts": -1}, "config.fail_attempts"),
         ("sleep", {"seconds": 1, "fail_attempts": 0.5}, "config.fail_attempts"),
+        ("ticker", {}, "config"),
+        ("ticker", {"seconds": 0}, "config.seconds"),
+        ("ticker", {"seconds": 1, "start": -1}, "config.start"),
+        ("ticker", {"seconds": 1, "ticks": 0}, "config.ticks"),
         ("range_splitter", {}, "config"),
         ("range_splitter", {"size": 0}, "config.size"),
         ("range_splitter", {"size": 10, "align": 1}, "config.align"),

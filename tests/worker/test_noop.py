@@ -32,6 +32,8 @@ def run(*units: Unit) -> list[EventIn]:
         outputs=OUTPUTS,
         progress=lambda _text: None,
         cancel=threading.Event(),
+        paused=threading.Event(),
+        emit=lambda _events: None,
     )
     return OPERATORS["noop"].run(context).events
 

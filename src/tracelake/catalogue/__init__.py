@@ -13,6 +13,7 @@ from tracelake.catalogue.operators import (
     RangeAggregatorConfig,
     RangeSplitterConfig,
     SleepConfig,
+    TickerConfig,
     UdfConfig,
 )
 from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
@@ -26,6 +27,7 @@ __all__ = [
     "RangeAggregatorConfig",
     "RangeSplitterConfig",
     "SleepConfig",
+    "TickerConfig",
     "UdfConfig",
     "check_config",
     "read_config",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
-_ANNOUNCED = ("none", "postgres")
+ANNOUNCED = ("none", "postgres")
 """Other kinds of output have a unit only once files or batches of it are committed, and these operators write none."""
 
 
@@ -23,5 +23,5 @@ def announce(inputs: Sequence[PayloadInput], outputs: Sequence[TaskOutput]) -> l
             end=unit.end,
         )
         for output in outputs
-        if output.storage.kind in _ANNOUNCED
+        if output.storage.kind in ANNOUNCED
     ]

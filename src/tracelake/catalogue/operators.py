@@ -32,6 +32,15 @@ class RangeAggregatorConfig(OperatorConfig, frozen=True, kw_only=True):
     """Blocks per window. Windows begin at multiples of it."""
 
 
+class TickerConfig(OperatorConfig, frozen=True, kw_only=True):
+    seconds: Annotated[float, Meta(ge=0.01, le=7 * 24 * 3600)]
+    """Between ticks."""
+    start: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    """Added to every cursor."""
+    ticks: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """An attempt ends, and the source with it, after so many; without it the source ticks for ever."""
+
+
 class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
     """Whatever the function wants: the platform hands it over and looks at nothing."""
 
@@ -58,6 +67,12 @@ SPECS = (
         "sleep",
         SleepConfig,
         "Waits `seconds`, then completes; fails its first `fail_attempts` attempts.",
+        runtimes=frozenset({"ecs_platform"}),
+    ),
+    OperatorSpec(
+        "ticker",
+        TickerConfig,
+        "Emits the number of each period of `seconds` since 1970 as it begins, plus `start`; for `always_on`.",
         runtimes=frozenset({"ecs_platform"}),
     ),
     OperatorSpec(

@@ -11,6 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tracelake.errors import TraceError
+from tracelake.model.retry import Backoff
 from tracelake.model.task import Outcome, Status, Task
 
 
@@ -132,6 +133,18 @@ def heartbeat(task: Task, now: datetime, *, attempt: int, lease_token: UUID, lea
         held_by=None,
         error=None,
     )
+
+
+def retry_delay(task: Task, now: datetime, backoff: Backoff) -> timedelta:
+    """How long to wait after this attempt, should it have failed.
+
+    A task with attempts without end is meant to run for ever, and its number of attempts says nothing about its health:
+    an attempt that lived longer than the longest wait was a healthy one, and the wait after it is the first one again.
+    """
+    last_seen = now if task.lease_expires_at is None else min(now, task.lease_expires_at)
+    lived = timedelta(0) if task.claimed_at is None else last_seen - task.claimed_at
+    healthy = task.max_attempts is None and lived > timedelta(seconds=backoff.max_seconds)
+    return backoff.delay(1 if healthy else task.attempt)
 
 
 def complete(

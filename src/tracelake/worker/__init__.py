@@ -5,7 +5,21 @@ context. Rules it keeps: it aborts on 409 and never on its own clock; while the 
 is away it keeps computing and repeats what it has to say; it acks only what is final.
 """
 
-from tracelake.worker.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.worker.context import (
+    CanceledError,
+    EmitRefusedError,
+    NonRetryableError,
+    OperatorContext,
+    OperatorResult,
+)
 from tracelake.worker.loop import Worker, WorkerConfig
 
-__all__ = ["CanceledError", "NonRetryableError", "OperatorContext", "OperatorResult", "Worker", "WorkerConfig"]
+__all__ = [
+    "CanceledError",
+    "EmitRefusedError",
+    "NonRetryableError",
+    "OperatorContext",
+    "OperatorResult",
+    "Worker",
+    "WorkerConfig",
+]

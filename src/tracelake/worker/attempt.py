@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -9,8 +10,8 @@ from uuid import UUID
 
 from tracelake.ports.queue import Delivery
 from tracelake.wire.claims import ClaimReply, TokenRequest
-from tracelake.wire.task_calls import CompleteRequest, FinalStatus, HeartbeatRequest
-from tracelake.wire.units import TaskPayload
+from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FinalStatus, HeartbeatRequest
+from tracelake.wire.units import EventIn, TaskPayload
 
 _MAX_ERROR_TEXT = 2000
 
@@ -26,6 +27,9 @@ class Attempt:
     fenced: asyncio.Future[None]
     """Done when the Dispatcher said that this attempt is no longer current."""
     cancel: threading.Event = field(default_factory=threading.Event)
+    paused: threading.Event = field(default_factory=threading.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """`cancel` for the event loop."""
     cancel_requested: bool = False
     finishing: bool = False
     """The final word is being said: heartbeats have no meaning any more."""
@@ -61,17 +65,32 @@ class Attempt:
     def log_fields(self) -> dict[str, Any]:
         return {"task_id": str(self.task_id), "attempt": self.number, "operator": self.task.operator}
 
-    def stop_fenced(self) -> None:
+    def stop(self) -> None:
         self.cancel.set()
+        self.stopping.set()
+
+    def stop_fenced(self) -> None:
+        self.stop()
         if not self.fenced.done():
             self.fenced.set_result(None)
 
     def stop_canceled(self) -> None:
         self.cancel_requested = True
-        self.cancel.set()
+        self.stop()
+
+    def pause(self, paused: bool) -> None:
+        if paused:
+            self.paused.set()
+        else:
+            self.paused.clear()
 
     def heartbeat_request(self) -> HeartbeatRequest:
         return HeartbeatRequest(task_id=self.task_id, attempt=self.number, lease_token=self.lease_token)
+
+    def events_request(self, events: Sequence[EventIn]) -> EventsRequest:
+        return EventsRequest(
+            task_id=self.task_id, attempt=self.number, lease_token=self.lease_token, events=list(events)
+        )
 
     def token_request(self) -> TokenRequest:
         return TokenRequest(task_id=self.task_id, attempt=self.number, lease_token=self.lease_token)

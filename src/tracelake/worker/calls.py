@@ -4,6 +4,7 @@ The Protocols are the parts of the clients that are used; tests give their own.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -14,13 +15,17 @@ from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
-from tracelake.wire.task_calls import CompleteReply, CompleteRequest, HeartbeatReply
+from tracelake.wire.task_calls import CompleteReply, CompleteRequest, EventsReply, EventsRequest, HeartbeatReply
+from tracelake.wire.units import EventIn
 from tracelake.worker.attempt import Attempt
+from tracelake.worker.context import CanceledError, EmitRefusedError
 
 logger = logging.getLogger(__name__)
 
 FENCED = frozenset({404, 409})
 """Not current, or no such task any more: there is nothing left to say about this attempt."""
+MAX_EVENTS = 1000
+"""In one call."""
 
 
 class ClaimCalls(Protocol):
@@ -39,7 +44,7 @@ def may_pass(error: TraceError) -> bool:
 
 
 class Reporter:
-    """Heartbeats and final words of all attempts of one worker."""
+    """Heartbeats, events and final words of all attempts of one worker."""
 
     def __init__(self, claims: ClaimCalls, tasks: TaskCalls, backoff: Backoff) -> None:
         self._claims = claims
@@ -78,6 +83,32 @@ class Reporter:
                 logger.warning("final word not yet heard", extra={**attempt.log_fields, "code": error.code})
             await asyncio.sleep(self._backoff.seconds(tries))
 
+    async def emit(self, attempt: Attempt, events: Sequence[EventIn]) -> None:
+        """Says it until it was heard; raises as `OperatorContext.emit` does."""
+        for start in range(0, len(events), MAX_EVENTS):
+            await self._emit(attempt, attempt.events_request(events[start : start + MAX_EVENTS]))
+
+    async def _emit(self, attempt: Attempt, request: EventsRequest) -> None:
+        tries = 0
+        while True:
+            if attempt.stopping.is_set():
+                raise CanceledError
+            answer = await self._submit(TaskCall(attempt.capability_token, request))
+            if isinstance(answer, EventsReply):
+                return
+            error = answer if isinstance(answer, TraceError) else DispatcherUnavailableError("not a reply to events")
+            refreshed = await self._take_refusal(attempt, error)
+            if attempt.fenced.done():
+                raise CanceledError
+            if not refreshed and error.status != 401 and not may_pass(error):
+                raise EmitRefusedError(f"{error.code}: {error.message}")
+            tries += 1
+            if tries == 1 or tries % 10 == 0:
+                logger.warning("events not yet heard", extra={**attempt.log_fields, "code": error.code})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._backoff.seconds(tries)):
+                    await attempt.stopping.wait()
+
     async def heartbeat(self, attempts: Sequence[Attempt]) -> bool:
         """One call for all. False if the Dispatcher did not take it."""
         heard = True
@@ -104,6 +135,7 @@ class Reporter:
             if isinstance(answer, HeartbeatReply):
                 if answer.capability_token is not None:
                     attempt.capability_token = answer.capability_token
+                attempt.pause(answer.pause)
                 if answer.cancel:
                     attempt.stop_canceled()
             elif isinstance(answer, TraceError) and await self._take_refusal(attempt, answer):
@@ -121,7 +153,7 @@ class Reporter:
             logger.info("attempt was fenced", extra={**attempt.log_fields, "code": error.code})
             attempt.stop_fenced()
         elif not may_pass(error):
-            logger.error("heartbeat refused", extra={**attempt.log_fields, "code": error.code})
+            logger.error("call refused", extra={**attempt.log_fields, "code": error.code})
         return False
 
     async def _refresh(self, attempt: Attempt) -> TraceError | None:
@@ -132,7 +164,7 @@ class Reporter:
         return None
 
     async def _submit(self, call: TaskCall) -> TaskReply | TraceError:
-        """Final words that are ready together go as one call; no timer, at most one in flight."""
+        """Words that are ready together go as one call; no timer, at most one in flight."""
         answer: asyncio.Future[TaskReply | TraceError] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         if self._sending is None:

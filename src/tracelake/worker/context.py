@@ -15,7 +15,11 @@ class NonRetryableError(Exception):
 
 
 class CanceledError(Exception):
-    """Raised by an operator that stops because `cancel` was set."""
+    """Raised by an operator that stops because `cancel` was set, and by `emit` when there is nobody to speak for."""
+
+
+class EmitRefusedError(Exception):
+    """The Dispatcher does not take these events, and would not take them later either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,13 @@ class OperatorContext:
     """Says in a few words how far the work is; goes to the log."""
     cancel: threading.Event
     """Set when the work should stop. Long work looks at it, or waits on it instead of sleeping."""
+    paused: threading.Event
+    """Set while a source should emit nothing: a queue downstream is full, or a person said so."""
+    emit: Callable[[Sequence[EventIn]], None]
+    """Announces updates while the work goes on; returns when they are stored. From any thread, in the order of calls.
+
+    While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
+    stop, `EmitRefusedError` if the events are refused. The same event again is none."""
 
 
 @dataclass(frozen=True, slots=True)

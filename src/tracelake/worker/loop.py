@@ -1,8 +1,8 @@
 """The worker's loops: receive and claim, heartbeat, keep messages hidden; and stopping without losing anything.
 
 A slot is taken by a message from its receive until its task is final here; several queues divide the slots, so
-that a busy one leaves the others theirs. `on_signal` names what happens, for tests to wait on: received, claimed,
-not_claimed, heartbeat, fenced, final, acked.
+that a busy one leaves the others theirs. An always_on source never ends, so it keeps its slot for as long as it runs.
+`on_signal` names what happens, for tests to wait on: received, claimed, not_claimed, heartbeat, fenced, final, acked.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Worker:
         if self._attempts:
             logger.warning("giving up running tasks", extra={"tasks": len(self._attempts)})
         for attempt in self._attempts:
-            attempt.cancel.set()
+            attempt.stop()
         await _cancel(list(self._work))
 
     # --- receive and claim
@@ -185,7 +185,7 @@ class Worker:
 
     async def _run(self, attempt: Attempt) -> None:
         try:
-            operator = asyncio.ensure_future(run_operator(attempt, self._operators))
+            operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter.emit))
             try:
                 either: list[asyncio.Future[Any]] = [operator, attempt.fenced]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tracelake.catalogue import SleepConfig
 from tracelake.catalogue.announce import announce
 from tracelake.worker.context import CanceledError, OperatorContext, OperatorResult
+from tracelake.worker.ticker import ticker
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +34,8 @@ def sleep(context: OperatorContext) -> OperatorResult:
     return OperatorResult(events=announce(context.inputs, context.outputs))
 
 
-OPERATORS: dict[str, Operator] = {"noop": Operator(noop, inline=True), "sleep": Operator(sleep)}
+OPERATORS: dict[str, Operator] = {
+    "noop": Operator(noop, inline=True),
+    "sleep": Operator(sleep),
+    "ticker": Operator(ticker),
+}

@@ -4,17 +4,19 @@ An operator's exception becomes `Failed` with its class and message; the traceba
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from tracelake.catalogue import read_config
 from tracelake.errors import TraceError
 from tracelake.wire.task_calls import CompleteRequest
+from tracelake.wire.units import EventIn
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.worker.operators import Operator
@@ -22,15 +24,16 @@ from tracelake.worker.operators import Operator
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Emit: TypeAlias = Callable[[Attempt, Sequence[EventIn]], Coroutine[Any, Any, None]]
 
 
-async def run_operator(attempt: Attempt, operators: Mapping[str, Operator]) -> CompleteRequest:
+async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], emit: Emit) -> CompleteRequest:
     """The final word on the attempt. Never raises for anything an operator does."""
     operator = operators.get(attempt.task.operator)
     if operator is None:
         return attempt.final("Failed", f"this worker has no operator {attempt.task.operator!r}", retryable=False)
     try:
-        context = _context(attempt)
+        context = _context(attempt, emit)
     except TraceError as error:
         return attempt.final("Failed", error.message, retryable=False)
     try:
@@ -45,7 +48,7 @@ async def run_operator(attempt: Attempt, operators: Mapping[str, Operator]) -> C
         return _failed(attempt, error)
 
 
-def _context(attempt: Attempt) -> OperatorContext:
+def _context(attempt: Attempt, emit: Emit) -> OperatorContext:
     def progress(text: str) -> None:
         logger.info("progress", extra={**attempt.log_fields, "progress": text})
 
@@ -57,7 +60,33 @@ def _context(attempt: Attempt) -> OperatorContext:
         outputs=attempt.task.outputs,
         progress=progress,
         cancel=attempt.cancel,
+        paused=attempt.paused,
+        emit=_blocking(attempt, emit),
     )
+
+
+def _blocking(attempt: Attempt, emit: Emit) -> Callable[[Sequence[EventIn]], None]:
+    """`emit` for the operator's thread, which waits while the event loop speaks."""
+    loop = asyncio.get_running_loop()
+    loop_thread = threading.get_ident()
+
+    def blocking(events: Sequence[EventIn]) -> None:
+        if threading.get_ident() == loop_thread:
+            raise RuntimeError("an inline operator returns its events, it cannot wait for them")
+        if attempt.cancel.is_set():
+            raise CanceledError
+        speaking = emit(attempt, events)
+        try:
+            asyncio.run_coroutine_threadsafe(speaking, loop).result()
+        except concurrent.futures.CancelledError:
+            raise CanceledError from None  # the worker ends
+        except RuntimeError as error:
+            speaking.close()
+            if loop.is_closed():
+                raise CanceledError from error
+            raise
+
+    return blocking
 
 
 def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:

@@ -198,7 +198,7 @@ class CompleteCall:
             status=Outcome(body.status),
             retryable=body.retryable,
             error=body.error_message,
-            retry_delay=context.config.retry.delay(task.attempt),
+            retry_delay=lifecycle.retry_delay(task, now, context.config.retry),
         )
         if ended is None:
             return _always(CompleteReply(status=_recorded(task), duplicate=True, next_retry_at=task.next_retry_at))

@@ -61,7 +61,8 @@ class Reaper:
             plan = Plan()
             for record in records:
                 task = rows.snapshot(record)
-                verdict = lifecycle.expire(task, record["now"], retry_delay=self._config.retry.delay(task.attempt))
+                delay = lifecycle.retry_delay(task, record["now"], self._config.retry)
+                verdict = lifecycle.expire(task, record["now"], retry_delay=delay)
                 plan.changes.append(Change(task, verdict))
             await self._writer.write(connection, plan)
         self._last_round = _awake_clock()
