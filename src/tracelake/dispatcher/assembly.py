@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.backpressure.watch import PressureWatch
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds
@@ -47,6 +49,7 @@ from tracelake.ports import Invoker, ObjectStore, Queue, Signer
 
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
+PRESSURE_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 """Edges that another Dispatcher left behind; its own are taken on at once."""
 
@@ -77,7 +80,8 @@ class Dispatcher:
         verifier = TokenVerifier(keys, config.issuer)
         self.relay = Relay(ports.store, ports.queue, config, self.metrics)
         directory = EdgeDirectory(definitions)
-        router = EventRouter(definitions, directory, config)
+        upstream = UpstreamDirectory()
+        router = EventRouter(definitions, directory, upstream, config)
         self.writer = Writer(router, config)
         self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
         self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
@@ -91,7 +95,8 @@ class Dispatcher:
             metrics=self.metrics,
             full_round=config.relay_batch,
         )
-        self.drain = Drain(ports.store, directory, router, self.writer, self.metrics)
+        self.drain = Drain(ports.store, directory, upstream, router, self.writer, self.metrics)
+        self.pressure = PressureWatch(ports.store, upstream)
         self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.
         self._commit = LifecycleCommit(
@@ -175,6 +180,7 @@ class Dispatcher:
         self.loops = [
             self._relay_loop,
             self._drain_loop,
+            Loop("pressure", self._watch_pressure, every_seconds=PRESSURE_SECONDS, metrics=self.metrics),
             self._builds_loop,
             self._invoke_loop,
             Loop(
@@ -229,6 +235,12 @@ class Dispatcher:
         self._drain_loop.nudge()
         self._builds_loop.nudge()
         self._wake()
+
+    async def _watch_pressure(self) -> int:
+        eased = await self.pressure.run_once()
+        if eased:
+            self._drain_loop.nudge()
+        return eased
 
     async def _reap(self) -> int:
         return self._nudged(await self.reaper.run_once())

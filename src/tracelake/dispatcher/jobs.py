@@ -20,7 +20,8 @@ from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, OutputRef
 
 _LOAD_JOBS = """
     SELECT job_id, org_id, dag_name, name, runtime, operator, config, config_hash,
-           lease_seconds, timeout_seconds, max_attempts, node_id, strategy, max_concurrency
+           lease_seconds, timeout_seconds, max_attempts, node_id, strategy, max_concurrency,
+           coalesce(document->>'max_queue_depth', document->>'max_queue_age_seconds') IS NOT NULL AS counted
     FROM jobs WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """

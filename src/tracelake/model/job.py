@@ -57,6 +57,8 @@ class Job:
     """None for a job that no DAG made."""
     strategy: Strategy = Strategy.PER_UPDATE
     max_concurrency: int | None = None
+    counted: bool = False
+    """It has a threshold for its queue."""
 
     @cached_property
     def by_dataset(self) -> dict[UUID, Output]:

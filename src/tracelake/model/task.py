@@ -56,6 +56,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     unit_key: str | None = None
     revision: str = ""
     limit_keys: tuple[str, ...] = ()
+    counted: bool = False
+    """In the depth of its node's queue, while it is ready."""
 
     @property
     def finished(self) -> bool:
@@ -63,9 +65,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.finished_at is not None
 
     @property
+    def ready(self) -> bool:
+        """A worker may take it at any time."""
+        return self.status is Status.QUEUED and not self.held
+
+    @property
     def takes_place(self) -> bool:
         """Counts against its limits: it runs, or a worker may take it at any time."""
-        return self.status is Status.RUNNING or (self.status is Status.QUEUED and not self.held)
+        return self.status is Status.RUNNING or self.ready
 
     @property
     def holds_edge(self) -> bool:

@@ -1,7 +1,7 @@
 """Whom a full queue stops: for every node, the limited queues downstream of it, and whether only `bulk` lies between.
 
-Computed for a whole org at once and remembered until a deploy changes it; an org without thresholds has an empty map
-and pays nothing.
+Computed for a whole org at once and remembered until a deploy changes it; an org without thresholds and without sources
+that are read has an empty map and pays nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,6 +12,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure.levels import Level
+from tracelake.dispatcher.routing.directory import Consumer, Generation
 
 _LIMITED = """
     SELECT node_id FROM pressure
@@ -19,63 +20,86 @@ _LIMITED = """
 
 # Every reader of every generation that counts or is being built, with the nodes that write it.
 _EDGES = """
-    SELECT v.node_id AS producer, p.priority, p.source, e.node_id AS consumer
+    SELECT w.node_id AS producer, p.priority, p.source, e.node_id AS consumer, e.dataset_uuid, e.dataset_version
     FROM edges e
     JOIN (SELECT DISTINCT j.node_id, o.dataset_uuid, o.dataset_version FROM jobs j JOIN job_outputs o USING (job_id)
-          WHERE j.org_id = $1 AND j.node_id IS NOT NULL) v USING (dataset_uuid, dataset_version)
+          WHERE j.org_id = $1 AND j.node_id IS NOT NULL) w USING (dataset_uuid, dataset_version)
     CROSS JOIN LATERAL (
         SELECT j.priority, j.document->'source' IS NOT NULL AS source FROM jobs j
-        WHERE j.node_id = v.node_id ORDER BY j.created_at DESC LIMIT 1) p
+        WHERE j.node_id = w.node_id ORDER BY j.created_at DESC, j.job_id DESC LIMIT 1) p
     WHERE e.org_id = $1 AND e.phase <> 'Parked'"""
 
-_LEVELS = "SELECT node_id, level FROM pressure WHERE node_id = ANY($1) AND level > 0"
+_STOPS = """
+    SELECT node_id, level::int FROM pressure WHERE node_id = ANY($1) AND level > 0
+    UNION ALL
+    SELECT node_id, NULL FROM source_state WHERE node_id = ANY($2) AND paused_at IS NOT NULL"""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     producer: UUID
     consumer: UUID
+    generation: Generation
     bulk: bool
     """The producer is of the kind that is stopped first."""
     source: bool
 
 
 @dataclass(frozen=True, slots=True)
+class Stops:
+    """What stops work at one moment: the levels of full queues, and the sources that somebody paused."""
+
+    levels: Mapping[UUID, Level] = field(default_factory=dict)
+    paused: frozenset[UUID] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Upstream:
-    """For one org at one epoch. `downstream[node]`: limited queue -> is some way there all bulk?."""
+    """For one org at one epoch. `downstream[node]`: limited queue -> is some way there all bulk?"""
 
     downstream: Mapping[UUID, Mapping[UUID, bool]] = field(default_factory=dict)
-    sources: Mapping[UUID, tuple[UUID, ...]] = field(default_factory=dict)
-    """For every consumer: the sources that feed it directly."""
+    sources: Mapping[Generation, UUID] = field(default_factory=dict)
+    """The source that makes a generation, where one does."""
 
-    def watched(self, nodes: Iterable[UUID]) -> set[UUID]:
-        """The queues whose levels decide about these nodes."""
-        found: set[UUID] = set()
-        for node in nodes:
-            found.update(self.downstream.get(node, ()))
-            for source in self.sources.get(node, ()):
-                found.update(self.downstream.get(source, ()))
-        return found
-
-    def stopped(self, node: UUID, levels: Mapping[UUID, Level]) -> UUID | None:
-        """The queue that stops this producer, if one does."""
+    def stopped_by(self, node: UUID, stops: Stops) -> UUID | None:
+        """What stops this producer: a queue, or the source itself when somebody paused it."""
+        if node in stops.paused:
+            return node
         for queue, bulk in self.downstream.get(node, {}).items():
-            level = levels.get(queue, Level.NONE)
+            level = stops.levels.get(queue, Level.NONE)
             if level is Level.ALL or (level is Level.BULK and bulk):
                 return queue
         return None
 
-    def blocked(self, consumer: UUID, producers: Iterable[UUID], levels: Mapping[UUID, Level]) -> UUID | None:
-        """Why no task of `consumer` may be made from what these producers say: it is stopped, or the source is."""
-        for node in (consumer, *(item for item in producers if item in self.sources.get(consumer, ()))):
-            queue = self.stopped(node, levels)
-            if queue is not None:
-                return queue
-        return None
+    def blocked_by(self, consumer: UUID, generation: Generation, stops: Stops) -> UUID | None:
+        """Why no task of `consumer` may be made from this generation: it is stopped, or the source behind it is."""
+        stopped = self.stopped_by(consumer, stops)
+        source = self.sources.get(generation)
+        return stopped if stopped is not None or source is None else self.stopped_by(source, stops)
+
+    async def stops(self, connection: Connection, read: Iterable[tuple[Consumer, Generation]]) -> Stops:
+        """What stops any of these readers at this moment. Nothing is asked where nothing could."""
+        queues: set[UUID] = set()
+        sources: set[UUID] = set()
+        for consumer, generation in read:
+            queues.update(self.downstream.get(consumer.node_id, ()))
+            source = self.sources.get(generation)
+            if source is not None:
+                sources.add(source)
+                queues.update(self.downstream.get(source, ()))
+        return await read_stops(connection, queues, sources)
+
+
+async def read_stops(connection: Connection, queues: Collection[UUID], sources: Collection[UUID]) -> Stops:
+    if not queues and not sources:
+        return Stops()
+    rows = await connection.fetch(_STOPS, list(queues), list(sources))
+    levels = {row["node_id"]: Level(row["level"]) for row in rows if row["level"] is not None}
+    return Stops(levels, frozenset(row["node_id"] for row in rows if row["level"] is None))
 
 
 def build(edges: Collection[Edge], limited: Collection[UUID]) -> Upstream:
-    """Breadth first from each limited queue, against the edges; a way through bulk producers alone is worth more."""
+    """From each limited queue against the edges; a way through bulk producers alone is worth more than another."""
     producers: dict[UUID, list[Edge]] = {}
     for edge in edges:
         producers.setdefault(edge.consumer, []).append(edge)
@@ -93,11 +117,7 @@ def build(edges: Collection[Edge], limited: Collection[UUID]) -> Upstream:
                 waiting.append((edge.producer, all_bulk))
         for node, bulk in reached.items():
             downstream.setdefault(node, {})[queue] = bulk
-    sources: dict[UUID, set[UUID]] = {}
-    for edge in edges:
-        if edge.source:
-            sources.setdefault(edge.consumer, set()).add(edge.producer)
-    return Upstream(downstream, {node: tuple(sorted(found)) for node, found in sources.items()})
+    return Upstream(downstream, {edge.generation: edge.producer for edge in edges if edge.source})
 
 
 class UpstreamDirectory:
@@ -109,18 +129,11 @@ class UpstreamDirectory:
         if known is not None and known[0] == epoch:
             return known[1]
         limited = [row["node_id"] for row in await connection.fetch(_LIMITED, org_id)]
-        edges = [_edge(row) for row in await connection.fetch(_EDGES, org_id)] if limited else []
-        upstream = build(edges, limited)
+        upstream = build([_edge(row) for row in await connection.fetch(_EDGES, org_id)], limited)
         self._orgs[org_id] = (epoch, upstream)
         return upstream
 
 
-async def read_levels(connection: Connection, queues: Collection[UUID]) -> dict[UUID, Level]:
-    if not queues:
-        return {}
-    rows = await connection.fetch(_LEVELS, list(queues))
-    return {row["node_id"]: Level(row["level"]) for row in rows}
-
-
 def _edge(row: asyncpg.Record) -> Edge:
-    return Edge(row["producer"], row["consumer"], row["priority"] == "bulk", row["source"])
+    generation = (row["dataset_uuid"], row["dataset_version"])
+    return Edge(row["producer"], row["consumer"], generation, row["priority"] == "bulk", row["source"])

@@ -3,7 +3,7 @@
 Three moves share it. `begin_build` puts a version beside the active one; `cut_over` makes a version the active one, be
 it new, built, or one that counted before; `call_off` ends a build. The caller holds the org's exclusive routing lock,
 so nobody routes meanwhile. Then rows are locked in the order that every transaction keeps: tasks, generations, edges,
-limits.
+limits, queues.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,6 +13,8 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure import queues
+from tracelake.dispatcher.backpressure.levels import Thresholds
 from tracelake.dispatcher.deploy import edges, pointers, tasks
 from tracelake.dispatcher.deploy.edges import EdgeRow
 from tracelake.dispatcher.deploy.hashes import Address, publications
@@ -105,6 +107,8 @@ class Switch:
         # What counts already is no part of the build, also if a job of the build writes to it (a buffered dataset).
         staged = {generation for (name, _), generation in outputs.items() if name in names} - counted
         moved = await tasks.move(self.connection, dropped, arriving, self._reason)
+        thresholds = self._thresholds(fresh)
+        await queues.mark_counted(self.connection, thresholds)
         await pointers.release_events(self.connection, staged)
         await edges.lock(self.connection, dropped | arriving, (), self.dag)
         await edges.arrive(self.connection, self.org_id, "Staged", await self._edges(fresh, outputs, staged))
@@ -113,6 +117,7 @@ class Switch:
         await pointers.stage_pointers(self.connection, self.org_id, self.dag, staged)
         known = {job.name for job in active}
         await self._settle(moved, [job for job in mine if job.name not in known])
+        await queues.set_thresholds(self.connection, self.org_id, thresholds, dropped | arriving)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._execute(_BUILD, self.version.dag_version_id, self.requested_by)
         await self._point(self.before.active, self.version.dag_version_id)
@@ -125,6 +130,8 @@ class Switch:
         outputs, _ = await self._outputs()
         generations = list(dict.fromkeys(outputs.values()))
         moved = await tasks.move(self.connection, dropped, arriving, self._reason)
+        thresholds = self._thresholds(mine)
+        await queues.mark_counted(self.connection, thresholds)
         await pointers.release_events(self.connection, generations)
         datasets = [dataset_uuid for dataset_uuid, _ in generations]
         await edges.lock(self.connection, counting | dropped | arriving, datasets, self.dag)
@@ -138,6 +145,7 @@ class Switch:
         activation_id = await self._activation()
         await pointers.move_pointers(self.connection, self._names(outputs), activation_id)
         await self._settle(moved, mine)
+        await queues.set_thresholds(self.connection, self.org_id, thresholds, dropped)
         await self._point(self.version.dag_version_id, None)
 
     async def call_off(self) -> None:
@@ -149,8 +157,16 @@ class Switch:
         await edges.park(self.connection, dropped)
         await pointers.stage_pointers(self.connection, self.org_id, self.dag)
         await self._settle(moved, ())
+        await queues.set_thresholds(self.connection, self.org_id, {}, dropped)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._point(self.before.active, None)
+
+    def _thresholds(self, jobs: Iterable[_Job]) -> dict[UUID, Thresholds]:
+        documents = {job.name: job for job in self.version.document.jobs}
+        return {
+            job.node_id: Thresholds(documents[job.name].max_queue_depth, documents[job.name].max_queue_age_seconds)
+            for job in jobs
+        }
 
     @property
     def _reason(self) -> str:

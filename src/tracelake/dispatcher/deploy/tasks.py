@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure import gauge, queues
 from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.lifecycle.wake import wake_of
 from tracelake.model.runtime import RuntimeRegistry
@@ -47,7 +48,7 @@ _REVIVE = """
     WHERE task_id = ANY($1)"""
 
 _RETURNING = """
-    SELECT t.task_id, t.limit_keys, j.runtime FROM tasks t JOIN jobs j USING (job_id)
+    SELECT t.task_id, t.limit_keys, j.runtime, j.node_id FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.superseded = 'Returning' AND t.status = 'Canceled'
     ORDER BY t.task_id LIMIT $1 FOR UPDATE OF t SKIP LOCKED"""
 
@@ -114,7 +115,10 @@ async def settle(
     wakeups = [(task_id, wake_of(runtimes, runtime)) for task_id, runtime in moved.ready]
     keys = set(moved.freed) | moved.waiting | set(changed_limits)
     if keys:
-        wakeups += await places.hand_out(connection, keys, runtimes, moved.freed)
+        depths: dict[UUID, int] = {}
+        wakeups += await places.hand_out(connection, keys, runtimes, moved.freed, depths)
+        if depths:
+            await gauge.count(connection, depths)
     if wakeups:
         await rows.wake(connection, wakeups)
 
@@ -129,6 +133,7 @@ async def take_returning(connection: Connection, runtimes: RuntimeRegistry) -> i
         _note_revived(moved, row["task_id"], row["limit_keys"], row["runtime"])
     await connection.execute(_REVIVE, [row["task_id"] for row in records])
     await settle(connection, moved, (), runtimes)
+    await queues.recount(connection, {row["node_id"] for row in records})
     return len(records)
 
 

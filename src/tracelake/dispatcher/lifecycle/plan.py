@@ -40,6 +40,7 @@ class NewTask:
     unit_start: int | None = None
     unit_end: int | None = None
     revision: str = ""
+    counted: bool = False
 
     @property
     def definition(self) -> TaskDefinition:

@@ -23,7 +23,7 @@ from tracelake.model.task import Outcome, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
     lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-    skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys"""
+    skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted"""
 
 _LOCK = f"""
     SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs,
@@ -82,15 +82,16 @@ _CREATE = """
     WITH u AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[],
                              $8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
-                             $14::text[], $15::text[])
+                             $14::text[], $15::text[], $16::bool[])
             AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
-                 revision, limit_keys, kind, queue)),
+                 revision, limit_keys, kind, queue, counted)),
     made AS (
         INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
-                           node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by)
+                           node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by,
+                           counted)
         SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
                node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
-               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1)
+               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted
         FROM u ON CONFLICT DO NOTHING RETURNING task_id),
     woken AS (
         INSERT INTO outbox (kind, queue, key)
@@ -149,6 +150,7 @@ def snapshot(record: asyncpg.Record) -> Task:
         unit_key=record["unit_key"],
         revision=record["revision"],
         limit_keys=tuple(record["limit_keys"] or ()),
+        counted=record["counted"],
     )
 
 
@@ -217,6 +219,7 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
         ["\n".join(task.limit_keys) if task.limit_keys else None for task in new],
         [task.wake.kind for task in new],
         [task.wake.queue for task in new],
+        [task.counted for task in new],
     )
     made = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in made]

@@ -1,10 +1,14 @@
 """Writes a plan: every transaction that changes tasks ends here, so routing, limits and wake-ups are never left out.
 
-Locks are taken in one order everywhere: the org's routing lock (by whoever routes), tasks, generations, edges, limits.
+Locks are taken in one order everywhere: the org's routing lock (by whoever routes), tasks, generations, edges, limits,
+queues.
 """
+
+from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher import audit
+from tracelake.dispatcher.backpressure import gauge
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan
@@ -26,7 +30,7 @@ class Writer:
             if tasks:
                 applied.made += await rows.create(connection, tasks)
         applied.freed_edges = any(edge.changed and edge.behind for edge in locked.edges.values())
-        await self._settle(connection, plan, applied.made)
+        applied.freed_edges |= await self._settle(connection, plan, applied.made)
         for entry in plan.audit:
             await audit.record(connection, *entry)
         return applied
@@ -37,13 +41,32 @@ class Writer:
         await self._settle(connection, plan, made)
         return made
 
-    async def _settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> None:
-        """Places for what is limited, wake-ups for what became ready; new tasks came with theirs."""
+    async def _settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> bool:
+        """Places for what is limited, wake-ups for what became ready (new tasks came with theirs), depths of queues.
+
+        True if the pressure of a queue eased, so that what it stopped may go on.
+        """
+        depths = _depths(plan, made)
         wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
         new_keys = plan.waited_for.union(key for task in made for key in task.limit_keys)
         if new_keys or any(change.after.limit_keys for change in plan.changes):
-            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
+            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes, depths)
         if wakeups:
             await rows.wake(connection, wakeups)
         plan.wakeups += wakeups
         plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
+        depths = {node: delta for node, delta in depths.items() if delta}
+        return await gauge.count(connection, depths) if depths else False
+
+
+def _depths(plan: Plan, made: list[NewTask]) -> dict[UUID, int]:
+    """How many more tasks are ready in each queue that is counted, or fewer."""
+    depths: dict[UUID, int] = {}
+    for task in made:
+        if task.counted and task.node_id is not None and not task.limit_keys:
+            depths[task.node_id] = depths.get(task.node_id, 0) + 1
+    for change in plan.changes:
+        if change.after.counted and change.after.node_id is not None:
+            delta = change.after.ready - change.before.ready
+            depths[change.after.node_id] = depths.get(change.after.node_id, 0) + delta
+    return depths

@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.lifecycle.plan import Plan, RoutedEvent
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
@@ -32,6 +33,8 @@ _BEHIND = """
 
 _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 
+_ROOM = "SELECT max_depth - depth FROM pressure WHERE node_id = $1"
+
 _EVENTS = """
     SELECT routed_seq, event_id, org_id, dataset_uuid, dataset_version, cursor, partition_key, range_start, range_end,
            effective_revision, invalidates, producer
@@ -41,10 +44,17 @@ _EVENTS = """
 
 class Drain:
     def __init__(
-        self, store: Store, directory: EdgeDirectory, router: Router, writer: Writer, metrics: Metrics
+        self,
+        store: Store,
+        directory: EdgeDirectory,
+        upstream: UpstreamDirectory,
+        router: Router,
+        writer: Writer,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._directory = directory
+        self._upstream = upstream
         self._router = router
         self._writer = writer
         self._metrics = metrics
@@ -65,6 +75,9 @@ class Drain:
                 return 0
             consumers = await self._directory.nodes(connection, [node_id])
             consumer = consumers[node_id]
+            page = await self._page(connection, org_id, consumer, input_index)
+            if not page:
+                return 0
             if consumer.joins:
                 generation = consumer.input(input_index).generation
                 await coverage.lock_generations(connection, [generation])
@@ -72,25 +85,38 @@ class Drain:
             edge = states[(node_id, input_index)]
             if edge.position is None or edge.failed_units:
                 return 0
-            shown = await self._show(connection, consumer, edge, Locked({}, states), org_id)
+            shown = await self._show(connection, consumer, edge, Locked({}, states), page)
         self._metrics.drained.inc(shown)
         return shown + (1 if edge.live else 0)
 
+    async def _page(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int) -> int:
+        """How many events it may be shown: none while pressure stops it, and no more than its queue has room for."""
+        epoch = await connection.fetchval("SELECT routing_epoch FROM orgs WHERE org_id = $1", org_id)
+        upstream = await self._upstream.of(connection, org_id, epoch)
+        generation = consumer.input(input_index).generation
+        stops = await upstream.stops(connection, [(consumer, generation)])
+        if upstream.blocked_by(consumer.node_id, generation, stops) is not None:
+            return 0
+        if not consumer.job.counted:
+            return PAGE
+        room = await connection.fetchval(_ROOM, consumer.node_id)
+        return PAGE if room is None else max(0, min(PAGE, room))
+
     async def _show(
-        self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, org_id: UUID
+        self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, page: int
     ) -> int:
         item = consumer.input(edge.input_index)
         until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
-        rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, PAGE)
+        rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
         events = [RoutedEvent(*row) for row in rows]
         plan = Plan()
         tasks = await self._router.show(connection, locked, events, (consumer, item))
         made = await self._writer.create(connection, plan, tasks)
-        whole = len(rows) < PAGE
+        whole = len(rows) < page
         if whole and edge.drain_until is None:
             edge.seen(None)
         else:
             edge.seen(until if whole else events[-1].routed_seq)
         await edges.write(connection, locked.edges.values())
-        logger.debug("drained", extra={"events": len(events), "tasks": len(made), "org": str(org_id)})
+        logger.debug("drained", extra={"events": len(events), "tasks": len(made)})
         return len(events)

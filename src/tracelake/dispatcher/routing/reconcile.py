@@ -7,10 +7,12 @@ the events again: what is there makes no second task.
 """
 
 import logging
+from uuid import UUID
 
 import asyncpg
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.backpressure import gauge
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.metrics import Metrics
@@ -106,7 +108,10 @@ class RoutingReconciler:
         async with self._store.transaction() as connection:
             await connection.execute(_LOCK_LIMITS, suspects)
             await connection.execute(_RECOUNT, suspects)
-            woken = await places.hand_out(connection, suspects, self._runtimes)
+            depths: dict[UUID, int] = {}
+            woken = await places.hand_out(connection, suspects, self._runtimes, depths=depths)
+            if depths:
+                await gauge.count(connection, depths)
             if woken:
                 await rows.wake(connection, woken)
         self._count("held_task", len(woken))

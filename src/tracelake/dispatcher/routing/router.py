@@ -6,11 +6,12 @@ see each other. `route` comes after, and is idempotent by the unique index over 
 makes its task once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import Change, NewTask, Plan, RoutedEvent
@@ -52,12 +53,21 @@ class Locked:
 
     readers: dict[Generation, tuple[Reader, ...]] = field(default_factory=dict)
     edges: dict[EdgeKey, EdgeState] = field(default_factory=dict)
+    blocked: set[EdgeKey] = field(default_factory=set)
+    """Live edges that pressure stops: their events wait from now on."""
 
 
 class Router:
-    def __init__(self, definitions: Definitions, directory: EdgeDirectory, config: DispatcherConfig) -> None:
+    def __init__(
+        self,
+        definitions: Definitions,
+        directory: EdgeDirectory,
+        upstream: UpstreamDirectory,
+        config: DispatcherConfig,
+    ) -> None:
         self._definitions = definitions
         self._directory = directory
+        self._upstream = upstream
         self._config = config
 
     async def lock(self, connection: Connection, plan: Plan) -> Locked:
@@ -82,6 +92,7 @@ class Router:
         for org_id, generations in spoken.items():
             found = await self._directory.readers(connection, org_id, plan.epochs[org_id], generations)
             locked.readers.update(found)
+            locked.blocked |= await self._blocked(connection, org_id, plan.epochs[org_id], found)
         ranged |= {generation for generation, readers in locked.readers.items() if _is_joined(readers)}
         await coverage.lock_generations(connection, sorted(ranged))
         keys = {key for readers in locked.readers.values() for reader, item in readers
@@ -100,15 +111,32 @@ class Router:
             await remember(connection, remembered)
         asks: list[Ask] = []
         for event in _in_order(events):
-            live = [
-                (consumer, item)
-                for consumer, item in locked.readers.get(event.generation, ())
-                if (edge := locked.edges.get((consumer.node_id, item.input_index))) is not None and edge.live
-            ]
+            live = []
+            for consumer, item in locked.readers.get(event.generation, ()):
+                key = (consumer.node_id, item.input_index)
+                edge = locked.edges.get(key)
+                if edge is None or not edge.live:
+                    continue
+                if key in locked.blocked:
+                    edge.seen(edge.newest)  # from before this event on, it waits
+                else:
+                    live.append((consumer, item))
             asks += await self.asks_of(connection, event, live)
         tasks = await self.draft(connection, asks, locked.edges)
         await edges.write(connection, locked.edges.values())
         return tasks
+
+    async def _blocked(
+        self, connection: Connection, org_id: UUID, epoch: int, readers: Mapping[Generation, Sequence[Reader]]
+    ) -> set[EdgeKey]:
+        upstream = await self._upstream.of(connection, org_id, epoch)
+        read = [(consumer, item) for items in readers.values() for consumer, item in items]
+        stops = await upstream.stops(connection, ((consumer, item.generation) for consumer, item in read))
+        return {
+            (consumer.node_id, item.input_index)
+            for consumer, item in read
+            if upstream.blocked_by(consumer.node_id, item.generation, stops) is not None
+        }
 
     async def show(
         self, connection: Connection, locked: Locked, events: Sequence[RoutedEvent], reader: Reader

@@ -98,6 +98,7 @@ def draft(
         unit_start=bounds[0],
         unit_end=bounds[1],
         revision=combine([said for _, said in read]),
+        counted=job.counted,
     )
 
 

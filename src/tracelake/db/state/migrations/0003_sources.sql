@@ -7,19 +7,23 @@ CREATE TABLE source_state (
     org_id     uuid NOT NULL REFERENCES orgs,
     last_slot  timestamptz,
     deliveries bigint NOT NULL DEFAULT 0 CHECK (deliveries >= 0),
-    updated_at timestamptz NOT NULL DEFAULT trace_now()
+    paused_by  text,
+    paused_at  timestamptz,
+    updated_at timestamptz NOT NULL DEFAULT trace_now(),
+    CONSTRAINT paused_by_somebody CHECK ((paused_by IS NULL) = (paused_at IS NULL))
 );
 
--- Which source a webhook's path belongs to: taken by the first version that uses it, given up by none.
+-- Which source a webhook's path belongs to: taken by the first version that uses it, given up by none. A source that
+-- moved has several; its secret, and so the rotation, is the same for all of them.
 CREATE TABLE webhooks (
     path     text PRIMARY KEY,
     org_id   uuid NOT NULL REFERENCES orgs,
     dag_name text NOT NULL,
     job_name text NOT NULL,
     rotation integer NOT NULL DEFAULT 1 CHECK (rotation > 0),
-    previous_until timestamptz,
-    UNIQUE (org_id, dag_name, job_name)
+    previous_until timestamptz
 );
+CREATE INDEX webhooks_by_job ON webhooks (org_id, dag_name, job_name);
 
 -- What was delivered, kept as it came. `number` counts the deliveries of a source, and is the cursor of its event.
 CREATE TABLE webhook_deliveries (
