@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.routing.machine import RoutingMachine
@@ -30,7 +31,9 @@ def machine(cluster: TestCluster, home: Path) -> Iterator[type[RoutingMachine]]:
 
 def test_routing_is_what_the_model_says(cluster: TestCluster, tmp_path: Path) -> None:
     with machine(cluster, tmp_path) as made:
-        run_state_machine_as_test(made, settings=budget(12, 25, derandomize=True))
+        # What fails here is made small by the soak, which has the time.
+        quick = settings(budget(12, 25, derandomize=True), phases=[Phase.generate], report_multiple_bugs=False)
+        run_state_machine_as_test(made, settings=quick)
 
 
 @pytest.mark.soak

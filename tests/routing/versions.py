@@ -242,11 +242,11 @@ class VersionedModel(RoutingModel):
         for key, task in self.tasks.items():
             if key[0] not in names:
                 continue
+            if task.superseded == "Returning" or (task.status == "Running" and not task.asked_to_stop):
+                task.superseded = "Dropped"
             if task.status == "Queued":
                 task.status, task.superseded = "Canceled", "Dropped"
             elif task.status == "Running":
-                if task.superseded == "Returning" or not task.asked_to_stop:
-                    task.superseded = "Dropped"
                 task.asked_to_stop = True
 
 
