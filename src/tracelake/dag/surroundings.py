@@ -1,7 +1,7 @@
 """What a document is read against: the parts of its org and its stack that it may name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracelake.model.dag import Schema
 from tracelake.model.runtime import RuntimeRegistry
@@ -25,3 +25,5 @@ class Surroundings:
     """Every dataset of the org, by name."""
     bundles: Mapping[str, str]
     """The language (`python`, `node`, `rust`) of each bundle that is known."""
+    taken_webhook_paths: Mapping[str, str] = field(default_factory=dict)
+    """Paths that the document wants and cannot have, with the reason."""

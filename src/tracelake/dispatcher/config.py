@@ -30,6 +30,11 @@ class DispatcherConfig:
     user_tokens: UserTokenRules = field(default_factory=UserTokenRules)
     user_rate_per_second: int = 50
     user_rate_burst: int = 100
+    webhook_max_bytes: int = 256 * 1024
+    webhook_tolerance_seconds: float = 300.0
+    webhook_rotation_seconds: float = 24 * 3600.0
+    webhook_rate_per_second: int = 50
+    webhook_rate_burst: int = 100
     jwks_cache_seconds: int = 300
     artifact_max_bytes: int = 16 * 1024 * 1024
     body_max_bytes: int = 1024 * 1024

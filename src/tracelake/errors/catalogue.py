@@ -110,6 +110,13 @@ _KINDS = (
         "Stop the work; raise timeout_seconds of the job if it needs longer.",
     ),
     ErrorKind(
+        "delivery_conflict",
+        422,
+        "This delivery id was used for another body.",
+        "Use a new id for each delivery, or repeat the delivery exactly as it was.",
+    ),
+    ErrorKind("delivery_not_found", 404, "There is no such delivery.", "List the deliveries of the job first."),
+    ErrorKind(
         "fenced",
         409,
         "This attempt is no longer current.",
@@ -124,6 +131,7 @@ _KINDS = (
         "Correct the field that `details.field` names.",
     ),
     ErrorKind("job_not_found", 404, "There is no such job.", "Check its name or id (`trace jobs DAG`)."),
+    ErrorKind("job_not_source", 422, "The job is not a source.", "Name a source of the DAG (`trace sources`)."),
     ErrorKind(
         "key_rotation_pending",
         422,
@@ -158,6 +166,24 @@ _KINDS = (
     ErrorKind("rate_limited", 429, "Too many requests.", "Wait as long as Retry-After says.", retryable=True),
     ErrorKind("role_forbidden", 403, "The credential is good but does not open this route.", "Use another role."),
     ErrorKind("route_not_found", 404, "There is no such path on this listener.", "See the API reference."),
+    ErrorKind(
+        "signature_invalid",
+        401,
+        "The delivery is not signed with the webhook's secret.",
+        "Sign the time, the delivery id and the body exactly as they are sent, with the current secret.",
+    ),
+    ErrorKind(
+        "signature_malformed",
+        401,
+        "The signature or the delivery id cannot be read.",
+        "Send `t=<unix seconds>,v1=<64 hex digits>`, and an id of 1 to 200 visible ASCII characters.",
+    ),
+    ErrorKind(
+        "signature_stale",
+        401,
+        "The delivery was signed too long ago, or in the future.",
+        "Sign again when you send again, by a clock that is right.",
+    ),
     ErrorKind(
         "store_unavailable",
         503,
@@ -201,6 +227,12 @@ _KINDS = (
         422,
         "This job cannot be triggered like that.",
         "See `details.field`; give the kind of unit that the job works on.",
+    ),
+    ErrorKind(
+        "webhook_not_found",
+        404,
+        "There is no such webhook.",
+        "Check the path; a webhook answers while a version of its DAG that has it is active.",
     ),
 )
 

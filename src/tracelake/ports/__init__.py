@@ -11,9 +11,11 @@ from tracelake.ports.queue import (
     QueueUnavailableError,
 )
 from tracelake.ports.signer import PublicKey, Signer
+from tracelake.ports.webhook_secrets import DerivedSecrets, WebhookSecrets
 
 __all__ = [
     "Delivery",
+    "DerivedSecrets",
     "InvokeError",
     "Invoker",
     "Message",
@@ -25,4 +27,5 @@ __all__ = [
     "QueueRejectedError",
     "QueueUnavailableError",
     "Signer",
+    "WebhookSecrets",
 ]

@@ -1,4 +1,4 @@
-"""The credentials of a lite stack: key rings, worker and service tokens, and the admin's user token."""
+"""The credentials of a lite stack: key rings, worker and service tokens, secrets of webhooks, the admin token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,11 @@ from pathlib import Path
 from tracelake.adapters.lite.files import write_private
 from tracelake.adapters.lite.keyring import PemKeyring
 from tracelake.adapters.lite.shared_secrets import SharedSecret, utc_now
+from tracelake.adapters.lite.webhook_key import ensure_webhook_key
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.users import Role, user_payload
+from tracelake.ports import WebhookSecrets
 from tracelake.processes.home import CredentialFiles, Home
 from tracelake.processes.settings import Settings
 
@@ -25,6 +27,7 @@ class LiteCredentials:
     user_keys: PemKeyring
     worker: SharedSecret
     service: SharedSecret
+    webhooks: WebhookSecrets
 
     @classmethod
     def ensure(cls, keys: Path) -> "LiteCredentials":
@@ -34,6 +37,7 @@ class LiteCredentials:
             user_keys=PemKeyring.ensure(keys / "user", now, longest_token=ADMIN_LIFE + timedelta(hours=1)),
             worker=SharedSecret.ensure(keys, "worker"),
             service=SharedSecret.ensure(keys, "service"),
+            webhooks=ensure_webhook_key(keys),
         )
 
 

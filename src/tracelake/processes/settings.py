@@ -255,6 +255,12 @@ class Settings:
     user_rate_per_second: int = _integer(50, "Requests that one user may send per second, in the long run.")
     user_rate_burst: int = _integer(100, "Requests that one user may send at once.")
 
+    webhook_max_bytes: int = _integer(256 * 1024, "The largest body that a webhook takes.")
+    webhook_tolerance_seconds: float = _seconds(300, "How far the time of a signature may be from now, either way.")
+    webhook_rotation_seconds: float = _seconds(86400, "How long a rotated secret of a webhook is still accepted.")
+    webhook_rate_per_second: int = _integer(50, "Deliveries that one webhook takes per second, in the long run.")
+    webhook_rate_burst: int = _integer(100, "Deliveries that one webhook takes at once.")
+
     dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")
 

@@ -19,7 +19,9 @@ from tracelake.dispatcher.deploy import edges, pointers, tasks
 from tracelake.dispatcher.deploy.edges import EdgeRow
 from tracelake.dispatcher.deploy.hashes import Address, publications
 from tracelake.dispatcher.deploy.outputs import Generation
+from tracelake.dispatcher.deploy.plan import dag_invalid
 from tracelake.dispatcher.deploy.registry import DagPointers, Version
+from tracelake.dispatcher.sources import webhooks
 from tracelake.model.dag import Input, JobDocument
 from tracelake.model.runtime import RuntimeRegistry
 
@@ -120,6 +122,7 @@ class Switch:
         await queues.set_thresholds(self.connection, self.org_id, thresholds, dropped | arriving)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._execute(_BUILD, self.version.dag_version_id, self.requested_by)
+        await self._take_paths()
         await self._point(self.before.active, self.version.dag_version_id)
 
     async def cut_over(self) -> None:
@@ -146,6 +149,7 @@ class Switch:
         await pointers.move_pointers(self.connection, self._names(outputs), activation_id)
         await self._settle(moved, mine)
         await queues.set_thresholds(self.connection, self.org_id, thresholds, dropped)
+        await self._take_paths()
         await self._point(self.version.dag_version_id, None)
 
     async def call_off(self) -> None:
@@ -171,6 +175,12 @@ class Switch:
     @property
     def _reason(self) -> str:
         return f"superseded by version {self.version.number} of the DAG"
+
+    async def _take_paths(self) -> None:
+        """From the build on: a version that was built must not find its webhooks taken when it is to count."""
+        problems = await webhooks.take_paths(self.connection, self.org_id, self.version.document)
+        if problems:
+            raise dag_invalid(problems)
 
     async def _execute(self, statement: str, *arguments: object) -> None:
         await self.connection.execute(statement, self.org_id, self.dag, *arguments)

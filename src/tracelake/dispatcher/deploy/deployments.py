@@ -22,6 +22,7 @@ from tracelake.dispatcher.deploy.apply import register
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
+from tracelake.dispatcher.sources import webhooks
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import Dag, Problem
 from tracelake.model.ids import new_id
@@ -56,7 +57,7 @@ class Deployments:
             datasets = await registry.load_datasets(connection, org_id, dag)
         document = await self._read(dag, text, datasets)
         if dry_run:
-            return await self._dry_run(org_id, document, datasets)
+            return await self._dry_run(org_id, text, document)
         if org_id is None:
             async with self._store.connection() as connection:
                 await connection.execute(_ENSURE_ORG, new_id(), actor.org)
@@ -70,8 +71,15 @@ class Deployments:
         org_id = actor.org_id
         return await self._repeated(lambda: self._activate(actor, org_id, dag, request))
 
-    async def _read(self, dag: str, text: bytes, datasets: Datasets) -> Dag:
-        surroundings = Surroundings(runtimes=self._config.runtimes, datasets=datasets.known, bundles=self._bundles)
+    async def _read(
+        self, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
+    ) -> Dag:
+        surroundings = Surroundings(
+            runtimes=self._config.runtimes,
+            datasets=datasets.known,
+            bundles=self._bundles,
+            taken_webhook_paths=taken,
+        )
         try:
             # A document may be a megabyte; others are served meanwhile.
             document = await asyncio.to_thread(read_dag, text, surroundings)
@@ -95,11 +103,12 @@ class Deployments:
                 return reply
         raise AssertionError("unreachable")
 
-    async def _dry_run(self, org_id: UUID | None, document: Dag, datasets: Datasets) -> DeployReply:
+    async def _dry_run(self, org_id: UUID | None, text: bytes, document: Dag) -> DeployReply:
         async with self._store.transaction() as connection:
             await connection.execute(_SNAPSHOT)
             datasets = await registry.load_datasets(connection, org_id, document.name)
             pointers = await registry.load_pointers(connection, org_id, document.name)
+            await self._check_paths(connection, org_id, text, document, datasets)
             version, new = await self._version(connection, org_id, document)
             plan = await self._plan(connection, org_id, version, new, datasets, pointers)
         return DeployReply(plan=plan.wire, dag_version_id=None if new else version.dag_version_id, duplicate=not new)
@@ -112,6 +121,7 @@ class Deployments:
             if datasets.known != read_with.known:
                 document = await self._read(dag, text, datasets)
             pointers = await registry.load_pointers(connection, org_id, dag)
+            await self._check_paths(connection, org_id, text, document, datasets)
             version, new = await self._version(connection, org_id, document)
             plan = await self._plan(connection, org_id, version, new, datasets, pointers)
             if new:
@@ -148,6 +158,16 @@ class Deployments:
                 details = {"version": version.number, "now": request.now, "state": state}
                 await audit.record(connection, org_id, actor.subject, action, dag, details)
         return DeployReply(plan=plan.wire, dag_version_id=version.dag_version_id, duplicate=True, state=state)
+
+    async def _check_paths(
+        self, connection: Connection, org_id: UUID | None, text: bytes, document: Dag, datasets: Datasets
+    ) -> None:
+        """Webhooks of others: the document is read once more, which says where it names them."""
+        problems = await webhooks.objections(connection, org_id, document)
+        if problems:
+            taken = {path: problem.message for path, problem in problems.items()}
+            await self._read(document.name, text, datasets, taken)
+            raise dag_invalid(list(problems.values()))
 
     async def _switch(
         self,

@@ -1,4 +1,7 @@
-"""Credentials: one header per principal, and no other accepted in its place; for users also their rate and role."""
+"""Credentials: one header per principal, and no other accepted in its place; for users also their rate and role.
+
+The signature of a webhook is only read here: it can be checked when the body is there, and `sources.deliveries` does.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -12,17 +15,20 @@ from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import TokenVerifier
 from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.errors import TraceError
+from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, SignedHead, read_head
 
 CAPABILITY = "x-trace-task-capability"
 WORKER = "x-trace-worker-token"
 SERVICE = "x-trace-service-token"
 AUTHORIZATION = "authorization"
+CONTENT_TYPE = "content-type"
 
 HEADERS = {
     Principal.TASK: CAPABILITY,
     Principal.WORKER: WORKER,
     Principal.SERVICE: SERVICE,
     Principal.USER: AUTHORIZATION,
+    Principal.WEBHOOK: SIGNATURE_HEADER,
 }
 
 
@@ -58,7 +64,9 @@ class Gatekeeper:
             token = header(HEADERS[principal])
             if not token:
                 raise TraceError("credential_missing", header=HEADERS[principal])
-            if principal is Principal.TASK:
+            if principal is Principal.WEBHOOK:
+                request.signed = _signed_head(token, header(DELIVERY_HEADER), header(CONTENT_TYPE))
+            elif principal is Principal.TASK:
                 request.claims = self.capability(token)
             elif principal is Principal.USER:
                 scheme, _, value = token.partition(" ")
@@ -94,3 +102,12 @@ class Gatekeeper:
         except TraceError as refused:
             self._metrics.token_failures.labels(Principal.TASK.value, refused.code).inc()
             raise
+
+
+def _signed_head(signature: str, delivery_id: str | None, content_type: str | None) -> SignedHead:
+    if not delivery_id:
+        raise TraceError("credential_missing", header=DELIVERY_HEADER)
+    head = read_head(signature, delivery_id, content_type)
+    if head is None:
+        raise TraceError("signature_malformed")
+    return head

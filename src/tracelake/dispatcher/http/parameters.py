@@ -15,6 +15,7 @@ from tracelake.wire.base import Cursor, Name
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,18}")
+_DELIVERY_ID = re.compile(r"[!-~]{1,200}")
 # RFC 3339 with its zone; the letters in capitals, as everybody writes them.
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:Z|[+-]\d{2}:\d{2})", re.ASCII)
 
@@ -29,6 +30,8 @@ class Parameter:
     required: bool = False
     default: Any = None
     description: str = ""
+    has_slashes: bool = False
+    """Of a path: it may go on over the next slash."""
 
     def read(self, text: str | None) -> Any:
         """The typed value, its default when there is none, or 422."""
@@ -93,6 +96,12 @@ def _unit(text: str) -> str:
     return text
 
 
+def _delivery_id(text: str) -> str:
+    if not _DELIVERY_ID.fullmatch(text):
+        raise ValueError("the id of a delivery: 1 to 200 visible ASCII characters")
+    return text
+
+
 def uuid(name: str, description: str = "", *, required: bool = False) -> Parameter:
     return Parameter(name, UUID, _uuid, required=required, description=description)
 
@@ -146,6 +155,22 @@ UNIT = Parameter(
     description="This unit alone: a cursor, a block range like `10-19`, or a partition key.",
 )
 
+WEBHOOK_PATH = Parameter(
+    "path",
+    Annotated[str, Meta(min_length=1, max_length=200)],
+    str,  # which ones there are is the webhooks' to say: a bad one is as little there as an unknown one
+    description="The webhook's path.",
+    has_slashes=True,
+)
+
+DELIVERY_ID = Parameter(
+    "delivery_id",
+    Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[!-~]+\Z")],
+    _delivery_id,
+    description="The id that the sender gave it, or its number.",
+    has_slashes=True,
+)
+
 PATH_PARAMETERS = {
     parameter.name: parameter
     for parameter in (
@@ -154,5 +179,7 @@ PATH_PARAMETERS = {
         name("job", "The job's name within its DAG."),
         name("name", "The dataset's name."),
         number("number", "The version's number.", least=1),
+        WEBHOOK_PATH,
+        DELIVERY_ID,
     )
 }

@@ -15,6 +15,7 @@ from tracelake.dispatcher.http.parameters import PATH_PARAMETERS, Parameter
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.users import Role, UserClaims
 from tracelake.errors import TraceError
+from tracelake.wire.webhooks import SignedHead
 
 
 class Listener(StrEnum):
@@ -33,6 +34,8 @@ class Principal(StrEnum):
     """A batch: every item carries its own capability token."""
     WORKER = "worker"
     SERVICE = "service"
+    WEBHOOK = "signature"
+    """Whoever has the secret of the webhook that the path names, and signed the body with it."""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class Request:
     body: Any = None
     claims: VerifiedClaims | None = None
     user: UserClaims | None = None
+    signed: SignedHead | None = None
+    """Of a delivery. It can be read, and no more: the signature is of a body that was not there yet."""
     path: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     """Of both the typed values. What the caller left out is at its default."""
@@ -51,6 +56,11 @@ class Request:
     def task_claims(self) -> VerifiedClaims:
         assert self.claims is not None
         return self.claims
+
+    @property
+    def signed_head(self) -> SignedHead:
+        assert self.signed is not None
+        return self.signed
 
     @property
     def user_claims(self) -> UserClaims:
@@ -67,6 +77,8 @@ class Raw:
     status: int = 200
     max_age: int = 0
     """Seconds for which it may be cached; 0 is not at all."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Besides those of every reply."""
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[msgspec.Struct | Raw]]
@@ -88,7 +100,7 @@ class Route:
     raw_body: str | None = None
     """The media type of a body that the handler gets as bytes."""
     raw_reply: str | None = None
-    """The media type of a reply that is text."""
+    """The media type of a reply that the handler gives as bytes."""
     batch: bool = False
     """A batch form: allowed a larger body."""
     per_item: bool = False
@@ -141,7 +153,7 @@ class Router:
             methods[route.method] = route
         for path, methods in by_path.items():
             if "{" in path:
-                pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)
+                pattern = re.sub(r"\{(\w+)\}", _group, path)
                 self._patterns.append((re.compile(pattern), methods))
             else:
                 self._exact[path] = methods
@@ -156,3 +168,8 @@ class Router:
             if match is not None:
                 return candidates, match.groupdict()
         return None
+
+
+def _group(found: re.Match[str]) -> str:
+    values = ".+" if PATH_PARAMETERS[found[1]].has_slashes else "[^/]+"
+    return f"(?P<{found[1]}>{values})"

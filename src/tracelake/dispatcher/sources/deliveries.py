@@ -1,0 +1,199 @@
+"""Deliveries of webhooks: signed, taken once, and answered when they are durable.
+
+One transaction holds the delivery as it came, its number, the event on each output of the source, and the tasks that
+the events make. Whoever gets no answer sends the same delivery again, and is told what was recorded.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.http.rates import RateLimiter
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, event_key
+from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.sources.webhooks import Webhook, find_by_path
+from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.model.job import Job
+from tracelake.ports import WebhookSecrets
+from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey
+from tracelake.wire.units import EventIn
+from tracelake.wire.user import BlockRange
+from tracelake.wire.webhooks import DeliveryReply, SignedHead, is_signed
+
+AT_ONCE = 3
+"""Deliveries of one source wait for each other; while they do, most of the pool is for everybody else."""
+
+_PATH = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
+_MAX_PATH = 200
+
+_OPEN = "INSERT INTO source_state (node_id, org_id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+
+_LOCK = "SELECT deliveries FROM source_state WHERE node_id = $1 FOR UPDATE"
+
+_FIND = "SELECT number, body_hash FROM webhook_deliveries WHERE node_id = $1 AND delivery_id = $2"
+
+_EVENTS = """
+    SELECT e.event_id FROM events e JOIN job_outputs o USING (dataset_uuid, dataset_version)
+    WHERE e.producer = $1 AND o.job_id = $2 ORDER BY o.output_index"""
+
+_KEEP = """
+    WITH counted AS (
+        UPDATE source_state SET deliveries = $3, updated_at = trace_now() WHERE node_id = $1)
+    INSERT INTO webhook_deliveries (node_id, delivery_id, number, body_hash, content_type, body)
+    VALUES ($1, $2, $3, $4, $5, $6)"""
+
+_UNITS: dict[str, msgspec.json.Decoder[Any]] = {
+    "cursor": msgspec.json.Decoder(Cursor),
+    "range": msgspec.json.Decoder(BlockRange),
+    "partition_key": msgspec.json.Decoder(PartitionKey),
+}
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Deliveries:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        definitions: Definitions,
+        writer: Writer,
+        secrets: WebhookSecrets,
+        config: DispatcherConfig,
+        metrics: Metrics,
+        on_outbox: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._writer = writer
+        self._secrets = secrets
+        self._tolerance = config.webhook_tolerance_seconds
+        self._rates = RateLimiter(config.webhook_rate_per_second, config.webhook_rate_burst)
+        self._metrics = metrics
+        self._on_outbox = on_outbox
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def deliver(self, path: str, head: SignedHead, body: bytes) -> DeliveryReply:
+        """Nothing of the body is looked into before the signature is found good."""
+        if len(path) > _MAX_PATH or not _PATH.fullmatch(path):
+            raise TraceError("webhook_not_found")
+        async with self._places:
+            try:
+                async with self._store.connection() as connection:
+                    webhook = await find_by_path(connection, path)
+                self._check(webhook, head, body)
+                reply = await self._take(webhook, head, body)
+            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+                raise StoreUnavailableError("The delivery met a concurrent change; repeat it.") from None
+        self._on_outbox()
+        return reply
+
+    def _check(self, webhook: Webhook, head: SignedHead, body: bytes) -> None:
+        """The rate comes last: who cannot sign must not be able to use up the rate of who can."""
+        try:
+            if not is_signed(head, webhook.secrets(self._secrets), body):
+                raise TraceError("signature_invalid")
+            if abs(webhook.now.timestamp() - head.time) > self._tolerance:
+                raise TraceError("signature_stale")
+        except TraceError as refused:
+            self._metrics.token_failures.labels("signature", refused.code).inc()
+            raise
+        try:
+            self._rates.take(webhook.path)
+        except TraceError:
+            self._metrics.rate_limited.inc()
+            raise
+
+    async def _take(self, webhook: Webhook, head: SignedHead, body: bytes) -> DeliveryReply:
+        body_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        async with self._store.transaction(routing=[webhook.org_id]) as connection:
+            # Again, since only from here on nobody deploys.
+            webhook = await find_by_path(connection, webhook.path)
+            await self._definitions.load_jobs(connection, [webhook.job_id])
+            job = self._definitions.job(webhook.job_id)
+            assert job.node_id is not None
+            number = 1 + await _count(connection, job.node_id, webhook.org_id)
+            known = await connection.fetchrow(_FIND, job.node_id, head.delivery_id)
+            if known is not None:
+                return await _repeated(connection, job, head, known, body_hash)
+            content = (head.delivery_id, number, body_hash, head.content_type, body)
+            await connection.execute(_KEEP, job.node_id, *content)
+            plan = Plan(epochs={webhook.org_id: webhook.routing_epoch})
+            plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
+            await self._writer.write(connection, plan)
+            event_ids = await _event_ids(connection, job, head.delivery_id)
+        return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number)
+
+
+async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> int:
+    """How many there were; who asked holds the row, and with it the next number."""
+    found = await connection.fetchval(_LOCK, node_id)
+    if found is None:
+        await connection.execute(_OPEN, node_id, org_id)
+        found = await connection.fetchval(_LOCK, node_id)
+    count: int = found
+    return count
+
+
+async def _repeated(
+    connection: Connection, job: Job, head: SignedHead, known: asyncpg.Record, body_hash: str
+) -> DeliveryReply:
+    if known["body_hash"] != body_hash:
+        raise TraceError("delivery_conflict")
+    event_ids = await _event_ids(connection, job, head.delivery_id)
+    return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=known["number"], duplicate=True)
+
+
+async def _event_ids(connection: Connection, job: Job, delivery_id: str) -> list[int]:
+    return [row["event_id"] for row in await connection.fetch(_EVENTS, _producer(delivery_id), job.job_id)]
+
+
+def _producer(delivery_id: str) -> str:
+    return f"webhook:{delivery_id}"
+
+
+def _events(job: Job, delivery_id: str, unit: dict[str, Any]) -> list[NewEvent]:
+    events = [
+        EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **unit)
+        for output in job.outputs
+    ]
+    return [
+        NewEvent(event_key(_producer(delivery_id), event), job.org_id, None, event, waits=False) for event in events
+    ]
+
+
+def unit_of_body(body: bytes, number: int) -> dict[str, Any]:
+    """The unit that the body names, if it is a JSON object that names exactly one; else the delivery's own number.
+
+    Bodies are what others send: a `cursor` that is none of ours is no mistake, and means nothing.
+    """
+    unit = _named_unit(body)
+    if isinstance(unit, BlockRange):
+        return {"partition_key": f"{unit.start}-{unit.end}", "start": unit.start, "end": unit.end}
+    if isinstance(unit, str):
+        return {"partition_key": unit}
+    return {"cursor": number if unit is None else unit}
+
+
+def _named_unit(body: bytes) -> int | str | BlockRange | None:
+    try:
+        fields = _OBJECT.decode(body)
+        names = [name for name in _UNITS if name in fields]
+        if len(names) != 1:
+            return None
+        unit: Any = _UNITS[names[0]].decode(fields[names[0]])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    if isinstance(unit, str) and ("\0" in unit or len(unit.encode("utf-8", "replace")) > MAX_PARTITION_KEY_BYTES):
+        return None
+    found: int | str | BlockRange = unit
+    return found

@@ -1,0 +1,99 @@
+"""Webhooks on the wire: how a delivery is signed, and what is answered.
+
+The sender signs `{t}.{delivery}.` and the raw body with the webhook's secret (HMAC-SHA256, in lower-case hex) and sends
+
+    X-Trace-Delivery: <id of the delivery, 1 to 200 visible ASCII characters>
+    X-Trace-Signature: t=<unix seconds>,v1=<signature>[,v1=<signature by another secret>]...
+
+There is one spelling and no other: no spaces, no capitals, `t` first.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from tracelake.wire.base import Reply
+
+SIGNATURE_HEADER = "x-trace-signature"
+DELIVERY_HEADER = "x-trace-delivery"
+MAX_SIGNATURES = 8
+UNKNOWN_TYPE = "application/octet-stream"
+
+_V1 = r"v1=[0-9a-f]{64}"
+_SIGNATURE = re.compile(rf"t=(0|[1-9][0-9]{{0,11}}),({_V1}(?:,{_V1}){{0,{MAX_SIGNATURES - 1}}})")
+_DELIVERY = re.compile(r"[!-~]{1,200}")
+_CONTENT_TYPE = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
+
+
+class SignedHead(NamedTuple):
+    """What the headers of a delivery say, before anybody believes it."""
+
+    time: int
+    """Unix seconds."""
+    signatures: tuple[str, ...]
+    delivery_id: str
+    content_type: str
+
+
+def read_head(signature: str, delivery_id: str, content_type: str | None) -> SignedHead | None:
+    """None for what is not spelled as above. A content type that cannot be sent back as it came is none."""
+    found = _SIGNATURE.fullmatch(signature)
+    if found is None or not _DELIVERY.fullmatch(delivery_id):
+        return None
+    signatures = tuple(part.removeprefix("v1=") for part in found[2].split(","))
+    known = content_type is not None and _CONTENT_TYPE.fullmatch(content_type)
+    return SignedHead(int(found[1]), signatures, delivery_id, content_type if known and content_type else UNKNOWN_TYPE)
+
+
+def sign(secret: str, time: int, delivery_id: str, body: bytes) -> str:
+    return hmac.new(secret.encode(), f"{time}.{delivery_id}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def signature_header(secrets: Iterable[str], time: int, delivery_id: str, body: bytes) -> str:
+    return ",".join([f"t={time}", *(f"v1={sign(secret, time, delivery_id, body)}" for secret in secrets)])
+
+
+def is_signed(head: SignedHead, secrets: Iterable[str], body: bytes) -> bool:
+    """Whether one of the signatures is by one of the secrets. Every pair is compared, whatever the others were."""
+    expected = [sign(secret, head.time, head.delivery_id, body) for secret in secrets]
+    matches = [hmac.compare_digest(ours, theirs) for ours in expected for theirs in head.signatures]
+    return any(matches)
+
+
+class DeliveryReply(Reply, frozen=True, kw_only=True):
+    """The delivery is durable, and so is everything that it set off."""
+
+    delivery_id: str
+    event_ids: list[int]
+    """One for each output of the source."""
+    number: int
+    """Deliveries of the source count from 1."""
+    duplicate: bool = False
+    """It had been delivered before; this is what was recorded then."""
+
+
+class WebhookReply(Reply, frozen=True, kw_only=True):
+    path: str
+    secret: str
+    rotation: int
+    signature_header: str
+    delivery_header: str
+    previous_until: datetime | None = None
+    """Until then the secret before this one is good too."""
+
+
+class DeliveryRow(Reply, frozen=True, kw_only=True):
+    number: int
+    delivery_id: str
+    content_type: str
+    size_bytes: int
+    body_hash: str
+    received_at: datetime
+
+
+class DeliveriesPage(Reply, frozen=True, kw_only=True):
+    deliveries: list[DeliveryRow]
+    next: str | None = None
