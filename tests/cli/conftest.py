@@ -10,8 +10,9 @@ from typing import Protocol
 import pytest
 
 from tests.cli.fake_api import FakeApi, running
+from tests.cli.samples import NOW
 from tests.client.scripted_server import Certificates, make_certificates
-from tracelake.cli import session
+from tracelake.cli import session, text
 from tracelake.processes.main import main
 
 
@@ -48,6 +49,7 @@ def run_trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     for variable in ("TRACE_TOKEN", "COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(session, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(text, "current_time", lambda: NOW)
 
     def run(*arguments: str, columns: int | None = None, stdin: bytes = b"") -> Ended:
         if columns is None:

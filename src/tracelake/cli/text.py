@@ -37,11 +37,15 @@ def shortened(text: str, length: int = 80) -> str:
     return line if len(line) <= length else line[: length - 3] + "..."
 
 
+def current_time() -> datetime:
+    return datetime.now(UTC)
+
+
 def ago(at: datetime | None, now: datetime | None = None) -> str:
     """`3m ago`, `in 20s`, `now`; nothing for a time that never was."""
     if at is None:
         return ""
-    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
+    seconds = ((now or current_time()) - at).total_seconds()
     size, letter = next((pair for pair in _AGES if abs(seconds) >= pair[0]), (0, ""))
     if not size:
         return "now"
