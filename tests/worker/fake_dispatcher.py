@@ -12,8 +12,16 @@ from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
 from tracelake.wire.claims import ClaimReply, ClaimRequest, TokenReply, TokenRequest
-from tracelake.wire.task_calls import CompleteReply, CompleteRequest, HeartbeatReply, HeartbeatRequest
-from tracelake.wire.units import JobRef, TaskPayload
+from tracelake.wire.task_calls import (
+    CompleteReply,
+    CompleteRequest,
+    EventAnswer,
+    EventsReply,
+    EventsRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+)
+from tracelake.wire.units import EventIn, JobRef, TaskOutput, TaskPayload
 
 
 @dataclass
@@ -28,6 +36,9 @@ class FakeTask:
     token: str = ""
     heartbeats: int = 0
     cancel: bool = False
+    pause: bool = False
+    outputs: list[TaskOutput] = field(default_factory=list)
+    events: list[EventIn] = field(default_factory=list)
     final: CompleteRequest | None = None
     refuse: list[TraceError] = field(default_factory=list)
     """What the next completes answer instead of taking the result."""
@@ -125,7 +136,7 @@ class FakeDispatcher:
                 operator=task.operator,
                 config=task.config,
                 inputs=[],
-                outputs=[],
+                outputs=task.outputs,
             ),
         )
 
@@ -134,7 +145,7 @@ class FakeDispatcher:
 
     def _task_call(self, call: TaskCall) -> TaskReply | TraceError:
         request = call.request
-        assert isinstance(request, HeartbeatRequest | CompleteRequest)
+        assert isinstance(request, HeartbeatRequest | CompleteRequest | EventsRequest)
         task = self.tasks[request.task_id]
         if (task.attempt, task.lease_token) != (request.attempt, request.lease_token):
             return TraceError("fenced", attempt=task.attempt, status=task.status)
@@ -142,7 +153,18 @@ class FakeDispatcher:
             return TraceError("credential_expired")
         if isinstance(request, HeartbeatRequest):
             return self._heartbeat(task)
+        if isinstance(request, EventsRequest):
+            return self._events(task, request)
         return self._complete(task, request)
+
+    def _events(self, task: FakeTask, request: EventsRequest) -> TaskReply | TraceError:
+        self.calls["events"] += 1
+        if task.refuse:
+            return task.refuse.pop(0)
+        known = [event in task.events for event in request.events]
+        task.events += [event for event in request.events if event not in task.events]
+        answers = [EventAnswer(duplicate=duplicate, routed=True) for duplicate in known]
+        return EventsReply(accepted=len(answers), duplicate=all(known), events=answers)
 
     def _heartbeat(self, task: FakeTask) -> TaskReply | TraceError:
         if task.status != "Running":
@@ -150,7 +172,9 @@ class FakeDispatcher:
         self.calls["heartbeat"] += 1
         task.heartbeats += 1
         fresh = self._new_token(task) if self.new_token_at_heartbeat else None
-        return HeartbeatReply(lease_expires_at=self._lease(), cancel=task.cancel, pause=False, capability_token=fresh)
+        return HeartbeatReply(
+            lease_expires_at=self._lease(), cancel=task.cancel, pause=task.pause, capability_token=fresh
+        )
 
     def _complete(self, task: FakeTask, request: CompleteRequest) -> TaskReply | TraceError:
         self.calls["complete"] += 1

@@ -1,0 +1,107 @@
+"""The monitor of always_on sources: each one that counts has exactly one task, its run, for as long as its node lives.
+
+The run is a task like any other, made for the unit `run` of its node; the index that keeps units unique keeps it the
+only one, however many Dispatchers look. The rest is the usual machinery: a worker claims it, a dead attempt is tried
+again with backoff and without end (the same task_id, the next attempt), a cutover that drops the node asks it to stop,
+and one that brings the node back makes it ready again. What ended by itself stays ended, and what failed for good waits
+for a person.
+
+A version that differs in limits alone keeps the node, and with it the run: it goes on under the new definition.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle.plan import NewTask, Plan
+from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
+from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.sources.pause import inherit_pauses, paused_nodes
+from tracelake.model.ids import new_id
+
+RUN = "run"
+"""The unit of an always_on source's task."""
+
+IS_RUN = "t.node_id = j.node_id AND t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run' AND t.revision = ''"
+
+# Only an always_on source has attempts without end; an index knows these jobs, so that asking for none costs nothing.
+ALWAYS_ON = f"""
+    jobs j JOIN dag_version_jobs v ON v.job_id = j.job_id
+    JOIN dags d ON d.org_id = j.org_id AND d.dag_name = j.dag_name AND d.active_version = v.dag_version_id
+    LEFT JOIN tasks t ON {IS_RUN}
+    WHERE j.timeout_seconds IS NULL AND j.max_attempts IS NULL
+      AND j.document #>> '{{source,kind}}' = 'always_on'"""
+
+_TO_DO = f"""
+    SELECT j.org_id, j.job_id, t.task_id FROM {ALWAYS_ON}
+      AND t.job_id IS DISTINCT FROM j.job_id"""  # noqa: S608 - constants only
+
+_TO_DO_IN_ORG = f"{_TO_DO} AND j.org_id = $1 ORDER BY j.job_id"
+
+_ADOPT = """
+    UPDATE tasks t SET job_id = u.job_id FROM unnest($1::uuid[], $2::uuid[]) AS u(task_id, job_id)
+    WHERE t.task_id = u.task_id"""
+
+_LOCK = "SELECT FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"
+
+
+class SourceMonitor:
+    def __init__(self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig) -> None:
+        self._store = store
+        self._writer = writer
+        self._definitions = definitions
+        self._runtimes = config.runtimes
+        self._paused: frozenset[UUID] = frozenset()
+
+    def is_paused(self, node_id: UUID) -> bool:
+        """Whether somebody paused it, as of the last look."""
+        return node_id in self._paused
+
+    async def run_once(self) -> int:
+        """Answers how many runs it started or gave another definition."""
+        async with self._store.connection() as connection:
+            orgs = {row["org_id"] for row in await connection.fetch(_TO_DO)}
+        done = 0
+        for org_id in sorted(orgs):
+            done += await self._settle(org_id)
+        async with self._store.connection() as connection:
+            self._paused = await paused_nodes(connection)
+        return done
+
+    async def _settle(self, org_id: UUID) -> int:
+        """Under the org's lock nothing that counts can change; what was seen without it is looked at again."""
+        async with self._store.transaction(routing=[org_id]) as connection:
+            rows = await connection.fetch(_TO_DO_IN_ORG, org_id)
+            started = await self._start(connection, [row["job_id"] for row in rows if row["task_id"] is None])
+            adopted = [(row["task_id"], row["job_id"]) for row in rows if row["task_id"] is not None]
+            if adopted:
+                await connection.execute(_LOCK, [task_id for task_id, _ in adopted])
+                await connection.execute(_ADOPT, *(list(column) for column in zip(*adopted, strict=True)))
+        return started + len(adopted)
+
+    async def _start(self, connection: Connection, job_ids: Iterable[UUID]) -> int:
+        wanted = list(job_ids)
+        if not wanted:
+            return 0
+        await self._definitions.load_jobs(connection, wanted)
+        jobs = [self._definitions.job(job_id) for job_id in wanted]
+        await inherit_pauses(connection, [job.node_id for job in jobs if job.node_id is not None])
+        runs = [
+            NewTask(
+                task_id=new_id(),
+                org_id=job.org_id,
+                job_id=job.job_id,
+                max_attempts=None,
+                inputs="[]",
+                unit=None,
+                wake=wake_of(self._runtimes, job.runtime),
+                limit_keys=limit_keys_of(self._runtimes, job),
+                node_id=job.node_id,
+                edge=-1,
+                unit_key=RUN,
+            )
+            for job in jobs
+        ]
+        return len(await self._writer.create(connection, Plan(), runs))

@@ -1,0 +1,51 @@
+"""The user API's view of sources: `/v1/sources`, and pausing one."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from tracelake.wire.base import Reply
+
+RunState = Literal["starting", "running", "backing_off", "stopping", "dead", "ended"]
+"""Of an always_on source: `starting` is ready for a worker, `backing_off` failed and starts again at `until`,
+`stopping` was asked to end, `dead` failed for good and waits for a person's retry, `ended` ended by itself or was
+cancelled."""
+SourceState = RunState | Literal["waiting", "paused", "stopped"]
+"""`waiting`: for its time, a delivery or a person (every kind but always_on). Of every kind: `paused` by a person,
+`stopped` by a full queue downstream."""
+
+
+class SourceRow(Reply, frozen=True, kw_only=True):
+    """A source of an active version."""
+
+    dag: str
+    job: str
+    kind: Literal["cron", "webhook", "manual", "always_on"]
+    state: SourceState
+    paused_by: str | None = None
+    paused_at: datetime | None = None
+    until: datetime | None = None
+    """When it is tried again."""
+    error: str | None = None
+    """What its last attempt died of."""
+    last_cursor: int | None = None
+    last_partition: str | None = None
+    last_event_at: datetime | None = None
+    lag_seconds: float | None = None
+    """Of an always_on source that has not ended: the age of its last event."""
+    task_id: UUID | None = None
+    attempt: int = 0
+
+
+class SourcesReply(Reply, frozen=True, kw_only=True):
+    sources: list[SourceRow]
+
+
+class PauseReply(Reply, frozen=True, kw_only=True):
+    dag: str
+    job: str
+    paused: bool
+    paused_by: str | None = None
+    paused_at: datetime | None = None
+    duplicate: bool = False
+    """It was so before."""
