@@ -171,7 +171,6 @@ class Run:
 def partitions(jobs: list[Shape], arrivals: list[tuple[str, Unit]]) -> dict[str, Counter[tuple[int, str, str]]]:
     """The tasks of partitions that there must be, from the sources on."""
     there = {(source, 0): {unit.key for name, unit in arrivals if name == source} for source in SOURCES}
-    said = dict.fromkeys(there, "")
     wanted: dict[str, Counter[tuple[int, str, str]]] = {}
     for job in jobs:
         inputs = [{key for key in there[address] if key.startswith("p:")} for address in job.inputs]
@@ -183,7 +182,6 @@ def partitions(jobs: list[Shape], arrivals: list[tuple[str, Unit]]) -> dict[str,
             wanted[job.name] = Counter((index, key, job.says) for index, item in enumerate(inputs) for key in item)
         for index in range(job.outputs):
             there[job.name, index] = keys
-            said[job.name, index] = job.says
     return wanted
 
 
