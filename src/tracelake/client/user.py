@@ -27,6 +27,7 @@ from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.wire.platform import CancelReply, WhoAmI
+from tracelake.wire.sources_view import PauseReply, SourcesReply
 from tracelake.wire.user import (
     ActivateRequest,
     AuditPage,
@@ -65,8 +66,10 @@ _deploy = msgspec.json.Decoder(DeployReply)
 _events = msgspec.json.Decoder(EventsPage)
 _jobs = msgspec.json.Decoder(JobsReply)
 _lineage = msgspec.json.Decoder(LineageReply)
+_pause = msgspec.json.Decoder(PauseReply)
 _retry = msgspec.json.Decoder(RetryReply)
 _skip = msgspec.json.Decoder(SkipReply)
+_sources = msgspec.json.Decoder(SourcesReply)
 _task = msgspec.json.Decoder(TaskDetail)
 _tasks = msgspec.json.Decoder(TasksPage)
 _trigger = msgspec.json.Decoder(TriggerReply)
@@ -146,6 +149,17 @@ class UserClient:
             request = msgspec.structs.replace(request, idempotency_key=str(uuid4()))
         path = f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs/{_segment(job, 'job_not_found')}/trigger"
         return await self._send("POST", path, _trigger, request)
+
+    # --- sources
+
+    async def sources(self) -> SourcesReply:
+        return await self._get("/v1/sources", _sources)
+
+    async def pause(self, dag: str, job: str) -> PauseReply:
+        return await self._send("POST", f"{_job_path(dag, job)}/pause", _pause)
+
+    async def resume(self, dag: str, job: str) -> PauseReply:
+        return await self._send("POST", f"{_job_path(dag, job)}/resume", _pause)
 
     # --- tasks
 
@@ -242,6 +256,10 @@ class UserClient:
                 break
             await self._sleep(wait)
         raise error_from(reply.status, reply.body)
+
+
+def _job_path(dag: str, job: str) -> str:
+    return f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs/{_segment(job, 'job_not_found')}"
 
 
 def _segment(name: str, code: str) -> str:

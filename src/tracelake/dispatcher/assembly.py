@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
@@ -40,6 +41,8 @@ from tracelake.dispatcher.routing.drain import Drain
 from tracelake.dispatcher.routing.reconcile import RoutingReconciler
 from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
+from tracelake.dispatcher.sources.monitor import SourceMonitor
+from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
@@ -49,6 +52,7 @@ from tracelake.ports import Invoker, ObjectStore, Queue, Signer
 
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
+SOURCES_SECONDS = 1.0
 PRESSURE_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 """Edges that another Dispatcher left behind; its own are taken on at once."""
@@ -127,6 +131,9 @@ class Dispatcher:
         self._invoke_loop = Loop(
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
+        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config)
+        self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
+        self.pauses = SourcePauses(ports.store, self._paused, self.pressure.is_stopped)
         self.service = DispatcherService(
             store=ports.store,
             objects=ports.objects,
@@ -136,6 +143,7 @@ class Dispatcher:
             clock=self.clock,
             config=config,
             metrics=self.metrics,
+            paused=self._is_paused,
         )
         self.actions = UserActions(
             store=ports.store,
@@ -164,6 +172,7 @@ class Dispatcher:
             orgs=Orgs(ports.store),
             deployments=self.deployments,
             actions=self.actions,
+            pauses=self.pauses,
         )
         self.routes = build_routes(handlers, users)
         self.apps = {
@@ -182,6 +191,7 @@ class Dispatcher:
             self._drain_loop,
             Loop("pressure", self._watch_pressure, every_seconds=PRESSURE_SECONDS, metrics=self.metrics),
             self._builds_loop,
+            self._sources_loop,
             self._invoke_loop,
             Loop(
                 "reaper",
@@ -228,11 +238,13 @@ class Dispatcher:
         done = await self.builds.run_once()
         if done:
             self._drain_loop.nudge()
+            self._sources_loop.nudge()
         return self._nudged(done)
 
     def _deployed(self) -> None:
-        """Edges may be behind now, tasks ready, and a build begun."""
+        """Edges may be behind now, tasks ready, a build begun, and sources without their run."""
         self._drain_loop.nudge()
+        self._sources_loop.nudge()
         self._builds_loop.nudge()
         self._wake()
 
@@ -241,6 +253,17 @@ class Dispatcher:
         if eased:
             self._drain_loop.nudge()
         return eased
+
+    async def _watch_sources(self) -> int:
+        return self._nudged(await self.monitor.run_once())
+
+    def _paused(self) -> None:
+        """A source that was paused hears it at its next heartbeat; what was kept of one that goes on drains."""
+        self._sources_loop.nudge()
+        self._drain_loop.nudge()
+
+    def _is_paused(self, node_id: UUID) -> bool:
+        return self.monitor.is_paused(node_id) or self.pressure.is_stopped(node_id)
 
     async def _reap(self) -> int:
         return self._nudged(await self.reaper.run_once())

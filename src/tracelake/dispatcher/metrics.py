@@ -96,6 +96,15 @@ class Metrics:
             registry=registry,
         )
         self.in_flight = Gauge("trace_tasks_in_flight", "Running tasks by operator.", ("operator",), registry=registry)
+        self.always_on = Gauge(
+            "trace_always_on_sources", "Always-on sources of active versions, by state.", ("state",), registry=registry
+        )
+        self.source_lag = Gauge(
+            "trace_source_lag_seconds",
+            "Age of the last event of an always-on source.",
+            ("org", "dag", "job"),
+            registry=registry,
+        )
         self.loop_rounds = Counter(
             "trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",), registry=registry
         )

@@ -109,7 +109,9 @@ class DispatcherService:
         clock: StoreClock,
         config: DispatcherConfig,
         metrics: Metrics,
+        paused: Callable[[UUID], bool] = lambda _node_id: False,
     ) -> None:
+        """`paused`: whether the always_on source with this node should emit nothing for now."""
         self.store = store
         self.clock = clock
         self.config = config
@@ -118,6 +120,7 @@ class DispatcherService:
         self._group = group
         self._definitions = definitions
         self._mint = mint
+        self._paused = paused
         self._claimed = metrics.claims.labels("Claimed")
 
     # Worker wrappers
@@ -180,11 +183,15 @@ class DispatcherService:
             return HeartbeatReply(
                 lease_expires_at=task.lease_expires_at,
                 cancel=task.cancel_requested,
-                pause=False,
+                pause=self._pauses(answer.job),
                 capability_token=self._mint.renew(claims, task, answer.job, answer.now),
             )
 
         return Submitted(self._group.enqueue(HeartbeatCall(body)), finish)
+
+    def _pauses(self, job: Job) -> bool:
+        """Only always_on sources run without a time limit; nobody else is told to wait."""
+        return job.timeout_seconds is None and job.node_id is not None and self._paused(job.node_id)
 
     def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
         _check_token(claims, body)

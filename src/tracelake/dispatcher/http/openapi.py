@@ -54,7 +54,8 @@ _UNREADY = "/readyz"
 def declared_routes() -> list[Route]:
     """The table without a Dispatcher behind it: for documents, never for calls."""
     nothing = cast(Any, None)
-    return build_routes(Handlers(nothing, nothing, nothing, nothing), UserHandlers(nothing, nothing, nothing, nothing))
+    users = UserHandlers(nothing, nothing, nothing, nothing, nothing)
+    return build_routes(Handlers(nothing, nothing, nothing, nothing), users)
 
 
 def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]:

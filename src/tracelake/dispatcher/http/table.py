@@ -9,6 +9,7 @@ from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
 from tracelake.wire import claims, platform, task_calls, user
 from tracelake.wire.base import Answers
+from tracelake.wire.sources_view import PauseReply, SourcesReply
 
 _INTERNAL = (Listener.INTERNAL,)
 _TASK = (Listener.TASK,)
@@ -94,6 +95,13 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               query=(p.number("version", "Its number; the active one without it.", least=1),)),
         Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/trigger", who, u.trigger, "Trigger a job (idempotent by its key)",
               body=user.TriggerRequest, reply=user.TriggerReply, role=writer),
+        # Sources
+        Route(_PUBLIC, "GET", "/v1/sources", who, u.list_sources, "The sources of active versions, and their health",
+              reply=SourcesReply, role=reader),
+        Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/pause", who, u.pause, "Keep what a source says unrouted",
+              reply=PauseReply, role=writer),
+        Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/resume", who, u.resume, "Let a paused source go on",
+              reply=PauseReply, role=writer),
         # Tasks
         Route(_PUBLIC, "GET", "/v1/tasks", who, u.list_tasks, "Tasks, newest first", reply=user.TasksPage, role=reader,
               query=(p.name("dag", "Of this DAG."), p.name("job", "Of jobs with this name."),

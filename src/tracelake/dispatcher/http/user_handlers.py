@@ -17,8 +17,10 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.views import audit, dags, datasets, events, jobs, lineage, tasks
 from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.dispatcher.views.sources import list_sources
 from tracelake.errors import StoreUnavailableError
 from tracelake.wire import platform, user
+from tracelake.wire.sources_view import PauseReply
 
 YAML = "application/yaml"
 READS_AT_ONCE = 3
@@ -43,12 +45,21 @@ class ActsOnTasks(Protocol):
     async def skip(self, actor: Actor, task_id: UUID) -> user.SkipReply: ...
 
 
+class PausesSources(Protocol):
+    async def pause(self, actor: Actor, dag: str, job: str) -> PauseReply: ...
+
+    async def resume(self, actor: Actor, dag: str, job: str) -> PauseReply: ...
+
+    def is_stopped(self, node_id: UUID) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UserHandlers:
     store: Store
     orgs: Orgs
     deployments: DeploysDags
     actions: ActsOnTasks
+    pauses: PausesSources
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them."""
 
@@ -86,6 +97,17 @@ class UserHandlers:
     async def trigger(self, request: Request) -> msgspec.Struct:
         actor = await self._actor(request)
         return await self.actions.trigger(actor, request.path["dag"], request.path["job"], request.body)
+
+    # Sources
+
+    async def list_sources(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, list_sources, self.pauses.is_stopped)
+
+    async def pause(self, request: Request) -> msgspec.Struct:
+        return await self.pauses.pause(await self._actor(request), request.path["dag"], request.path["job"])
+
+    async def resume(self, request: Request) -> msgspec.Struct:
+        return await self.pauses.resume(await self._actor(request), request.path["dag"], request.path["job"])
 
     # Tasks
 

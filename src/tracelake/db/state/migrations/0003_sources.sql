@@ -13,6 +13,9 @@ CREATE TABLE source_state (
     CONSTRAINT paused_by_somebody CHECK ((paused_by IS NULL) = (paused_at IS NULL))
 );
 
+-- Jobs whose attempts have no end are always_on sources: the monitor asks for them every second, mostly in vain.
+CREATE INDEX jobs_always_on ON jobs (node_id) WHERE timeout_seconds IS NULL AND max_attempts IS NULL;
+
 -- Which source a webhook's path belongs to: taken by the first version that uses it, given up by none. A source that
 -- moved has several; its secret, and so the rotation, is the same for all of them.
 CREATE TABLE webhooks (
