@@ -367,6 +367,28 @@ publish: {y: {from: {job: turn}, storage: postgres}}
     assert [problem.code for problem in refused.value.details["problems"]] == ["cycle"]
 
 
+def test_a_rollback_cannot_close_a_circle(harness: DispatcherHarness) -> None:
+    source = "{name: src, activation: source, source: {kind: manual}}"
+
+    def dag(name: str, publishes: str, reads: str) -> str:
+        return f"""
+name: {name}
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {source}
+  - {{name: make, activation: reactive, operator: noop, inputs: [{{from: {reads}}}]}}
+publish: {{{publishes}: {{from: {{job: make}}, storage: postgres}}}}
+"""
+
+    deploy(harness, dag("b", "pb", "{job: src}"))
+    deploy(harness, dag("a", "pa", "{dataset: pb}"))
+    deploy(harness, dag("a", "pa", "{job: src}"))
+    deploy(harness, dag("b", "pb", "{dataset: pa}"))
+    with pytest.raises(TraceError) as refused:
+        activate(harness, "a", 1)
+    assert [problem.code for problem in refused.value.details["problems"]] == ["cycle"]
+
+
 def _reads_y(text: str, job: str) -> str:
     head = f"{{name: {job}, activation: reactive, operator: noop, inputs: [{{from: "
     assert head in text

@@ -147,7 +147,7 @@ class RoutingModel:
             revisions = self._revisions(made, index, unit, revision)
             if revisions is None:
                 return None
-            revision = "|".join(revisions)
+            revision = "|".join(revisions) if any(revisions) else ""
         elif unit.cursor is not None and not made.per_partition:
             after = self._before(node, index, unit.cursor)
         key = (node, EVERY_INPUT if made.per_partition else index, unit.key, revision)
@@ -190,7 +190,7 @@ class RoutingModel:
             if event.unit not in again:
                 self._ask(node, index, event.unit, event.revision)
             for unit in again:
-                self._ask(node, index, unit, event.again)
+                self._ask(node, index, unit, event.again, again=True)
 
     def _wrong(self, node: Node, index: int, event: Said, before: dict[Key, Made]) -> set[Unit]:
         if event.wrong is None:
@@ -206,21 +206,22 @@ class RoutingModel:
             task.unit
             for key, task in before.items()
             if key[:2] == place and task.after is not None and task.after + 1 <= high
-            if task.unit.cursor is not None and task.unit.cursor >= low
+            if task.unit.cursor is not None and task.unit.cursor >= low and not key[3].startswith(BY_HAND)
         }
         return ranges | cursors
 
-    def _ask(self, node: Node, index: int, unit: Unit, revision: str) -> None:
+    def _ask(self, node: Node, index: int, unit: Unit, revision: str, *, again: bool = False) -> None:
         edge = node.edges[index]
         if node.joins:
             revisions = self._revisions(node, index, unit, revision)
             if revisions is not None:
-                self._make((node.name, EVERY_INPUT, unit.key, "|".join(revisions)), node, unit, None)
+                said = "|".join(revisions) if any(revisions) else ""
+                self._make((node.name, EVERY_INPUT, unit.key, said), node, unit, None)
         elif node.per_partition:
             self._make((node.name, EVERY_INPUT, unit.key, revision), node, unit, None)
         elif unit.cursor is None:
             self._make((node.name, index, unit.key, revision), node, unit, None)
-        elif unit.cursor > edge.routed:
+        elif unit.cursor > edge.routed and not again:
             self._make((node.name, index, unit.key, revision), node, unit, edge.routed)
             edge.routed = unit.cursor
         elif revision:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.routing import coverage
-from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.dispatcher.routing.coverage import Place, Presence
 from tracelake.dispatcher.routing.directory import Generation
 
 T = TypeVar("T")
@@ -62,7 +62,15 @@ class Table:
         return self.run(coverage.ask(self.connection, units))
 
     def overlapping(self, generation: Generation, span: Span) -> list[Span]:
-        return self.run(coverage.overlapping(self.connection, generation, *span))
+        """Page by page, each in the order of the last."""
+        found: list[Place] = []
+        while True:
+            after = found[-1] if found else coverage.BEFORE_ALL
+            page = self.run(coverage.overlapping(self.connection, generation, *span, after=after, limit=3))
+            found += page
+            if len(page) < 3:
+                assert found == sorted(set(found))
+                return sorted((place.start, place.end) for place in found)
 
     def runs(self, generation: Generation) -> set[tuple[int, int, int]]:
         """`(unit_size, start, end)` of every row."""

@@ -132,7 +132,7 @@ class Scenario:
         wanted += Counter(("each", 0, *unit) for unit in units | {("c:4", "t:again", "1")})
         wanted += Counter(("after", 0, *unit) for unit in units for _ in range(2))
         wanted += Counter(("slow", 0, *unit) for unit in units)
-        wanted += Counter([("feeder", 0, "c:3", "", "-1"), ("join", -1, "p:0-9", "|", None)])
+        wanted += Counter([("feeder", 0, "c:3", "", "-1"), ("join", -1, "p:0-9", "", None)])
         wanted += Counter([("after", 0, "c:4", "t:again", "1")])
         wanted += Counter(("part", -1, key, revision, {"c:1": "0", "c:4": "3"}.get(key)) for key, revision, _ in units)
         assert Counter(tuple(row)[:5] for row in rows) == wanted

@@ -83,7 +83,7 @@ def test_an_invalidation_makes_the_units_it_touches_again_and_goes_on(flow: Flow
     for job in ("each", "after", "part"):
         assert [unit for unit in flow.units(job) if unit[1]] == made_again, job
         assert ("p:30-39", "") in flow.units(job)
-    assert flow.units("join") == [("p:10-19", f"{again}|"), ("p:10-19", "|")]
+    assert flow.units("join") == [("p:10-19", ""), ("p:10-19", f"{again}|")]
 
 
 def test_an_invalidation_of_cursors_makes_their_units_again_as_they_were(flow: Flow) -> None:
@@ -146,3 +146,16 @@ def test_a_retry_waits_for_a_place_too(flow: Flow) -> None:
 
 def wakeups(harness: DispatcherHarness) -> set[object]:
     return {row["key"] for row in harness.sql("SELECT key FROM outbox")}
+
+
+def test_what_a_person_asked_for_is_beside_what_the_edge_has_come_through(flow: Flow) -> None:
+    feeder = Feeder(flow)
+    feeder.say({"cursor": 100})
+    tried = flow.trigger("d", "each", cursor=500)
+    assert tried.task_id is not None
+    feeder.say({"cursor": 101, "invalidates": {"start": 90, "end": 160, "reason": "wrong"}})
+    assert dags.edge(flow.harness, "d", "each")["routed"] == 101
+    flow.fail(tried.task_id)
+    assert dags.edge(flow.harness, "d", "each")["failed_units"] == 0
+    feeder.say({"cursor": 200})
+    assert ("c:200", "") in flow.units("each")

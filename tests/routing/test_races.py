@@ -58,7 +58,7 @@ def test_two_inputs_of_a_join_at_the_same_time(pair: Pair) -> None:
     units = [block(number * 10, number * 10 + 9) for number in range(100)]
     for unit in units:
         pair.together(producers.say(0, unit), producers.say(1, unit, index=1))
-    assert Counter(pair.flow.units("join")) == Counter((f"p:{unit['partition_key']}", "|") for unit in units)
+    assert Counter(pair.flow.units("join")) == Counter((f"p:{unit['partition_key']}", "") for unit in units)
     for job in ("each", "part"):
         assert len(pair.flow.units(job)) == 100
 

@@ -63,7 +63,7 @@ def shapes(draw: st.DrawFn) -> list[Shape]:
             not per_partition and len(set(said)) > 1
         ):  # one unit in several revisions: which of them meet is a matter of time
             inputs, said = inputs[:1], said[:1]
-        says = "|".join(said) if per_partition else said[0]
+        says = ("|".join(said) if any(said) else "") if per_partition else said[0]
         limit = draw(st.sampled_from([None, None, 1, 2]))
         shape = Shape(f"job{number}", dag, per_partition, tuple(inputs), draw(st.integers(1, 2)), limit, says)
         made.append(shape)

@@ -156,9 +156,9 @@ def test_a_lost_task_of_a_join_is_made_again(flow: Flow, feeder: Feeder) -> None
     feeder.say(block(0, 9), block(10, 19), block(20, 29))
     feeder.say(block(10, 19), block(20, 29), index=1)
     before = flow.units("join")
-    lose(flow, "join", "p:20-29", "|")
+    lose(flow, "join", "p:20-29", "")
     assert repair(flow) > 0
-    assert flow.units("join") == before == [("p:10-19", "|"), ("p:20-29", "|")]
+    assert flow.units("join") == before == [("p:10-19", ""), ("p:20-29", "")]
     assert repair(flow) == 0, "what a join waits for is not lost"
 
 

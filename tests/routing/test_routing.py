@@ -116,11 +116,11 @@ def test_a_join_waits_until_every_input_has_the_unit(flow: Flow, feeder: Feeder)
     assert flow.tasks("join") == []
     feeder.say(block(10, 19), index=1)
     (task,) = flow.tasks("join")
-    assert (task["edge"], task["unit_key"], task["revision"]) == (-1, "p:10-19", "|")
+    assert (task["edge"], task["unit_key"], task["revision"]) == (-1, "p:10-19", "")
     assert [item["unit"] for item in task["inputs"]] == [block(10, 19), block(10, 19)]
     feeder.say(block(10, 19) | {"revision": "r2"}, index=1)
     feeder.say(block(10, 19) | {"revision": "r2"}, index=1)
-    assert flow.units("join") == [("p:10-19", "|"), ("p:10-19", "|r2")]
+    assert flow.units("join") == [("p:10-19", ""), ("p:10-19", "|r2")]
     feeder.say(block(10, 19) | {"revision": "r3"})
     assert flow.tasks("join")[-1]["revision"] == "r3|r2"
 
@@ -131,7 +131,7 @@ def test_a_join_takes_a_unit_as_a_whole_and_never_a_part_of_it(flow: Flow, feede
     assert flow.tasks("join") == []
     feeder.say(block(5, 14), {"cursor": 4}, {"partition_key": "eu"}, index=1)
     feeder.say({"cursor": 4}, {"partition_key": "eu"})
-    assert flow.units("join") == [("c:4", "|"), ("p:5-14", "|"), ("p:eu", "|")]
+    assert flow.units("join") == [("c:4", ""), ("p:5-14", ""), ("p:eu", "")]
 
 
 def test_work_flows_on_by_what_tasks_announce(flow: Flow, feeder: Feeder) -> None:
@@ -160,7 +160,7 @@ def test_a_reactive_job_can_be_triggered_for_one_unit(flow: Flow, feeder: Feeder
         flow.trigger("d", "join", range={"start": 0, "end": 9})
     feeder.say(block(0, 9), index=1)
     flow.trigger("d", "join", range={"start": 0, "end": 9}, idempotency_key="k")
-    assert flow.units("join") == [("p:0-9", "t:k|"), ("p:0-9", "|")]
+    assert flow.units("join") == [("p:0-9", ""), ("p:0-9", "t:k|")]
     feeder.say({"cursor": 6})
     assert dags.edge(flow.harness, "d", "each")["routed"] == 6
 
@@ -218,6 +218,6 @@ def test_a_new_revision_reads_on_from_a_cursor_and_from_nothing_else(flow: Flow,
 def test_a_join_takes_each_revision_that_is_said_together(flow: Flow, feeder: Feeder) -> None:
     feeder.say(block(0, 9), index=1)
     feeder.say(block(0, 9), block(0, 9) | {"revision": "r1"}, block(0, 9) | {"revision": "r2"})
-    assert flow.units("join") == [("p:0-9", "r1|"), ("p:0-9", "r2|"), ("p:0-9", "|")]
+    assert flow.units("join") == [("p:0-9", ""), ("p:0-9", "r1|"), ("p:0-9", "r2|")]
     feeder.say(block(0, 9) | {"revision": "s"}, index=1)
     assert ("p:0-9", "r2|s") in flow.units("join"), "with the newest of the others"

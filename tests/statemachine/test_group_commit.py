@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracelake.db.transaction import RoutingBusyError
+from tracelake.dispatcher.lifecycle import group as group_module
 from tracelake.dispatcher.lifecycle.calls import Answer, Call, Context, Respond, Subject
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.errors import StoreUnavailableError, TraceError
@@ -210,3 +212,54 @@ def test_after_close_nothing_is_accepted() -> None:
         assert len(store.committed) == 9
 
     asyncio.run(drive())
+
+
+@dataclass(frozen=True)
+class OrgCall(FakeCall):
+    org_id: UUID | None = None
+
+
+def test_calls_of_an_org_that_is_being_moved_step_aside_and_hold_up_nobody() -> None:
+    moved, other = UUID(int=1), UUID(int=2)
+    busy = {moved}
+    done: list[int] = []
+
+    async def commit(calls: Sequence[Call]) -> list[Answer]:
+        for call in calls:
+            org_id = getattr(call, "org_id", None)
+            if org_id in busy:
+                raise RoutingBusyError(org_id)
+        done.extend(call.number for call in calls if isinstance(call, FakeCall))
+        return [call.number for call in calls if isinstance(call, FakeCall)]
+
+    async def scenario() -> list[Answer]:
+        group = GroupCommit(commit, max_batch=8, lanes=1)
+        held = [group.enqueue(OrgCall(UUID(int=10), number, org_id=moved)) for number in (1, 2)]
+        free = [group.enqueue(OrgCall(UUID(int=20 + number), number, org_id=other)) for number in (3, 4)]
+        plain = group.enqueue(FakeCall(UUID(int=30), 5))
+        await asyncio.gather(*free, plain)
+        assert sorted(done) == [3, 4, 5]
+        assert not any(future.done() for future in held)
+        busy.clear()
+        answers = await asyncio.gather(*held)
+        await group.close()
+        return list(answers)
+
+    assert asyncio.run(scenario()) == [1, 2]
+    assert done[3:] == [1, 2], "in the order they came"
+
+
+def test_a_call_does_not_step_aside_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "_ASIDE_SECONDS", 0.001)
+    monkeypatch.setattr(group_module, "_PATIENCE_SECONDS", 0.01)
+
+    async def commit(calls: Sequence[Call]) -> list[Answer]:
+        raise RoutingBusyError(UUID(int=1))
+
+    async def scenario() -> None:
+        group = GroupCommit(commit, max_batch=8, lanes=1)
+        with pytest.raises(StoreUnavailableError):
+            await group.enqueue(OrgCall(UUID(int=10), 1, org_id=UUID(int=1)))
+        await group.close()
+
+    asyncio.run(scenario())

@@ -69,6 +69,17 @@ async def _roll_back(connection: Connection) -> None:
         connection.terminate()
 
 
+_BUSY = "TR001"  # of try_routing_lock
+
+
+class RoutingBusyError(Exception):
+    """The org's pointers are being moved; nothing was done."""
+
+    def __init__(self, org_id: UUID) -> None:
+        super().__init__(f"the pointers of org {org_id} are being moved")
+        self.org_id = org_id
+
+
 class Store:
     """A pool that connects on first use and again after every outage."""
 
@@ -104,26 +115,36 @@ class Store:
 
     @asynccontextmanager
     async def transaction(
-        self, *, routing: Collection[UUID] = (), moving: UUID | None = None
+        self, *, routing: Collection[UUID] = (), moving: UUID | None = None, wait: bool = True
     ) -> AsyncIterator[Connection]:
-        """`routing`: orgs whose events it routes. `moving`: the org whose pointers it moves.
+        """`routing`: orgs whose events it routes. `moving`: the org whose pointers it moves. Without `wait` an org
+        whose pointers are being moved right now is a `RoutingBusyError`.
 
         These locks are the first thing a transaction takes, with the same round trip as BEGIN: whoever moves pointers
         then waits for nobody who waits for it.
         """
         begin = "BEGIN"
         for org_id in sorted(routing):
-            begin += f"; SELECT pg_advisory_xact_lock_shared(routing_lock_key('{org_id}'))"
+            take = "pg_advisory_xact_lock_shared(routing_lock_key('{}'))" if wait else "try_routing_lock('{}')"
+            begin += "; SELECT " + take.format(org_id)
         if moving is not None:
             begin += f"; SELECT pg_advisory_xact_lock(routing_lock_key('{moving}'))"
         async with self.connection() as connection:
             try:
-                await connection.execute(begin)
+                await self._begin(connection, begin)
                 yield connection
                 await self.commit(connection)
             except BaseException:
                 await _roll_back(connection)
                 raise
+
+    async def _begin(self, connection: Connection, begin: str) -> None:
+        try:
+            await connection.execute(begin)
+        except asyncpg.PostgresError as error:
+            if error.sqlstate != _BUSY:
+                raise
+            raise RoutingBusyError(UUID(error.detail)) from None
 
     async def commit(self, connection: Connection) -> None:
         """Apart, so that tests can crash the process on either side of it."""

@@ -17,11 +17,12 @@ from tracelake.dispatcher.lifecycle.plan import Audit, NewEvent, Plan, event_key
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
-from tracelake.dispatcher.routing.units import BY_HAND, MAX_REVISION, Ask
+from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import Activation, JobDocument
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
+from tracelake.model.task import BY_HAND
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.units import EventIn
 from tracelake.wire.user import RetryReply, SkipReply, TriggerReply, TriggerRequest

@@ -84,7 +84,7 @@ _KINDS = (
         "The DAG document has errors.",
         "Correct what `details.problems` lists; each has its line, its column and a suggestion.",
     ),
-    ErrorKind("dag_not_found", 404, "There is no such DAG.", "List the DAGs first (`trace dags`)."),
+    ErrorKind("dag_not_found", 404, "There is no such DAG.", "List them: `trace dags`."),
     ErrorKind(
         "dag_version_not_found",
         404,
@@ -100,8 +100,8 @@ _KINDS = (
     ErrorKind(
         "dataset_not_found",
         404,
-        "There is no such dataset version.",
-        "Check dataset_uuid and dataset_version; they must belong to the job's own org.",
+        "There is no such dataset.",
+        "List them: `trace datasets`.",
     ),
     ErrorKind(
         "deadline_exceeded",
@@ -164,7 +164,7 @@ _KINDS = (
         "See `details`; publish a new dataset version if the definition changed.",
     ),
     ErrorKind("rate_limited", 429, "Too many requests.", "Wait as long as Retry-After says.", retryable=True),
-    ErrorKind("role_forbidden", 403, "The credential is good but does not open this route.", "Use another role."),
+    ErrorKind("role_forbidden", 403, "The credential is good but does not open this route.", "Use a token with that role."),
     ErrorKind("route_not_found", 404, "There is no such path on this listener.", "See the API reference."),
     ErrorKind(
         "signature_invalid",
@@ -176,7 +176,7 @@ _KINDS = (
         "signature_malformed",
         401,
         "The signature or the delivery id cannot be read.",
-        "Send `t=<unix seconds>,v1=<64 hex digits>`, and an id of 1 to 200 visible ASCII characters.",
+        "Send `t=<unix seconds>,v1=<64 hex digits>`, and an id of 1 to 200 visible ASCII characters without a dot.",
     ),
     ErrorKind(
         "signature_stale",
@@ -206,7 +206,7 @@ _KINDS = (
     ErrorKind(
         "task_not_failed",
         422,
-        "Only a task that failed can be tried again or skipped.",
+        "Only a task that failed for good can be skipped.",
         "Look at the task first; `details.status` says where it stands.",
     ),
     ErrorKind("task_not_found", 404, "There is no such task.", "Check the task's id."),

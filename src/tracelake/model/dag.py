@@ -95,6 +95,7 @@ class Source(Part, frozen=True, kw_only=True):
     kind: SourceKind
     schedule: str | None = None
     time_zone: str = "UTC"
+    """Of cron, by its IANA name."""
     catch_up: CatchUp = CatchUp.LAST
     """Of cron: which of the slots that were missed are made up for."""
     webhook_path: str | None = None

@@ -63,6 +63,7 @@ EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
         (Verb.CANCEL, _F, _X),
         (Verb.CANCEL, _R, _R),  # only asks; the worker or its lease ends it
         (Verb.RETRY, _F, _Q),
+        (Verb.RETRY, _X, _Q),
         (Verb.SKIP, _F, _F),
         (Verb.REVIVE, _X, _Q),  # what a cutover cancelled, when its version counts again
     }
@@ -202,24 +203,27 @@ def cancel(task: Task, now: datetime) -> Task | None:
         raise TraceError("task_finished", status=task.status.value)
     if task.status is Status.RUNNING:
         return replace(task, cancel_requested=True)
-    return _end(task, now, Status.CANCELED, task.outcome, "cancelled before it ran")
+    # What the last attempt said stays; one that never ran has nothing to say.
+    return _end(task, now, Status.CANCELED, task.outcome, task.error or "cancelled before it ran")
 
 
 def retry(task: Task, now: datetime, *, more_attempts: int | None) -> Task | None:
-    """A person's retry: ready at once, with more attempts, never with the number reset. None: it is on its way already.
+    """A person's retry of what failed or was cancelled: ready at once, with more attempts, never with the number reset.
+    None: it is on its way already.
 
     `more_attempts` is what the job grants a task; None is without end.
     """
     if task.status in (Status.QUEUED, Status.RUNNING):
         return None
-    if task.status is not Status.FAILED:
-        raise TraceError("task_not_failed", status=task.status.value)
+    if task.status is Status.COMPLETED:
+        raise TraceError("task_finished", status=task.status.value)
     limit = task.max_attempts
     if task.finished:
         limit = None if limit is None or more_attempts is None else task.attempt + more_attempts
     return replace(
         task,
         status=Status.QUEUED,
+        cancel_requested=False,
         max_attempts=limit,
         next_retry_at=None,
         finished_at=None,

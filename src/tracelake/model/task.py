@@ -6,6 +6,9 @@ from uuid import UUID
 
 import msgspec
 
+BY_HAND = "t:"
+"""How the revision of a unit begins that a person asked for: it is beside what its edge has come through."""
+
 
 class Status(StrEnum):
     QUEUED = "Queued"
@@ -85,6 +88,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             and self.edge >= 0
             and self.unit_key is not None
             and self.unit_key.startswith("c:")
+            and not self.revision.startswith(BY_HAND)
         )
 
     @property

@@ -12,6 +12,11 @@ from tracelake.wire.claims import Invocation
 class InvokeError(Exception):
     """The attempt was not taken over; the message is for people and holds no secret."""
 
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        """False: another attempt would be refused in the same way."""
+
 
 class Invoker(Protocol):
     async def invoke(self, invocation: Invocation) -> None:

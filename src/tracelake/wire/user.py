@@ -8,9 +8,12 @@ from msgspec import Meta
 
 from tracelake.model.dag import Problem
 from tracelake.wire.base import Cursor, Name, Reply, Request, ShortText
-from tracelake.wire.units import PayloadInput, Unit
+from tracelake.wire.units import PayloadInput, Unit, check_partition
 
 TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+TaskStatusFilter = Literal["Queued", "Running", "Retrying", "Completed", "Failed", "Skipped", "Canceled"]
+"""What a list of tasks can be narrowed to. `Retrying`: failed, and waits for its next attempt (`next_retry_at`);
+`Failed`: failed for good and not skipped; `Skipped`: failed for good and skipped."""
 
 # --- deploying
 
@@ -69,10 +72,10 @@ class DagRow(Reply, frozen=True, kw_only=True):
     active_version: int | None = None
     building_version: int | None = None
     versions: int
-    jobs: int = 0
+    jobs: int
     activated_at: datetime | None = None
-    open_tasks: int = 0
-    failed_tasks: int = 0
+    open_tasks: int
+    failed_tasks: int
     """Failed for good, and neither retried nor skipped."""
 
 
@@ -123,9 +126,9 @@ class EdgeRow(Reply, frozen=True, kw_only=True):
     phase: Literal["Active", "Staged", "Parked"]
     state: Literal["live", "draining", "held", "parked"]
     routed_cursor: int | None = None
-    backlog: int = 0
+    backlog: int
     """Events that wait for this edge."""
-    failed_units: int = 0
+    failed_units: int
 
 
 class JobOutputRow(Reply, frozen=True, kw_only=True):
@@ -149,10 +152,14 @@ class JobRow(Reply, frozen=True, kw_only=True):
     source: str | None = None
     inputs: list[EdgeRow] = []
     outputs: list[JobOutputRow] = []
-    queued: int = 0
-    running: int = 0
-    held: int = 0
-    failed: int = 0
+    queued: int
+    running: int
+    held: int
+    """They wait for a place of a limit."""
+    retrying: int
+    """They failed, and wait for their next attempt."""
+    failed: int
+    """Failed for good, and neither retried nor skipped."""
 
 
 class JobsReply(Reply, frozen=True, kw_only=True):
@@ -189,6 +196,7 @@ class TriggerRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if sum(item is not None for item in (self.cursor, self.range, self.partition_key)) != 1:
             raise ValueError("give exactly one of cursor, range and partition_key")
+        check_partition(self.partition_key, None, None)
 
 
 class TriggerReply(Reply, frozen=True, kw_only=True):
@@ -320,9 +328,9 @@ class GenerationRow(Reply, frozen=True, kw_only=True):
     max_cursor: int | None = None
     ranges: list[RunRow] = []
     """The first hundred."""
-    range_count: int = 0
-    partition_keys: int = 0
-    commits: int = 0
+    range_count: int
+    partition_keys: int
+    commits: int
 
 
 class PointerRow(Reply, frozen=True, kw_only=True):
@@ -372,12 +380,13 @@ class LineageUnit(Reply, frozen=True, kw_only=True):
 
 
 class LineageEdge(Reply, frozen=True, kw_only=True):
-    """`job` reads `dataset` (or writes it, for the edge that ends there)."""
+    """`job` reads `from_dataset` and writes `to_dataset`; a source has no `from_dataset`, a job at the end no
+    `to_dataset`."""
 
-    from_dataset: str
+    from_dataset: str | None = None
     dag: str
     job: str
-    to_dataset: str
+    to_dataset: str | None = None
 
 
 class LineageReply(Reply, frozen=True, kw_only=True):

@@ -36,7 +36,8 @@ class LocalInvoker:
             raise InvokeError("the local invoker is closed")
         if invocation.operator != "noop":
             raise InvokeError(
-                f"the UDF runner is not installed: this stack can start noop attempts alone, not {invocation.operator}"
+                f"the UDF runner is not installed: this stack can start noop attempts alone, not {invocation.operator}",
+                retryable=False,
             )
         attempt = asyncio.create_task(self._run(invocation), name=f"noop {invocation.task_id}")
         self._running.add(attempt)

@@ -19,6 +19,7 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import registry
 from tracelake.dispatcher.deploy.apply import register
+from tracelake.dispatcher.deploy.circles import check_circles
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
@@ -149,6 +150,8 @@ class Deployments:
             version = await registry.find_version(connection, org_id, dag, request.version)
             datasets = await registry.load_datasets(connection, org_id, dag)
             pointers = await registry.load_pointers(connection, org_id, dag)
+            if version.dag_version_id != pointers.active:
+                check_circles(version.document, datasets.known)
             plan = await self._plan(connection, org_id, version, False, datasets, pointers)
             counted = await connection.fetchval(_COUNTED, version.dag_version_id)
             state, moved = await self._switch(connection, actor, org_id, version, plan, pointers, now=request.now)

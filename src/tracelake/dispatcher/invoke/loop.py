@@ -240,6 +240,6 @@ class Invocations:
             async with asyncio.timeout(attempt.job.lease_seconds):
                 await self._invoker.invoke(invocation)
         except InvokeError as error:
-            await attempt.finish("Failed", error=str(error))
+            await attempt.finish("Failed", error=str(error), retryable=error.retryable)
             return "Refused"
         return "Started"

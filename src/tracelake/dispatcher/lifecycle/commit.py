@@ -58,7 +58,7 @@ class LifecycleCommit:
         """One answer per call; a refusal is a `TraceError` in its place."""
         routing = {call.org_id for call in calls if isinstance(call, CompleteCall | EventsCall)}
         routing |= {call.by.org_id for call in calls if isinstance(call, RetryCall) and call.by.org_id is not None}
-        async with self._store.transaction(routing=routing) as connection:
+        async with self._store.transaction(routing=routing, wait=False) as connection:
             subjects = await self._lock(connection, calls)
             context = Context(self._config)
             context.plan.epochs = {subject.task.org_id: subject.epoch for subject in subjects.values()}

@@ -100,6 +100,7 @@ class EdgeDirectory:
     async def _load(self, connection: Connection, query: str, *arguments: object) -> list[Consumer]:
         rows = await connection.fetch(query, *arguments)
         await self._definitions.load_jobs(connection, (row["job_id"] for row in rows))
+        await self._definitions.load_datasets(connection, (row["dataset_uuid"] for row in rows))
         inputs: dict[UUID, list[Input]] = {}
         jobs: dict[UUID, UUID] = {}
         for row in rows:

@@ -15,8 +15,6 @@ from tracelake.wire.units import CursorRange, TaskInput, Unit
 ALL_INPUTS = -1
 """The edge of a PerPartition task: it belongs to all of them."""
 MAX_REVISION = 200
-BY_HAND = "t:"
-"""How the revision of what a person asked for begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,8 @@ class Ask:
     start: int | None
     end: int | None
     revision: str
+    again: bool = False
+    """A unit that was there before: it never takes its edge on."""
 
     @classmethod
     def of(cls, event: RoutedEvent, consumer: Consumer, item: Input) -> "Ask":
@@ -103,8 +103,8 @@ def draft(
 
 
 def combine(revisions: Sequence[str]) -> str:
-    """One text for the revisions of all inputs; as long as a revision may be."""
+    """One text for the revisions of all inputs, as long as a revision may be; none where none of them has one."""
     if len(revisions) == 1:
         return revisions[0]
-    text = "|".join(revisions)
+    text = "|".join(revisions) if any(revisions) else ""
     return text if len(text) <= MAX_REVISION else "sha256:" + hashlib.sha256(text.encode()).hexdigest()

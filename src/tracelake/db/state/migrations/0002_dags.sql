@@ -12,6 +12,15 @@ CREATE FUNCTION routing_lock_key(org uuid) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT hashtextextended('routing:' || org::text, 0) $$;
 
+-- Shared, or not at all: for those who have others waiting behind them.
+CREATE FUNCTION try_routing_lock(org uuid) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ BEGIN
+        IF NOT pg_try_advisory_xact_lock_shared(routing_lock_key(org)) THEN
+            RAISE EXCEPTION 'the pointers of an org are being moved' USING ERRCODE = 'TR001', DETAIL = org::text;
+        END IF;
+    END $$;
+
 ALTER TABLE orgs ADD COLUMN routing_epoch bigint NOT NULL DEFAULT 0;
 
 -- One immutable YAML document. `document` is its canonical form; two texts that mean the same are one version.
@@ -57,18 +66,28 @@ CREATE TABLE activations (
 );
 CREATE UNIQUE INDEX activations_building ON activations (org_id, dag_name) WHERE state = 'Building';
 CREATE UNIQUE INDEX activations_active ON activations (org_id, dag_name) WHERE state = 'Active';
+CREATE INDEX activations_by_version ON activations (dag_version_id);
 
 -- What makes data: a job's name and everything that changes what it writes, its upstream nodes included. Two job
 -- definitions that differ in limits alone are one node: its generations, edges and tasks go on.
+--
+-- A cutover moves so many tasks and no more, to be short whatever waits. `sweep` says that the node has more of them: to
+-- cancel (Drop, for sweep_reason), or to bring back (Return). `uncounted`: tasks that are not in the depth of its queue.
 CREATE TABLE nodes (
-    node_id    uuid PRIMARY KEY,
-    org_id     uuid NOT NULL REFERENCES orgs,
-    dag_name   text NOT NULL,
-    job_name   text NOT NULL,
-    data_hash  text NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT trace_now(),
-    UNIQUE (org_id, dag_name, job_name, data_hash)
+    node_id      uuid PRIMARY KEY,
+    org_id       uuid NOT NULL REFERENCES orgs,
+    dag_name     text NOT NULL,
+    job_name     text NOT NULL,
+    data_hash    text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT trace_now(),
+    sweep        text CHECK (sweep IN ('Drop', 'Return')),
+    sweep_reason text,
+    uncounted    boolean NOT NULL DEFAULT false,
+    UNIQUE (org_id, dag_name, job_name, data_hash),
+    CONSTRAINT dropped_for_a_reason CHECK ((sweep_reason IS NOT NULL) = (sweep IS NOT NULL AND sweep = 'Drop'))
 );
+CREATE INDEX nodes_to_sweep ON nodes (org_id, node_id) WHERE sweep IS NOT NULL OR uncounted;
+CREATE INDEX nodes_dropping ON nodes (node_id) WHERE sweep = 'Drop';
 
 -- Jobs that no DAG made (POST /internal/jobs) have no node, and nothing is routed to them.
 ALTER TABLE jobs
@@ -168,6 +187,7 @@ CREATE TABLE unit_revisions (
     dataset_version uuid NOT NULL,
     unit            text NOT NULL,
     revision        text NOT NULL,
+    routed_seq      bigint NOT NULL DEFAULT 0,  -- of the event that said it: an older one, shown again, changes nothing
     PRIMARY KEY (dataset_uuid, dataset_version, unit)
 );
 
@@ -199,6 +219,21 @@ CREATE TABLE invalidations (
 );
 CREATE INDEX invalidations_by_dataset ON invalidations (dataset_uuid, created_at);
 
+-- What an invalidation still asks of a reader that has too many units for one transaction. Units are taken in a fixed
+-- order, and the row says which came last: first ranges by their grid and start, then (`cursor` is not NULL) cursors.
+CREATE TABLE invalidation_work (
+    invalidation_id text NOT NULL REFERENCES invalidations,
+    node_id         uuid NOT NULL,
+    input_index     integer NOT NULL,
+    org_id          uuid NOT NULL REFERENCES orgs,
+    unit_size       numeric NOT NULL DEFAULT 0,
+    unit_offset     numeric NOT NULL DEFAULT 0,
+    unit_start      bigint NOT NULL DEFAULT -1,
+    cursor          bigint,
+    PRIMARY KEY (node_id, input_index, invalidation_id),
+    FOREIGN KEY (node_id, input_index) REFERENCES edges
+);
+
 -- What a routed task is for. `edge` is the input whose event made it, -1 for PerPartition (all inputs have the unit).
 -- unit_start and unit_end are blocks: of a range, or after + 1 and to of a cursor. One index is the promise of exactly
 -- one task per unit and revision, the way to a unit's predecessor, and the way to units that overlap a range.
@@ -226,7 +261,7 @@ CREATE INDEX tasks_held ON tasks (held_by, ready_at, task_id) WHERE held;
 
 -- A task that a cutover cancelled is `Dropped`: its unit is made after all if its version counts again. One that still
 -- runs then, and was already told to stop, is `Returning` until it has stopped.
-CREATE INDEX tasks_superseded ON tasks (superseded, job_id) WHERE superseded IS NOT NULL;
+CREATE INDEX tasks_superseded ON tasks (superseded, job_id, task_id) WHERE superseded IS NOT NULL;
 
 -- Running work that is limited, per job and per operator. A task that is ready or running and names a key takes a place;
 -- a task that finds none is held (by the first key that was full) until the transaction that frees one.
