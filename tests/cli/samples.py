@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 from tracelake.wire.user import (
     AttemptRow,
@@ -160,6 +161,36 @@ def jobs(dag: str = "pools", name: str = "prices") -> JobsReply:
         held=3,
     )
     return JobsReply(dag=dag, version=3, jobs=[source, reactive])
+
+
+def sources() -> SourcesReply:
+    """One in every state."""
+    always: dict[str, Any] = {"dag": "pools", "kind": "always_on", "attempt": 3}
+    return SourcesReply(
+        sources=[
+            SourceRow(
+                dag="pools", job="every_hour", kind="cron", state="waiting", last_cursor=7, last_event_at=EARLIER
+            ),
+            SourceRow(job="starting", state="starting", **always),
+            SourceRow(
+                job="head",
+                state="running",
+                task_id=uuid(41),
+                last_cursor=1999,
+                last_event_at=EARLIER,
+                lag_seconds=130.0,
+                **always,
+            ),
+            SourceRow(job="flaky", state="backing_off", until=NOW, error="connection\nreset", **always),
+            SourceRow(job="quiet", state="paused", paused_by="ann", paused_at=EARLIER, **always),
+            SourceRow(job="ended", state="ended", last_partition="2026-01", last_event_at=EARLIER, **always),
+            SourceRow(job="broken", state="dead", task_id=uuid(42), error="no such chain", **always),
+        ]
+    )
+
+
+def paused(*, paused: bool = True, duplicate: bool = False) -> PauseReply:
+    return PauseReply(dag="pools", job="head", paused=paused, duplicate=duplicate)
 
 
 def detail(**changes: Any) -> TaskDetail:

@@ -12,6 +12,7 @@ from tests.cli.fake_api import FakeApi
 from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
 from tracelake.wire.platform import WhoAmI
+from tracelake.wire.sources_view import SourcesReply
 from tracelake.wire.user import (
     AuditPage,
     AuditRow,
@@ -40,6 +41,23 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
         "/v1/dags/pools/jobs",
         samples.jobs(),
         ["version 3", "manual source", "prices_out", "held", "12 events to come", "trace trigger pools/blocks"],
+    ),
+    (
+        "sources",
+        "/v1/sources",
+        samples.sources(),
+        [
+            "pools/head",
+            "always_on",
+            "1999",
+            "2m",
+            "backing off",
+            "by ann",
+            "2026-01",
+            "no such chain",
+            str(uuid(41)),
+            f"trace retry {uuid(42)}",
+        ],
     ),
     (
         "tasks",
@@ -119,6 +137,7 @@ EMPTY: list[tuple[str, str, Any, str]] = [
     ("dags", "/v1/dags", DagsReply(dags=[]), "trace deploy examples/block_ranges.yaml"),
     ("dags pools", "/v1/dags/pools/versions", DagVersionsReply(dag="pools", versions=[]), "0 versions"),
     ("jobs pools", "/v1/dags/pools/jobs", JobsReply(dag="pools", version=1, jobs=[]), "0 jobs"),
+    ("sources", "/v1/sources", SourcesReply(sources=[]), "trace deploy examples/block_ranges.yaml"),
     ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace dags"),
     ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "no such task"),
     ("events", "/v1/events", EventsPage(events=[]), "no event yet"),
@@ -153,7 +172,7 @@ def evil(answer: Any) -> Any:
             return {name: change(item, name) for name, item in value.items()}
         if isinstance(value, list):
             return [change(item, key) for item in value]
-        fixed = ("status", "state", "phase", "change", "partition_key")
+        fixed = ("status", "state", "phase", "change", "partition_key", "kind")
         plain = isinstance(value, str) and key not in fixed and not value.startswith(("01890000", "20"))
         return value + EVIL if plain else value
 

@@ -84,6 +84,9 @@ def test_every_call_goes_to_its_path(certificates: Certificates, tmp_path: Path)
             TriggerReply(idempotency_key="k", event_id=7),
             lambda c: c.trigger("pools", "blocks", trigger),
         ),
+        ("GET /v1/sources", samples.sources(), lambda c: c.sources()),
+        ("POST /v1/dags/pools/jobs/head/pause", samples.paused(), lambda c: c.pause("pools", "head")),
+        ("POST /v1/dags/pools/jobs/head/resume", samples.paused(paused=False), lambda c: c.resume("pools", "head")),
         (
             "GET /v1/tasks?dag=pools&job=prices&status=Failed&since=2026-01-31T12%3A00%3A00Z&limit=7&cursor=a%26b",
             samples.TASKS,
@@ -153,6 +156,8 @@ def test_a_name_that_cannot_be_is_not_found_and_not_sent(name: str, certificates
             ("dag_not_found", lambda: client.deploy(name, b"")),
             ("dag_not_found", lambda: client.activate(name, 1)),
             ("dag_not_found", lambda: client.jobs(name)),
+            ("dag_not_found", lambda: client.pause(name, "head")),
+            ("job_not_found", lambda: client.resume("pools", name)),
             ("dag_not_found", lambda: client.trigger(name, "x", TriggerRequest(cursor=1))),
             ("job_not_found", lambda: client.trigger("x", name, TriggerRequest(cursor=1))),
             ("dataset_not_found", lambda: client.dataset(name)),
