@@ -53,7 +53,8 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
     version = world.sql("SELECT active_version FROM dags WHERE org_id = $1 AND dag_name = 'chain'", world.org_id)
     return {
         "tasks": (tasks._NEWEST, (some, most, least, 51)),
-        "live tasks": (tasks._NEWEST_LIVE, (some, most, least, 51, "Running")),
+        "live tasks": (tasks._NEWEST_LIVE, (some, most, least, 51, "Running", "Running")),
+        "tasks that wait for a retry": (tasks._NEWEST_LIVE, (some, most, least, 51, "Failed", "Retrying")),
         "ended tasks": (tasks._NEWEST_ENDED, (some, most, least, 51, "Canceled")),
         "task rows": (tasks._ROWS, ([new_id()], world.org_id)),
         "events of a task": (tasks._EVENTS, (str(new_id()), world.org_id)),

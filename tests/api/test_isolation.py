@@ -85,11 +85,19 @@ def test_lists_hold_nothing_of_another_org(owner: World, stranger: User, path: s
 
 
 @pytest.mark.parametrize(
-    "query",
-    ["/v1/tasks?dag=chain", "/v1/tasks?job=fetch", "/v1/tasks?status=Completed", "/v1/events?dataset=blocks",
-     "/v1/events?state=Routed"],
+    ("query", "code"),
+    [("/v1/tasks?dag=chain", "dag_not_found"), ("/v1/tasks?job=fetch", "job_not_found"),
+     ("/v1/events?dataset=blocks", "dataset_not_found")],
 )  # fmt: skip
-def test_filters_by_names_of_another_org_find_nothing(owner: World, stranger: User, query: str) -> None:
+def test_names_of_another_org_are_not_there(owner: World, stranger: User, query: str, code: str) -> None:
+    theirs = stranger.call("GET", query)
+    assert (theirs.status, theirs.code) == (404, code)
+    assert theirs == stranger.call("GET", f"{query}_too"), "nothing tells it from a name that nobody has"
+    assert User(owner.harness, owner.org, "admin").call("GET", query).status == 200
+
+
+@pytest.mark.parametrize("query", ["/v1/tasks?status=Completed", "/v1/events?state=Routed"])
+def test_filters_by_state_find_nothing_of_another_org(owner: World, stranger: User, query: str) -> None:
     (rows,) = stranger.get(query).values()
     assert rows == []
 

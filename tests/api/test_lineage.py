@@ -118,7 +118,7 @@ def test_a_filter_looks_at_a_bounded_number_of_events(world: World, monkeypatch:
 
 
 def edges(rows: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
-    return [(row["from_dataset"], row["dag"], row["job"], row["to_dataset"]) for row in rows]
+    return [(row.get("from_dataset", ""), row["dag"], row["job"], row.get("to_dataset", "")) for row in rows]
 
 
 def test_the_jobs_around_a_dataset(world: World) -> None:

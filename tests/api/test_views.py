@@ -77,7 +77,9 @@ def test_jobs(world: World) -> None:
     assert (clock["activation"], clock["source"]) == ("source", "manual")
     assert "operator" not in clock
     assert "runtime" not in clock
-    assert (fetch["queued"], fetch["running"], fetch["held"], fetch["failed"]) == (2, 3, 1, 1)
+    counts = ("queued", "running", "held", "retrying", "failed")
+    assert [fetch[name] for name in counts] == [1, 3, 1, 1, 1]
+    assert [clock[name] for name in counts] == [0, 0, 0, 0, 0], "a zero is said, not left out"
     assert fetch["inputs"] == [
         {
             "input_index": 0,
@@ -86,6 +88,8 @@ def test_jobs(world: World) -> None:
             "phase": "Active",
             "state": "live",
             "routed_cursor": 9,
+            "backlog": 0,
+            "failed_units": 0,
         }
     ]
     assert fetch["outputs"] == [
@@ -170,7 +174,7 @@ def listed(user: User, query: str = "") -> list[str]:
 
 def test_tasks_by_filter(world: World) -> None:
     start = datetime(2026, 5, 1, tzinfo=UTC)
-    states = ["Queued", "Running", "Completed", "Failed", "Canceled", "Waiting"]
+    states = ["Queued", "Running", "Completed", "Failed", "Canceled", "Waiting", "Skipped"]
     ids = {
         name: str(world.task(world.fetch, name, id_at(start + timedelta(minutes=minute))))
         for minute, name in enumerate(states)
@@ -178,6 +182,7 @@ def test_tasks_by_filter(world: World) -> None:
     other = str(world.task(world.alert, "Running", id_at(start + timedelta(minutes=2, seconds=30))))
     user = world.user()
     newest_first = [
+        ids["Skipped"],
         ids["Waiting"],
         ids["Canceled"],
         ids["Failed"],
@@ -189,9 +194,10 @@ def test_tasks_by_filter(world: World) -> None:
     assert listed(user) == newest_first
     assert listed(user, "dag=alarm") == [other]
     assert listed(user, "job=alert") == [other]
-    assert listed(user, "dag=chain&job=alert") == []
     assert listed(user, "status=Running") == [other, ids["Running"]]
-    assert listed(user, "status=Failed") == [ids["Waiting"], ids["Failed"]]
+    assert listed(user, "status=Failed") == [ids["Failed"]], "for good, and nobody went on without it"
+    assert listed(user, "status=Retrying") == [ids["Waiting"]]
+    assert listed(user, "status=Skipped") == [ids["Skipped"]]
     assert listed(user, "status=Completed") == [ids["Completed"]]
     assert listed(user, "status=Canceled") == [ids["Canceled"]]
     assert listed(user, "since=2026-05-01T00:02:00Z&until=2026-05-01T00:04:00Z") == [
@@ -200,7 +206,13 @@ def test_tasks_by_filter(world: World) -> None:
         ids["Completed"],
     ]
     assert listed(user, "since=2026-05-01T02:02:00%2B02:00&until=2026-05-01T00:02:00.5Z") == [ids["Completed"]]
-    assert listed(user, "dag=nothing") == []
+    for query, code in (
+        ("dag=nothing", "dag_not_found"),
+        ("dag=nothing&job=fetch", "dag_not_found"),
+        ("dag=chain&job=alert", "job_not_found"),
+        ("job=nothing", "job_not_found"),
+    ):
+        assert user.call("GET", f"/v1/tasks?{query}").code == code
 
 
 def test_events(world: World) -> None:
@@ -216,7 +228,7 @@ def test_events(world: World) -> None:
     assert ids("dataset=blocks") == [second]
     assert ids("state=Routed") == [first]
     assert ids("state=AwaitsCommit&dataset=chain__clock_0") == []
-    assert ids("dataset=nothing") == []
+    assert user.call("GET", "/v1/events?dataset=nothing").code == "dataset_not_found"
     row = user.get("/v1/events?dataset=blocks")["events"][0]
     assert (row["partition_key"], row["revision"], row["dataset"]) == ("0-9", "7", "blocks")
 

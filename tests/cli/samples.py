@@ -80,6 +80,8 @@ def edge(**changes: Any) -> EdgeRow:
         "phase": "Active",
         "state": "live",
         "routed_cursor": 1999,
+        "backlog": 0,
+        "failed_units": 0,
     }
     return EdgeRow(**(values | changes))
 
@@ -145,7 +147,16 @@ def versions(*rows: DagVersionRow) -> DagVersionsReply:
 
 
 def jobs(dag: str = "pools", name: str = "prices") -> JobsReply:
-    source = JobRow(dag=dag, name="blocks", job_id=uuid(30), activation="source", strategy="PerUpdate", source="manual")
+    none: dict[str, Any] = {"queued": 0, "running": 0, "held": 0, "retrying": 0, "failed": 0}
+    source = JobRow(
+        dag=dag,
+        name="blocks",
+        job_id=uuid(30),
+        activation="source",
+        strategy="PerUpdate",
+        source="manual",
+        **none,
+    )
     reactive = JobRow(
         dag=dag,
         name=name,
@@ -159,6 +170,8 @@ def jobs(dag: str = "pools", name: str = "prices") -> JobsReply:
         queued=1,
         running=2,
         held=3,
+        retrying=4,
+        failed=0,
     )
     return JobsReply(dag=dag, version=3, jobs=[source, reactive])
 
@@ -264,9 +277,17 @@ def dataset(**changes: Any) -> DatasetDetail:
                 created_at=EARLIER,
                 ranges=[RunRow(start=number * 10, end=number * 10 + 9, unit_size=10) for number in range(7)],
                 range_count=120,
+                partition_keys=0,
                 commits=70,
             ),
-            GenerationRow(dataset_version=uuid(22), state="staged", created_at=EARLIER, partition_keys=4),
+            GenerationRow(
+                dataset_version=uuid(22),
+                state="staged",
+                created_at=EARLIER,
+                range_count=0,
+                partition_keys=4,
+                commits=0,
+            ),
         ],
         pointers=[PointerRow(dataset_version=uuid(21), since=EARLIER, dag_version=3)],
         consumers=[ConsumerRow(dag="reports", job="daily", edge=edge(dataset="prices_out"))],
@@ -282,7 +303,7 @@ def lineage(**changes: Any) -> LineageReply:
         "dataset_version": uuid(21),
         "upstream": [
             LineageEdge(from_dataset="blocks", dag="pools", job="prices", to_dataset="prices_out"),
-            LineageEdge(from_dataset="", dag="pools", job="blocks", to_dataset="blocks"),
+            LineageEdge(dag="pools", job="blocks", to_dataset="blocks"),
         ],
         "downstream": [LineageEdge(from_dataset="prices_out", dag="reports", job="daily", to_dataset="daily_out")],
         "units": [

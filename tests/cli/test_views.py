@@ -13,6 +13,7 @@ from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
 from tracelake.wire.platform import WhoAmI
 from tracelake.wire.sources_view import SourcesReply
+from tracelake.wire.units import Unit
 from tracelake.wire.user import (
     AuditPage,
     AuditRow,
@@ -29,7 +30,7 @@ from tracelake.wire.user import (
 
 # The command, the route it asks, the answer, and what a person must find in the table.
 VIEWS: list[tuple[str, str, Any, list[str]]] = [
-    ("dags", "/v1/dags", samples.dags(), ["pools", "v3", "v4", "3m ago", "trace tasks --dag pools --status Failed"]),
+    ("dags", "/v1/dags", samples.dags(), ["pools", "v3", "v4", "3m5s ago", "trace tasks --dag pools --status Failed"]),
     (
         "dags pools",
         "/v1/dags/pools/versions",
@@ -40,7 +41,16 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
         "jobs pools",
         "/v1/dags/pools/jobs",
         samples.jobs(),
-        ["version 3", "manual source", "prices_out", "held", "12 events to come", "trace trigger pools/blocks"],
+        [
+            "version 3",
+            "manual source",
+            "prices_out",
+            "held",
+            "12 events to come",
+            "waiting",
+            "retrying",
+            "trace trigger pools/blocks",
+        ],
     ),
     (
         "sources",
@@ -63,7 +73,14 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
         "tasks",
         "/v1/tasks",
         samples.TASKS,
-        [*(str(uuid(number)) for number in range(1, 8)), "pools/prices", "retry in 1m", "held", "skipped", "(9, 12]"],
+        [
+            *(str(uuid(number)) for number in range(1, 8)),
+            "pools/prices",
+            "Retrying (in 1m",
+            "Queued, waiting",
+            "Failed, skipped",
+            "(9, 12]",
+        ],
     ),
     (
         f"tasks {TASK}",
@@ -91,7 +108,7 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
         "lineage prices_out",
         "/v1/datasets/prices_out/lineage",
         samples.lineage(),
-        ["pools/prices", "reports/daily", "daily_out", str(TASK), "from blocks 1000-1999", "by hand"],
+        ["2 units", "pools/prices", "reports/daily", "daily_out", str(TASK), "from blocks 1000-1999", "by hand"],
     ),
     ("audit", "/v1/audit", samples.AUDIT, ["ann", "dag.activate", "pools", '{"version": 3}', str(TASK)]),
     ("whoami", "/v1/whoami", WhoAmI(subject="ann", org="acme", roles=["admin"]), ["ann", "acme", "admin"]),
@@ -139,9 +156,9 @@ EMPTY: list[tuple[str, str, Any, str]] = [
     ("jobs pools", "/v1/dags/pools/jobs", JobsReply(dag="pools", version=1, jobs=[]), "0 jobs"),
     ("sources", "/v1/sources", SourcesReply(sources=[]), "trace deploy examples/block_ranges.yaml"),
     ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace dags"),
-    ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "no such task"),
+    ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "No tasks match."),
     ("events", "/v1/events", EventsPage(events=[]), "no event yet"),
-    ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "no such event"),
+    ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "No events match."),
     ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy examples/block_ranges.yaml"),
     (
         "lineage prices_out",
@@ -258,7 +275,8 @@ def test_a_job_of_another_version(trace: Trace, api: FakeApi) -> None:
     ("status", "changes", "step"),
     [
         ("Failed", {}, "trace skip"),
-        ("Failed", {"skipped": True}, "trace datasets prices_out"),
+        ("Failed", {"skipped": True}, "trace retry"),
+        ("Failed", {"next_retry_at": samples.NOW}, "trace cancel"),
         ("Canceled", {}, "trace retry"),
         ("Queued", {}, "trace cancel"),
         ("Completed", {}, "trace datasets prices_out"),
@@ -267,6 +285,61 @@ def test_a_job_of_another_version(trace: Trace, api: FakeApi) -> None:
 def test_a_task_names_the_next_step(status: str, changes: Any, step: str, trace: Trace, api: FakeApi) -> None:
     api.answers[f"GET /v1/tasks/{TASK}"] = samples.detail(status=status, **changes)
     assert step in trace("tasks", str(TASK)).out
+
+
+@pytest.mark.parametrize("changes", [{"skipped": True}, {"next_retry_at": samples.NOW}])
+def test_only_what_failed_for_good_is_offered_to_be_skipped(changes: Any, trace: Trace, api: FakeApi) -> None:
+    api.answers[f"GET /v1/tasks/{TASK}"] = samples.detail(status="Failed", **changes)
+    shown = trace("tasks", str(TASK)).out
+    assert "trace skip" not in shown
+    assert "trace datasets" not in shown, "it wrote nothing"
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "error", "text"),
+    [
+        ("datasets price_out", "/v1/datasets/price_out", "dataset_not_found",
+         "no dataset `price_out`. Did you mean `prices_out`? List them: `trace datasets`."),
+        ("lineage Prices", "", "dataset_not_found", "no dataset `Prices`."),
+        ("lineage zzz", "/v1/datasets/zzz/lineage", "dataset_not_found", "no dataset `zzz`. List them"),
+        ("events --dataset price_out", "/v1/events", "dataset_not_found", "Did you mean `prices_out`?"),
+        ("tasks --dag pool", "/v1/tasks", "dag_not_found", "no DAG `pool`. Did you mean `pools`?"),
+        ("tasks --dag pools --job price", "/v1/tasks", "job_not_found", "no job `price`. Did you mean `prices`?"),
+        ("jobs pool", "/v1/dags/pool/jobs", "dag_not_found", "Did you mean `pools`?"),
+        ("dags pool", "/v1/dags/pool/versions", "dag_not_found", "Did you mean `pools`?"),
+    ],
+)  # fmt: skip
+def test_a_name_that_nothing_has(command: str, path: str, error: str, text: str, trace: Trace, api: FakeApi) -> None:
+    api.answers |= {"GET /v1/datasets": samples.DATASETS, "GET /v1/dags": samples.dags()}
+    api.answers |= {"GET /v1/dags/pools/jobs": samples.jobs(), f"GET {path}": TraceError(error)}
+    ended = trace(*command.split())
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith(f"error: {error}: There is no ")
+    assert text in ended.err
+
+
+def test_commits_are_of_files_alone(trace: Trace, api: FakeApi) -> None:
+    for storage, shown in (("s3", True), ("postgres", False)):
+        api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage=storage)
+        assert ("commits" in trace("datasets", "prices_out").out) is shown
+
+
+def test_units_are_a_line_each_in_order_of_blocks(trace: Trace, api: FakeApi) -> None:
+    (made, _) = samples.lineage().units
+    units = [
+        msgspec.structs.replace(made, unit=Unit(partition_key=f"{start}-{start + 9}", start=start, end=start + 9))
+        for start in (30, 100, 20)
+    ]
+    for order, title in (
+        (units, "newest 3 units"),
+        (sorted(units, key=lambda row: row.unit.start or 0), "first 3 units"),
+    ):
+        api.answers["GET /v1/datasets/prices_out/lineage"] = samples.lineage(units=order, next="more")
+        shown = trace("lineage", "prices_out", "--limit", "3").out
+        assert title in shown
+        lines = [line for line in shown.splitlines() if str(TASK) in line and "trace " not in line]
+        assert [line.split()[1] for line in lines] == ["20-29", "30-39", "100-109"]
+        assert all("from blocks 1000-1999" in line for line in lines)
 
 
 def test_lineage_with_a_circle_ends(trace: Trace, api: FakeApi) -> None:

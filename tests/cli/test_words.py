@@ -95,13 +95,19 @@ def test_other_times_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.5, "now"),
+        (0.4, "now"),
         (5, "5s ago"),
-        (185, "3m ago"),
+        (119.7, "2m ago"),
+        (185, "3m5s ago"),
+        (599, "9m59s ago"),
+        (600, "10m ago"),
+        (3599, "1h ago"),
         (7300, "2h ago"),
         (200_000, "2d ago"),
-        (-0.5, "now"),
-        (-90, "in 1m"),
+        (86_399, "1d ago"),
+        (-0.4, "now"),
+        (-90, "in 1m30s"),
+        (-119.9, "in 2m"),
     ],
 )
 def test_ages_are_short(seconds: float, text: str) -> None:

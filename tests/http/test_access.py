@@ -19,7 +19,7 @@ from tracelake.dispatcher.http.routing import Listener, Principal
 ROLES = {
     ("GET", "/v1/whoami"): None,
     ("GET", "/v1/dags"): "reader",
-    ("POST", "/v1/dags/{dag}/versions"): "writer",
+    ("POST", "/v1/dags/{dag}/versions"): "reader",
     ("GET", "/v1/dags/{dag}/versions"): "reader",
     ("GET", "/v1/dags/{dag}/versions/{number}"): "reader",
     ("PUT", "/v1/dags/{dag}/active"): "writer",
@@ -40,6 +40,8 @@ ROLES = {
     ("GET", "/v1/audit"): "admin",
 }
 """The least role of each route of people; each role includes the ones before it."""
+DEPLOY = ("POST", "/v1/dags/{dag}/versions")
+"""A reader may only ask for the plan."""
 
 TABLE = {
     *(("public", method, path, "user") for method, path in ROLES),
@@ -60,6 +62,8 @@ TABLE = {
     ("internal", "POST", "/internal/tasks/{task_id}/cancel", "service"),
     ("internal", "GET", "/internal/outbox", "service"),
     ("internal", "POST", "/internal/outbox/requeue", "service"),
+    ("internal", "GET", "/internal/sources", "service"),
+    ("internal", "POST", "/internal/sources/{job_id}/fire", "service"),
     ("internal", "GET", "/healthz", "none"),
     ("internal", "GET", "/readyz", "none"),
     ("internal", "GET", "/metrics", "none"),
@@ -70,7 +74,8 @@ PATHS = sorted({path for _, _, path, _ in TABLE})
 
 
 def path_of(path: str) -> str:
-    values = {"task_id": "00000000-0000-4000-8000-000000000000", "number": "1"}
+    nobody = "00000000-0000-4000-8000-000000000000"
+    values = {"task_id": nobody, "job_id": nobody, "number": "1"}
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], "nowhere"), path)
 
 
@@ -112,13 +117,27 @@ def test_a_role_opens_its_routes_and_those_below_it(harness: DispatcherHarness, 
         for roles in held:
             headers = {"authorization": f"Bearer {user_token(harness, roles=roles)}"}
             # A body that no route takes: whoever gets that far is told so, and changes nothing.
-            reply = harness.call("public", method, path_of(path), None if method == "GET" else b"{", headers)
+            target = path_of(path) + ("?dry_run=true" if (method, path) == DEPLOY else "")
+            reply = harness.call("public", method, target, None if method == "GET" else b"{", headers)
             highest = max((order.index(role) for role in roles if role in order), default=-1)
             if needed is not None and highest < order.index(needed):
                 error = refusals.check(reply, 403, "role_forbidden")
                 assert error["details"] == {"needed_role": needed}
+                known = ", ".join(role for role in order if role in roles) or "none"
+                assert error["message"] == f"This needs the role {needed}; your token has {known}."
             else:
                 assert reply.status != 403
+
+
+def test_a_reader_may_plan_but_not_deploy(harness: DispatcherHarness) -> None:
+    method, path = DEPLOY
+    with Refusals(harness) as refusals:
+        for query in ("", "?dry_run=false", "?activate=true"):
+            headers = {"authorization": f"Bearer {user_token(harness, roles=['reader'])}"}
+            error = refusals.check(
+                harness.call("public", method, path_of(path) + query, b"{", headers), 403, "role_forbidden"
+            )
+            assert error["details"] == {"needed_role": "writer"}
 
 
 @pytest.mark.parametrize(("listener", "method", "path", "principal"), GUARDED)

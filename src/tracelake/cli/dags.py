@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tracelake.cli.activation import progress
 from tracelake.cli.listing import Column, Listing
+from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, clean_lines, count
@@ -35,7 +36,7 @@ def command(session: Session, name: str | None, source: int | None, watch: bool)
     if source is not None:
         if name is None or watch or session.as_json:
             raise click.UsageError("--source needs the name of a DAG, and goes with neither --watch nor --json.")
-        _print_source(session.run(lambda client: client.source(name, source)))
+        _print_source(session.run(lambda client: explained(client, client.source(name, source), dag=name)))
         return
     if watch:
         session.watch(lambda client: _look(client, name))
@@ -78,7 +79,7 @@ def _show_dags(session: Session) -> None:
 
 
 def _show_versions(session: Session, name: str) -> None:
-    reply = session.run(lambda client: client.versions(name))
+    reply = session.run(lambda client: explained(client, client.versions(name), dag=name))
     if session.as_json:
         session.json(reply)
         return

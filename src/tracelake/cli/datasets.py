@@ -6,6 +6,7 @@ from rich.text import Text
 
 from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Column, Listing, fields
+from tracelake.cli.missing import explained
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, compact, count, moment
 from tracelake.wire.user import DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
@@ -46,7 +47,7 @@ def _show_all(session: Session) -> None:
 
 
 def _show_one(session: Session, name: str) -> None:
-    detail = session.run(lambda client: client.dataset(name))
+    detail = session.run(lambda client: explained(client, client.dataset(name), dataset=name))
     if session.as_json:
         session.json(detail)
         return
@@ -105,9 +106,9 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
     ]
     for title, listing in (
         ("Columns", _columns(detail)),
-        ("Generations", _generations(detail.generations)),
+        ("Generations", _generations(detail.generations, row.storage)),
         ("Readers", _readers(detail)),
-        ("What counted when", _pointers(detail)),
+        ("Which generation was current when", _pointers(detail)),
         ("Invalidations", _invalidations(detail)),
     ):
         if listing.rows:
@@ -125,7 +126,7 @@ def _columns(detail: DatasetDetail) -> Listing:
     return listing
 
 
-def _generations(generations: list[GenerationRow]) -> Listing:
+def _generations(generations: list[GenerationRow], storage: str) -> Listing:
     listing = Listing(
         [
             Column("generation", whole=True),
@@ -145,7 +146,7 @@ def _generations(generations: list[GenerationRow]) -> Listing:
             _ranges(row),
             row.partition_keys or None,
             row.max_cursor,
-            row.commits,
+            row.commits if storage == "s3" else None,  # nothing else is written by commits
         )
     return listing
 

@@ -7,11 +7,13 @@ import click
 from rich.text import Text
 
 from tracelake.cli.listing import Column, Listing
+from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
-from tracelake.wire.user import EventRow
+from tracelake.client.user import UserClient
+from tracelake.wire.user import EventRow, EventsPage
 
 _STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
 
@@ -26,7 +28,7 @@ def command(session: Session, limit: int, **filters: Any) -> None:
     """List events, newest first.
 
     `Routed` events have reached the jobs that read their dataset. One that `AwaitsCommit` waits for its data;
-    one that is `NotCurrent` belongs to a generation that does not count.
+    one that is `NotCurrent` belongs to a generation that is not the current one.
 
     \b
     Examples:
@@ -34,18 +36,24 @@ def command(session: Session, limit: int, **filters: Any) -> None:
       trace events --state AwaitsCommit --json
     """
     filters = {name: value for name, value in filters.items() if value is not None}
-    page = session.run(lambda client: collect(client.events, "events", limit=limit, **filters))
+    page = session.run(lambda client: _page(client, limit, filters))
     if session.as_json:
         session.json(page)
         return
     if not page.events:
-        session.say("There is no such event." if filters else "There is no event yet.")
-        session.hint("see which sources could emit one", "dags")
+        session.say("No events match." if filters else "There is no event yet.")
+        if not filters:
+            session.hint("see which sources could emit one", "dags")
         return
     session.show(events_listing(page.events))
     if page.next is not None:
         words = [word for name in ("dataset", "state") if name in filters for word in (f"--{name}", filters[name])]
         session.hint("see the next page", "events", *words, "--limit", limit, "--cursor", page.next)
+
+
+async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> EventsPage:
+    found = collect(client.events, "events", limit=limit, **filters)
+    return await explained(client, found, dataset=filters.get("dataset"))
 
 
 def events_listing(events: Sequence[EventRow]) -> Listing:

@@ -5,6 +5,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli.listing import Column, Listing
+from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, compact, count
@@ -22,8 +23,9 @@ EDGE_STYLES = {"live": "green", "draining": "yellow", "held": "bold red", "parke
 def command(session: Session, dag: str, version: int | None, watch: bool) -> None:
     """List the jobs of DAG: inputs and how far they are, outputs, tasks by state.
 
-    An input is `live` when events reach it as they come, `draining` while it catches up, `held` when a unit failed for
-    good (retry or skip its task), `parked` when its version does not count.
+    An input is `live` when events reach it as they come, `draining` while it catches up, `held` when a unit of a
+    PerUpdate job failed for good (retry or skip its task, and the input goes on), `parked` when its version is not
+    active. Tasks that are `waiting` wait for a place of a limit; `retrying` ones failed and wait for another attempt.
 
     \b
     Examples:
@@ -34,7 +36,7 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     if watch:
         session.watch(lambda client: _look(client, dag, version))
         return
-    reply = session.run(lambda client: client.jobs(dag, version))
+    reply = session.run(lambda client: explained(client, client.jobs(dag, version), dag=dag))
     if session.as_json:
         session.json(reply)
         return
@@ -61,7 +63,8 @@ def jobs_view(reply: JobsReply) -> RenderableType:
             Column("outputs"),
             Column("queued", right=True),
             Column("running", right=True),
-            Column("held", right=True),
+            Column("waiting", right=True),
+            Column("retrying", right=True),
             Column("failed", right=True),
         ]
     )
@@ -74,6 +77,7 @@ def jobs_view(reply: JobsReply) -> RenderableType:
             job.queued,
             job.running,
             job.held,
+            Text(str(job.retrying), style="yellow" if job.retrying else ""),
             Text(str(job.failed), style="bold red" if job.failed else ""),
         )
     title = Text.assemble((clean(reply.dag), "bold"), f", version {reply.version}: {count(len(reply.jobs), 'job')}")

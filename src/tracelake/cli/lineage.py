@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from tracelake.cli.listing import whole_line
+from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import RangeType
@@ -41,8 +41,12 @@ def command(
         raise click.UsageError("Give --unit or --range, not both.")
     start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
     reply = session.run(
-        lambda client: collect(
-            partial(client.lineage, dataset), "units", limit=limit, cursor=cursor, unit=unit, start=start, end=end
+        lambda client: explained(
+            client,
+            collect(
+                partial(client.lineage, dataset), "units", limit=limit, cursor=cursor, unit=unit, start=start, end=end
+            ),
+            dataset=dataset,
         )
     )
     if session.as_json:
@@ -78,7 +82,7 @@ def lineage_trees(reply: LineageReply) -> list[Tree]:
         ),
     ]
     if reply.units:
-        trees.append(_units(reply.units))
+        trees.append(_units(reply.units, more=reply.next is not None))
     return trees
 
 
@@ -86,8 +90,8 @@ def _tree(
     title: Text,
     edges: Sequence[LineageEdge],
     root: str,
-    near: Callable[[LineageEdge], str],
-    far: Callable[[LineageEdge], str],
+    near: Callable[[LineageEdge], str | None],
+    far: Callable[[LineageEdge], str | None],
 ) -> Tree:
     """Breadth first; what was drawn already is named but not drawn again, so that circles end."""
     tree = Tree(title, guide_style="dim")
@@ -121,19 +125,32 @@ def _tree(
     return tree
 
 
-def _units(units: Sequence[LineageUnit]) -> Tree:
-    tree = Tree(Text(count(len(units), "unit"), style="bold"), guide_style="dim")
-    for row in units:
-        label = Text.assemble((unit_text(row.unit), "bold"), f"  {ago(row.at)}")
-        if row.revision:
-            label.append(f"  revision {clean(row.revision)}", style="dim")
-        branch = tree.add(label)
-        if row.task_id is None:
-            branch.add(Text(f"announced by {clean(row.producer)}"))
-            continue
-        branch.add(whole_line(Text(f"task {row.task_id}")))
-        files = "" if row.files is None else f", {count(row.files, 'file')}"
-        branch.add(Text(clean(f"{row.dag}/{row.job}, attempt {row.attempt}{files}"), style="cyan"))
-        for item in row.inputs:
-            branch.add(Text.assemble(("from ", "dim"), clean(item.name), f" {unit_text(item.unit)}"))
+def _units(units: Sequence[LineageUnit], *, more: bool) -> Tree:
+    """A line for each, in order of blocks."""
+    rows = sorted(units, key=_first_block)
+    part = "" if not more else "first " if rows == list(units) else "newest "
+    tree = Tree(Text(part + count(len(units), "unit"), style="bold"), guide_style="dim")
+    for row in rows:
+        tree.add(_unit(row))
     return tree
+
+
+def _first_block(row: LineageUnit) -> int:
+    """Units without blocks have no order of their own and stay where they are."""
+    if row.unit.cursor is not None:
+        return row.unit.cursor.to
+    return -1 if row.unit.start is None else row.unit.start
+
+
+def _unit(row: LineageUnit) -> Text:
+    line = Text.assemble((unit_text(row.unit), "bold"), f"  {ago(row.at)}")
+    if row.revision:
+        line.append(f"  revision {clean(row.revision)}", style="dim")
+    if row.task_id is None:
+        return line.append(f"  announced by {clean(row.producer)}")
+    files = "" if row.files is None else f", {count(row.files, 'file')}"
+    line.append(f"  {row.task_id}  ")
+    line.append(clean(f"{row.dag}/{row.job}, attempt {row.attempt}{files}"), style="cyan")
+    for item in row.inputs:
+        line.append("  from ", style="dim").append(f"{clean(item.name)} {unit_text(item.unit)}")
+    return line

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tracelake.cli.events import events_listing
 from tracelake.cli.listing import Column, Listing, fields
+from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, limit_option, watch_option
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import TimeType
@@ -22,8 +23,10 @@ from tracelake.wire.user import TaskDetail, TaskRow, TasksPage
 STATUS_STYLES = {
     "Queued": "",
     "Running": "cyan",
+    "Retrying": "yellow",
     "Completed": "green",
     "Failed": "bold red",
+    "Skipped": "dim",
     "Canceled": "dim",
 }
 
@@ -41,6 +44,9 @@ STATUS_STYLES = {
 @user_command
 def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **filters: Any) -> None:
     """List tasks, newest first; with TASK_ID, everything about that one.
+
+    A task that is `Retrying` failed and waits for its next attempt; one that is `Failed` failed for good, and somebody
+    has to retry or skip it. `Queued, waiting` waits for a place of a limit.
 
     \b
     Examples:
@@ -62,13 +68,14 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **f
     if watch:
         session.watch(lambda client: _look(client, limit, filters))
         return
-    page = session.run(lambda client: collect(client.tasks, "tasks", limit=limit, **filters))
+    page = session.run(lambda client: _page(client, limit, filters))
     if session.as_json:
         session.json(page)
         return
     if not page.tasks:
-        session.say("There is no such task." if filters else "There is no task yet.")
-        session.hint("see what could make some", "dags")
+        session.say("No tasks match." if filters else "There is no task yet.")
+        if not filters:
+            session.hint("see what could make some", "dags")
         return
     session.show(tasks_listing(page))
     if page.next is not None:
@@ -85,9 +92,14 @@ def _words(filters: dict[str, Any]) -> list[str]:
     return words
 
 
+async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> TasksPage:
+    found = collect(client.tasks, "tasks", limit=limit, **filters)
+    return await explained(client, found, dag=filters.get("dag"), job=filters.get("job"))
+
+
 async def _look(client: UserClient, limit: int, filters: dict[str, Any]) -> RenderableType:
-    page = await collect(client.tasks, "tasks", limit=limit, **filters)
-    return tasks_listing(page) if page.tasks else Text("There is no such task now.")
+    page = await _page(client, limit, filters)
+    return tasks_listing(page) if page.tasks else Text("No tasks match.")
 
 
 def tasks_listing(page: TasksPage) -> Listing:
@@ -118,13 +130,13 @@ def tasks_listing(page: TasksPage) -> Listing:
 def status_text(task: TaskRow) -> Text:
     text = Text(task.status, style=STATUS_STYLES[task.status])
     if task.skipped:
-        text.append(" skipped", style="dim")
+        text = Text("Failed, skipped", style=STATUS_STYLES["Skipped"])
     elif task.status == "Failed" and task.next_retry_at is not None:
-        text = Text(f"Failed, retry {ago(task.next_retry_at)}", style="yellow")
+        text = Text(f"Retrying ({ago(task.next_retry_at)})", style=STATUS_STYLES["Retrying"])
     if task.cancel_requested and task.status == "Running":
         text.append(", stopping", style="yellow")
     if task.held and task.status == "Queued":
-        text.append(", held", style="yellow")
+        text.append(", waiting", style="yellow")
     return text
 
 
@@ -142,9 +154,12 @@ def _show_task(session: Session, task_id: UUID) -> None:
         return
     session.show(*task_parts(detail))
     task = detail.task
-    if task.status == "Failed" and not task.skipped:
+    if task.status == "Failed" and task.next_retry_at is not None:
+        session.hint("give it up", "cancel", str(task_id))
+    elif task.status == "Failed":
         session.hint("try it again", "retry", str(task_id))
-        session.hint("or go on without it", "skip", str(task_id))
+        if not task.skipped:
+            session.hint("or go on without it", "skip", str(task_id))
     elif task.status == "Canceled":
         session.hint("run it after all", "retry", str(task_id))
     elif task.status in ("Queued", "Running"):

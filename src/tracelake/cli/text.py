@@ -14,7 +14,9 @@ from tracelake.wire.units import Unit
 # Control characters, and format characters that are not seen or that reorder what is seen.
 _TRICKS = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 _TRICKS_IN_LINES = re.compile(_TRICKS.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
-_AGES = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_EXACT_BELOW = 600
+_AGES = ((60, "m", 60), (3600, "h", 24))
+"""A unit, its letter, and from how many of it on the next one is used."""
 
 
 def clean(text: str) -> str:
@@ -42,15 +44,26 @@ def current_time() -> datetime:
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:
-    """`3m ago`, `in 20s`, `now`; nothing for a time that never was."""
+    """`3m5s ago`, `in 20s`, `2h ago`, `now`; nothing for a time that never was."""
     if at is None:
         return ""
     seconds = ((now or current_time()) - at).total_seconds()
-    size, letter = next((pair for pair in _AGES if abs(seconds) >= pair[0]), (0, ""))
-    if not size:
+    amount = span(abs(seconds))
+    if not amount:
         return "now"
-    amount = f"{int(abs(seconds) // size)}{letter}"
     return f"{amount} ago" if seconds > 0 else f"in {amount}"
+
+
+def span(seconds: float) -> str:
+    """Rounded: to the second below ten minutes, else to the largest unit; nothing for less than a second."""
+    whole = round(seconds)
+    if whole < _EXACT_BELOW:
+        minutes, rest = divmod(whole, 60)
+        return (f"{minutes}m" if minutes else "") + (f"{rest}s" if rest else "")
+    for size, letter, below in _AGES:
+        if round(seconds / size) < below:
+            return f"{round(seconds / size)}{letter}"
+    return f"{round(seconds / 86400)}d"
 
 
 def moment(at: datetime | None) -> str:

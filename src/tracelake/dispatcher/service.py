@@ -278,7 +278,11 @@ class DispatcherService:
             org_id = self._definitions.job(spec.job_id).org_id
             for item in spec.inputs:
                 if not self._definitions.knows_generation(org_id, (item.dataset_uuid, item.dataset_version)):
-                    raise TraceError("dataset_not_found", field="tasks.inputs.dataset_uuid")
+                    raise TraceError(
+                        "dataset_not_found",
+                        "The org of the job has no such generation of a dataset.",
+                        field="tasks.inputs.dataset_uuid",
+                    )
 
     async def _check_clashes(self, named: Sequence[NewTask]) -> None:
         definitions = {task.task_id: task.definition for task in named}

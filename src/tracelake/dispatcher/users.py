@@ -48,6 +48,14 @@ class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
         """Roles that we do not know open nothing."""
         return role is None or any(role in held.includes for held in Role if held in self.roles)
 
+    def require(self, role: Role | None) -> None:
+        if role is None or self.may(role):
+            return
+        held = ", ".join(known.value for known in Role if known in self.roles) or "none"
+        raise TraceError(
+            "role_forbidden", f"This needs the role {role.value}; your token has {held}.", needed_role=role.value
+        )
+
 
 class UserKeys(Protocol):
     @property

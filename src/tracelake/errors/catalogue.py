@@ -185,6 +185,12 @@ _KINDS = (
         "Sign again when you send again, by a clock that is right.",
     ),
     ErrorKind(
+        "source_not_found",
+        404,
+        "There is no such source at work.",
+        "List the sources first; one is at work while the version of its DAG that has it is active.",
+    ),
+    ErrorKind(
         "store_unavailable",
         503,
         "A store that this call needs is not available right now.",

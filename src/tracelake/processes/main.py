@@ -43,6 +43,7 @@ _COMMANDS = {
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
     "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),
+    "scheduler": ("tracelake.processes.scheduler:command", "Run one scheduler (trace up does)."),
 }
 
 

@@ -87,10 +87,7 @@ class Gatekeeper:
         except TraceError:
             self._metrics.rate_limited.inc()
             raise
-        role = request.route.role
-        if not user.may(role):
-            assert role is not None
-            raise TraceError("role_forbidden", needed_role=role.value)
+        user.require(request.route.role)
 
     def capability(self, token: str) -> VerifiedClaims:
         return self._tasks.verify(token, self._clock.now())

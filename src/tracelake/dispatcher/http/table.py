@@ -7,16 +7,21 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
-from tracelake.wire import claims, platform, task_calls, user
+from tracelake.wire import claims, platform, sources, task_calls, user, webhooks
 from tracelake.wire.base import Answers
+from tracelake.wire.pressure import PressureReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
+from tracelake.wire.why import WhyReply
 
 _INTERNAL = (Listener.INTERNAL,)
 _TASK = (Listener.TASK,)
 _PUBLIC = (Listener.PUBLIC,)
+ANYTHING = "application/octet-stream"
+"""Bodies that are kept as they come."""
 
 
 _OutboxStatus = Literal["pending", "failed"]
+_WorkedKind = Literal["cron"]
 _EventState = Literal["Routed", "AwaitsCommit", "NotCurrent"]
 
 
@@ -66,6 +71,16 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
                      p.limit(most=1000, default=100))),
         Route(_INTERNAL, "POST", "/internal/outbox/requeue", service, h.requeue_outbox, "Try failed outbox rows again",
               body=platform.RequeueRequest, reply=platform.RequeueReply),
+        # The scheduler
+        Route(_INTERNAL, "GET", "/internal/sources", service, h.list_sources, "The sources that are at work",
+              reply=sources.CronSourcesReply,
+              query=(p.word("kind", _WorkedKind, get_args(_WorkedKind), "Of this kind.", required=True),)),
+        Route(_INTERNAL, "POST", "/internal/sources/{job_id}/fire", service, h.fire_source,
+              "A slot of a cron source is due (idempotent by the slot)",
+              body=sources.FireRequest, reply=sources.FireReply),
+        # Senders of webhooks
+        Route(_PUBLIC, "POST", "/v1/webhooks/{path}", Principal.WEBHOOK, h.deliver,
+              "Deliver to a webhook (idempotent by its delivery id)", raw_body=ANYTHING, reply=webhooks.DeliveryReply),
         # Probes
         Route(_INTERNAL, "GET", "/healthz", Principal.NOBODY, h.healthz, "The process answers", reply=platform.Health),
         Route(_INTERNAL, "GET", "/readyz", Principal.NOBODY, h.readyz, "The stores answer", reply=platform.Health),
@@ -75,26 +90,36 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
 
 def _user_routes(u: UserHandlers) -> list[Route]:
     who, reader, writer, admin = Principal.USER, Role.READER, Role.WRITER, Role.ADMIN
-    dag, task = "/v1/dags/{dag}", "/v1/tasks/{task_id}"
+    dag, job, task = "/v1/dags/{dag}", "/v1/dags/{dag}/jobs/{job}", "/v1/tasks/{task_id}"
     return [
         Route(_PUBLIC, "GET", "/v1/whoami", who, u.whoami, "Who you are", reply=platform.WhoAmI),
         # DAGs
         Route(_PUBLIC, "GET", "/v1/dags", who, u.list_dags, "The DAGs", reply=user.DagsReply, role=reader),
         Route(_PUBLIC, "POST", f"{dag}/versions", who, u.deploy, "Deploy a DAG document (idempotent by its meaning)",
-              raw_body=YAML, reply=user.DeployReply, role=writer,
-              query=(p.flag("dry_run", "Answer the plan and change nothing."),
-                     p.flag("activate", "Make the version count, after a build if it needs one."))),
+              raw_body=YAML, reply=user.DeployReply, role=reader,
+              query=(p.flag("dry_run", "Answer the plan and change nothing; everything else needs a writer."),
+                     p.flag("activate", "Make the version active, after a build if it needs one."))),
         Route(_PUBLIC, "GET", f"{dag}/versions", who, u.dag_versions, "The versions of a DAG, newest first",
               reply=user.DagVersionsReply, role=reader),
         Route(_PUBLIC, "GET", f"{dag}/versions/{{number}}", who, u.dag_source, "The document of a version, as deployed",
               raw_reply=YAML, role=reader),
-        Route(_PUBLIC, "PUT", f"{dag}/active", who, u.activate, "Make a version count, forward or back",
+        Route(_PUBLIC, "PUT", f"{dag}/active", who, u.activate, "Make a version active, forward or back",
               body=user.ActivateRequest, reply=user.DeployReply, role=writer),
         Route(_PUBLIC, "GET", f"{dag}/jobs", who, u.dag_jobs, "The jobs of a version, with their edges and counts",
               reply=user.JobsReply, role=reader,
               query=(p.number("version", "Its number; the active one without it.", least=1),)),
         Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/trigger", who, u.trigger, "Trigger a job (idempotent by its key)",
               body=user.TriggerRequest, reply=user.TriggerReply, role=writer),
+        # Webhooks
+        Route(_PUBLIC, "GET", f"{job}/webhook", who, u.webhook, "The path and the secret of a webhook (audited)",
+              reply=webhooks.WebhookReply, role=admin),
+        Route(_PUBLIC, "POST", f"{job}/webhook/rotate", who, u.rotate_webhook, "A new secret; the old one ends later",
+              reply=webhooks.WebhookReply, role=admin,
+              query=(p.number("after", "Only if this is the rotation now: a repeated call rotates once.", least=1),)),
+        Route(_PUBLIC, "GET", f"{job}/deliveries", who, u.list_deliveries, "What was delivered, newest first",
+              reply=webhooks.DeliveriesPage, role=reader, query=(p.limit(), p.cursor_number())),
+        Route(_PUBLIC, "GET", f"{job}/deliveries/{{delivery_id}}", who, u.delivery_body, "The body of one, as it came",
+              raw_reply=ANYTHING, role=writer),
         # Sources
         Route(_PUBLIC, "GET", "/v1/sources", who, u.list_sources, "The sources of active versions, and their health",
               reply=SourcesReply, role=reader),
@@ -105,7 +130,9 @@ def _user_routes(u: UserHandlers) -> list[Route]:
         # Tasks
         Route(_PUBLIC, "GET", "/v1/tasks", who, u.list_tasks, "Tasks, newest first", reply=user.TasksPage, role=reader,
               query=(p.name("dag", "Of this DAG."), p.name("job", "Of jobs with this name."),
-                     p.word("status", user.TaskStatus, get_args(user.TaskStatus), "In this state."),
+                     p.word("status", user.TaskStatusFilter, get_args(user.TaskStatusFilter),
+                            "In this state. `Retrying` waits for its next attempt, `Failed` failed for good, "
+                            "`Skipped` failed for good and was skipped."),
                      p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
                      p.limit(), p.cursor_uuid())),
         Route(_PUBLIC, "GET", task, who, u.task, "A task with its inputs, outputs, attempts and events",
@@ -130,6 +157,15 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               reply=user.LineageReply, role=reader,
               query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
                      p.UNIT, p.limit(), p.cursor_number())),
+        # Explanations
+        Route(_PUBLIC, "GET", "/v1/pressure", who, u.pressure, "Queues with a threshold, and the edges they stop",
+              reply=PressureReply, role=reader),
+        Route(_PUBLIC, "GET", "/v1/why/task/{task_id}", who, u.why_task, "Why a task is not running or not done",
+              reply=WhyReply, role=reader),
+        Route(_PUBLIC, "GET", "/v1/why/job/{dag}/{job}", who, u.why_job, "Why a job makes or finishes no tasks",
+              reply=WhyReply, role=reader),
+        Route(_PUBLIC, "GET", "/v1/why/dataset/{name}", who, u.why_dataset, "Why a dataset is not fresh",
+              reply=WhyReply, role=reader),
         # Admins
         Route(_PUBLIC, "GET", "/v1/audit", who, u.audit, "What users changed, newest first", reply=user.AuditPage,
               role=admin, query=(p.limit(), p.cursor_number())),

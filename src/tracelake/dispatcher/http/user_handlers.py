@@ -15,15 +15,22 @@ import msgspec
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.http.routing import Raw, Request
-from tracelake.dispatcher.views import audit, dags, datasets, events, jobs, lineage, tasks
+from tracelake.dispatcher.users import Role
+from tracelake.dispatcher.views import audit, dags, datasets, deliveries, events, jobs, lineage, pressure, tasks
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.dispatcher.views.sources import list_sources
+from tracelake.dispatcher.why.dataset import why_dataset
+from tracelake.dispatcher.why.job import why_job
+from tracelake.dispatcher.why.task import why_task
 from tracelake.errors import StoreUnavailableError
 from tracelake.wire import platform, user
 from tracelake.wire.sources_view import PauseReply
+from tracelake.wire.webhooks import WebhookReply
 
 YAML = "application/yaml"
 READS_AT_ONCE = 3
+# What a stranger sent is handed on as a file: no browser shows it as a page of ours.
+_AS_A_FILE = ((b"content-disposition", b"attachment"), (b"x-content-type-options", b"nosniff"))
 T = TypeVar("T")
 
 
@@ -45,6 +52,12 @@ class ActsOnTasks(Protocol):
     async def skip(self, actor: Actor, task_id: UUID) -> user.SkipReply: ...
 
 
+class ManagesWebhooks(Protocol):
+    async def show(self, actor: Actor, dag: str, job: str) -> WebhookReply: ...
+
+    async def rotate(self, actor: Actor, dag: str, job: str, after: int | None) -> WebhookReply: ...
+
+
 class PausesSources(Protocol):
     async def pause(self, actor: Actor, dag: str, job: str) -> PauseReply: ...
 
@@ -60,6 +73,7 @@ class UserHandlers:
     deployments: DeploysDags
     actions: ActsOnTasks
     pauses: PausesSources
+    webhooks: ManagesWebhooks
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them."""
 
@@ -70,6 +84,8 @@ class UserHandlers:
     # DAGs
 
     async def deploy(self, request: Request) -> msgspec.Struct:
+        if not request.query["dry_run"]:  # whoever may read everything may also see what a document would change
+            request.user_claims.require(Role.WRITER)
         return await self.deployments.deploy(
             await self._actor(request),
             request.path["dag"],
@@ -97,6 +113,24 @@ class UserHandlers:
     async def trigger(self, request: Request) -> msgspec.Struct:
         actor = await self._actor(request)
         return await self.actions.trigger(actor, request.path["dag"], request.path["job"], request.body)
+
+    # Webhooks
+
+    async def webhook(self, request: Request) -> msgspec.Struct:
+        return await self.webhooks.show(await self._actor(request), request.path["dag"], request.path["job"])
+
+    async def rotate_webhook(self, request: Request) -> msgspec.Struct:
+        names = (request.path["dag"], request.path["job"])
+        return await self.webhooks.rotate(await self._actor(request), *names, request.query["after"])
+
+    async def list_deliveries(self, request: Request) -> msgspec.Struct:
+        wanted = (request.path["dag"], request.path["job"], request.query["limit"], request.query["cursor"])
+        return await self._view(request, deliveries.list_deliveries, *wanted)
+
+    async def delivery_body(self, request: Request) -> Raw:
+        wanted = (request.path["dag"], request.path["job"], request.path["delivery_id"])
+        content_type, body = await self._view(request, deliveries.delivery_body, *wanted)
+        return Raw(body, content_type, headers=_AS_A_FILE)
 
     # Sources
 
@@ -140,6 +174,20 @@ class UserHandlers:
     async def lineage(self, request: Request) -> msgspec.Struct:
         wanted = lineage.UnitFilter(**request.query)
         return await self._view(request, lineage.dataset_lineage, request.path["name"], wanted)
+
+    # Explanations
+
+    async def pressure(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, pressure.list_pressure)
+
+    async def why_task(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, why_task, request.path["task_id"])
+
+    async def why_job(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, why_job, request.path["dag"], request.path["job"])
+
+    async def why_dataset(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, why_dataset, request.path["name"])
 
     # Admins
 

@@ -6,6 +6,7 @@ from uuid import UUID
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, to_event
+from tracelake.errors import TraceError
 from tracelake.wire.user import EventsPage
 
 _DATASETS = "SELECT dataset_uuid, name FROM datasets WHERE org_id = $1 AND ($2::text IS NULL OR name = $2)"
@@ -32,8 +33,9 @@ class EventFilter:
 
 
 async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter) -> EventsPage:
-    """A dataset that is not there has no events: it may be made any moment."""
     names = {row["dataset_uuid"]: row["name"] for row in await connection.fetch(_DATASETS, org_id, wanted.dataset)}
+    if wanted.dataset is not None and not names:
+        raise TraceError("dataset_not_found")
     taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
     below = _MOST if wanted.cursor is None else wanted.cursor
     rows = await connection.fetch(_NEWEST, list(names), below, taken, wanted.state)

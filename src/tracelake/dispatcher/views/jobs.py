@@ -21,12 +21,13 @@ _VERSION = """
 # A definition that differs in limits alone is another row of the same node, and the node's open tasks are the job's.
 _JOBS = """
     SELECT j.job_id, j.node_id, j.name, j.runtime, j.operator, j.strategy, j.priority, j.max_concurrency, j.document,
-           t.queued, t.running, t.held, t.failed
+           t.queued, t.running, t.held, t.retrying, t.failed
     FROM dag_version_jobs v JOIN jobs j USING (job_id)
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE (t.status = 'Queued' AND NOT t.held) OR t.next_retry_at IS NOT NULL) AS queued,
+        SELECT count(*) FILTER (WHERE t.status = 'Queued' AND NOT t.held) AS queued,
                count(*) FILTER (WHERE t.status = 'Running') AS running,
                count(*) FILTER (WHERE t.held) AS held,
+               count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NOT NULL) AS retrying,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
                    AS failed
         FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
@@ -113,6 +114,7 @@ def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[Job
         queued=row["queued"],
         running=row["running"],
         held=row["held"],
+        retrying=row["retrying"],
         failed=row["failed"],
         **said,
     )

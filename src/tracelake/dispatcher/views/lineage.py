@@ -86,11 +86,11 @@ _WIRING = f"""
         SELECT true AS upstream, w.*, up.depth FROM up JOIN wiring w ON w.target = up.dataset_uuid
         UNION ALL
         SELECT false, w.*, down.depth FROM down JOIN wiring w ON w.source = down.dataset_uuid)
-    SELECT f.upstream, coalesce(s.name, '') AS source, f.dag_name, f.job, coalesce(t.name, '') AS target
+    SELECT f.upstream, s.name AS source, f.dag_name, f.job, t.name AS target
     FROM (SELECT upstream, source, dag_name, job, target, min(depth) AS depth FROM found
           WHERE depth < {MAX_DEPTH} GROUP BY upstream, source, dag_name, job, target) f
     LEFT JOIN datasets s ON s.dataset_uuid = f.source LEFT JOIN datasets t ON t.dataset_uuid = f.target
-    ORDER BY f.depth, f.dag_name, f.job, source, target"""  # noqa: S608 - constants only
+    ORDER BY f.depth, f.dag_name, f.job, s.name NULLS FIRST, t.name NULLS FIRST"""  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views import paging
+from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
 from tracelake.errors import TraceError
@@ -29,7 +30,10 @@ _NEWEST_LIVE = """
     SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
         SELECT task_id, true AS fits FROM tasks
         WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 AND status IN ('Queued', 'Running', 'Failed')
-          AND status = $5
+          AND status = $5 AND CASE $6 WHEN 'Retrying' THEN next_retry_at IS NOT NULL
+                                      WHEN 'Skipped' THEN skipped_at IS NOT NULL
+                                      WHEN 'Failed' THEN next_retry_at IS NULL AND skipped_at IS NULL
+                                      ELSE true END
         ORDER BY task_id DESC LIMIT $4) t"""
 
 _NEWEST_ENDED = """
@@ -66,6 +70,7 @@ class TaskFilter:
     dag: str | None = None
     job: str | None = None
     status: str | None = None
+    """One of `wire.user.TaskStatusFilter`."""
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 50
@@ -75,15 +80,20 @@ class TaskFilter:
 async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter) -> TasksPage:
     """Newest first by task_id. Its first bits are the time at which it was made; `since` and `until` look at these."""
     jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, wanted.dag, wanted.job)]
+    if not jobs and (wanted.dag, wanted.job) != (None, None):
+        known = wanted.dag is None or await dag_exists(connection, org_id, wanted.dag)
+        raise TraceError("job_not_found" if known else "dag_not_found")
     below = min(wanted.cursor or _MOST, _MOST if wanted.until is None else _first_id(wanted.until))
     least = _LEAST if wanted.since is None else _first_id(wanted.since)
     ended = wanted.status in ("Completed", "Canceled")
     taken = paging.per_source(wanted.limit, len(jobs), filtered=ended)
     if wanted.status is None:
         rows = await connection.fetch(_NEWEST, jobs, below, least, taken)
+    elif ended:
+        rows = await connection.fetch(_NEWEST_ENDED, jobs, below, least, taken, wanted.status)
     else:
-        statement = _NEWEST_ENDED if ended else _NEWEST_LIVE
-        rows = await connection.fetch(statement, jobs, below, least, taken, wanted.status)
+        status = "Failed" if wanted.status in ("Retrying", "Skipped") else wanted.status
+        rows = await connection.fetch(_NEWEST_LIVE, jobs, below, least, taken, status, wanted.status)
     page = paging.merge(((row["job_id"], row["task_id"], row["fits"]) for row in rows), wanted.limit, taken)
     found = await connection.fetch(_ROWS, page.keys, org_id)
     return TasksPage(tasks=[_task(row) for row in found], next=None if page.next is None else str(page.next))

@@ -1,0 +1,51 @@
+"""Names that nothing has: the error says which name it was, and which one was perhaps meant."""
+
+import difflib
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
+
+from tracelake.cli.text import clean
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+
+T = TypeVar("T")
+
+
+async def explained(
+    client: UserClient,
+    answer: Awaitable[T],
+    *,
+    dag: str | None = None,
+    job: str | None = None,
+    dataset: str | None = None,
+) -> T:
+    """The answer; a name that the server does not know is said with the nearest one that it does."""
+    try:
+        return await answer
+    except TraceError as error:
+        if error.code == "dag_not_found" and dag is not None:
+            known = [row.name for row in (await client.dags()).dags]
+            raise TraceError(error.code, _no("DAG", dag, known)) from None
+        if error.code == "dataset_not_found" and dataset is not None:
+            known = [row.name for row in (await client.datasets()).datasets]
+            raise TraceError(error.code, _no("dataset", dataset, known)) from None
+        if error.code == "job_not_found" and job is not None:
+            raise TraceError(error.code, _no("job", job, await _jobs(client, dag))) from None
+        raise
+
+
+async def _jobs(client: UserClient, dag: str | None) -> list[str]:
+    try:
+        return [] if dag is None else [row.name for row in (await client.jobs(dag)).jobs]
+    except TraceError:  # it has no active version
+        return []
+
+
+def _no(kind: str, name: str, known: Iterable[str]) -> str:
+    return f"There is no {kind} `{clean(name)}`.{meant(name, known)}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """` Did you mean ...?`, or nothing when no name is near."""
+    close = difflib.get_close_matches(name[:200], list(known), n=1)
+    return f" Did you mean `{clean(close[0])}`?" if close else ""
