@@ -7,16 +7,38 @@ tasks ready or taken them holds that lock until its commit, so nothing is seen t
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
+import asyncpg
+
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure import gauge
 from tracelake.dispatcher.backpressure.gauge import Reading
 from tracelake.dispatcher.backpressure.levels import Thresholds
 
-# Tasks that were made before their job had a threshold; with the other locks on tasks, before edges and limits.
-_MARK = """
-    UPDATE tasks t SET counted = true FROM jobs j
-    WHERE j.job_id = t.job_id AND j.node_id = ANY($1) AND NOT t.counted
-      AND t.status IN ('Queued', 'Running', 'Failed')"""
+BATCH = 2_000
+
+_NEWLY = """
+    SELECT n.node_id FROM unnest($1::uuid[]) AS n(node_id) WHERE NOT EXISTS (
+        SELECT FROM pressure p
+        WHERE p.node_id = n.node_id AND (p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL))"""
+
+# Tasks that were made before their job had a threshold.
+_UNCOUNTED = """
+    SELECT l.task_id FROM jobs j CROSS JOIN LATERAL (
+        SELECT t.task_id FROM tasks t
+        WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed') AND NOT t.counted
+        ORDER BY t.task_id LIMIT $2) l
+    WHERE j.node_id = ANY($1) LIMIT $2"""
+
+# With the other locks on tasks, before edges and limits, and in their order.
+_LOCK_TASKS = """
+    SELECT t.task_id, t.status = 'Queued' AND NOT t.held AND NOT t.counted AS ready FROM tasks t
+    WHERE t.task_id = ANY($1) ORDER BY t.task_id FOR UPDATE"""
+
+_MARK = "UPDATE tasks SET counted = true WHERE task_id = ANY($1)"
+
+_HAS_MORE = "UPDATE nodes SET uncounted = true WHERE node_id = ANY($1)"
+
+_HAS_NO_MORE = "UPDATE nodes SET uncounted = false WHERE node_id = $1"
 
 _SET = """
     INSERT INTO pressure (node_id, org_id, max_depth, max_age_seconds)
@@ -29,22 +51,40 @@ _UNSET = "UPDATE pressure SET max_depth = NULL, max_age_seconds = NULL WHERE nod
 _LOCK = "SELECT node_id FROM pressure WHERE node_id = ANY($1) ORDER BY node_id FOR NO KEY UPDATE"
 
 _COUNT = """
-    SELECT q.node_id, t.depth, t.oldest FROM unnest($1::uuid[]) AS q(node_id)
-    CROSS JOIN LATERAL (
-        SELECT count(*)::int AS depth, min(t.ready_at) AS oldest FROM jobs j JOIN tasks t USING (job_id)
-        WHERE j.node_id = q.node_id AND t.status = 'Queued' AND NOT t.held AND t.counted) t"""
+    SELECT q.node_id, coalesce(sum(t.depth), 0)::int AS depth, min(t.oldest) AS oldest
+    FROM unnest($1::uuid[]) AS q(node_id)
+    LEFT JOIN jobs j ON j.node_id = q.node_id
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS depth, min(t.ready_at) AS oldest FROM tasks t
+        WHERE t.job_id = j.job_id AND t.status = 'Queued' AND NOT t.held AND t.counted) t ON true
+    GROUP BY q.node_id"""
 
 
 async def mark_counted(connection: Connection, thresholds: Mapping[UUID, Thresholds]) -> None:
-    limited = _limited(thresholds)
-    if limited:
-        await connection.execute(_MARK, list(limited))
+    """The tasks of queues that get a threshold now: a batch of them; the nodes are marked if there are more."""
+    newly = await _newly(connection, thresholds)
+    if newly and len(await _mark(connection, newly)) == BATCH:
+        await connection.execute(_HAS_MORE, newly)
+
+
+async def count_more(connection: Connection, node_id: UUID) -> int:
+    """A batch of the tasks that `mark_counted` left. The caller holds the org's routing lock, and the node's row."""
+    marked = await _mark(connection, [node_id])
+    if len(marked) < BATCH:
+        await connection.execute(_HAS_NO_MORE, node_id)
+    await gauge.count(connection, {node_id: sum(row["ready"] for row in marked)})
+    return max(1, len(marked))
 
 
 async def set_thresholds(
-    connection: Connection, org_id: UUID, thresholds: Mapping[UUID, Thresholds], also: Collection[UUID]
+    connection: Connection, org_id: UUID, thresholds: Mapping[UUID, Thresholds], depths: Mapping[UUID, int]
 ) -> None:
-    """From now on these nodes' queues have these thresholds; `also` is counted anew because its tasks changed."""
+    """From now on these nodes' queues have these thresholds; `depths` says what else changed in which queue.
+
+    Only queues that had none are counted: the others know their depth, however long they are.
+    """
+    newly = await _newly(connection, thresholds)
+    await connection.fetch(_LOCK, [*thresholds, *depths])
     limited = _limited(thresholds)
     if limited:
         rows = [(node, item.max_depth, item.max_age_seconds) for node, item in limited.items()]
@@ -52,7 +92,25 @@ async def set_thresholds(
     free = [node for node in thresholds if node not in limited]
     if free:
         await connection.execute(_UNSET, free)
-    await recount(connection, {*thresholds, *also})
+    await recount(connection, newly)
+    known = (thresholds.keys() | depths.keys()) - set(newly)
+    await gauge.count(connection, {node: depths.get(node, 0) for node in known})
+
+
+async def _newly(connection: Connection, thresholds: Mapping[UUID, Thresholds]) -> list[UUID]:
+    limited = _limited(thresholds)
+    if not limited:
+        return []
+    return [row["node_id"] for row in await connection.fetch(_NEWLY, list(limited))]
+
+
+async def _mark(connection: Connection, nodes: Collection[UUID]) -> list[asyncpg.Record]:
+    found = [row["task_id"] for row in await connection.fetch(_UNCOUNTED, list(nodes), BATCH)]
+    if not found:
+        return []
+    locked = await connection.fetch(_LOCK_TASKS, found)
+    await connection.execute(_MARK, found)
+    return locked
 
 
 async def recount(connection: Connection, nodes: Collection[UUID]) -> bool:

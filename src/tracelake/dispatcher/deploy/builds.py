@@ -1,9 +1,9 @@
 """The loop that ends builds: when a version has done everything its history asks for, it cuts over.
 
-A build is finished when each of its edges has seen the history up to the moment the build began and no task of its
-nodes is left; one that failed for good and was not skipped keeps it open, so that a gap never starts to count by
-itself. What is looked at without a lock is looked at again under it, so any number of Dispatchers may try, and a crash
-at any point leaves a build that the next round finds as it was.
+A build is finished when each of its edges has seen the history up to the moment the build began, large invalidations in
+it are gone through, and no task of its nodes is left; one that failed for good and was not skipped keeps it open, so
+that a gap never starts to count by itself. What is looked at without a lock is looked at again under it, so any number
+of Dispatchers may try, and a crash at any point leaves a build that the next round finds as it was.
 """
 
 import logging
@@ -39,11 +39,24 @@ _BEHIND = """
         SELECT FROM events v WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version
           AND v.routed_seq > e.position AND (e.drain_until IS NULL OR v.routed_seq <= e.drain_until))"""
 
-_OPEN = """
-    FROM jobs j JOIN tasks t USING (job_id)
-    WHERE j.node_id = ANY($1) AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL"""
+# Job by job, along an index: one look finds an open task, however many ended ones there are. What a cutover dropped and
+# is to come back is open as well: tasks that have yet to be reached, and those that have just stopped.
+_UNFINISHED = f"""
+    SELECT EXISTS (SELECT {_BEHIND})
+        OR EXISTS (SELECT FROM invalidation_work w WHERE w.node_id = ANY($1))
+        OR EXISTS (SELECT FROM nodes n WHERE n.node_id = ANY($1) AND n.sweep = 'Return')
+        OR EXISTS (SELECT FROM jobs j CROSS JOIN LATERAL (
+            SELECT FROM tasks t
+            WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL
+            ORDER BY t.task_id LIMIT 1) l WHERE j.node_id = ANY($1))
+        OR EXISTS (SELECT FROM jobs j CROSS JOIN LATERAL (
+            SELECT FROM tasks t WHERE t.superseded = 'Returning' AND t.job_id = j.job_id
+            ORDER BY t.task_id LIMIT 1) l WHERE j.node_id = ANY($1))"""  # noqa: S608 - constants only
 
-_UNFINISHED = f"SELECT EXISTS (SELECT {_BEHIND}) OR EXISTS (SELECT {_OPEN})"
+_TO_SWEEP = "SELECT DISTINCT org_id FROM nodes WHERE sweep IS NOT NULL OR uncounted"
+
+SWEEPS = 10
+"""Batches of one org in a round: a finished build is not to wait for all that an earlier cutover left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,7 @@ class Builds:
         self._runtimes = config.runtimes
 
     async def run_once(self) -> int:
-        """Answers how many builds cut over, and how many stopped tasks of a version that counts again came back."""
+        """Answers how many builds cut over, and how many tasks came back, or were moved after their cutover."""
         async with self._store.connection() as connection:
             builds = [_Build(*row) for row in await connection.fetch(_BUILDING)]
             ready = [build for build in builds if not await _unfinished(connection, build.dag_version_id)]
@@ -77,6 +90,25 @@ class Builds:
                 logger.exception("a build cannot cut over", extra={"dag": build.dag})
         async with self._store.transaction() as connection:
             done += await tasks.take_returning(connection, self._runtimes)
+        return done + await self._sweep()
+
+    async def _sweep(self) -> int:
+        """Go on with what cutovers left: tasks of nodes that do not count any more, or count again."""
+        async with self._store.connection() as connection:
+            orgs = [row["org_id"] for row in await connection.fetch(_TO_SWEEP)]
+        done = 0
+        for org_id in orgs:
+            for _ in range(SWEEPS):
+                try:
+                    # Not while pointers move: what is wanted of these tasks may be another thing afterwards.
+                    async with self._store.transaction(routing=[org_id]) as connection:
+                        swept = await tasks.sweep(connection, org_id, self._runtimes)
+                except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+                    logger.info("a sweep waits for the next round", extra={"org_id": str(org_id)})
+                    break
+                if not swept:
+                    break
+                done += swept
         return done
 
     async def _cut_over(self, build: _Build) -> int:

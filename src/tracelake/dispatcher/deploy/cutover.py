@@ -119,7 +119,7 @@ class Switch:
         await pointers.stage_pointers(self.connection, self.org_id, self.dag, staged)
         known = {job.name for job in active}
         await self._settle(moved, [job for job in mine if job.name not in known])
-        await queues.set_thresholds(self.connection, self.org_id, thresholds, dropped | arriving)
+        await queues.set_thresholds(self.connection, self.org_id, thresholds, moved.depths)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._execute(_BUILD, self.version.dag_version_id, self.requested_by)
         await self._take_paths()
@@ -148,7 +148,7 @@ class Switch:
         activation_id = await self._activation()
         await pointers.move_pointers(self.connection, self._names(outputs), activation_id)
         await self._settle(moved, mine)
-        await queues.set_thresholds(self.connection, self.org_id, thresholds, dropped)
+        await queues.set_thresholds(self.connection, self.org_id, thresholds, moved.depths)
         await self._take_paths()
         await self._point(self.version.dag_version_id, None)
 
@@ -161,7 +161,7 @@ class Switch:
         await edges.park(self.connection, dropped)
         await pointers.stage_pointers(self.connection, self.org_id, self.dag)
         await self._settle(moved, ())
-        await queues.set_thresholds(self.connection, self.org_id, {}, dropped)
+        await queues.set_thresholds(self.connection, self.org_id, {}, moved.depths)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._point(self.before.active, None)
 

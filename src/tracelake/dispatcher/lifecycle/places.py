@@ -45,9 +45,15 @@ _SET_USED = """
 
 _BATCH = 200
 
+MOST = 2_000
+"""So many tasks at most are let in by a limit in one transaction, however much room there is. They have places then,
+and whoever gives one back lets in the next."""
+
 
 @dataclass(slots=True)
-class _Counter:
+class Counter:
+    """A limit whose row is locked."""
+
     max_running: int | None
     used: int
     before: int
@@ -94,14 +100,30 @@ async def hand_out(
     depths: dict[UUID, int] | None = None,
 ) -> list[tuple[UUID, Wake]]:
     """Give the free places of these limits to who waits for them. `depths` is told what became ready in which queue."""
-    wanted = set(keys)
-    wanted |= {row["limit_key"] for row in await connection.fetch(_PEEK, sorted(wanted))}
-    counters = await _lock(connection, wanted, runtimes)
+    counters = await lock(connection, keys, runtimes)
     for key, delta in (moved or {}).items():
         counters[key].used = max(0, counters[key].used + delta)
+    return await hand_out_locked(connection, counters, runtimes, depths)
+
+
+async def lock(connection: Connection, keys: Iterable[str], runtimes: RuntimeRegistry) -> dict[str, Counter]:
+    """These limits, and those that whoever waits for them needs besides: all at once, so that they are in order."""
+    wanted = set(keys)
+    wanted |= {row["limit_key"] for row in await connection.fetch(_PEEK, sorted(wanted))}
+    return await _lock(connection, wanted, runtimes)
+
+
+async def hand_out_locked(
+    connection: Connection,
+    counters: dict[str, Counter],
+    runtimes: RuntimeRegistry,
+    depths: dict[UUID, int] | None = None,
+) -> list[tuple[UUID, Wake]]:
+    """The free places of limits that `lock` locked; their `used` is written as it is afterwards."""
     woken: list[tuple[UUID, Wake]] = []
     for key in sorted(counters):
-        while counters[key].room:
+        most = len(woken) + MOST
+        while counters[key].room and len(woken) < most:
             rows = await connection.fetch(_NEXT, key, min(counters[key].room, _BATCH))
             admitted, moved_on = await _admit(connection, rows, counters)
             woken += [(row["task_id"], wake_of(runtimes, row["runtime"])) for row in admitted]
@@ -117,21 +139,25 @@ async def hand_out(
     return woken
 
 
-async def _lock(connection: Connection, keys: set[str], runtimes: RuntimeRegistry) -> dict[str, _Counter]:
+async def _lock(connection: Connection, keys: set[str], runtimes: RuntimeRegistry) -> dict[str, Counter]:
     """Limits of jobs are what the last activation said; limits of operators are the registry's."""
-    operators = {operator_key(name): most for name, most in runtimes.operator_limits.items()}
     rows = await connection.fetch(_LOCK, sorted(keys))
     if len(rows) < len(keys):
         await connection.execute(_ENSURE, sorted(keys))
         rows = await connection.fetch(_LOCK, sorted(keys))
+    operators = operator_limits(runtimes)
     return {
-        row["limit_key"]: _Counter(operators.get(row["limit_key"], row["max_running"]), row["used"], row["used"])
+        row["limit_key"]: Counter(operators.get(row["limit_key"], row["max_running"]), row["used"], row["used"])
         for row in rows
     }
 
 
+def operator_limits(runtimes: RuntimeRegistry) -> dict[str, int]:
+    return {operator_key(name): most for name, most in runtimes.operator_limits.items()}
+
+
 async def _admit(
-    connection: Connection, rows: Sequence[asyncpg.Record], counters: dict[str, _Counter]
+    connection: Connection, rows: Sequence[asyncpg.Record], counters: dict[str, Counter]
 ) -> tuple[list[asyncpg.Record], int]:
     """Let in who finds a place in every one of its limits; the others wait for the one that is full."""
     admitted: list[asyncpg.Record] = []

@@ -25,8 +25,11 @@ _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, canc
     lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
     skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted"""
 
+# $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held.
 _LOCK = f"""
     SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs,
+           task_id = ANY($2) AND status = 'Queued'
+               AND node_id IN (SELECT n.node_id FROM nodes n WHERE n.sweep = 'Drop') AS dropped,
            (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
     FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
 
@@ -130,7 +133,7 @@ def snapshot(record: asyncpg.Record) -> Task:
         status=Status(record["status"]),
         attempt=record["attempt"],
         max_attempts=record["max_attempts"],
-        held=record["held"],
+        held=record["held"] or bool(record.get("dropped")),
         cancel_requested=record["cancel_requested"],
         outcome=None if outcome is None else Outcome(outcome),
         lease_token=record["lease_token"],

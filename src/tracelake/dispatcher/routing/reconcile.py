@@ -18,6 +18,7 @@ from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import coverage
 from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.model.task import BY_HAND
 
 logger = logging.getLogger(__name__)
 
@@ -25,24 +26,31 @@ LOOK_BACK = 10_000
 """How many routed events a fresh process looks back on."""
 PAGE = 2_000
 
+# One look at everything that takes a place, in one snapshot: whoever moves a task moves its counter with it, so a
+# difference is a fault and not a moment.
 _WRONG_COUNTERS = """
     WITH real AS (
         SELECT key AS limit_key, count(*)::int AS used
         FROM tasks t CROSS JOIN unnest(t.limit_keys) AS key
-        WHERE t.status IN ('Queued', 'Running') AND NOT t.held AND t.limit_keys IS NOT NULL GROUP BY key),
-    waiting AS (SELECT DISTINCT held_by AS limit_key FROM tasks WHERE held AND held_by IS NOT NULL)
-    SELECT limit_key, coalesce(real.used, 0) AS real
-    FROM limits l FULL JOIN real USING (limit_key)
-    WHERE coalesce(l.used, 0) <> coalesce(real.used, 0) OR limit_key IN (SELECT limit_key FROM waiting)"""
+        WHERE t.status IN ('Queued', 'Running') AND NOT t.held AND t.limit_keys IS NOT NULL GROUP BY key)
+    SELECT limit_key FROM limits l FULL JOIN real USING (limit_key)
+    WHERE coalesce(l.used, 0) <> coalesce(real.used, 0)"""
 
-# Again under the lock: what the first look saw may have moved.
+# Limits that somebody waits for: from key to key along the index, however many wait for each.
+_WAITED_FOR = """
+    WITH RECURSIVE w (limit_key) AS (
+        (SELECT held_by FROM tasks WHERE held AND held_by IS NOT NULL ORDER BY held_by LIMIT 1)
+        UNION ALL
+        SELECT (SELECT t.held_by FROM tasks t WHERE t.held AND t.held_by > w.limit_key ORDER BY t.held_by LIMIT 1)
+        FROM w WHERE w.limit_key IS NOT NULL)
+    SELECT w.limit_key, l.max_running, coalesce(l.used, 0) AS used
+    FROM w LEFT JOIN limits l USING (limit_key) WHERE w.limit_key IS NOT NULL"""
+
+# Again under the lock: what the first look saw may have been put right.
 _RECOUNT = """
-    UPDATE limits l SET used = (
-        SELECT count(*) FROM tasks t
-        WHERE t.status IN ('Queued', 'Running') AND NOT t.held AND l.limit_key = ANY(t.limit_keys))
-    WHERE l.limit_key = ANY($1)"""
-
-_LOCK_LIMITS = "SELECT FROM limits WHERE limit_key = ANY($1) ORDER BY limit_key FOR NO KEY UPDATE"
+    SELECT key AS limit_key, count(*)::int AS used
+    FROM tasks t CROSS JOIN unnest(t.limit_keys) AS key
+    WHERE t.status IN ('Queued', 'Running') AND NOT t.held AND t.limit_keys && $1 AND key = ANY($1) GROUP BY key"""
 
 _HELD_UNITS = """
     SELECT e.node_id, e.input_index, count(t.task_id)::int AS failed
@@ -70,9 +78,11 @@ _MISSING = """
     ) w
     WHERE v.routed_seq > $1 AND v.routed_seq <= $2 AND e.phase <> 'Parked' AND e.position IS NULL
       AND CASE WHEN j.strategy = 'PerUpdate' AND v.cursor <= e.routed AND v.effective_revision = '' THEN
-          NOT EXISTS (
-              SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end >= v.cursor
-                AND t.unit_start <= v.cursor AND t.unit_key = 'c:' || t.unit_end)
+          coalesce((
+              SELECT t.unit_start FROM tasks t
+              WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end >= v.cursor
+                AND t.unit_key = 'c:' || t.unit_end AND t.revision NOT LIKE $4
+              ORDER BY t.unit_end LIMIT 1) > v.cursor, true)
       ELSE
           NOT EXISTS (
               SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end = w.unit_end
@@ -102,20 +112,30 @@ class RoutingReconciler:
 
     async def _prove_places(self) -> int:
         async with self._store.connection() as connection:
-            suspects = sorted(row["limit_key"] for row in await connection.fetch(_WRONG_COUNTERS))
-        if not suspects:
+            wrong = [row["limit_key"] for row in await connection.fetch(_WRONG_COUNTERS)]
+            free = self._free(await connection.fetch(_WAITED_FOR))
+        if not wrong and not free:
             return 0
         async with self._store.transaction() as connection:
-            await connection.execute(_LOCK_LIMITS, suspects)
-            await connection.execute(_RECOUNT, suspects)
+            counters = await places.lock(connection, {*wrong, *free}, self._runtimes)
+            if wrong:
+                real = {row["limit_key"]: row["used"] for row in await connection.fetch(_RECOUNT, wrong)}
+                for key in wrong:
+                    counters[key].used = real.get(key, 0)
             depths: dict[UUID, int] = {}
-            woken = await places.hand_out(connection, suspects, self._runtimes, depths=depths)
+            woken = await places.hand_out_locked(connection, counters, self._runtimes, depths)
             if depths:
                 await gauge.count(connection, depths)
             if woken:
                 await rows.wake(connection, woken)
         self._count("held_task", len(woken))
         return len(woken)
+
+    def _free(self, waited_for: list[asyncpg.Record]) -> list[str]:
+        """Those of the limits that have room, though somebody waits for it."""
+        operators = places.operator_limits(self._runtimes)
+        limits = ((row["limit_key"], operators.get(row["limit_key"], row["max_running"]), row) for row in waited_for)
+        return [key for key, most, row in limits if most is None or row["used"] < most]
 
     async def _prove_holds(self) -> int:
         async with self._store.connection() as connection:
@@ -133,7 +153,7 @@ class RoutingReconciler:
         repaired, after = 0, self._proved
         while True:
             async with self._store.connection() as connection:
-                missing = await connection.fetch(_MISSING, after, newest, PAGE)
+                missing = await connection.fetch(_MISSING, after, newest, PAGE, BY_HAND + "%")
             for row in missing:
                 repaired += await self._repair(row)
             if len(missing) < PAGE:

@@ -221,11 +221,13 @@ CREATE INDEX invalidations_by_dataset ON invalidations (dataset_uuid, created_at
 
 -- What an invalidation still asks of a reader that has too many units for one transaction. Units are taken in a fixed
 -- order, and the row says which came last: first ranges by their grid and start, then (`cursor` is not NULL) cursors.
+-- The unit of the event itself has its task already.
 CREATE TABLE invalidation_work (
     invalidation_id text NOT NULL REFERENCES invalidations,
     node_id         uuid NOT NULL,
     input_index     integer NOT NULL,
     org_id          uuid NOT NULL REFERENCES orgs,
+    own_unit        text NOT NULL,
     unit_size       numeric NOT NULL DEFAULT 0,
     unit_offset     numeric NOT NULL DEFAULT 0,
     unit_start      bigint NOT NULL DEFAULT -1,
