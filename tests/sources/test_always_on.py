@@ -470,12 +470,14 @@ def test_a_full_queue_downstream_shows_as_stopped(harness: DispatcherHarness) ->
     assert head(harness)["state"] == "stopped"
 
 
-def test_what_a_person_cancelled_has_ended(harness: DispatcherHarness) -> None:
+def test_what_a_person_cancelled_has_ended_until_a_person_retries_it(harness: DispatcherHarness) -> None:
     attempt = started(harness)
     assert user(harness, "POST", f"/v1/tasks/{attempt.task_id}/cancel").status == 200
     assert head(harness)["state"] == "stopping"
     attempt.end("Canceled")
     assert (monitor(harness), head(harness)["state"]) == (0, "ended")
+    assert user(harness, "POST", f"/v1/tasks/{attempt.task_id}/retry").status == 200
+    assert Attempt(harness, UUID(attempt.task_id)).beat()["cancel"] is False
 
 
 def test_other_orgs_see_nothing(harness: DispatcherHarness) -> None:
