@@ -11,6 +11,7 @@ from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
 from tracelake.dag.json_schema import json_schema_text
 from tracelake.dispatcher.http.routing import Listener
+from tracelake.dispatcher.why.reasons import reasons_markdown
 from tracelake.errors import CATALOGUE
 from tracelake.processes.settings import reference_markdown
 
@@ -44,6 +45,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     *((f"docs/reference/openapi-{name}.json", partial(openapi_json, name)) for name in Listener),
     ("docs/reference/routes.md", routes_markdown),
     ("docs/reference/settings.md", reference_markdown),
+    ("docs/why.md", reasons_markdown),
 )
 
 

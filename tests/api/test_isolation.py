@@ -24,10 +24,15 @@ NAMED: list[tuple[str, str, Any]] = [
     ("POST", "/v1/tasks/{task_id}/skip", None),
     ("GET", "/v1/datasets/{name}", None),
     ("GET", "/v1/datasets/{name}/lineage", None),
+    ("GET", "/v1/why/task/{task_id}", None),
+    ("GET", "/v1/why/job/{dag}/{job}", None),
+    ("GET", "/v1/why/dataset/{name}", None),
 ]
 LISTS = ["/v1/dags", "/v1/tasks", "/v1/events", "/v1/datasets", "/v1/audit"]
 OWN = {("GET", "/v1/whoami"), ("POST", "/v1/dags/{dag}/versions")}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
+TWO_LISTS = {("GET", "/v1/pressure")}
+"""In one answer: `tests/why` looks at it."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def stranger(harness: DispatcherHarness, owner: World, request: pytest.FixtureRe
 
 def test_every_route_is_looked_at() -> None:
     routes = {(route.method, route.path) for route in routes_of(declared_routes(), Listener.PUBLIC)}
-    assert routes == {(method, path) for method, path, _ in NAMED} | {("GET", path) for path in LISTS} | OWN
+    assert routes == {(method, path) for method, path, _ in NAMED} | {("GET", path) for path in LISTS} | OWN | TWO_LISTS
 
 
 def ask(user: User, method: str, path: str, body: Any, names: dict[str, Any]) -> Reply:

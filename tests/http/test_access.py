@@ -37,6 +37,10 @@ ROLES = {
     ("GET", "/v1/datasets"): "reader",
     ("GET", "/v1/datasets/{name}"): "reader",
     ("GET", "/v1/datasets/{name}/lineage"): "reader",
+    ("GET", "/v1/pressure"): "reader",
+    ("GET", "/v1/why/task/{task_id}"): "reader",
+    ("GET", "/v1/why/job/{dag}/{job}"): "reader",
+    ("GET", "/v1/why/dataset/{name}"): "reader",
     ("GET", "/v1/audit"): "admin",
 }
 """The least role of each route of people; each role includes the ones before it."""

@@ -27,6 +27,7 @@ from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.wire.platform import CancelReply, WhoAmI
+from tracelake.wire.pressure import PressureReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
 from tracelake.wire.user import (
     ActivateRequest,
@@ -46,6 +47,7 @@ from tracelake.wire.user import (
     TriggerReply,
     TriggerRequest,
 )
+from tracelake.wire.why import WhyReply
 
 T = TypeVar("T")
 
@@ -67,6 +69,7 @@ _events = msgspec.json.Decoder(EventsPage)
 _jobs = msgspec.json.Decoder(JobsReply)
 _lineage = msgspec.json.Decoder(LineageReply)
 _pause = msgspec.json.Decoder(PauseReply)
+_pressure = msgspec.json.Decoder(PressureReply)
 _retry = msgspec.json.Decoder(RetryReply)
 _skip = msgspec.json.Decoder(SkipReply)
 _sources = msgspec.json.Decoder(SourcesReply)
@@ -75,6 +78,7 @@ _tasks = msgspec.json.Decoder(TasksPage)
 _trigger = msgspec.json.Decoder(TriggerReply)
 _versions = msgspec.json.Decoder(DagVersionsReply)
 _whoami = msgspec.json.Decoder(WhoAmI)
+_why = msgspec.json.Decoder(WhyReply)
 
 
 class TextCredential:
@@ -222,6 +226,23 @@ class UserClient:
     ) -> LineageReply:
         query = _query(unit=unit, start=start, end=end, limit=limit, cursor=cursor)
         return await self._get(f"/v1/datasets/{_segment(name, 'dataset_not_found')}/lineage{query}", _lineage)
+
+    # --- explanations
+
+    async def pressure(self) -> PressureReply:
+        return await self._get("/v1/pressure", _pressure)
+
+    async def why_task(self, task_id: UUID) -> WhyReply:
+        return await self._get(f"/v1/why/task/{task_id}", _why)
+
+    async def why_job(self, dag: str, job: str) -> WhyReply:
+        path = f"/v1/why/job/{_segment(dag, 'dag_not_found')}/{_segment(job, 'job_not_found')}"
+        return await self._get(path, _why)
+
+    async def why_dataset(self, name: str) -> WhyReply:
+        return await self._get(f"/v1/why/dataset/{_segment(name, 'dataset_not_found')}", _why)
+
+    # --- admins
 
     async def audit(self, *, limit: int | None = None, cursor: str | None = None) -> AuditPage:
         return await self._get(f"/v1/audit{_query(limit=limit, cursor=cursor)}", _audit)

@@ -35,6 +35,8 @@ _COMMANDS = {
     "events": ("tracelake.cli.events:command", "List updates of datasets."),
     "datasets": ("tracelake.cli.datasets:command", "List datasets, or show one."),
     "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
+    "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
+    "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
     "audit": ("tracelake.cli.audit:command", "List who did what."),
     "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
     "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),

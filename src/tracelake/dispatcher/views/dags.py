@@ -87,14 +87,14 @@ async def list_versions(connection: Connection, org_id: UUID, dag: str) -> DagVe
                 created_at=row["created_at"],
                 activated_at=row["activated_at"],
                 jobs=row["jobs"],
-                build=await _progress(connection, row["dag_version_id"]) if row["state"] == "Building" else None,
+                build=await build_progress(connection, row["dag_version_id"]) if row["state"] == "Building" else None,
             )
             for row in rows
         ],
     )
 
 
-async def _progress(connection: Connection, dag_version_id: UUID) -> BuildProgress:
+async def build_progress(connection: Connection, dag_version_id: UUID) -> BuildProgress:
     row = await connection.fetchrow(_BUILD, dag_version_id)
     assert row is not None
     return BuildProgress(

@@ -1,0 +1,117 @@
+"""`trace pressure`: which queues are full, and what they stop."""
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import watch_option
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean, count
+from tracelake.client.user import UserClient
+from tracelake.wire.pressure import PressureEdgeRow, PressureReply
+
+STATE_STYLES = {"open": "green", "bulk_stopped": "yellow", "stopped": "bold red", "paused": "magenta"}
+
+
+@click.command()
+@watch_option
+@user_command
+def command(session: Session, watch: bool) -> None:
+    """Show every queue that has a threshold, and every input that such a queue stops or could stop.
+
+    At 80 % of max_queue_depth or max_queue_age a queue stops what is marked bulk before it, at 100 % everything, up to
+    the sources; below 50 % all goes on. Events that come meanwhile are kept.
+
+    \b
+    Examples:
+      trace pressure
+      trace pressure --watch
+      trace pressure --json
+    """
+    if watch:
+        session.watch(_look)
+        return
+    reply = session.run(lambda client: client.pressure())
+    if session.as_json:
+        session.json(reply)
+        return
+    session.show(pressure_view(reply))
+    stopped = next((edge for edge in reply.edges if edge.state != "open"), None)
+    if stopped is not None and stopped.state == "paused":
+        session.hint("see why", "why", f"{stopped.dag}/{stopped.job}")
+    elif stopped is not None and stopped.queue is not None:
+        session.hint("see why it is slow", "why", stopped.queue)
+
+
+async def _look(client: UserClient) -> RenderableType:
+    return pressure_view(await client.pressure())
+
+
+def pressure_view(reply: PressureReply) -> RenderableType:
+    if not reply.queues and not reply.edges:
+        return Text("No job of an active version has max_queue_depth or max_queue_age, and no source is paused.")
+    stopped = sum(edge.state != "open" for edge in reply.edges)
+    title = f"{count(len(reply.queues), 'queue')} with a threshold; {count(stopped, 'input')} stopped"
+    return Group(Text(title, style="bold"), queues_listing(reply), Text(), edges_listing(reply))
+
+
+def queues_listing(reply: PressureReply) -> Listing:
+    listing = Listing(
+        [
+            Column("queue"),
+            Column("state", whole=True),
+            Column("ready", right=True),
+            Column("oldest", right=True),
+            Column("since", whole=True),
+            Column("build", whole=True),
+        ]
+    )
+    for row in reply.queues:
+        listing.add(
+            Text(clean(f"{row.dag}/{row.job}"), style="bold"),
+            _state(row.state),
+            _of(f"{row.depth}", row.max_depth),
+            _of(f"{int(row.age_seconds)}s", None if row.max_age_seconds is None else f"{row.max_age_seconds}s"),
+            ago(row.since),
+            "building" if row.building else "",
+        )
+    return listing
+
+
+def edges_listing(reply: PressureReply) -> Listing:
+    listing = Listing(
+        [
+            Column("job"),
+            Column("input"),
+            Column("state", whole=True),
+            Column("waiting", right=True),
+            Column("since", whole=True),
+            Column("because"),
+            Column("feeds"),
+        ]
+    )
+    for row in reply.edges:
+        listing.add(
+            Text(clean(f"{row.dag}/{row.job}"), style="bold"),
+            _input(row),
+            _state(row.state),
+            row.backlog,
+            ago(row.since),
+            row.because,
+            ", ".join(row.queues),
+        )
+    return listing
+
+
+def _input(row: PressureEdgeRow) -> str:
+    notes = [note for note, there in (("bulk", row.bulk), ("building", row.building)) if there]
+    return f"{row.dataset} ({', '.join(notes)})" if notes else row.dataset
+
+
+def _state(state: str) -> Text:
+    return Text(state.replace("_", " "), style=STATE_STYLES.get(state, ""))
+
+
+def _of(number: str, most: object) -> str:
+    return number if most is None else f"{number} of {most}"

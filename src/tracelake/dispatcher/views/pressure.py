@@ -1,0 +1,242 @@
+"""Backpressure for people: every queue that has a threshold, and every edge that it stops or could stop.
+
+Who is stopped is stored nowhere; it is asked here as whoever routes asks it, of the same map and the same levels.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure.levels import Level, Thresholds, share
+from tracelake.dispatcher.backpressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
+from tracelake.dispatcher.routing.directory import Generation
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS
+from tracelake.dispatcher.views.words import full_queue
+from tracelake.dispatcher.views.words import since as since_words
+from tracelake.wire.pressure import PressureEdgeRow, PressureReply, PressureState, QueueRow
+
+LOOKED_AT = 1000
+"""Ready tasks of a queue, the ones made first, among which the oldest is looked for."""
+
+# Of the versions that count or are being built; a job that both have is one queue, and counts. The row's own note of
+# the oldest is as old as the last look of the loop that keeps it, so the tasks are asked.
+_QUEUES = f"""
+    SELECT DISTINCT ON (p.node_id) p.node_id, p.depth, p.max_depth, p.max_age_seconds, p.level, p.since,
+           d.dag_name, j.name, v.dag_version_id = d.active_version AS active, trace_now() AS now, (
+               SELECT min(t.ready_at) FROM jobs s CROSS JOIN LATERAL (
+                   SELECT r.ready_at FROM tasks r
+                   WHERE r.job_id = s.job_id AND r.status IN ('Queued', 'Running', 'Failed')
+                     AND r.status = 'Queued' AND NOT r.held AND r.counted ORDER BY r.task_id LIMIT {LOOKED_AT}) t
+               WHERE s.node_id = p.node_id) AS oldest_ready_at
+    FROM dags d JOIN dag_version_jobs v ON v.dag_version_id IN (d.active_version, d.building_version)
+    JOIN jobs j ON j.job_id = v.job_id JOIN pressure p ON p.node_id = j.node_id
+    WHERE d.org_id = $1 AND p.org_id = $1 AND (p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL)
+    ORDER BY p.node_id, active DESC NULLS LAST"""  # noqa: S608 - constants only
+
+_EDGES = f"""
+    SELECT n.dag_name, n.job_name, e.node_id, e.dataset_uuid, j.priority, {EDGE_COLUMNS}
+    FROM edges e JOIN nodes n USING (node_id) JOIN jobs j ON j.job_id = e.job_id
+    JOIN datasets d USING (dataset_uuid)
+    WHERE e.org_id = $1 AND e.phase <> 'Parked' AND (e.node_id = ANY($2) OR (e.dataset_uuid, e.dataset_version) IN (
+        SELECT * FROM unnest($3::uuid[], $4::uuid[])))
+    ORDER BY n.dag_name, n.job_name, e.input_index, e.phase"""  # noqa: S608 - constants only
+
+_PAUSED = """
+    SELECT s.node_id, n.dag_name, n.job_name, s.paused_by, s.paused_at, trace_now() AS now
+    FROM source_state s JOIN nodes n USING (node_id) WHERE s.org_id = $1 AND s.paused_at IS NOT NULL"""
+
+_STATES: dict[Level, Literal["open", "bulk_stopped", "stopped"]] = {
+    Level.NONE: "open",
+    Level.BULK: "bulk_stopped",
+    Level.ALL: "stopped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue with a threshold, as it is now."""
+
+    node_id: UUID
+    name: str
+    building: bool
+    depth: int
+    thresholds: Thresholds
+    age_seconds: float
+    level: Level
+    since: datetime | None
+    now: datetime
+
+    @property
+    def full(self) -> float:
+        return float(share(self.thresholds, self.depth, self.age_seconds))
+
+    @property
+    def has_no_room(self) -> bool:
+        """For what is behind: it is let in by the number of free places."""
+        return self.thresholds.max_depth is not None and self.depth >= self.thresholds.max_depth
+
+    @property
+    def words(self) -> str:
+        pressed = "" if self.since is None else f" since {since_words(self.since, self.now)}"
+        limits = self.thresholds
+        return full_queue(self.name, self.depth, limits.max_depth, self.age_seconds, limits.max_age_seconds, pressed)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A source that a person paused."""
+
+    name: str
+    by: str
+    at: datetime
+    now: datetime
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} was paused by {self.by} {since_words(self.at, self.now)} ago"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What stops an edge or a source."""
+
+    state: PressureState
+    name: str
+    """Of the queue's job, or of the source that is paused."""
+    since: datetime | None
+    words: str
+    node_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """All that stops work in an org at one moment, with the names and the reasons."""
+
+    upstream: Upstream
+    stops: Stops
+    queues: Mapping[UUID, Queue]
+    paused: Mapping[UUID, Pause]
+
+    def on_edge(self, consumer: UUID, generation: Generation, *, behind: bool) -> Cause | None:
+        """Why no task is made from this edge. One that is behind also needs room in its own queue."""
+        found = self._cause(self.upstream.blocked_by(consumer, generation, self.stops))
+        own = self.queues.get(consumer)
+        if found is None and behind and own is not None and own.has_no_room:
+            return Cause("stopped", own.name, own.since, own.words, consumer)
+        return found
+
+    def on_source(self, node: UUID) -> Cause | None:
+        return self._cause(self.upstream.stopped_by(node, self.stops))
+
+    def behind(self, consumer: UUID, generation: Generation) -> list[Queue]:
+        """The queues that an edge feeds, its own included, the fullest first."""
+        reached = {consumer, *self.upstream.downstream.get(consumer, ())}
+        source = self.upstream.sources.get(generation)
+        if source is not None:
+            reached.update(self.upstream.downstream.get(source, ()))
+        return sorted((self.queues[node] for node in reached if node in self.queues), key=lambda q: (-q.full, q.name))
+
+    def _cause(self, node: UUID | None) -> Cause | None:
+        if node is None:
+            return None
+        pause = self.paused.get(node)
+        if pause is not None and node in self.stops.paused:
+            return Cause("paused", pause.name, pause.at, pause.words, node)
+        queue = self.queues.get(node)
+        if queue is None:  # it eased, or its version went, between two statements
+            return None
+        return Cause(_STATES[self.stops.levels.get(node, Level.NONE)], queue.name, queue.since, queue.words, node)
+
+
+async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
+    upstream = await UpstreamDirectory().of(connection, org_id, 0)
+    limited = {queue for reached in upstream.downstream.values() for queue in reached}
+    stops = await read_stops(connection, limited, set(upstream.sources.values()))
+    queues = {row["node_id"]: _queue(row) for row in await connection.fetch(_QUEUES, org_id)}
+    paused = {
+        row["node_id"]: Pause(f"{row['dag_name']}/{row['job_name']}", row["paused_by"], row["paused_at"], row["now"])
+        for row in await connection.fetch(_PAUSED, org_id)
+    }
+    return Pressure(upstream, stops, queues, paused)
+
+
+async def list_pressure(connection: Connection, org_id: UUID) -> PressureReply:
+    found = await read_pressure(connection, org_id)
+    fed = {*found.queues, *found.upstream.downstream}
+    generations = [
+        generation
+        for generation, source in found.upstream.sources.items()
+        if source in found.stops.paused or found.upstream.downstream.get(source)
+    ]
+    columns = [[generation[part] for generation in generations] for part in (0, 1)]
+    edges = await connection.fetch(_EDGES, org_id, list(fed), *columns)
+    return PressureReply(queues=_queue_rows(found.queues.values()), edges=[_edge_row(found, row) for row in edges])
+
+
+def _queue(row: asyncpg.Record) -> Queue:
+    oldest: datetime | None = row["oldest_ready_at"]
+    age = 0.0 if oldest is None or not row["depth"] else max(0.0, (row["now"] - oldest).total_seconds())
+    return Queue(
+        node_id=row["node_id"],
+        name=f"{row['dag_name']}/{row['name']}",
+        building=not row["active"],
+        depth=row["depth"],
+        thresholds=Thresholds(row["max_depth"], row["max_age_seconds"]),
+        age_seconds=age,
+        level=Level(row["level"]),
+        since=row["since"],
+        now=row["now"],
+    )
+
+
+def _queue_rows(queues: Iterable[Queue]) -> list[QueueRow]:
+    rows = []
+    for queue in sorted(queues, key=lambda queue: (-queue.level, -queue.full, queue.name)):
+        dag, _, job = queue.name.partition("/")
+        rows.append(
+            QueueRow(
+                dag=dag,
+                job=job,
+                building=queue.building,
+                state=_STATES[queue.level],
+                depth=queue.depth,
+                max_depth=queue.thresholds.max_depth,
+                age_seconds=queue.age_seconds,
+                max_age_seconds=queue.thresholds.max_age_seconds,
+                since=queue.since,
+                because=queue.words if queue.level else "",
+            )
+        )
+    return rows
+
+
+def _edge_row(found: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
+    generation = (row["dataset_uuid"], row["dataset_version"])
+    cause = found.on_edge(row["node_id"], generation, behind=row["position"] is not None)
+    behind = found.behind(row["node_id"], generation)
+    shown = next((queue for queue in behind if cause is not None and queue.node_id == cause.node_id), None)
+    if cause is None and behind:
+        shown = behind[0]
+    return PressureEdgeRow(
+        dag=row["dag_name"],
+        job=row["job_name"],
+        input_index=row["input_index"],
+        dataset=row["dataset"],
+        building=row["phase"] == "Staged",
+        bulk=row["priority"] == "bulk",
+        state="open" if cause is None else cause.state,
+        queue=None if shown is None else shown.name,
+        queues=[queue.name for queue in behind],
+        depth=0 if shown is None else shown.depth,
+        max_depth=None if shown is None else shown.thresholds.max_depth,
+        age_seconds=0.0 if shown is None else shown.age_seconds,
+        max_age_seconds=None if shown is None else shown.thresholds.max_age_seconds,
+        since=None if cause is None else cause.since,
+        because="" if cause is None else cause.words,
+        backlog=row["backlog"],
+    )

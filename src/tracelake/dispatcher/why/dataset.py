@@ -1,0 +1,154 @@
+"""Why a dataset is not fresh: its own job, the jobs before it up to the first cause, a build, a version without it."""
+
+from collections import deque
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.dags import build_progress
+from tracelake.dispatcher.views.pressure import read_pressure
+from tracelake.dispatcher.views.words import counted, since, unit_words
+from tracelake.dispatcher.why import facts
+from tracelake.dispatcher.why.answer import answer, is_cause, reason
+from tracelake.dispatcher.why.facts import Subject
+from tracelake.dispatcher.why.job import job_reasons
+from tracelake.dispatcher.why.reasons import REASONS
+from tracelake.errors import TraceError
+from tracelake.wire.why import WhyReason, WhyReply
+
+MAX_JOBS = 50
+"""That are looked at on the way to the cause."""
+
+_DATASET = """
+    SELECT d.dataset_uuid, d.current_version, d.staged_version, d.dag_name, g.building_version,
+           a.number AS active_number, b.number AS building_number, newest.unit, newest.created_at, trace_now() AS now,
+           (SELECT max(v.number) FROM job_outputs o JOIN dag_version_jobs j USING (job_id)
+            JOIN dag_versions v USING (dag_version_id) WHERE o.dataset_uuid = d.dataset_uuid) AS newest_with
+    FROM datasets d
+    LEFT JOIN dags g ON g.org_id = d.org_id AND g.dag_name = d.dag_name
+    LEFT JOIN dag_versions a ON a.dag_version_id = g.active_version
+    LEFT JOIN dag_versions b ON b.dag_version_id = g.building_version
+    LEFT JOIN LATERAL (
+        SELECT v.unit, v.created_at FROM events v
+        WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
+        ORDER BY v.routed_seq DESC LIMIT 1) newest ON true
+    WHERE d.org_id = $1 AND d.name = $2"""
+
+# Jobs of active versions that write these generations.
+_WRITERS = """
+    SELECT DISTINCT g.dag_name, g.active_version, v.job_name
+    FROM job_outputs o JOIN dag_version_jobs v USING (job_id)
+    JOIN dags g ON g.org_id = $1 AND g.active_version = v.dag_version_id
+    WHERE (o.dataset_uuid, o.dataset_version) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
+    ORDER BY g.dag_name, v.job_name"""
+
+
+async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyReply:
+    row = await connection.fetchrow(_DATASET, org_id, name)
+    if row is None:
+        raise TraceError("dataset_not_found")
+    found = await _rebuilding(connection, row)
+    writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
+    if writers:
+        found += await _causes(connection, org_id, writers)
+    elif row["dag_name"] is None:
+        text = f"No DAG writes it.{_newest(row)}"
+        found.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
+    elif not found or row["active_number"] is not None:
+        found.append(_removed(row, name))
+    return answer("dataset", name, found or [_fresh(row, writers)])
+
+
+def _fresh(row: asyncpg.Record, writers: list[Subject]) -> WhyReason:
+    by = ", ".join(writer.name for writer in writers)
+    text = f"It has everything that {by} and the jobs before it have to give.{_newest(row)}"
+    return reason("fresh", text, references=[("job", writer.name) for writer in writers])
+
+
+def _removed(row: asyncpg.Record, name: str) -> WhyReason:
+    dag, number, with_it = row["dag_name"], row["active_number"], row["newest_with"]
+    counts = (
+        f"No version of {dag} counts" if number is None else f"Version {number} of {dag} counts and does not write it"
+    )
+    steps = [("see it", f"trace datasets {name}")]
+    if with_it is not None:
+        steps.insert(0, ("let a version that does count", f"trace rollback {dag} --to {with_it}"))
+    return reason("removed", f"{counts}.{_newest(row)}", *steps, references=[("version", f"{dag}@{with_it}")])
+
+
+async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[WhyReason]:
+    if row["staged_version"] is None or row["building_version"] is None:
+        return []
+    build = await build_progress(connection, row["building_version"])
+    dag, number = row["dag_name"], row["building_number"]
+    text = (
+        f"Version {number} of {dag} builds a new generation of it: {build.done:,} done, {build.open:,} open, "
+        f"{build.failed:,} failed"
+    )
+    text += f", {counted(build.draining_edges, 'input')} reading history." if build.draining_edges else "."
+    steps = [("see the build", f"trace dags {dag} --watch")]
+    if build.failed:
+        steps.insert(0, ("see what failed", f"trace tasks --dag {dag} --status Failed"))
+    return [reason("rebuilding", text, *steps, references=[("version", f"{dag}@{number}")])]
+
+
+async def _causes(connection: Connection, org_id: UUID, writers: list[Subject]) -> list[WhyReason]:
+    """The nearest jobs at which something is the matter, with what it is. Nothing is the matter: nothing."""
+    pressure = await read_pressure(connection, org_id)
+    waiting = deque((writer, 0) for writer in writers)
+    seen = {writer.node_id for writer in writers}
+    own: list[WhyReason] = []
+    looked = 0
+    while waiting and looked < MAX_JOBS:
+        subject, distance = waiting.popleft()
+        looked += 1
+        reasons = await job_reasons(connection, subject, pressure)
+        causes = [item for item in reasons if is_cause(item)]
+        if causes:
+            return own + causes if distance == 0 else [*own, _upstream(subject, distance, causes), *causes]
+        if distance == 0:
+            own += [item for item in reasons if item.state != "fine"]
+        for before in await _before(connection, org_id, subject, reasons):
+            if before.node_id not in seen:
+                seen.add(before.node_id)
+                waiting.append((before, distance + 1))
+    return own
+
+
+async def _before(connection: Connection, org_id: UUID, subject: Subject, reasons: list[WhyReason]) -> list[Subject]:
+    """Who writes its inputs; only those that it waits for, if it waits for some."""
+    edges = await facts.read_edges(connection, subject.node_id)
+    awaited = {
+        item.id
+        for found in reasons
+        if REASONS[found.code].upstream
+        for item in found.references
+        if item.kind == "dataset"
+    }
+    read = [
+        (edge["dataset_uuid"], edge["dataset_version"]) for edge in edges if not awaited or edge["dataset"] in awaited
+    ]
+    return await _writers(connection, org_id, read)
+
+
+async def _writers(connection: Connection, org_id: UUID, generations: list[tuple[UUID, UUID]]) -> list[Subject]:
+    columns = [[generation[part] for generation in generations] for part in (0, 1)]
+    found = []
+    for row in await connection.fetch(_WRITERS, org_id, *columns):
+        subject = await facts.read_job(connection, row["active_version"], row["dag_name"], row["job_name"])
+        if subject is not None:
+            found.append(subject)
+    return found
+
+
+def _upstream(subject: Subject, distance: int, causes: list[WhyReason]) -> WhyReason:
+    steps = "1 job" if distance == 1 else f"{distance} jobs"
+    text = f"The cause is {subject.name}, {steps} before it: {causes[0].text}"
+    return reason("upstream", text, ("see more", f"trace why {subject.name}"), references=[("job", subject.name)])
+
+
+def _newest(row: asyncpg.Record) -> str:
+    if row["unit"] is None:
+        return " It has no event yet."
+    return f" The newest is {unit_words(row['unit'])}, {since(row['created_at'], row['now'])} ago."

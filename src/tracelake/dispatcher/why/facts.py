@@ -1,0 +1,182 @@
+"""What the tables say about a job of a version: its inputs, its tasks in short, what its outputs have."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.routing import coverage
+from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.dispatcher.routing.directory import Generation
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS
+from tracelake.model.dag import JobDocument, Strategy
+from tracelake.model.task import BY_HAND
+
+_JOINED_UNITS = 200
+"""Newest units of each input that are looked for in the others."""
+
+_DAG = """
+    SELECT d.active_version, d.building_version, a.number AS active_number, b.number AS building_number,
+           EXISTS (SELECT FROM dag_versions v WHERE v.org_id = $1 AND v.dag_name = $2) AS known,
+           (SELECT max(v.number) FROM dag_versions v JOIN dag_version_jobs j USING (dag_version_id)
+            WHERE v.org_id = $1 AND v.dag_name = $2 AND j.job_name = $3) AS newest_with_job
+    FROM (SELECT 1) one
+    LEFT JOIN dags d ON d.org_id = $1 AND d.dag_name = $2
+    LEFT JOIN dag_versions a ON a.dag_version_id = d.active_version
+    LEFT JOIN dag_versions b ON b.dag_version_id = d.building_version"""
+
+_JOB = """
+    SELECT j.job_id, j.node_id, j.strategy, j.runtime, j.document, trace_now() AS now
+    FROM dag_version_jobs v JOIN jobs j USING (job_id) WHERE v.dag_version_id = $1 AND v.job_name = $2"""
+
+_EDGES = f"""
+    SELECT e.dataset_uuid, e.drain_until, {EDGE_COLUMNS}, newest.created_at AS newest_at, newest.unit AS newest_unit
+    FROM edges e JOIN datasets d USING (dataset_uuid)
+    LEFT JOIN LATERAL (
+        SELECT v.created_at, v.unit FROM events v
+        WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version AND v.routed_seq IS NOT NULL
+        ORDER BY v.routed_seq DESC LIMIT 1) newest ON true
+    WHERE e.node_id = $1 AND e.phase <> 'Parked' ORDER BY e.input_index"""  # noqa: S608 - constants only
+
+# Of every definition that the node has had. One of each kind is named: the one that waits longest.
+_TASKS = f"""
+    SELECT s.state, count(*) AS number, (array_agg(s.task_id ORDER BY s.at, s.task_id))[1] AS first, min(s.at) AS at,
+           (array_agg(s.error ORDER BY s.at, s.task_id))[1] AS error,
+           (array_agg(s.held_by ORDER BY s.at, s.task_id))[1] AS held_by
+    FROM (
+        SELECT t.task_id, t.error, t.held_by,
+               coalesce(t.next_retry_at, t.ready_at, t.claimed_at, t.finished_at) AS at,
+               CASE WHEN t.status = 'Running' THEN 'running' WHEN t.held THEN 'held'
+                    WHEN t.status = 'Queued' THEN 'ready' WHEN t.next_retry_at IS NOT NULL THEN 'backing_off'
+                    WHEN t.edge >= 0 AND t.unit_key LIKE 'c:%' AND NOT starts_with(t.revision, '{BY_HAND}')
+                        THEN 'holding'
+                    ELSE 'failed' END AS state
+        FROM jobs j JOIN tasks t ON t.job_id = j.job_id
+        WHERE j.node_id = $1 AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL) s
+    GROUP BY s.state"""  # noqa: S608 - constants only
+
+_HOLDER = f"""
+    SELECT t.task_id, t.unit_key, t.error FROM jobs j JOIN tasks t ON t.job_id = j.job_id
+    WHERE j.node_id = $1 AND t.edge = $2 AND t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL
+      AND t.unit_key LIKE 'c:%' AND NOT starts_with(t.revision, '{BY_HAND}')
+    ORDER BY t.unit_end, t.task_id LIMIT 1"""  # noqa: S608 - constants only
+
+_LIMIT = "SELECT max_running, used FROM limits WHERE limit_key = $1"
+
+_SAID = """
+    SELECT e.unit, e.created_at, d.name FROM job_outputs o JOIN datasets d USING (dataset_uuid) CROSS JOIN LATERAL (
+        SELECT v.unit, v.created_at, v.routed_seq FROM events v
+        WHERE v.dataset_uuid = o.dataset_uuid AND v.dataset_version = o.dataset_version AND v.routed_seq IS NOT NULL
+        ORDER BY v.routed_seq DESC LIMIT 1) e
+    WHERE o.job_id = $1 ORDER BY e.routed_seq DESC LIMIT 1"""
+
+_RUN = """
+    SELECT task_id, status, attempt, next_retry_at, finished_at, superseded, cancel_requested, error, claimed_at,
+           outcome
+    FROM tasks WHERE node_id = $1 AND edge = -1 AND unit_end IS NULL AND unit_key = 'run' AND revision = ''"""
+
+_UNITS = f"""
+    SELECT v.unit, v.range_start, v.range_end FROM events v
+    WHERE v.dataset_uuid = $1 AND v.dataset_version = $2 AND v.routed_seq IS NOT NULL
+    ORDER BY v.routed_seq DESC LIMIT {_JOINED_UNITS}"""  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A job of a version, whatever version that is."""
+
+    dag: str
+    job: str
+    job_id: UUID
+    node_id: UUID
+    joins: bool
+    runtime: str
+    source: str | None
+    """The kind of source it is."""
+    document: JobDocument
+    now: datetime
+
+    @property
+    def name(self) -> str:
+        return f"{self.dag}/{self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A unit that one input has and another has not."""
+
+    unit: str
+    has: str
+    lacks: asyncpg.Record
+
+
+async def read_dag(connection: Connection, org_id: UUID, dag: str, job: str) -> asyncpg.Record:
+    row = await connection.fetchrow(_DAG, org_id, dag, job)
+    assert row is not None
+    return row
+
+
+async def read_job(connection: Connection, version: UUID, dag: str, job: str) -> Subject | None:
+    row = await connection.fetchrow(_JOB, version, job)
+    if row is None or row["node_id"] is None:
+        return None
+    document = msgspec.json.decode(row["document"], type=JobDocument)
+    inputs = await connection.fetchval("SELECT count(*) FROM edges WHERE node_id = $1", row["node_id"])
+    return Subject(
+        dag=dag,
+        job=job,
+        job_id=row["job_id"],
+        node_id=row["node_id"],
+        joins=row["strategy"] == Strategy.PER_PARTITION.value and inputs > 1,
+        runtime=row["runtime"],
+        source=None if document.source is None else document.source.kind.value,
+        document=document,
+        now=row["now"],
+    )
+
+
+async def read_edges(connection: Connection, node_id: UUID) -> list[asyncpg.Record]:
+    return await connection.fetch(_EDGES, node_id)
+
+
+async def read_tasks(connection: Connection, node_id: UUID) -> dict[str, asyncpg.Record]:
+    """By state: `running`, `held`, `ready`, `backing_off`, `holding` (an input), `failed`; only those there are."""
+    return {row["state"]: row for row in await connection.fetch(_TASKS, node_id)}
+
+
+async def read_holder(connection: Connection, node_id: UUID, input_index: int) -> asyncpg.Record | None:
+    """The first task that holds the edge."""
+    return await connection.fetchrow(_HOLDER, node_id, input_index)
+
+
+async def read_limit(connection: Connection, key: str | None) -> asyncpg.Record | None:
+    return await connection.fetchrow(_LIMIT, key)
+
+
+async def read_said(connection: Connection, job_id: UUID) -> asyncpg.Record | None:
+    """The newest event of its outputs."""
+    return await connection.fetchrow(_SAID, job_id)
+
+
+async def read_run(connection: Connection, node_id: UUID) -> asyncpg.Record | None:
+    """The one task of an always_on source."""
+    return await connection.fetchrow(_RUN, node_id)
+
+
+async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> Missing | None:
+    """The newest unit that some input of a join has and another has not."""
+    for edge in edges:
+        units = await connection.fetch(_UNITS, edge["dataset_uuid"], edge["dataset_version"])
+        for other in edges:
+            if other["input_index"] == edge["input_index"]:
+                continue
+            generation: Generation = (other["dataset_uuid"], other["dataset_version"])
+            asked = [Presence(generation, row["unit"], row["range_start"], row["range_end"]) for row in units]
+            there = await coverage.ask(connection, asked)
+            missing = next((row for number, row in enumerate(units) if number not in there), None)
+            if missing is not None:
+                return Missing(missing["unit"], edge["dataset"], other)
+    return None

@@ -1,0 +1,309 @@
+"""Every reason there is, as data: its code, how bad it is, what it means, what to do. docs/why.md is made of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tracelake.wire.why import WhyState
+
+Subject = Literal["task", "job", "dataset"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonKind:
+    code: str
+    subject: Subject
+    state: WhyState
+    meaning: str
+    advice: str
+    upstream: bool = False
+    """The cause lies before it: what explains a dataset goes on looking there."""
+
+
+_KINDS = (
+    # Tasks
+    ReasonKind(
+        "backing_off",
+        "task",
+        "waiting",
+        "The last attempt failed; the next one starts by itself at a known time.",
+        "Wait, or retry it now.",
+    ),
+    ReasonKind(
+        "canceled",
+        "task",
+        "fine",
+        "Somebody cancelled it.",
+        "Retry it if it is wanted after all.",
+    ),
+    ReasonKind("completed", "task", "fine", "It is done.", "Nothing to do."),
+    ReasonKind(
+        "failed",
+        "task",
+        "blocked",
+        "It failed for good: no attempt is left, or the error cannot be retried.",
+        "Mend what the error names and retry it, or skip it and accept the gap.",
+    ),
+    ReasonKind(
+        "holds_edge",
+        "task",
+        "blocked",
+        "Its unit failed for good, and what comes after it on the same input waits so that no gap is left behind.",
+        "Retry or skip it; then the input goes on by itself.",
+    ),
+    ReasonKind(
+        "limited",
+        "task",
+        "waiting",
+        "As many tasks run as a limit allows; it gets the next place that is free and its turn.",
+        "Wait, or raise max_concurrency and deploy.",
+    ),
+    ReasonKind(
+        "ready",
+        "task",
+        "waiting",
+        "It is ready and its wake-up was sent; no worker has taken it yet.",
+        "See that workers of its runtime are running.",
+    ),
+    ReasonKind(
+        "returning",
+        "task",
+        "waiting",
+        "It was told to stop by a cutover, and its version counts again: it becomes ready once it has stopped.",
+        "Wait.",
+    ),
+    ReasonKind("running", "task", "working", "A worker has it, and its lease holds.", "Wait, or cancel it."),
+    ReasonKind(
+        "lease_overdue",
+        "task",
+        "waiting",
+        "A worker had it and has not been heard of since its lease ran out; it is about to be judged timed out.",
+        "Wait, and see what became of the worker.",
+    ),
+    ReasonKind(
+        "skipped",
+        "task",
+        "fine",
+        "It failed for good and somebody accepted the gap.",
+        "Retry it if its unit is wanted after all.",
+    ),
+    ReasonKind(
+        "stopping",
+        "task",
+        "working",
+        "It was asked to stop and has not yet; its lease ends it if it does not.",
+        "Wait.",
+    ),
+    ReasonKind(
+        "superseded",
+        "task",
+        "fine",
+        "Another version of the DAG counts, which has no use for it. It comes back when its version counts again.",
+        "Nothing to do, or roll back.",
+    ),
+    ReasonKind(
+        "wakeup_failed",
+        "task",
+        "blocked",
+        "It is ready, but the queue refused its wake-up for good, so no worker hears of it.",
+        "Mend the queue and requeue the row.",
+    ),
+    ReasonKind(
+        "wakeup_pending",
+        "task",
+        "waiting",
+        "It is ready, and its wake-up (or its start) waits in the outbox.",
+        "Wait; if it stays so, see whether the queue answers.",
+    ),
+    # Jobs
+    ReasonKind(
+        "being_built",
+        "job",
+        "working",
+        "Only the version that is being built has it; it counts after the cutover.",
+        "Wait for the build.",
+    ),
+    ReasonKind(
+        "edge_draining", "job", "working", "An input is behind and catches up with the events it has not seen.", "Wait."
+    ),
+    ReasonKind(
+        "edge_held",
+        "job",
+        "blocked",
+        "A unit of an input failed for good, and what comes after it waits.",
+        "Retry or skip the task.",
+    ),
+    ReasonKind(
+        "input_empty",
+        "job",
+        "waiting",
+        "An input has no event yet, so there is nothing to make tasks of.",
+        "See why the input has nothing.",
+        upstream=True,
+    ),
+    ReasonKind(
+        "join_waits",
+        "job",
+        "waiting",
+        "One input has a unit that another does not have yet; the task is made once every input has it.",
+        "See why the other input does not have it.",
+        upstream=True,
+    ),
+    ReasonKind("no_active_version", "job", "blocked", "No version of the DAG counts.", "Activate one."),
+    ReasonKind(
+        "not_in_active_version",
+        "job",
+        "blocked",
+        "The version that counts does not have the job.",
+        "Deploy a document that has it, or roll back.",
+    ),
+    ReasonKind(
+        "pressure",
+        "job",
+        "blocked",
+        "A queue downstream is full, so no tasks are made of what comes in. Events are "
+        "kept, and become tasks when the queue is less than half full.",
+        "Let the queue empty: more workers, a higher limit, or fix what is slow.",
+    ),
+    ReasonKind(
+        "source_backing_off",
+        "job",
+        "waiting",
+        "The run of the source died and starts again at a known time.",
+        "See the error; it is tried again without end.",
+    ),
+    ReasonKind(
+        "source_dead",
+        "job",
+        "blocked",
+        "The run of the source failed for good.",
+        "Mend what the error names and retry its task.",
+    ),
+    ReasonKind(
+        "source_ended",
+        "job",
+        "blocked",
+        "The run of the source ended by itself or was cancelled, and no other is started.",
+        "Nothing, if it was meant to end. What was cancelled can be retried; for what ended, deploy the job changed.",
+    ),
+    ReasonKind(
+        "source_never_fired",
+        "job",
+        "waiting",
+        "Nobody has triggered the source yet, or its first time has not come.",
+        "Trigger it, or wait for its schedule.",
+    ),
+    ReasonKind(
+        "source_no_events",
+        "job",
+        "waiting",
+        "The source is there and has said nothing yet.",
+        "See that there is something to say: deliveries, or data for it to follow.",
+    ),
+    ReasonKind(
+        "source_paused",
+        "job",
+        "blocked",
+        "A person paused the source. What it emits all the same is kept.",
+        "Let it go on.",
+    ),
+    ReasonKind(
+        "source_starting",
+        "job",
+        "waiting",
+        "The run of the source waits to be started.",
+        "See that workers of its runtime are running.",
+    ),
+    ReasonKind(
+        "tasks_backing_off",
+        "job",
+        "waiting",
+        "Tasks failed and are tried again by themselves.",
+        "Wait, or see the error.",
+    ),
+    ReasonKind(
+        "tasks_failed",
+        "job",
+        "blocked",
+        "Tasks failed for good. They hold nothing up, but their units are missing.",
+        "Retry or skip them.",
+    ),
+    ReasonKind(
+        "tasks_limited",
+        "job",
+        "waiting",
+        "Tasks wait for a limit on running work.",
+        "Wait, or raise max_concurrency and deploy.",
+    ),
+    ReasonKind(
+        "tasks_ready",
+        "job",
+        "waiting",
+        "Tasks are ready and wait for workers.",
+        "See that workers of the runtime are running.",
+    ),
+    ReasonKind("tasks_running", "job", "working", "Tasks are running.", "Wait."),
+    ReasonKind("up_to_date", "job", "fine", "Everything that came in is done.", "Nothing to do."),
+    # Datasets
+    ReasonKind(
+        "fresh",
+        "dataset",
+        "fine",
+        "It has everything that its job and the jobs before it have to give.",
+        "Nothing to do.",
+    ),
+    ReasonKind("no_producer", "dataset", "waiting", "No DAG writes it.", "See who is meant to write it."),
+    ReasonKind(
+        "rebuilding",
+        "dataset",
+        "working",
+        "A new generation is built beside the one that counts; it takes over when it is finished.",
+        "Wait for the build.",
+    ),
+    ReasonKind(
+        "removed",
+        "dataset",
+        "blocked",
+        "The version that counts does not write it any more; what is there stays as it is.",
+        "Roll back, or deploy a document that publishes it.",
+    ),
+    ReasonKind(
+        "upstream",
+        "dataset",
+        "waiting",
+        "Its own job has done what it can; the cause lies before it.",
+        "Do what the cause asks for.",
+    ),
+)
+
+REASONS: dict[str, ReasonKind] = {kind.code: kind for kind in _KINDS}
+
+
+_HEAD = """\
+# Why is it not running?
+
+Generated from `tracelake.dispatcher.why.reasons`; do not edit by hand (`make docs`).
+
+`trace why X` says in one paragraph why a task, a job or a dataset is not running or not fresh, and what to do about it.
+X is a task's id, `DAG/JOB`, a dataset, or the name of a job that only one DAG has. With `--json`, or from
+`GET /v1/why/task/{task_id}`, `/v1/why/job/{dag}/{job}` and `/v1/why/dataset/{name}`, a program gets the same as a list
+of reasons, the worst first: a stable code, a sentence, next steps as commands, and references.
+
+How bad it is: `blocked` does not go on before somebody does something or a full queue empties, `waiting` goes on by
+itself when what it waits for comes, `working` is being done, `fine` needs nothing.
+
+A job's reasons may also explain a dataset: `trace why DATASET` looks at the job that writes it and, if that has done
+what it can, at the jobs before it, up to the first cause.
+"""
+
+
+def reasons_markdown() -> str:
+    """docs/why.md."""
+    lines = _HEAD.splitlines()
+    for subject in ("task", "job", "dataset"):
+        lines += ["", f"## Of a {subject}", "", "| code | state | meaning | what to do |", "|---|---|---|---|"]
+        lines += [
+            f"| `{kind.code}` | {kind.state} | {kind.meaning} | {kind.advice} |"
+            for kind in sorted(_KINDS, key=lambda kind: kind.code)
+            if kind.subject == subject
+        ]
+    return "\n".join(lines) + "\n"

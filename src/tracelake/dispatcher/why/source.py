@@ -1,0 +1,113 @@
+"""Why a source says nothing."""
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.pressure import Pressure
+from tracelake.dispatcher.views.words import since, span, unit_words
+from tracelake.dispatcher.why import facts
+from tracelake.dispatcher.why.answer import reason
+from tracelake.dispatcher.why.facts import Subject
+from tracelake.wire.why import WhyReason
+
+RESUME = "trace resume"
+
+
+async def source_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[WhyReason]:
+    run = await facts.read_run(connection, subject.node_id) if subject.source == "always_on" else None
+    said = await facts.read_said(connection, subject.job_id)
+    if run is not None and (run["status"] == "Completed" or _is_canceled(run)):
+        return [_ended(subject, run)]
+    if run is not None and run["status"] == "Failed" and run["next_retry_at"] is None:
+        return [_dead(subject, run)]
+    found = _stopped(subject, pressure)
+    if subject.source == "always_on":
+        found += _run_reasons(subject, run, silent=said is None)
+    elif said is None:
+        found.append(_never(subject))
+    return found or [_spoke(subject, said)]
+
+
+def paused(name: str, text: str) -> WhyReason:
+    return reason("source_paused", text, ("let it go on", f"{RESUME} {name}"), references=[("job", name)])
+
+
+def pressed(queue: str, text: str) -> WhyReason:
+    steps = (("see all queues", "trace pressure"), ("see why it is slow", f"trace why {queue}"))
+    return reason("pressure", text, *steps, references=[("job", queue)])
+
+
+def _stopped(subject: Subject, pressure: Pressure) -> list[WhyReason]:
+    pause = pressure.paused.get(subject.node_id)
+    if pause is not None:  # also while nobody reads it
+        return [paused(subject.name, f"It was paused by {pause.by} {since(pause.at, pause.now)} ago.")]
+    cause = pressure.on_source(subject.node_id)
+    if cause is None:
+        return []
+    return [pressed(cause.name, f"It is told to stop, because {cause.words}; what it says all the same is kept.")]
+
+
+def _run_reasons(subject: Subject, run: asyncpg.Record | None, *, silent: bool) -> list[WhyReason]:
+    if run is None:
+        return [reason("source_starting", "Its run has not been made yet; this is done by itself within seconds.")]
+    task = [("task", run["task_id"])]
+    see = ("see its run", f"trace why {run['task_id']}")
+    match run["status"]:
+        case "Failed":
+            wait = max(0.0, (run["next_retry_at"] - subject.now).total_seconds())
+            text = f"Attempt {run['attempt']} of its run died {_error(run)}; the next one starts in {span(wait)}."
+            return [reason("source_backing_off", text, see, references=task)]
+        case "Running" if silent:
+            text = f"It has been running for {since(run['claimed_at'], subject.now)} and has said nothing yet."
+            return [reason("source_no_events", text, see, references=task)]
+        case "Running":
+            return []
+        case _:
+            text = f"Its run waits for a worker of {subject.runtime}."
+            return [reason("source_starting", text, see, references=task)]
+
+
+def _never(subject: Subject) -> WhyReason:
+    source = subject.document.source
+    assert source is not None
+    if subject.source == "webhook":
+        text = "Nothing has been delivered to it yet."
+        return reason("source_no_events", text, ("see its jobs", f"trace jobs {subject.dag}"))
+    if subject.source == "cron":
+        text = f"Its schedule ({source.schedule}, {source.time_zone}) has not come round since it was deployed."
+        return reason("source_never_fired", text, ("set it off now", f"trace trigger {subject.name} --cursor N"))
+    text = "Nobody has triggered it yet."
+    return reason("source_never_fired", text, ("set it off", f"trace trigger {subject.name} --range START-END"))
+
+
+def _spoke(subject: Subject, said: asyncpg.Record | None) -> WhyReason:
+    if said is None:
+        return reason("up_to_date", "It is running.")
+    ago = since(said["created_at"], subject.now)
+    text = f"The last it said was {unit_words(said['unit'])} of {said['name']}, {ago} ago."
+    return reason("up_to_date", text, references=[("dataset", said["name"])])
+
+
+def _is_canceled(run: asyncpg.Record) -> bool:
+    """For good: one that a cutover stopped comes back."""
+    return run["status"] == "Canceled" and run["superseded"] is None
+
+
+def _ended(subject: Subject, run: asyncpg.Record) -> WhyReason:
+    how = "ended by itself" if run["status"] == "Completed" else "was cancelled"
+    text = f"Its run {how} {since(run['finished_at'], subject.now)} ago."
+    again = run["status"] == "Canceled"
+    step = ("start it again", f"trace retry {run['task_id']}") if again else ("see it", f"trace tasks {run['task_id']}")
+    return reason("source_ended", text, step, references=[("task", run["task_id"])])
+
+
+def _dead(subject: Subject, run: asyncpg.Record) -> WhyReason:
+    text = f"Its run failed for good {since(run['finished_at'], subject.now)} ago {_error(run)}."
+    step = ("start it again", f"trace retry {run['task_id']}")
+    return reason("source_dead", text, step, references=[("task", run["task_id"])])
+
+
+def _error(run: asyncpg.Record) -> str:
+    if run["outcome"] == "Timeout":
+        return "because its lease ran out"
+    return f'with "{run["error"]}"' if run["error"] else "without saying why"

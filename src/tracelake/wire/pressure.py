@@ -1,0 +1,58 @@
+"""The user API's view of backpressure: `/v1/pressure`."""
+
+from datetime import datetime
+from typing import Literal
+
+from tracelake.wire.base import Reply
+
+PressureState = Literal["open", "bulk_stopped", "stopped", "paused"]
+"""Of a queue: whom it stops (`bulk_stopped`: only what is marked bulk). Of an edge: by what it is stopped;
+`bulk_stopped` is an edge of a bulk job that others would still pass, `paused` one whose source a person paused."""
+
+
+class QueueRow(Reply, frozen=True, kw_only=True):
+    """The ready tasks of a job with a threshold."""
+
+    dag: str
+    job: str
+    building: bool = False
+    """It belongs to a version that is being built."""
+    state: PressureState
+    depth: int
+    max_depth: int | None = None
+    age_seconds: float
+    """How long the oldest ready task has been waiting."""
+    max_age_seconds: int | None = None
+    since: datetime | None = None
+    """Since when it stops what feeds it."""
+    because: str = ""
+
+
+class PressureEdgeRow(Reply, frozen=True, kw_only=True):
+    """One input of a job that is, or may come, under the pressure of a queue."""
+
+    dag: str
+    job: str
+    input_index: int
+    dataset: str
+    building: bool = False
+    bulk: bool = False
+    state: PressureState
+    queue: str | None = None
+    """What stops it, or, while it is open, the fullest of the queues behind it: `dag/job`."""
+    queues: list[str] = []
+    """Every queue with a threshold that it feeds."""
+    depth: int
+    max_depth: int | None = None
+    age_seconds: float
+    max_age_seconds: int | None = None
+    """These four are of `queue`."""
+    since: datetime | None = None
+    because: str = ""
+    backlog: int
+    """Events that wait; counted no further than 10,000."""
+
+
+class PressureReply(Reply, frozen=True, kw_only=True):
+    queues: list[QueueRow]
+    edges: list[PressureEdgeRow]

@@ -1,0 +1,147 @@
+"""Why a dataset is not fresh: its job, what lies before it, a build, a version without it."""
+
+from tests.api.support import User
+from tests.http.support import Refusals
+from tests.support import dags
+from tests.why.support import CHAIN, Situation, codes, commands, said
+
+
+def made(flow: Situation, *cursors: int) -> None:
+    flow.deploy(CHAIN)
+    for cursor in cursors:
+        flow.trigger("d", "src", cursor=cursor)
+
+
+def test_fresh_and_how_new(flow: Situation) -> None:
+    made(flow, 5)
+    flow.run_all("make", "step")
+    flow.harness.advance(60)
+    reply = flow.why_dataset()
+    assert (codes(reply), reply["state"]) == (["fresh"], "fine")
+    assert reply["summary"].endswith("The newest is cursor 5, 1m ago.")
+    assert reply["reasons"][0]["references"] == [{"kind": "job", "id": "d/step"}]
+
+
+def test_its_own_job(flow: Situation) -> None:
+    made(flow, 1)
+    flow.run_all("make")
+    assert codes(flow.why_dataset()) == ["tasks_ready"]
+
+
+def test_the_first_cause_before_it(flow: Situation) -> None:
+    made(flow, 1)
+    flow.run_all("make", "step")
+    flow.trigger("d", "src", cursor=2)
+    failed = flow.tasks("make", "Queued")[0]["task_id"]
+    flow.fail(failed)
+    reply = flow.why_dataset()
+    assert codes(reply) == ["edge_held", "upstream"]
+    assert said(reply, "upstream")["text"].startswith(
+        "The cause is d/make, 1 job before it: Its input d__src_0 is held"
+    )
+    assert commands(said(reply, "upstream")) == ["trace why d/make"]
+    assert f"trace retry {failed}" in commands(said(reply, "edge_held"))
+
+
+def test_nothing_yet_leads_to_the_source(flow: Situation) -> None:
+    made(flow)
+    reply = flow.why_dataset()
+    assert codes(reply) == ["input_empty", "upstream", "source_never_fired"]
+    assert "d/src, 2 jobs before it" in said(reply, "upstream")["text"]
+
+
+def test_a_cause_in_another_dag(flow: Situation) -> None:
+    made(flow, 1)
+    flow.deploy(
+        """
+name: e
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: read, activation: reactive, operator: noop, inputs: [{from: {dataset: out}}]}
+publish:
+  more: {from: {job: read}, storage: postgres}
+"""
+    )
+    reply = flow.why_dataset("more")
+    assert codes(reply) == ["input_empty", "upstream", "tasks_ready"]
+    assert "d/make, 2 jobs before it" in said(reply, "upstream")["text"]
+
+
+def test_an_awaited_input_of_a_join_is_followed_and_the_other_is_not(flow: Situation) -> None:
+    flow.deploy(
+        """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: left, activation: source, source: {kind: manual}}
+  - {name: right, activation: source, source: {kind: manual}}
+  - {name: slow, activation: reactive, operator: noop, inputs: [{from: {job: right}}]}
+  - name: join
+    activation: reactive
+    operator: noop
+    execution_strategy: PerPartition
+    inputs: [{from: {job: left}}, {from: {job: slow}}]
+publish:
+  out: {from: {job: join}, storage: postgres}
+"""
+    )
+    for start in (0, 10):
+        flow.trigger("d", "left", range={"start": start, "end": start + 9})
+        flow.trigger("d", "right", range={"start": start, "end": start + 9})
+    first = flow.tasks("slow")[0]["task_id"]
+    flow.pass_on(first)
+    flow.run_all("join")
+    reply = flow.why_dataset()
+    assert codes(reply) == ["join_waits", "upstream", "tasks_ready"]
+    assert "d/slow, 1 job before it" in said(reply, "upstream")["text"]
+
+
+OTHER = CHAIN.replace(
+    "name: step, activation: reactive, operator: noop,",
+    "name: step, activation: reactive, operator: sleep, config: {seconds: 0},",
+)
+
+
+def test_being_rebuilt(flow: Situation) -> None:
+    made(flow, 1)
+    flow.run_all("make", "step")
+    assert flow.deploy(OTHER).state == "Building"
+    reply = flow.why_dataset()
+    reason = said(reply, "rebuilding")
+    assert reason["text"] == (
+        "Version 2 of d builds a new generation of it: 0 done, 0 open, 0 failed, 1 input reading history."
+    )
+    assert reply["state"] == "working"
+    flow.drain()
+    assert "0 done, 1 open, 0 failed." in said(flow.why_dataset(), "rebuilding")["text"]
+    task = flow.tasks("step", "Queued")[0]["task_id"]
+    flow.fail(task)
+    assert commands(said(flow.why_dataset(), "rebuilding"))[0] == "trace tasks --dag d --status Failed"
+    flow.person("skip", task)
+    dags.run_builds(flow.harness)
+    assert "rebuilding" not in codes(flow.why_dataset())
+
+
+def test_removed_from_the_version_that_counts(flow: Situation) -> None:
+    made(flow, 1)
+    flow.run_all("make", "step")
+    last = CHAIN[: CHAIN.index("  - {name: step")]
+    flow.deploy(last)
+    reply = flow.why_dataset()
+    assert codes(reply) == ["removed"]
+    assert "Version 2 of d counts and does not write it. The newest is cursor 1, 0s ago." in reply["summary"]
+    assert commands(said(reply, "removed"))[0] == "trace rollback d --to 1"
+
+
+def test_a_dataset_that_no_dag_writes(flow: Situation) -> None:
+    flow.harness.make_job(org=flow.org, outputs=[{"name": "loose", "storage": "none"}])
+    assert codes(flow.why_dataset("loose")) == ["no_producer"]
+
+
+def test_an_unknown_dataset_is_404(flow: Situation) -> None:
+    made(flow)
+    with Refusals(flow.harness) as refusals:
+        headers = User(flow.harness, flow.org).headers
+        refusals.check(
+            flow.harness.call("public", "GET", "/v1/why/dataset/none", None, headers), 404, "dataset_not_found"
+        )

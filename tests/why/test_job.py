@@ -1,0 +1,192 @@
+"""Why a job makes no tasks, or has not finished those it has."""
+
+import pytest
+
+from tests.api.support import User
+from tests.http.support import Refusals
+from tests.support import dags
+from tests.why.support import CHAIN, Situation, codes, commands, said
+
+FULL = CHAIN.replace("name: step,", "name: step, max_queue_depth: 2,")
+JOIN = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: left, activation: source, source: {kind: manual}}
+  - {name: right, activation: source, source: {kind: manual}}
+  - name: join
+    activation: reactive
+    operator: noop
+    execution_strategy: PerPartition
+    inputs: [{from: {job: left}}, {from: {job: right}}]
+"""
+
+
+def feed(flow: Situation, *cursors: int) -> None:
+    for cursor in cursors:
+        flow.trigger("d", "src", cursor=cursor)
+
+
+def test_no_version_counts(flow: Situation) -> None:
+    flow.deploy(CHAIN, activate=False)
+    reason = said(flow.why_job("make"), "no_active_version")
+    assert commands(reason) == ["trace rollback d --to 1"]
+    assert reason["references"] == [{"kind": "version", "id": "d@1"}]
+
+
+def test_not_in_the_version_that_counts(flow: Situation) -> None:
+    flow.deploy(CHAIN + "  more: {from: {job: make}, storage: postgres}\n")
+    flow.deploy(CHAIN.replace("name: step", "name: last").replace("job: step", "job: last"))
+    reply = flow.why_job("step")
+    assert codes(reply) == ["not_in_active_version"]
+    assert "Version 2 of d counts and does not have it; version 1 does." in reply["summary"]
+
+
+def test_only_in_the_version_that_is_built(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1)
+    flow.run_all("make", "step")
+    more = "  - {name: more, activation: reactive, operator: noop, inputs: [{from: {job: make}}]}\npublish"
+    assert flow.deploy(CHAIN.replace("publish", more)).state == "Building"
+    assert codes(flow.why_job("more")) == ["being_built"]
+
+
+def test_an_input_that_has_nothing_yet(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    reason = said(flow.why_job("make"), "input_empty")
+    assert reason["text"] == "Its input d__src_0 has no event yet."
+    assert commands(reason) == ["trace why d__src_0"]
+
+
+def test_tasks_that_wait_run_and_are_done(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1, 2)
+    first, second = (task["task_id"] for task in flow.tasks("make"))
+    flow.harness.advance(60)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["tasks_ready"]
+    assert "2 tasks of it wait for a worker of ecs_platform, the oldest for 1m." in reply["summary"]
+    flow.claim(first)
+    assert codes(flow.why_job("make")) == ["tasks_ready", "tasks_running"]
+    flow.pass_on(second)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["tasks_running"]
+    assert reply["state"] == "working"
+    assert said(reply, "tasks_running")["references"] == [{"kind": "task", "id": str(first)}]
+
+
+def test_up_to_date(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 7)
+    flow.run_all("make", "step")
+    reply = flow.why_job("make")
+    assert (codes(reply), reply["state"]) == (["up_to_date"], "fine")
+    assert "the newest was cursor 7 of d__src_0, 0s ago." in reply["summary"]
+
+
+def test_held_by_which_task(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1)
+    task = flow.one("make")
+    flow.fail(task)
+    feed(flow, 2, 3, 4)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["edge_held"]
+    reason = said(reply, "edge_held")
+    assert reason["text"] == (
+        'Its input d__src_0 is held at cursor 1 by 1 failed unit; 3 events wait. The error: "no".'
+    )
+    assert commands(reason) == [f"trace retry {task}", f"trace skip {task}"]
+    assert {"kind": "task", "id": str(task)} in reason["references"]
+    flow.person("skip", task)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["edge_draining"]
+    assert "3 events wait." in reply["summary"]
+    flow.drain()
+    assert codes(flow.why_job("make")) == ["tasks_ready"]
+
+
+def test_failed_partitions_and_retries(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    for start in (0, 10):
+        flow.trigger("d", "src", range={"start": start, "end": start + 9})
+    first, second = (task["task_id"] for task in flow.tasks("make"))
+    flow.fail(first)
+    flow.complete(second, flow.claim(second), status="Failed", error_message="soon")
+    reply = flow.why_job("make")
+    assert codes(reply) == ["tasks_failed", "tasks_backing_off"]
+    assert said(reply, "tasks_failed")["text"] == '1 task of it has failed for good, the first with "no".'
+    assert commands(said(reply, "tasks_failed"))[1:] == [f"trace retry {first}", f"trace skip {first}"]
+    assert commands(said(reply, "tasks_backing_off")) == [f"trace why {second}"]
+
+
+def test_limited(flow: Situation) -> None:
+    flow.deploy(CHAIN.replace("name: make,", "name: make, scaling: {max_concurrency: 1},"))
+    feed(flow, 1, 2, 3)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["tasks_limited", "tasks_ready"]
+    assert "2 tasks of it have to wait for a place under the limit of d/make (1 of 1)." in reply["summary"]
+
+
+def test_a_join_names_the_input_and_a_unit(flow: Situation) -> None:
+    flow.deploy(JOIN)
+    flow.trigger("d", "left", range={"start": 0, "end": 9})
+    assert codes(flow.why_job("join")) == ["input_empty"]
+    flow.trigger("d", "right", range={"start": 10, "end": 19})
+    reason = said(flow.why_job("join"), "join_waits")
+    assert reason["text"] == "Its input d__left_0 has 0-9, and d__right_0 does not have it yet."
+    assert commands(reason) == ["trace why d__right_0"]
+    flow.trigger("d", "right", range={"start": 0, "end": 9})
+    flow.run_all("join")
+    reason = said(flow.why_job("join"), "join_waits")
+    assert reason["text"] == "Its input d__right_0 has 10-19, and d__left_0 does not have it yet."
+    flow.trigger("d", "left", range={"start": 10, "end": 19})
+    flow.run_all("join")
+    assert codes(flow.why_job("join")) == ["up_to_date"]
+
+
+def test_stopped_by_a_full_queue(flow: Situation) -> None:
+    flow.deploy(FULL)
+    feed(flow, 1, 2)
+    flow.run_all("make")
+    flow.harness.advance(200)
+    feed(flow, 3, 4, 5)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["pressure"]
+    reason = said(reply, "pressure")
+    assert reason["text"] == (
+        "It makes no tasks of d__src_0, because d/step has 2 of 2 ready tasks since 3m; 3 events wait."
+    )
+    assert commands(reason) == ["trace pressure", "trace why d/step"]
+    assert codes(flow.why_job("src")) == ["pressure"]
+    assert codes(flow.why_job("step")) == ["tasks_ready"]
+    flow.run_all("step")
+    assert codes(flow.why_job("make")) == ["edge_draining"]
+
+
+def test_a_source_that_somebody_paused_is_named_at_its_readers(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1)
+    flow.run_all("make", "step")
+    flow.harness.run(flow.harness.dispatcher.pauses.pause(flow.actor, "d", "src"))
+    feed(flow, 2)
+    reason = said(flow.why_job("make"), "source_paused")
+    assert reason["text"].startswith("d/src was paused by tester 0s ago")
+    assert commands(reason) == ["trace resume d/src"]
+
+
+@pytest.mark.parametrize(("path", "code"), [("d/none", "job_not_found"), ("e/make", "dag_not_found")])
+def test_what_is_not_there_is_404(flow: Situation, path: str, code: str) -> None:
+    flow.deploy(CHAIN)
+    with Refusals(flow.harness) as refusals:
+        reply = flow.harness.call("public", "GET", f"/v1/why/job/{path}", None, User(flow.harness, flow.org).headers)
+        refusals.check(reply, 404, code)
+
+
+def test_a_job_that_a_version_keeps_is_explained_by_all_its_tasks(flow: Situation) -> None:
+    """Limits alone differ: the tasks of the definition before are the job's own."""
+    flow.deploy(CHAIN)
+    feed(flow, 1)
+    flow.deploy(CHAIN.replace("name: make,", "name: make, max_attempts: 9,"))
+    assert codes(flow.why_job("make")) == ["tasks_ready"]
+    assert dags.job(flow.harness, "d", "make", org=flow.org)["max_attempts"] == 9

@@ -1,0 +1,98 @@
+"""Why a source says nothing, by its kind and by what became of its run."""
+
+from typing import Any
+from uuid import UUID
+
+import yaml
+
+from tests.why.support import Situation, codes, commands, said
+
+
+def document(kind: str, **source: Any) -> str:
+    how: dict[str, Any] = {"activation": "source", "source": {"kind": kind} | source}
+    if kind == "always_on":
+        how |= {"runtime": "ecs_platform", "operator": "ticker", "config": {"seconds": 10}}
+    read = {"name": "read", "activation": "reactive", "operator": "noop", "inputs": [{"from": {"job": "src"}}]}
+    jobs = [{"name": "src"} | how, read]
+    return yaml.safe_dump({"name": "d", "defaults": {"runtime": "ecs_platform"}, "jobs": jobs}, sort_keys=False)
+
+
+def run_of(flow: Situation) -> UUID:
+    flow.deploy(document("always_on"))
+    flow.harness.run(flow.harness.dispatcher.monitor.run_once())
+    return flow.one("src")
+
+
+def test_manual(flow: Situation) -> None:
+    flow.deploy(document("manual"))
+    reason = said(flow.why_job("src"), "source_never_fired")
+    assert commands(reason) == ["trace trigger d/src --range START-END"]
+    flow.trigger("d", "src", cursor=3)
+    reply = flow.why_job("src")
+    assert codes(reply) == ["up_to_date"]
+    assert "The last it said was cursor 3 of d__src_0, 0s ago." in reply["summary"]
+
+
+def test_cron_names_its_schedule(flow: Situation) -> None:
+    flow.deploy(document("cron", schedule="0 0 1 1 *"))
+    assert "(0 0 1 1 *, UTC)" in said(flow.why_job("src"), "source_never_fired")["text"]
+
+
+def test_webhook(flow: Situation) -> None:
+    flow.deploy(document("webhook", webhook_path=f"/{flow.org}"))
+    assert said(flow.why_job("src"), "source_no_events")["text"] == "Nothing has been delivered to it yet."
+
+
+def test_paused(flow: Situation) -> None:
+    flow.deploy(document("manual"))
+    flow.trigger("d", "src", cursor=1)
+    flow.harness.run(flow.harness.dispatcher.pauses.pause(flow.actor, "d", "src"))
+    flow.harness.advance(120)
+    reply = flow.why_job("src")
+    assert codes(reply) == ["source_paused"]
+    assert "It was paused by tester 2m ago." in reply["summary"]
+    flow.harness.run(flow.harness.dispatcher.pauses.resume(flow.actor, "d", "src"))
+    assert codes(flow.why_job("src")) == ["up_to_date"]
+
+
+def test_a_run_from_its_start_to_its_first_word(flow: Situation) -> None:
+    flow.deploy(document("always_on"))
+    assert "has not been made yet" in said(flow.why_job("src"), "source_starting")["text"]
+    flow.harness.run(flow.harness.dispatcher.monitor.run_once())
+    run = flow.one("src")
+    assert commands(said(flow.why_job("src"), "source_starting")) == [f"trace why {run}"]
+    lease = flow.claim(run)
+    assert "has said nothing yet" in said(flow.why_job("src"), "source_no_events")["text"]
+    flow.say(run, lease, flow.event("d", "src", cursor=1))
+    assert codes(flow.why_job("src")) == ["up_to_date"]
+
+
+def test_a_run_that_died(flow: Situation) -> None:
+    run = run_of(flow)
+    flow.complete(run, flow.claim(run), status="Failed", error_message="no node")
+    text = said(flow.why_job("src"), "source_backing_off")["text"]
+    assert text.startswith('Attempt 1 of its run died with "no node"; the next one starts in ')
+
+
+def test_a_run_that_failed_for_good(flow: Situation) -> None:
+    run = run_of(flow)
+    flow.fail(run)
+    reply = flow.why_job("src")
+    assert reply["state"] == "blocked"
+    reason = said(reply, "source_dead")
+    assert reason["text"] == 'Its run failed for good 0s ago with "no".'
+    assert commands(reason) == [f"trace retry {run}"]
+
+
+def test_a_run_that_ended(flow: Situation) -> None:
+    run = run_of(flow)
+    flow.complete(run, flow.claim(run))
+    assert "ended by itself" in said(flow.why_job("src"), "source_ended")["text"]
+
+
+def test_a_run_that_somebody_cancelled(flow: Situation) -> None:
+    run = run_of(flow)
+    flow.person("cancel", run)
+    reason = said(flow.why_job("src"), "source_ended")
+    assert "was cancelled" in reason["text"]
+    assert commands(reason) == [f"trace retry {run}"]

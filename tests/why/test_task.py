@@ -1,0 +1,215 @@
+"""Why a task is not running or not done: every state that one can be in."""
+
+from uuid import UUID
+
+from tests.api.support import User
+from tests.http.support import Refusals
+from tests.support import dags
+from tests.why.support import CHAIN, Situation, codes, commands, said
+from tracelake.model.ids import new_id
+
+LIMITED = CHAIN.replace("name: make,", "name: make, scaling: {max_concurrency: 1},")
+
+
+def made(flow: Situation, text: str = CHAIN) -> UUID:
+    flow.deploy(text)
+    flow.trigger("d", "src", cursor=1)
+    return flow.one("make")
+
+
+def test_completed(flow: Situation) -> None:
+    task = made(flow)
+    flow.pass_on(task)
+    reply = flow.why_task(task)
+    assert codes(reply) == ["completed"]
+    assert reply["state"] == "fine"
+    assert reply["reasons"][0]["references"] == [{"kind": "job", "id": "d/make"}]
+
+
+def test_running_by_whom_and_until_when(flow: Situation) -> None:
+    task = made(flow)
+    flow.claim(task)
+    flow.harness.advance(60)
+    reason = said(flow.why_task(task), "running")
+    assert reason["text"].startswith("The worker test has been running attempt 1 for 1m; its lease holds for ")
+    assert commands(reason)[-1] == f"trace cancel {task}"
+
+
+def test_a_lease_that_ran_out_and_was_not_judged_yet(flow: Situation) -> None:
+    task = made(flow)
+    flow.claim(task)
+    flow.harness.advance(200)
+    assert "its lease ran out 1m ago" in said(flow.why_task(task), "lease_overdue")["text"]
+
+
+def test_stopping(flow: Situation) -> None:
+    task = made(flow)
+    flow.claim(task)
+    flow.person("cancel", task)
+    reply = flow.why_task(task)
+    assert codes(reply) == ["stopping"]
+    assert "asked to stop; its lease ends in" in reply["summary"]
+
+
+def test_a_wakeup_that_is_not_sent_yet_then_ready(flow: Situation) -> None:
+    task = made(flow)
+    reason = said(flow.why_task(task), "wakeup_pending")
+    assert reason["references"][1]["kind"] == "outbox"
+    assert "tasks.ecs_platform" in reason["text"]
+    flow.harness.relay()
+    flow.harness.advance(3700)
+    reply = flow.why_task(task)
+    assert codes(reply) == ["ready"]
+    assert "It has been ready for 1h and waits for a worker of ecs_platform." in reply["summary"]
+
+
+def test_a_wakeup_that_the_queue_refused(flow: Situation) -> None:
+    task = made(flow)
+    row = flow.harness.sql(
+        "UPDATE outbox SET status = 'Failed', tries = 20, last_error = 'too large' WHERE key = $1 RETURNING outbox_id",
+        task,
+    )[0]
+    reply = flow.why_task(task)
+    reason = said(reply, "wakeup_failed")
+    assert reply["state"] == "blocked"
+    assert "refused its wake-up 20 times: too large." in reason["text"]
+    assert commands(reason) == [f"trace outbox requeue {row['outbox_id']}"]
+
+
+def test_limited_by_what_and_who_is_ahead(flow: Situation) -> None:
+    flow.deploy(LIMITED)
+    for cursor in range(4):
+        flow.trigger("d", "src", cursor=cursor)
+    held = [task["task_id"] for task in flow.tasks("make") if task["held"]]
+    assert "limit of d/make (1 of 1); it is next." in said(flow.why_task(held[0]), "limited")["text"]
+    last = said(flow.why_task(held[2]), "limited")
+    assert "2 tasks before it." in last["text"]
+    assert last["references"] == [{"kind": "job", "id": "d/make"}, {"kind": "task", "id": str(held[0])}]
+
+
+def test_backing_off_until_when_and_why(flow: Situation) -> None:
+    task = made(flow)
+    flow.complete(task, flow.claim(task), status="Failed", error_message="no such block")
+    reply = flow.why_task(task)
+    reason = said(reply, "backing_off")
+    assert reason["text"].startswith('Attempt 1 of 3 failed with "no such block"; the next one starts in ')
+    assert reply["state"] == "waiting"
+    flow.harness.advance(7200)
+    assert "starts any moment" in flow.why_task(task)["summary"]
+
+
+def test_failed_for_good_and_holding_its_edge(flow: Situation) -> None:
+    task = made(flow)
+    flow.fail(task)
+    for cursor in (2, 3):
+        flow.trigger("d", "src", cursor=cursor)
+    reply = flow.why_task(task)
+    assert codes(reply) == ["failed", "holds_edge"]
+    assert 'failed for good 0s ago at attempt 1 of 3 with "no".' in reply["summary"]
+    reason = said(reply, "holds_edge")
+    assert reason["text"] == "It holds the input d__src_0 at cursor 1: 2 events behind it."
+    assert commands(reason) == [f"trace retry {task}", f"trace skip {task}"]
+
+
+def test_a_failed_partition_holds_nothing(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    flow.trigger("d", "src", range={"start": 0, "end": 9})
+    flow.fail(flow.one("make"))
+    assert codes(flow.why_task(flow.one("make"))) == ["failed"]
+
+
+def test_skipped(flow: Situation) -> None:
+    task = made(flow)
+    flow.fail(task)
+    flow.person("skip", task)
+    reply = flow.why_task(task)
+    assert (codes(reply), reply["state"]) == (["skipped"], "fine")
+
+
+def test_canceled_by_whom(flow: Situation) -> None:
+    task = made(flow)
+    flow.person("cancel", task)
+    reason = said(flow.why_task(task), "canceled")
+    assert reason["text"] == "It was cancelled by tester 0s ago."
+    assert commands(reason) == [f"trace retry {task}"]
+    flow.person("retry", task)
+    assert codes(flow.why_task(task)) == ["wakeup_pending"]
+
+
+def test_a_failed_unit_that_a_person_asked_for_holds_nothing(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    task = flow.trigger("d", "make", cursor=4).task_id
+    assert task is not None
+    flow.fail(task)
+    assert codes(flow.why_task(task)) == ["failed"]
+    assert codes(flow.why_job("make")) == ["tasks_failed", "input_empty"]
+
+
+def test_a_cutover_that_is_not_through_with_its_tasks(flow: Situation) -> None:
+    task = made(flow)
+    sweep = (
+        "UPDATE nodes SET sweep = $2, sweep_reason = $3 WHERE node_id = (SELECT node_id FROM tasks WHERE task_id = $1)"
+    )
+    flow.harness.sql(sweep, task, "Drop", "superseded by version 2 of the DAG")
+    assert "about to be cancelled" in said(flow.why_task(task), "superseded")["text"]
+    flow.harness.sql(sweep, task, None, None)
+    flow.deploy(OTHER)
+    dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
+    flow.harness.sql(sweep, task, "Return", None)
+    assert codes(flow.why_task(task)) == ["returning"]
+
+
+OTHER = CHAIN.replace("name: make, activation: reactive, operator: noop,",
+                      "name: make, activation: reactive, operator: sleep, config: {seconds: 0},")  # fmt: skip
+
+
+def test_superseded_by_which_version_and_back(flow: Situation) -> None:
+    task = made(flow)
+    flow.deploy(OTHER)
+    dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
+    reply = flow.why_task(task)
+    reason = said(reply, "superseded")
+    assert reason["text"].startswith("It was superseded by version 2 of the DAG ")
+    assert commands(reason) == ["trace rollback d --to 1"]
+    assert {"kind": "version", "id": "d@2"} in reason["references"]
+    dags.activate(flow.harness, "d", 1, org=flow.org)
+    assert codes(flow.why_task(task)) == ["wakeup_pending"]
+
+
+def test_returning_once_it_has_stopped(flow: Situation) -> None:
+    task = made(flow)
+    lease = flow.claim(task)
+    flow.deploy(OTHER)
+    dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
+    assert "because another version of the DAG counts now" in said(flow.why_task(task), "stopping")["text"]
+    dags.activate(flow.harness, "d", 1, org=flow.org)
+    assert codes(flow.why_task(task)) == ["returning"]
+    flow.complete(task, lease, status="Canceled")
+    assert codes(flow.why_task(task)) == ["returning"]
+
+
+def test_failed_in_a_version_that_does_not_count(flow: Situation) -> None:
+    task = made(flow)
+    flow.fail(task)
+    flow.deploy(OTHER)
+    dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
+    reason = said(flow.why_task(task), "failed")
+    assert reason["text"].endswith("Its version does not count; version 2 does.")
+    assert commands(reason)[0] == "trace rollback d --to 1"
+
+
+def test_a_task_of_a_job_that_no_dag_made(flow: Situation) -> None:
+    job = flow.harness.make_job(org=flow.org)
+    task = flow.harness.make_task(job["job_id"])
+    assert codes(flow.why_task(task)) == ["wakeup_pending"]
+    flow.fail(task)
+    assert codes(flow.why_task(task)) == ["failed"]
+
+
+def test_an_unknown_task_is_404(flow: Situation) -> None:
+    made(flow)
+    with Refusals(flow.harness) as refusals:
+        reply = flow.harness.call(
+            "public", "GET", f"/v1/why/task/{new_id()}", None, User(flow.harness, flow.org).headers
+        )
+        refusals.check(reply, 404, "task_not_found")
