@@ -20,7 +20,8 @@ _RELEASE = """
     WHERE e.event_id = kept.event_id AND e.state = 'NotCurrent'
       AND (e.dataset_uuid, e.dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
     RETURNING e.dataset_uuid, e.dataset_version, e.unit, e.partition_key, e.range_start, e.range_end,
-              e.effective_revision, (SELECT storage FROM datasets d WHERE d.dataset_uuid = e.dataset_uuid) AS storage"""
+              e.effective_revision, e.routed_seq,
+              (SELECT storage FROM datasets d WHERE d.dataset_uuid = e.dataset_uuid) AS storage"""
 
 _MOVE = """
     WITH wanted AS (
@@ -71,6 +72,7 @@ def _presence(row: asyncpg.Record) -> Presence:
         row["range_end"],
         row["effective_revision"],
         usual="1" if row["storage"] == "s3" else "",
+        routed_seq=row["routed_seq"],
     )
 
 

@@ -7,7 +7,7 @@ asks for them.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
@@ -55,9 +55,10 @@ _INSERT_KEYS = """
     SELECT DISTINCT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) ON CONFLICT DO NOTHING"""
 
 _SET_REVISIONS = """
-    INSERT INTO unit_revisions (dataset_uuid, dataset_version, unit, revision)
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[])
-    ON CONFLICT (dataset_uuid, dataset_version, unit) DO UPDATE SET revision = excluded.revision"""
+    INSERT INTO unit_revisions AS r (dataset_uuid, dataset_version, unit, revision, routed_seq)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[])
+    ON CONFLICT (dataset_uuid, dataset_version, unit) DO UPDATE
+    SET revision = excluded.revision, routed_seq = excluded.routed_seq WHERE r.routed_seq <= excluded.routed_seq"""
 
 # One row per question: whether the unit is there, and its revision where it is not the usual one.
 _ASK = """
@@ -74,9 +75,34 @@ _ASK = """
               AND d.unit_size = q.unit_size AND d.unit_offset = q.unit_offset AND d.range_start <= q.range_start
             ORDER BY d.range_start DESC LIMIT 1) END"""
 
+# The run that the last unit was in may go on behind it; the others follow in the order of the primary key.
 _OVERLAPPING = """
-    SELECT unit_size, range_start, range_end FROM dataset_runs
-    WHERE dataset_uuid = $1 AND dataset_version = $2 AND range_start <= $4 AND range_end >= $3"""
+    SELECT unit_size, unit_offset, range_start, range_end FROM (
+        (SELECT unit_size, unit_offset, range_start, range_end FROM dataset_runs
+         WHERE dataset_uuid = $1 AND dataset_version = $2 AND unit_size = $5 AND unit_offset = $6 AND range_start <= $7
+         ORDER BY range_start DESC LIMIT 1)
+        UNION ALL
+        (SELECT unit_size, unit_offset, range_start, range_end FROM dataset_runs
+         WHERE dataset_uuid = $1 AND dataset_version = $2 AND (unit_size, unit_offset, range_start) > ($5, $6, $7)
+           AND range_start <= $4 AND range_end >= $3
+         ORDER BY unit_size, unit_offset, range_start LIMIT $8)) r
+    WHERE range_start <= $4 AND range_end >= $3
+    ORDER BY unit_size, unit_offset, range_start"""
+
+
+class Place(NamedTuple):
+    """A range of a generation, by its grid: the order in which ranges are gone through."""
+
+    size: int = 0
+    offset: int = 0
+    start: int = -1
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size - 1
+
+
+BEFORE_ALL = Place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +116,8 @@ class Presence:
     revision: str = ""
     usual: str = ""
     """The revision that need not be remembered: of a first time."""
+    routed_seq: int = 0
+    """Of the event that says so."""
 
 
 async def lock_generations(connection: Connection, generations: Collection[Generation]) -> None:
@@ -112,10 +140,14 @@ async def record(connection: Connection, units: Sequence[Presence]) -> None:
         await _merge(connection, ranges)
     if keys:
         await connection.execute(_INSERT_KEYS, *(list(column) for column in zip(*keys, strict=True)))
-    # The last one said wins, as everywhere.
-    revised = {(unit.generation, unit.unit): unit.revision for unit in units if unit.revision != unit.usual}
+    # The last one said wins, as everywhere; also where events are shown again, or not in their order.
+    revised: dict[tuple[Generation, str], Presence] = {}
+    for unit in units:
+        key = (unit.generation, unit.unit)
+        if unit.revision != unit.usual and (key not in revised or revised[key].routed_seq <= unit.routed_seq):
+            revised[key] = unit
     if revised:
-        rows = [(*generation, unit, revision) for (generation, unit), revision in revised.items()]
+        rows = [(*unit.generation, unit.unit, unit.revision, unit.routed_seq) for unit in revised.values()]
         await connection.execute(_SET_REVISIONS, *(list(column) for column in zip(*rows, strict=True)))
 
 
@@ -168,12 +200,19 @@ async def ask(connection: Connection, units: Sequence[Presence]) -> dict[int, st
     return {row["number"]: units[row["number"]].usual if row["revision"] is None else row["revision"] for row in rows}
 
 
-async def overlapping(connection: Connection, generation: Generation, start: int, end: int) -> list[Span]:
-    """Every unit of the generation that shares a block with the range."""
-    found: list[Span] = []
-    for row in await connection.fetch(_OVERLAPPING, *generation, start, end):
-        size, first = int(row["unit_size"]), row["range_start"]
+async def overlapping(
+    connection: Connection, generation: Generation, start: int, end: int, *, after: Place = BEFORE_ALL, limit: int
+) -> list[Place]:
+    """The next units of the generation that share a block with the range; fewer than `limit` if there are no more."""
+    found: list[Place] = []
+    for row in await connection.fetch(_OVERLAPPING, *generation, start, end, *after, limit):
+        size, offset, first = int(row["unit_size"]), int(row["unit_offset"]), row["range_start"]
         low = first + max(0, (start - first) // size) * size
+        if (size, offset) == (after.size, after.offset):
+            low = max(low, after.start + size)
         high = min(end, row["range_end"])
-        found += [(unit, unit + size - 1) for unit in range(low, high + 1, size)]
-    return sorted(set(found))
+        units = range(low, high + 1, size)
+        found += [Place(size, offset, unit) for unit in units[: limit - len(found)]]
+        if len(found) == limit:
+            break
+    return found

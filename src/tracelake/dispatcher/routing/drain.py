@@ -2,7 +2,8 @@
 
 An edge falls behind when a failed unit held it, when its version did not count, or because it is new and has a history
 to build from. It is shown the events of its generation in the order they were routed, a page in each transaction, and
-is live again once none are left. What it was shown before makes no second task.
+is live again once none are left. What it was shown before makes no second task. Large invalidations are gone through in
+the same rounds (see `rework`).
 """
 
 import logging
@@ -18,6 +19,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import coverage, edges
 from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.routing.edges import EdgeState
+from tracelake.dispatcher.routing.rework import Rework
 from tracelake.dispatcher.routing.router import Locked, Router
 
 logger = logging.getLogger(__name__)
@@ -58,15 +60,19 @@ class Drain:
         self._router = router
         self._writer = writer
         self._metrics = metrics
+        self._rework = Rework(store, directory, router, writer, self._room)
 
     async def run_once(self) -> int:
-        """One page for each edge that is behind. Answers how many events were shown to edges, or edges made live."""
+        """One page for each edge that is behind, and for each invalidation that is not done with.
+
+        Answers how many events were shown to edges, edges made live, pages of units made again.
+        """
         async with self._store.connection() as connection:
             behind = await connection.fetch(_BEHIND, _EDGES_A_ROUND)
         done = 0
         for row in behind:
             done += await self._take_on(row)
-        return done
+        return done + await self._rework.run_once()
 
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index = row
@@ -75,7 +81,7 @@ class Drain:
                 return 0
             consumers = await self._directory.nodes(connection, [node_id])
             consumer = consumers[node_id]
-            page = await self._page(connection, org_id, consumer, input_index)
+            page = await self._room(connection, org_id, consumer, input_index, PAGE)
             if not page:
                 return 0
             if consumer.joins:
@@ -89,8 +95,8 @@ class Drain:
         self._metrics.drained.inc(shown)
         return shown + (1 if edge.live else 0)
 
-    async def _page(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int) -> int:
-        """How many events it may be shown: none while pressure stops it, and no more than its queue has room for."""
+    async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
+        """How many units it may be given: none while pressure stops it, and no more than its queue has room for."""
         epoch = await connection.fetchval("SELECT routing_epoch FROM orgs WHERE org_id = $1", org_id)
         upstream = await self._upstream.of(connection, org_id, epoch)
         generation = consumer.input(input_index).generation
@@ -98,9 +104,9 @@ class Drain:
         if upstream.blocked_by(consumer.node_id, generation, stops) is not None:
             return 0
         if not consumer.job.counted:
-            return PAGE
+            return most
         room = await connection.fetchval(_ROOM, consumer.node_id)
-        return PAGE if room is None else max(0, min(PAGE, room))
+        return most if room is None else max(0, min(most, room))
 
     async def _show(
         self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, page: int

@@ -1,20 +1,28 @@
 """Invalidations: what was declared wrong is made again, unit by unit, each as itself.
 
 Widened to the reader's own units that share a block with the range. What those units' tasks announce carries the
-invalidation on as its revision, so the next reader is reached by the same road as by any other news.
+invalidation on as its revision, so the next reader is reached by the same road as by any other news. A reader with many
+such units gets a row of work instead, and `rework` goes through them a page at a time.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.lifecycle.plan import RoutedEvent
 from tracelake.dispatcher.routing import coverage
-from tracelake.dispatcher.routing.directory import Consumer, Input
-from tracelake.dispatcher.routing.units import Ask
+from tracelake.dispatcher.routing.coverage import Place
+from tracelake.dispatcher.routing.directory import Consumer, Generation, Input
+from tracelake.dispatcher.routing.units import ALL_INPUTS, Ask
 from tracelake.model.dag import Strategy
+from tracelake.model.task import BY_HAND
 from tracelake.wire.units import Invalidates
+
+AT_ONCE = 1_000
+"""How many units of one reader are made again in the transaction that hears of it."""
 
 _REMEMBER = """
     INSERT INTO invalidations (invalidation_id, org_id, dataset_uuid, dataset_version, range_start, range_end, reason,
@@ -24,14 +32,23 @@ _REMEMBER = """
     ON CONFLICT DO NOTHING"""
 
 # Cursor units (after, to] of an edge by their end: those that end inside the range, and those that reach beyond it.
+# What a person asked for is no unit of the edge: nobody announced it.
 _CURSOR_UNITS = """
     SELECT DISTINCT unit_end FROM (
-        SELECT unit_key, unit_start, unit_end FROM tasks
-        WHERE node_id = $1 AND edge = $2 AND unit_end BETWEEN $3 AND $4
+        (SELECT DISTINCT unit_end FROM tasks
+         WHERE node_id = $1 AND edge = $2 AND unit_end BETWEEN $3 AND $4 AND unit_end > $6 AND unit_key LIKE 'c:%'
+           AND revision NOT LIKE $5 ORDER BY unit_end LIMIT $7)
         UNION ALL
-        (SELECT unit_key, unit_start, unit_end FROM tasks
-         WHERE node_id = $1 AND edge = $2 AND unit_end > $4 ORDER BY unit_end LIMIT 64)) u
-    WHERE unit_start <= $4 AND unit_key LIKE 'c:%'"""
+        (SELECT unit_end FROM (
+            SELECT unit_start, unit_end FROM tasks
+            WHERE node_id = $1 AND edge = $2 AND unit_end > $4 AND unit_key LIKE 'c:%' AND revision NOT LIKE $5
+            ORDER BY unit_end LIMIT 64) beyond
+         WHERE unit_start <= $4 AND unit_end > $6)) u
+    ORDER BY unit_end LIMIT $7"""
+
+_LATER = """
+    INSERT INTO invalidation_work (invalidation_id, node_id, input_index, org_id, own_unit)
+    VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"""
 
 _DECODER = msgspec.json.Decoder(Invalidates)
 
@@ -50,15 +67,91 @@ async def remember(connection: Connection, events: Sequence[RoutedEvent]) -> Non
     await connection.execute(_REMEMBER, *(list(column) for column in zip(*rows, strict=True)))
 
 
-async def rerun(connection: Connection, event: RoutedEvent, consumer: Consumer, item: Input) -> list[Ask]:
-    """The reader's units that overlap, in a revision that is this invalidation's."""
-    assert event.invalidates is not None
-    wrong = _DECODER.decode(event.invalidates)
-    revision = invalidation_id(event)
-    asks = [
-        Ask(consumer, item, None, f"{start}-{end}", start, end, revision)
-        for start, end in await coverage.overlapping(connection, event.generation, wrong.start, wrong.end)
-    ]
-    edge = -1 if consumer.job.strategy is Strategy.PER_PARTITION else item.input_index
-    rows = await connection.fetch(_CURSOR_UNITS, consumer.node_id, edge, wrong.start, wrong.end)
-    return asks + [Ask(consumer, item, row["unit_end"], None, None, None, revision) for row in rows]
+class Position(NamedTuple):
+    """How far a reader has been through its units. Ranges come first; `cursor` is None until all of them have."""
+
+    unit_size: int = 0
+    unit_offset: int = 0
+    unit_start: int = -1
+    cursor: int | None = None
+
+    @property
+    def place(self) -> Place:
+        return Place(self.unit_size, self.unit_offset, self.unit_start)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A range of a generation that was declared wrong."""
+
+    invalidation_id: str
+    generation: Generation
+    start: int
+    end: int
+
+    @classmethod
+    def said_by(cls, event: RoutedEvent) -> "Wrong":
+        assert event.invalidates is not None
+        wrong = _DECODER.decode(event.invalidates)
+        return cls(invalidation_id(event), event.generation, wrong.start, wrong.end)
+
+    def range_again(self, consumer: Consumer, item: Input, start: int, end: int) -> Ask:
+        return Ask(consumer, item, None, f"{start}-{end}", start, end, self.invalidation_id, again=True)
+
+    def cursor_again(self, consumer: Consumer, item: Input, cursor: int) -> Ask:
+        return Ask(consumer, item, cursor, None, None, None, self.invalidation_id, again=True)
+
+
+async def rerun(
+    connection: Connection, event: RoutedEvent, consumer: Consumer, item: Input, at_once: int = AT_ONCE
+) -> list[Ask]:
+    """The reader's units that overlap, in a revision that is this invalidation's.
+
+    More than `at_once` are left to `rework`, all but the event's own unit: so an event has its task from the first
+    moment on, however long the others take.
+    """
+    wrong = Wrong.said_by(event)
+    asks, more = await next_units(connection, wrong, consumer, item, Position(), at_once + 1)
+    if more is None and len(asks) <= at_once:
+        return asks
+    place = (wrong.invalidation_id, consumer.node_id, item.input_index)
+    await connection.execute(_LATER, *place, event.org_id, event.unit_key)
+    return await _own(connection, wrong, event, consumer, item)
+
+
+async def next_units(
+    connection: Connection, wrong: Wrong, consumer: Consumer, item: Input, position: Position, limit: int
+) -> tuple[list[Ask], Position | None]:
+    """Up to `limit` units behind the position, and the new one; None if there are no more."""
+    asks: list[Ask] = []
+    if position.cursor is None:
+        places = await coverage.overlapping(
+            connection, wrong.generation, wrong.start, wrong.end, after=position.place, limit=limit
+        )
+        asks = [wrong.range_again(consumer, item, place.start, place.end) for place in places]
+        if len(asks) == limit:
+            return asks, Position(*places[-1])
+    after = -1 if position.cursor is None else position.cursor
+    room = limit - len(asks)
+    cursors = await _cursors(connection, wrong, consumer, item, after, room)
+    asks += [wrong.cursor_again(consumer, item, cursor) for cursor in cursors]
+    return asks, position._replace(cursor=cursors[-1]) if len(cursors) == room else None
+
+
+async def _own(connection: Connection, wrong: Wrong, event: RoutedEvent, consumer: Consumer, item: Input) -> list[Ask]:
+    """The event's own unit, if it is one of those that are made again."""
+    if event.cursor is not None:
+        found = await _cursors(connection, wrong, consumer, item, event.cursor - 1, 1)
+        return [wrong.cursor_again(consumer, item, event.cursor)] if found == [event.cursor] else []
+    start, end = event.range_start, event.range_end
+    if start is None or end is None or start > wrong.end or end < wrong.start:
+        return []
+    return [wrong.range_again(consumer, item, start, end)]
+
+
+async def _cursors(
+    connection: Connection, wrong: Wrong, consumer: Consumer, item: Input, after: int, limit: int
+) -> list[int]:
+    edge = ALL_INPUTS if consumer.job.strategy is Strategy.PER_PARTITION else item.input_index
+    place = (consumer.node_id, edge, wrong.start, wrong.end)
+    return [row["unit_end"] for row in await connection.fetch(_CURSOR_UNITS, *place, BY_HAND + "%", after, limit)]

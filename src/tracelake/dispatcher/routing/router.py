@@ -6,6 +6,7 @@ see each other. `route` comes after, and is idempotent by the unique index over 
 makes its task once.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -20,10 +21,11 @@ from tracelake.dispatcher.routing import coverage, edges
 from tracelake.dispatcher.routing.coverage import Presence
 from tracelake.dispatcher.routing.directory import EdgeDirectory, EdgeKey, Generation, Reader
 from tracelake.dispatcher.routing.edges import EdgeState
-from tracelake.dispatcher.routing.invalidate import remember, rerun
-from tracelake.dispatcher.routing.units import BY_HAND, Ask, draft
+from tracelake.dispatcher.routing.invalidate import AT_ONCE, remember, rerun
+from tracelake.dispatcher.routing.units import Ask, draft
 from tracelake.model.dag import Strategy
 from tracelake.model.job import Storage
+from tracelake.model.task import BY_HAND
 
 # What a unit below the edge's cursor reads from: as it did before, or else from the end of the unit before it. Ranges
 # on the same edge are no such units, and what a person asked for is none either: nobody announced that it ends there.
@@ -38,12 +40,15 @@ _PREDECESSORS = """
         ORDER BY t.unit_end DESC LIMIT 1) AS before
     FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
 
-# Cursors that no unit of the edge reads, though it has passed them. There are none unless a task was lost.
+# Cursors that no unit of the edge reads, though it has passed them. There are none unless a task was lost. The unit
+# that reads a cursor is the first one that ends there or behind it; what a person asked for stands in for none.
 _UNREAD = """
     SELECT q.number FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)
-    WHERE NOT EXISTS (
-        SELECT FROM tasks t WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end >= q.cursor
-          AND t.unit_start <= q.cursor AND t.unit_key = 'c:' || t.unit_end)
+    WHERE coalesce((
+        SELECT t.unit_start FROM tasks t
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end >= q.cursor AND t.unit_key = 'c:' || t.unit_end
+          AND t.revision NOT LIKE $5
+        ORDER BY t.unit_end LIMIT 1) > q.cursor, true)
     ORDER BY q.number"""
 
 
@@ -89,6 +94,8 @@ class Router:
         held = _holds(plan.changes)
         if not spoken and not held:
             return locked
+        said = (dataset_uuid for generations in spoken.values() for dataset_uuid, _ in generations)
+        await self._definitions.load_datasets(connection, said)
         for org_id, generations in spoken.items():
             found = await self._directory.readers(connection, org_id, plan.epochs[org_id], generations)
             locked.readers.update(found)
@@ -106,10 +113,9 @@ class Router:
     async def route(self, connection: Connection, locked: Locked, events: Sequence[RoutedEvent]) -> list[NewTask]:
         """The tasks that these events ask for; some may be there already. Writes coverage and edges, not tasks."""
         await self._record(connection, locked.readers, events)
-        remembered = [event for event in events if event.invalidates is not None]
-        if remembered:
-            await remember(connection, remembered)
+        await self._remember(connection, events)
         asks: list[Ask] = []
+        again: Counter[EdgeKey] = Counter()
         for event in _in_order(events):
             live = []
             for consumer, item in locked.readers.get(event.generation, ()):
@@ -121,7 +127,7 @@ class Router:
                     edge.seen(edge.newest)  # from before this event on, it waits
                 else:
                     live.append((consumer, item))
-            asks += await self.asks_of(connection, event, live)
+            asks += await self._asks_of(connection, event, live, again)
         tasks = await self.draft(connection, asks, locked.edges)
         await edges.write(connection, locked.edges.values())
         return tasks
@@ -145,7 +151,9 @@ class Router:
         holds the generation if the reader joins."""
         if reader[0].joins:
             await self._record(connection, {reader[1].generation: (reader,)}, events)
-        asks = [ask for event in _in_order(events) for ask in await self.asks_of(connection, event, [reader])]
+        await self._remember(connection, events)
+        again: Counter[EdgeKey] = Counter()
+        asks = [ask for event in _in_order(events) for ask in await self._asks_of(connection, event, [reader], again)]
         lost = await self._draft_lost(connection, [Ask.of(event, *reader) for event in events], locked.edges)
         return lost + await self.draft(connection, asks, locked.edges)
 
@@ -159,11 +167,25 @@ class Router:
             tasks = [self._draft(ask)]
         return tasks[0] if tasks else None
 
-    async def asks_of(self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader]) -> list[Ask]:
-        """What one event asks of these readers: its own unit, and the units it declares wrong."""
+    async def _remember(self, connection: Connection, events: Sequence[RoutedEvent]) -> None:
+        remembered = [event for event in events if event.invalidates is not None]
+        if remembered:
+            await remember(connection, remembered)
+
+    async def _asks_of(
+        self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader], counts: Counter[EdgeKey]
+    ) -> list[Ask]:
+        """What one event asks of these readers: its own unit, and the units it declares wrong.
+
+        `counts`: how many were declared wrong in this transaction. Many small invalidations are a large one, too.
+        """
         asks: list[Ask] = []
         for consumer, item in readers:
-            again = [] if event.invalidates is None else await rerun(connection, event, consumer, item)
+            again: list[Ask] = []
+            if event.invalidates is not None:
+                key = (consumer.node_id, item.input_index)
+                again = await rerun(connection, event, consumer, item, max(0, AT_ONCE - counts[key]))
+                counts[key] += len(again)
             own = Ask.of(event, consumer, item)
             if own.unit_key not in {ask.unit_key for ask in again}:
                 asks.append(own)
@@ -183,7 +205,7 @@ class Router:
                 tasks.append(self._draft(ask))
             else:
                 edge = states[(ask.consumer.node_id, ask.input.input_index)]
-                if ask.cursor > edge.routed:
+                if ask.cursor > edge.routed and not ask.again:
                     tasks.append(self._draft(ask, after=edge.routed))
                     edge.advance(ask.cursor)
                 elif ask.revision:
@@ -213,7 +235,7 @@ class Router:
         if not passed:
             return []
         tasks: list[NewTask] = []
-        for row in await connection.fetch(_UNREAD, *_places(passed)):
+        for row in await connection.fetch(_UNREAD, *_places(passed), BY_HAND + "%"):
             ask = passed[row["number"]]
             if not any(_reads(task, ask) for task in tasks):
                 tasks += await self._draft_below(connection, [ask], tasks)
@@ -275,7 +297,15 @@ class Router:
 
     def _event_presence(self, event: RoutedEvent) -> Presence:
         usual = self._usual(event.generation)
-        return Presence(event.generation, event.unit_key, event.range_start, event.range_end, event.revision, usual)
+        return Presence(
+            event.generation,
+            event.unit_key,
+            event.range_start,
+            event.range_end,
+            event.revision,
+            usual,
+            event.routed_seq,
+        )
 
     def _presence(self, ask: Ask, generation: Generation) -> Presence:
         return Presence(generation, ask.unit_key, ask.start, ask.end, usual=self._usual(generation))
@@ -283,7 +313,8 @@ class Router:
     def _usual(self, generation: Generation) -> str:
         """Files are counted from their first commit on; everything else has no revision until somebody says one."""
         dataset = self._definitions.dataset(generation[0])
-        return "1" if dataset is not None and dataset.storage is Storage.S3 else ""
+        assert dataset is not None, "loaded with its readers, or when the transaction began to speak of it"
+        return "1" if dataset.storage is Storage.S3 else ""
 
 
 def _places(asks: Sequence[Ask]) -> tuple[list[int], list[UUID], list[int], list[int | None]]:

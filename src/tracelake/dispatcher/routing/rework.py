@@ -1,0 +1,102 @@
+"""Large invalidations: what is left of them is made a page at a time, each page in a transaction of its own.
+
+The row of work says which unit came last, and goes when there are no more. A page that is made twice makes no second
+task. A reader whose version does not count keeps its row and goes on when it counts again; one that reads another
+generation by now has nothing to make again, since what was wrong is not what it reads.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.lifecycle.plan import Plan
+from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.routing import edges
+from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
+from tracelake.dispatcher.routing.invalidate import Position, Wrong, next_units
+from tracelake.dispatcher.routing.router import Router
+
+logger = logging.getLogger(__name__)
+
+PAGE = 1_000
+_ROWS_A_ROUND = 100
+
+Room: TypeAlias = Callable[[Connection, UUID, Consumer, int, int], Awaitable[int]]
+"""(connection, org_id, consumer, input_index, most): how many units a reader may be given now."""
+
+_WAITING = """
+    SELECT w.org_id, w.node_id, w.input_index, w.invalidation_id
+    FROM invalidation_work w JOIN edges e USING (node_id, input_index)
+    WHERE e.phase <> 'Parked' ORDER BY random() LIMIT $1"""
+
+_STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
+
+# Under the edge's lock, which everybody takes who writes here.
+_WORK = """
+    SELECT w.own_unit, w.unit_size, w.unit_offset, w.unit_start, w.cursor,
+           i.dataset_uuid, i.dataset_version, i.range_start, i.range_end
+    FROM invalidation_work w JOIN invalidations i USING (invalidation_id)
+    WHERE w.node_id = $1 AND w.input_index = $2 AND w.invalidation_id = $3"""
+
+_MOVE_ON = """
+    UPDATE invalidation_work SET unit_size = $4, unit_offset = $5, unit_start = $6, cursor = $7
+    WHERE node_id = $1 AND input_index = $2 AND invalidation_id = $3"""
+
+_END = "DELETE FROM invalidation_work WHERE node_id = $1 AND input_index = $2 AND invalidation_id = $3"
+
+
+class Rework:
+    def __init__(self, store: Store, directory: EdgeDirectory, router: Router, writer: Writer, room: Room) -> None:
+        self._store = store
+        self._directory = directory
+        self._router = router
+        self._writer = writer
+        self._room = room
+
+    async def run_once(self) -> int:
+        """One page for each row of work. Answers how many moved on."""
+        async with self._store.connection() as connection:
+            waiting = await connection.fetch(_WAITING, _ROWS_A_ROUND)
+        done = 0
+        for row in waiting:
+            done += await self._take_on(row)
+        return done
+
+    async def _take_on(self, row: asyncpg.Record) -> int:
+        org_id, node_id, input_index, invalidation_id = row
+        async with self._store.transaction(routing=[org_id]) as connection:
+            if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
+                return 0
+            consumer = (await self._directory.nodes(connection, [node_id]))[node_id]
+            page = await self._room(connection, org_id, consumer, input_index, PAGE)
+            if not page:
+                return 0
+            states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            key = (node_id, input_index, invalidation_id)
+            work = await connection.fetchrow(_WORK, *key)
+            if work is None:
+                return 0
+            wrong = Wrong(
+                invalidation_id,
+                (work["dataset_uuid"], work["dataset_version"]),
+                work["range_start"],
+                work["range_end"],
+            )
+            item = consumer.input(input_index)
+            if item.generation != wrong.generation:
+                await connection.execute(_END, *key)
+                return 1
+            position = Position(int(work["unit_size"]), int(work["unit_offset"]), work["unit_start"], work["cursor"])
+            asks, more = await next_units(connection, wrong, consumer, item, position, page)
+            asks = [ask for ask in asks if ask.unit_key != work["own_unit"]]
+            made = await self._writer.create(connection, Plan(), await self._router.draft(connection, asks, states))
+            if more is None:
+                await connection.execute(_END, *key)
+            else:
+                await connection.execute(_MOVE_ON, *key, *more)
+        logger.debug("made again", extra={"units": len(asks), "tasks": len(made)})
+        return 1
