@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -104,6 +105,8 @@ def test_every_call_goes_to_its_path_with_its_own_credential(certificates: Certi
             "rows": [],
         },
         "POST /internal/outbox/requeue": {"requeued": 3},
+        "GET /internal/sources?kind=cron": {"now": AT, "sources": []},
+        f"POST /internal/sources/{TASK}/fire": {"slot": AT, "events": 1},
         "POST /v1/task/heartbeat": {"lease_expires_at": AT, "cancel": False, "pause": False},
         "POST /v1/task/complete": {"status": "Completed"},
         "POST /v1/task/events": {"accepted": 0, "duplicate": True, "events": []},
@@ -123,6 +126,8 @@ def test_every_call_goes_to_its_path_with_its_own_credential(certificates: Certi
         assert (await internal.cancel_task(TASK)).status == "Canceled"
         assert (await internal.outbox("failed", 7)).rows == []
         assert (await internal.requeue_outbox([1, 2, 3])).requeued == 3
+        assert (await internal.cron_sources()).sources == []
+        assert (await internal.fire_cron(TASK, datetime.now(UTC))).events == 1
         assert not (await task_client.heartbeat("cap", HEARTBEAT)).cancel
         assert (await task_client.complete("cap", COMPLETE)).status == "Completed"
         event = EventIn(dataset_uuid=TASK, dataset_version=TASK, cursor=1)

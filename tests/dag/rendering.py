@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from tracelake.model.dag import Dag, Input, JobDocument, OutputAddress, Publish, Schema
+from tracelake.model.dag import Dag, Input, JobDocument, OutputAddress, Publish, Schema, SourceKind
 
 
 def render(dag: Dag) -> str:
@@ -50,6 +50,8 @@ def _job(job: JobDocument) -> dict[str, Any]:
     }
     if job.source is not None:
         source = {"kind": job.source.kind.value, "schedule": job.source.schedule}
+        if job.source.kind is SourceKind.CRON:
+            source |= {"time_zone": job.source.time_zone, "catch_up": job.source.catch_up.value}
         fields["source"] = _said(source | {"webhook_path": job.source.webhook_path})
     if job.udf is not None:
         fields["udf"] = _said({"bundle_id": job.udf.bundle_id, "entrypoint": job.udf.entrypoint})
@@ -117,7 +119,8 @@ SOURCES = st.sampled_from(
     [
         {"kind": "manual"},
         {"kind": "cron", "schedule": "*/5 1-3,7 * JAN-mar 0"},
-        {"kind": "cron", "schedule": "0  0  29 2 *"},
+        {"kind": "cron", "schedule": "0  0  29 2 *", "time_zone": "UTC", "catch_up": "last"},
+        {"kind": "cron", "schedule": "30 2 * * *", "time_zone": "Europe/Berlin", "catch_up": "all"},
     ]
 )
 WORK: st.SearchStrategy[dict[str, Any]] = st.one_of(

@@ -10,6 +10,7 @@ from tests.dag.support import GOOD, HEAD, SURROUNDINGS, TICK, WORK, problems_of,
 from tracelake.dag import KnownDataset, canonical, document_hash
 from tracelake.model.dag import (
     Activation,
+    CatchUp,
     Column,
     ColumnType,
     Dag,
@@ -59,7 +60,12 @@ EXPECTED = Dag(
             name="hourly",
             activation=Activation.SOURCE,
             outputs=3,
-            source=Source(kind=SourceKind.CRON, schedule="0 */2 * * mon-fri"),
+            source=Source(
+                kind=SourceKind.CRON,
+                schedule="0 */2 * * mon-fri",
+                time_zone="Europe/Berlin",
+                catch_up=CatchUp.NONE,
+            ),
             priority="bulk",
         ),
         JobDocument(
@@ -260,3 +266,27 @@ def test_the_examples_are_good(path: Path) -> None:
             dag = read(text)
             datasets |= {item.name: KnownDataset(dag.name, item.schema, item.storage) for item in dag.publish}
     assert problems_of(path.read_bytes(), replace(SURROUNDINGS, datasets=datasets)) == []
+
+
+def test_what_a_schedule_does_not_say_has_a_default() -> None:
+    cron = HEAD + "- {name: tick, activation: source, source: {kind: cron, schedule: '0 * * * *'%s}}\n"
+    plain, spelled = read(cron % ""), read(cron % ", time_zone: UTC, catch_up: last")
+    assert document_hash(plain) == document_hash(spelled)
+    assert b"time_zone" not in canonical(spelled)
+    assert document_hash(plain) != document_hash(read(cron % ", time_zone: Asia/Tokyo"))
+    assert document_hash(plain) != document_hash(read(cron % ", catch_up: all"))
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("europe/berlin", "Did you mean `Europe/Berlin`?"),
+        ("America/New York", "Did you mean `America/New_York`?"),
+        ("Factory", "Use a name of the IANA database: `Europe/Berlin`."),
+        ("../../etc/localtime", "Use a name of the IANA database: `Europe/Berlin`."),
+    ],
+)
+def test_a_time_zone_that_there_is_not(name: str, suggestion: str) -> None:
+    source = f"{{kind: cron, schedule: '0 * * * *', time_zone: {name}}}"
+    (problem,) = problems_of(HEAD + f"- {{name: tick, activation: source, source: {source}}}\n")
+    assert (problem.code, problem.suggestion) == ("unknown_time_zone", suggestion)

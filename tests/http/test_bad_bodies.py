@@ -47,7 +47,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return re.sub(r"\{\w+\}", "nowhere", self.path)
+        return re.sub(r"\{\w+\}", "nowhere", self.path.replace("{job_id}", NOWHERE))
 
     def headers(self, task: Claimed) -> dict[str, str]:
         tokens = {
@@ -96,6 +96,7 @@ ENDPOINTS = [
     ),
     Endpoint("internal", "/internal/tasks", lambda t: {"tasks": [{"job_id": t.job["job_id"]}]}, SERVICE),
     Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
+    Endpoint("internal", "/internal/sources/{job_id}/fire", lambda t: {"slot": "2026-01-31T12:00:00Z"}, SERVICE),
     Endpoint("public", "/v1/dags/{dag}/active", lambda t: {"version": 1}, USER, method="PUT"),
     Endpoint("public", "/v1/dags/{dag}/jobs/{job}/trigger", lambda t: {"cursor": 1}, USER, optional=("cursor",)),
 ]

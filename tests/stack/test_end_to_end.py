@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -43,6 +44,13 @@ def running() -> Iterator[Stack]:
             wait_until(lambda d=directory: not postgres_processes_in(d.resolve()), "postgres to end")  # type: ignore[misc]
         shutil.rmtree(socket_directory(home.root), ignore_errors=True)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def metrics(stack: Stack) -> str:
+    context = ssl.create_default_context(cafile=stack.ca_file)
+    with urlopen(f"{stack.internal_url}/metrics", timeout=30, context=context) as response:
+        text: str = response.read().decode()
+    return text
 
 
 def get(url: str, path: str, ca_file: str) -> int:
@@ -78,5 +86,8 @@ def test_the_stack_serves_and_a_killed_dispatcher_comes_back_at_the_same_address
     ):
         assert Path(file).stat().st_mode & 0o777 == 0o600
     parts = {part["name"]: part for part in json.loads(Home(Path(running.home)).parts_file.read_text())}
+    assert parts["scheduler"]["state"] == "running"
+    asked = 'trace_http_requests_total{listener="internal",route="/internal/sources",status="200"}'
+    wait_until(lambda: asked in metrics(running), "the scheduler to ask for its sources")
     os.kill(parts["dispatcher"]["pid"], signal.SIGKILL)
     wait_until(lambda: ready(running.internal_url, Path(running.ca_file)), "the Dispatcher to come back")

@@ -1,4 +1,4 @@
-"""`trace up`, `status` and `down` as real processes; only the Dispatcher's and worker's work is a stand-in."""
+"""`trace up`, `status` and `down` as real processes; only the work of its own children is a stand-in."""
 
 import json
 import os
@@ -111,6 +111,7 @@ def test_the_whole_life_of_a_stack(stack: FakeStack) -> None:
     readable = stack.call("status")
     assert readable.returncode == 0
     assert "Ready." in readable.stdout
+    assert "scheduler" in readable.stdout
     assert "\x1b" not in readable.stdout
 
     second = stack.call("up")
@@ -118,7 +119,7 @@ def test_the_whole_life_of_a_stack(stack: FakeStack) -> None:
     assert f"already running on {home.root} (process {process.pid})" in second.stderr
     assert "Traceback" not in second.stderr
 
-    for name in ("dispatcher", "worker-2", "postgres-state", "postgres-data"):
+    for name in ("dispatcher", "scheduler", "worker-2", "postgres-state", "postgres-data"):
         os.kill(stack.parts()[name]["pid"], signal.SIGKILL)
         stack.wait_running(name, restarts=1)
     assert json.loads(home.stack_file.read_text()) == ready
@@ -184,7 +185,7 @@ def test_plain_lines_elsewhere_than_on_a_terminal(stack: FakeStack) -> None:
     assert any(line.startswith("ready: public https://127.0.0.1:") for line in lines)
     assert lines[-1] == "Stopped."
     order = [line.split(":")[0] for line in lines if line.endswith(": stopped")]
-    assert order[0] == "dispatcher"
+    assert order[:2] == ["scheduler", "dispatcher"]
 
 
 def test_a_second_signal_hurries(stack: FakeStack) -> None:
@@ -250,7 +251,7 @@ def test_databases_of_ones_own_replace_the_embedded_clusters(
     monkeypatch.setenv("TRACE_QUEUE_DSN", cluster.fresh("queue"))
     monkeypatch.setenv("TRACE_DATA_DSN", cluster.empty())
     process, ready = stack.up_ready()
-    assert sorted(stack.parts()) == ["dispatcher", "worker"]
+    assert sorted(stack.parts()) == ["dispatcher", "scheduler", "worker"]
     assert not any(stack.home.postgres.iterdir())
     assert run(execute(ready["data_dsn_file"], "SELECT count(*) FROM schema_migrations")) >= 1
     for part in stack.parts().values():

@@ -1,4 +1,4 @@
-"""`trace` with stand-ins for the Dispatcher and the worker: `python -m tests.support.fake_stack up ...`.
+"""`trace` with stand-ins for the Dispatcher, the scheduler and the worker: `python -m tests.support.fake_stack up ...`.
 
 The supervisor, Postgres, TLS, sockets and signals are real; only the children's work is not.
 """
@@ -63,6 +63,11 @@ def worker() -> None:
     signal.sigwait({signal.SIGUSR1})
 
 
+def scheduler() -> None:
+    Settings.load()
+    signal.sigwait({signal.SIGTERM})
+
+
 def child_command(name: str) -> list[str]:
     return wrap([sys.executable, "-m", "tests.support.fake_stack", f"fake-{name}"], death_signal=signal.SIGKILL)
 
@@ -79,6 +84,8 @@ if __name__ == "__main__":
         dispatcher()
     elif sys.argv[1] == "fake-worker":
         worker()
+    elif sys.argv[1] == "fake-scheduler":
+        scheduler()
     else:
         up._child_command = child_command
         up.prepare_credentials = credentials

@@ -6,6 +6,7 @@ the credential is read again, once, because tokens rotate.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from tracelake.wire.platform import (
     TasksReply,
     TasksRequest,
 )
+from tracelake.wire.sources import CronSourcesReply, FireReply, FireRequest
 
 T = TypeVar("T")
 
@@ -52,6 +54,8 @@ _job = msgspec.json.Decoder(JobReply)
 _tasks = msgspec.json.Decoder(TasksReply)
 _cancel = msgspec.json.Decoder(CancelReply)
 _outbox = msgspec.json.Decoder(OutboxReply)
+_cron_sources = msgspec.json.Decoder(CronSourcesReply)
+_fire = msgspec.json.Decoder(FireReply)
 _requeue = msgspec.json.Decoder(RequeueReply)
 
 
@@ -105,6 +109,13 @@ class InternalClient:
         """Without ids, every failed row."""
         request = RequeueRequest(outbox_ids=None if outbox_ids is None else list(outbox_ids))
         return await self._service("POST", "/internal/outbox/requeue", _requeue, request)
+
+    async def cron_sources(self) -> CronSourcesReply:
+        return await self._service("GET", "/internal/sources?kind=cron", _cron_sources)
+
+    async def fire_cron(self, job_id: UUID, slot: datetime) -> FireReply:
+        """The same slot again is a duplicate."""
+        return await self._service("POST", f"/internal/sources/{job_id}/fire", _fire, FireRequest(slot=slot))
 
     async def close(self) -> None:
         await self._http.close()

@@ -23,7 +23,7 @@ from tracelake.dag.kinds import (
 )
 from tracelake.dag.nodes import ListNode
 from tracelake.dag.where import WhereKind
-from tracelake.model.dag import Activation, SourceKind, Strategy
+from tracelake.model.dag import Activation, CatchUp, SourceKind, Strategy
 
 MAX_JOBS = 1000
 MAX_DATASETS = 1000
@@ -110,7 +110,15 @@ INPUT = Fields(
 SOURCE = Fields(
     {
         "kind": Field(Choice(tuple(SourceKind)), "What makes it emit.", required=True),
-        "schedule": Field(Text("a schedule", max_length=500), "Of cron: minute hour day month weekday, in UTC."),
+        "schedule": Field(Text("a schedule", max_length=500), "Of cron: minute hour day month weekday."),
+        "time_zone": Field(
+            Text("a time zone", max_length=64), "Of cron: whose clock it goes by, like Europe/Berlin.", default="UTC"
+        ),
+        "catch_up": Field(
+            Choice(tuple(CatchUp)),
+            "Of cron: which of the times that were missed are made up for: none, the last one, or all.",
+            default="last",
+        ),
         "webhook_path": Field(WEBHOOK_PATH, "Of webhook: the end of the address that is called."),
     }
 )

@@ -12,6 +12,7 @@ from tracelake.dag.kinds import Place, Record
 from tracelake.dag.nodes import ListNode, MapNode
 from tracelake.dag.problems import one_of, shown
 from tracelake.dag.schedule import ScheduleError, parse_schedule
+from tracelake.dag.time_zones import time_zone_names
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, OutputAddress, SourceKind, Strategy
 from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
@@ -19,6 +20,13 @@ from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
 UDF_OPERATOR = "udf"
 _UNKNOWN_CONFIG_FIELD = re.compile("unknown field `(.+)`")
 _MAX_CONFIG_PROBLEMS = 50
+_SOURCE_FIELDS = (
+    ("schedule", SourceKind.CRON, True),
+    ("time_zone", SourceKind.CRON, False),
+    ("catch_up", SourceKind.CRON, False),
+    ("webhook_path", SourceKind.WEBHOOK, True),
+)
+"""Which kind of source has the field, and whether it must have it."""
 
 
 def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> None:
@@ -63,8 +71,8 @@ def _check_source(job: JobDraft, webhook_paths: dict[str, str]) -> None:
     kind = job.source_kind
     if source is None or kind is None or not job.is_source:
         return
-    for name, owner in (("schedule", SourceKind.CRON), ("webhook_path", SourceKind.WEBHOOK)):
-        if kind is owner and not source.has(name):
+    for name, owner, required in _SOURCE_FIELDS:
+        if kind is owner and required and not source.has(name):
             source.missing(name)
         elif kind is not owner and source.has(name):
             message = f"A source of kind {kind} has no `{name}`."
@@ -74,6 +82,8 @@ def _check_source(job: JobDraft, webhook_paths: dict[str, str]) -> None:
             parse_schedule(source.values["schedule"])
         except ScheduleError as error:
             source.at("schedule").problem("schedule_invalid", str(error), 'Like "*/15 * * * *": every 15 minutes.')
+    if kind is SourceKind.CRON and "time_zone" in source.values:
+        _check_time_zone(source.values["time_zone"], source.at("time_zone"))
     if kind is SourceKind.WEBHOOK and "webhook_path" in source.values:
         path = source.values["webhook_path"].removeprefix("/")
         place = source.at("webhook_path")
@@ -82,6 +92,13 @@ def _check_source(job: JobDraft, webhook_paths: dict[str, str]) -> None:
             place.problem("duplicate_webhook_path", message, "Choose another path.")
         else:
             webhook_paths[path] = place.path
+
+
+def _check_time_zone(name: str, place: Place) -> None:
+    known = time_zone_names()
+    if name not in known:
+        hint = place.problems.did_you_mean(name, sorted(known)) or "Use a name of the IANA database: `Europe/Berlin`."
+        place.problem("unknown_time_zone", f"There is no time zone {shown(name)}.", hint)
 
 
 def _operator(job: JobDraft) -> OperatorSpec | None:

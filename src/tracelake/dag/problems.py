@@ -61,6 +61,7 @@ CODES = {
     "unknown_operator": "There is no such operator.",
     "unknown_output": "The job does not have so many outputs.",
     "unknown_runtime": "There is no such runtime.",
+    "unknown_time_zone": "There is no time zone of that name.",
     "unknown_value": "The field takes one of a few words, and this is none of them.",
     "value_ambiguous": "Versions of YAML disagree about what this means; quote it, or spell it plainly.",
     "webhook_path_invalid": "The path is not lower-case words joined by slashes.",

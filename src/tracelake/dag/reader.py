@@ -17,6 +17,7 @@ from tracelake.dag.schedule import normal_schedule
 from tracelake.dag.surroundings import Surroundings
 from tracelake.model.dag import (
     Activation,
+    CatchUp,
     Dag,
     Input,
     JobDocument,
@@ -26,6 +27,8 @@ from tracelake.model.dag import (
     Strategy,
     Udf,
 )
+
+_UTC = Source(kind=SourceKind.CRON).time_zone
 
 
 def read_dag(text: bytes, surroundings: Surroundings) -> Dag:
@@ -128,9 +131,13 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
 def _build_source(record: Record) -> Source:
     source = record.values["source"]
     schedule, path = source.get("schedule"), source.get("webhook_path")
+    zone: str = source.get("time_zone", _UTC)
     return Source(
         kind=SourceKind(source.values["kind"]),
         schedule=None if schedule is None else normal_schedule(schedule),
+        # The very object of the default: encoders that leave out defaults compare by identity.
+        time_zone=_UTC if zone == _UTC else zone,
+        catch_up=CatchUp(source.get("catch_up", CatchUp.LAST)),
         webhook_path=None if path is None else path.removeprefix("/"),
     )
 

@@ -1,4 +1,4 @@
-"""Cron schedules: five fields, in UTC, to the minute.
+"""Cron schedules: five fields, to the minute, by the clock of the time zone that goes with them.
 
 `minute hour day-of-month month day-of-week`, each `*`, numbers, ranges (`1-5`), steps (`*/15`, `10-50/20`) and lists
 of these. Months and days have names (`jan`, `mon`); Sunday is 0 or 7. As in cron, when both days are restricted one of
@@ -49,7 +49,7 @@ class Schedule:
     any_weekday: bool
 
     def matches(self, time: datetime) -> bool:
-        """Whether it is due in the minute of `time` (UTC)."""
+        """Whether it is due in the minute that a clock shows as `time`."""
         return time.hour in self.hours and time.minute in self.minutes and self.matches_day(time)
 
     def matches_day(self, time: datetime) -> bool:

@@ -41,6 +41,7 @@ from tracelake.dispatcher.routing.drain import Drain
 from tracelake.dispatcher.routing.reconcile import RoutingReconciler
 from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
+from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.tokens.jwks import RingKeys
@@ -154,6 +155,13 @@ class Dispatcher:
             writer=self.writer,
             on_outbox=self._wake,
         )
+        self.cron = CronSources(
+            store=ports.store,
+            definitions=definitions,
+            writer=self.writer,
+            metrics=self.metrics,
+            on_outbox=self._wake,
+        )
         gatekeeper = Gatekeeper(
             tasks=verifier,
             users=UserVerifier(ports.user_keys or RingKeys(KeyDirectory(ports.user_signer)), config.user_tokens),
@@ -166,7 +174,7 @@ class Dispatcher:
         self.builds = Builds(ports.store, config)
         self._builds_loop = Loop("builds", self._build, every_seconds=BUILD_SECONDS, metrics=self.metrics)
         self.deployments = Deployments(ports.store, config, self._deployed)
-        handlers = Handlers(self.service, gatekeeper, keys, Health(ports.store, ports.queue))
+        handlers = Handlers(self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.cron)
         users = UserHandlers(
             store=ports.store,
             orgs=Orgs(ports.store),

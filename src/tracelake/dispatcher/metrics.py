@@ -83,6 +83,15 @@ class Metrics:
             ("queue",),
             registry=registry,
         )
+        self.cron_fires = Counter(
+            "trace_cron_fires", "Slots of cron sources, by result: fired, duplicate.", ("result",), registry=registry
+        )
+        self.cron_lateness = Histogram(
+            "trace_cron_lateness_seconds",
+            "How long after its time a slot was fired.",
+            registry=registry,
+            buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0),
+        )
         self.drained = Counter(
             "trace_drained_events",
             "Events shown to edges that had fallen behind.",

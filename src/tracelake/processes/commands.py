@@ -25,7 +25,7 @@ from tracelake.processes.settings import Settings, SettingsError
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print stack.json as one line when ready, no more.")
 def up(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Start the whole stack on this machine: Postgres, Dispatcher, workers.
+    """Start the whole stack on this machine: Postgres, Dispatcher, scheduler, workers.
 
     It runs until Ctrl-C or SIGTERM; a second Ctrl-C hurries. HOME/stack.json tells programs how to reach it.
     """

@@ -238,7 +238,7 @@ class Settings:
     group_commit_lanes: int = _integer(1, "Lifecycle transactions in flight at once; more of them are smaller.")
 
     reaper_seconds: float = _seconds(1.0, "How often the reaper looks for leases that ran out.")
-    retry_seconds: float = _seconds(0.5, "How often the scheduler looks for retries that are due.")
+    retry_seconds: float = _seconds(0.5, "How often the retry loop looks for retries that are due.")
     reconcile_seconds: float = _seconds(60, "How often the reconciler looks for lost wake-ups.")
     reconcile_grace_seconds: float = _seconds(60, "How old a wake-up must be before it counts as lost.")
 
@@ -269,6 +269,13 @@ class Settings:
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
     runtimes_file: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
         _File(), None, "A TOML file that adds or changes runtimes and limits operators; see operating.md."
+    )
+    scheduler_poll_seconds: float = _seconds(2, "How often the scheduler looks for new cron sources.")
+    scheduler_tolerance_seconds: float = _seconds(
+        60, "How late a time of a cron source with `catch_up: none` may be seen and still be fired."
+    )
+    scheduler_batch: int = _integer(
+        100, "Missed times that the scheduler makes up for in one round, for each source.", maximum=10_000
     )
     invoke_slots: int = _integer(16, "Attempts of one runtime that a Dispatcher starts itself at once.", maximum=4096)
     queue_visibility_seconds: float = _seconds(60, "How long a received message is hidden from others.")

@@ -1,6 +1,6 @@
 """`trace up`: the whole stack on one machine, in one command, stopped by Ctrl-C.
 
-Order: lock the home, TLS, Postgres clusters, roles and migrations, credentials, Dispatcher, workers;
+Order: lock the home, TLS, Postgres clusters, roles and migrations, credentials, Dispatcher, scheduler and workers;
 `stack.json` appears when all of it is ready and is gone before anything stops. The supervisor holds the
 listener sockets, so addresses stay the same while a Dispatcher restarts.
 
@@ -155,13 +155,14 @@ def plan_parts(
             ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),
         )
     )
-    for number in range(1, settings.workers + 1):
-        name = "worker" if settings.workers == 1 else f"worker-{number}"
+    numbers = range(1, settings.workers + 1)
+    workers = ["worker" if settings.workers == 1 else f"worker-{number}" for number in numbers]
+    for name, command in [("scheduler", "scheduler"), *((name, "worker") for name in workers)]:
         parts.append(
             Part(
                 name=name,
                 stage=_WORKER_STAGE,
-                command=partial(_child_command, "worker"),
+                command=partial(_child_command, command),
                 environment=environment,
                 log_file=home.log_file(name),
             )
@@ -171,7 +172,7 @@ def plan_parts(
 
 def _child_command(name: str) -> list[str]:
     # -P: a file in the current directory must not take the place of a module. A killed supervisor takes them
-    # along at once: both are made to be killed at any time.
+    # along at once: all are made to be killed at any time.
     return wrap([sys.executable, "-P", "-m", "tracelake", name], death_signal=signal.SIGKILL)
 
 

@@ -9,24 +9,20 @@ import os
 import secrets
 import signal
 import socket
-from contextlib import suppress
 
 import click
 import uvloop
 
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
-from tracelake.model.retry import Backoff
 from tracelake.processes import logs
-from tracelake.processes.home import Home, Stack
+from tracelake.processes.follow import follow_stack
+from tracelake.processes.home import Stack
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.settings import Settings
 from tracelake.worker import Worker, WorkerConfig
 
 logger = logging.getLogger(__name__)
-
-_WAIT = Backoff(0.1, 2.0)
-_WATCH_SECONDS = 2.0
 
 
 def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
@@ -49,51 +45,21 @@ def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list
     return worker, queue, [internal, task]
 
 
-async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
-    tries = 0
-    while not stop.is_set():
-        stack = home.read_stack()
-        if stack is not None:
-            return stack
-        tries += 1
-        if tries == 1:
-            logger.warning("waiting for the stack to say where it is")
-        try:
-            async with asyncio.timeout(_WAIT.seconds(tries)):
-                await stop.wait()
-        except TimeoutError:
-            continue
-    return None
-
-
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Until told to stop. A stack that was started again has other addresses: the worker moves with it."""
-    while (stack := await _wait_for_stack(settings.layout, stop)) is not None:
-        await _serve_stack(settings, stack, stop)
 
+    async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+        worker, queue, clients = build(settings, stack)
+        logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
+        try:
+            await worker.run(leave)
+        finally:
+            await queue.close()
+            for client in clients:
+                await client.close()
 
-async def _serve_stack(settings: Settings, stack: Stack, stop: asyncio.Event) -> None:
-    worker, queue, clients = build(settings, stack)
-    leave = asyncio.Event()
-    watching = asyncio.create_task(_watch(settings.layout, stack, stop, leave))
-    logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
-    try:
-        await worker.run(leave)
-        logger.info("worker stops" if stop.is_set() else "the stack was started again")
-    finally:
-        watching.cancel()
-        await queue.close()
-        for client in clients:
-            await client.close()
-
-
-async def _watch(home: Home, stack: Stack, stop: asyncio.Event, leave: asyncio.Event) -> None:
-    """Set `leave` when told to stop, or when another stack has taken the place of this one."""
-    while home.read_stack() in (None, stack):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
-            break
-    leave.set()
+    await follow_stack(settings.layout, stop, serve_stack)
+    logger.info("worker stops")
 
 
 async def _main(settings: Settings) -> None:

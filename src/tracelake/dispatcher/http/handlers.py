@@ -19,6 +19,7 @@ from tracelake.dispatcher.http.health import Health
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.service import DispatcherService
+from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
@@ -54,6 +55,7 @@ class Handlers:
     gatekeeper: Gatekeeper
     keys: KeyDirectory
     health: Health
+    cron: CronSources
 
     # Worker wrappers
 
@@ -169,6 +171,14 @@ class Handlers:
         if request.body.outbox_ids and not requeued:
             raise TraceError("outbox_row_not_found")
         return platform.RequeueReply(requeued=requeued)
+
+    # Sources
+
+    async def list_sources(self, _request: Request) -> msgspec.Struct:
+        return await self.cron.list()
+
+    async def fire_source(self, request: Request) -> msgspec.Struct:
+        return await self.cron.fire(request.path["job_id"], request.body)
 
     # Everybody
 

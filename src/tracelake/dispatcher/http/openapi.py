@@ -48,6 +48,7 @@ _SCHEMES: dict[Principal, tuple[str, dict[str, str]]] = {
 _TASK_BODIES = (HeartbeatRequest, CompleteRequest, EventsRequest, BufferPublishRequest)
 _FENCED_PATHS = ("/internal/task-token",)
 _NAMES_A_TASK = ("/internal/task-fetch", "/internal/task-token", "/internal/task-introspect", "/internal/tasks")
+_NAMES_A_SOURCE = "/internal/sources/"
 _UNREADY = "/readyz"
 
 
@@ -55,7 +56,7 @@ def declared_routes() -> list[Route]:
     """The table without a Dispatcher behind it: for documents, never for calls."""
     nothing = cast(Any, None)
     users = UserHandlers(nothing, nothing, nothing, nothing, nothing)
-    return build_routes(Handlers(nothing, nothing, nothing, nothing), users)
+    return build_routes(Handlers(nothing, nothing, nothing, nothing, nothing), users)
 
 
 def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]:
@@ -163,6 +164,8 @@ def _error_statuses(route: Route) -> list[int]:
     if route.principal is Principal.TASK:
         statuses |= {403, 404, 409}
     if route.path.startswith(_NAMES_A_TASK) or route.path.endswith("/requeue"):
+        statuses.add(404)
+    if route.path.startswith(_NAMES_A_SOURCE):
         statuses.add(404)
     if route.path in _FENCED_PATHS:
         statuses.add(409)

@@ -117,8 +117,8 @@ def flag(name: str, description: str) -> Parameter:
     return Parameter(name, bool, parse, default=False, description=description)
 
 
-def word(name: str, kind: Any, words: tuple[str, ...], description: str = "") -> Parameter:
-    return Parameter(name, kind, _word(words), description=description)
+def word(name: str, kind: Any, words: tuple[str, ...], description: str = "", *, required: bool = False) -> Parameter:
+    return Parameter(name, kind, _word(words), required=required, description=description)
 
 
 def time(name: str, description: str) -> Parameter:
@@ -175,6 +175,7 @@ PATH_PARAMETERS = {
     parameter.name: parameter
     for parameter in (
         uuid("task_id", "The task's UUID.", required=True),
+        uuid("job_id", "The job's UUID.", required=True),
         name("dag", "The DAG's name."),
         name("job", "The job's name within its DAG."),
         name("name", "The dataset's name."),

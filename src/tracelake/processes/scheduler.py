@@ -1,0 +1,65 @@
+"""`trace scheduler`: the composition root of one scheduler process.
+
+It finds the Dispatcher by `HOME/stack.json` and waits for it.
+"""
+
+import asyncio
+import logging
+import signal
+
+import click
+import uvloop
+
+from tracelake.client import FileCredential, HttpClient, InternalClient
+from tracelake.processes import logs
+from tracelake.processes.follow import follow_stack
+from tracelake.processes.home import Stack
+from tracelake.processes.settings import Settings
+from tracelake.scheduler import Scheduler, SchedulerConfig
+
+logger = logging.getLogger(__name__)
+
+
+def config_from(settings: Settings) -> SchedulerConfig:
+    return SchedulerConfig(
+        poll_seconds=settings.scheduler_poll_seconds,
+        tolerance_seconds=settings.scheduler_tolerance_seconds,
+        batch=settings.scheduler_batch,
+    )
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Until told to stop. A stack that was started again has other addresses: the scheduler moves with it."""
+
+    async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+        http = HttpClient(stack.internal_url, stack.ca_file)
+        calls = InternalClient(http, service=FileCredential(settings.layout.keys / "service.token"))
+        logger.info("scheduler ready")
+        try:
+            await Scheduler(config_from(settings), calls=calls).run(leave)
+        finally:
+            await http.close()
+
+    await follow_stack(settings.layout, stop, serve_stack)
+    logger.info("scheduler stops")
+
+
+async def _main(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve(settings, stop)
+
+
+@click.command(short_help="Run one scheduler process (what `trace up` starts).")
+@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
+def command(home: str | None) -> None:
+    """Run one scheduler process: it fires cron sources when their time comes.
+
+    `trace up` starts and supervises one; a second one on the same home does no harm, and takes over when the first is
+    away.
+    """
+    settings = Settings.load({"home": home})
+    logs.configure("scheduler", settings.log_level)
+    uvloop.run(_main(settings))

@@ -1,0 +1,172 @@
+"""The scheduler's loop: ask which cron sources there are, fire what is due, sleep until something is due again.
+
+It keeps nothing that matters. What was fired is the Dispatcher's word (`last_slot`), and so is the time: a slot is due
+by the clock of the store. A scheduler that was away, or that cannot reach the Dispatcher, goes on from there. Two at
+once fire the same slots in the same order, and the Dispatcher takes each once.
+
+What was missed is made up for as the source says:
+
+- `none`: a slot is fired if it is seen no later than `tolerance_seconds` after its time; then it is repeated until it
+  is heard.
+- `last`: of the slots since the last one that was fired, only the newest.
+- `all`: each of them, in order, at most `batch` in one round.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Protocol
+from uuid import UUID
+
+from tracelake.errors import TraceError
+from tracelake.model.retry import Backoff
+from tracelake.scheduler.slots import Slots
+from tracelake.wire.sources import CronSource, CronSourcesReply, FireReply
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_WAIT = 0.01
+_AT_ONCE = 16
+"""Sources that are fired at the same time; the slots of one go one after the other."""
+
+
+class SourceCalls(Protocol):
+    async def cron_sources(self) -> CronSourcesReply: ...
+    async def fire_cron(self, job_id: UUID, slot: datetime) -> FireReply: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    poll_seconds: float = 2.0
+    """A source that was deployed meanwhile is seen after so long."""
+    tolerance_seconds: float = 60.0
+    batch: int = 100
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """The first slot after `floor`; it is the first after any later floor that is still before it, too."""
+
+    slots: Slots
+    floor: datetime
+    slot: datetime | None
+
+    def holds_for(self, slots: Slots, floor: datetime) -> bool:
+        return self.slots is slots and self.floor <= floor and (self.slot is None or floor < self.slot)
+
+
+class Scheduler:
+    def __init__(self, config: SchedulerConfig, *, calls: SourceCalls) -> None:
+        self._config = config
+        self._calls = calls
+        self._coming: dict[UUID, _Coming] = {}
+        self._owed: dict[UUID, list[datetime]] = {}
+        """Of `none`: slots that were seen in time and that nobody has heard of yet."""
+        self._refused: set[UUID] = set()
+        self._tries = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            wait = await self.run_once()
+            try:
+                async with asyncio.timeout(wait):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def run_once(self) -> float:
+        """One round; answers in how many seconds the next one is due."""
+        try:
+            reply = await self._calls.cron_sources()
+        except TraceError as error:
+            return self._failed(error)
+        self._forget_others({source.job_id for source in reply.sources})
+        due = [(source, slots) for source in reply.sources if (slots := self._due(source, reply.now))]
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def fire(source: CronSource, slots: Sequence[datetime]) -> TraceError | None:
+            async with room:
+                return await self._fire(source, slots)
+
+        failures = [error for error in await asyncio.gather(*(fire(*item) for item in due)) if error is not None]
+        away = next((error for error in failures if error.retryable), None)
+        if away is not None:
+            return self._failed(away)
+        self._tries = 0
+        if len(failures) < len(due):
+            return 0.0  # what was fired moved on, and time has passed: look again
+        coming = [item.slot for item in self._coming.values() if item.slot is not None and item.slot > reply.now]
+        until_next = min(((slot - reply.now).total_seconds() for slot in coming), default=self._config.poll_seconds)
+        return max(_SHORTEST_WAIT, min(self._config.poll_seconds, until_next))
+
+    def _due(self, source: CronSource, now: datetime) -> list[datetime]:
+        """What to fire in this round, oldest first."""
+        slots = self._slots(source)
+        if slots is None:
+            return []
+        floor = source.since if source.last_slot is None else max(source.since, source.last_slot)
+        if source.catch_up == "none":
+            floor = max(floor, now - timedelta(seconds=self._config.tolerance_seconds))
+        owed = [
+            slot for slot in self._owed.pop(source.job_id, ()) if source.last_slot is None or slot > source.last_slot
+        ]
+        first = self._next(source.job_id, slots, floor)
+        if first is None or first > now:
+            found = owed
+        elif source.catch_up == "last":
+            newest = slots.last(floor, now)
+            found = [] if newest is None else [newest]
+        else:
+            found = sorted({*owed, *islice(slots.between(floor, now), self._config.batch)})
+        if source.catch_up == "none" and found:
+            self._owed[source.job_id] = found
+        return found
+
+    def _next(self, job_id: UUID, slots: Slots, floor: datetime) -> datetime | None:
+        known = self._coming.get(job_id)
+        if known is None or not known.holds_for(slots, floor):
+            known = self._coming[job_id] = _Coming(slots, floor, slots.after(floor))
+        return known.slot
+
+    def _slots(self, source: CronSource) -> Slots | None:
+        try:
+            return Slots.of(source.schedule, source.time_zone)
+        except (ValueError, KeyError, OSError):
+            # A Dispatcher of another version may know more than this scheduler. The other sources are not concerned.
+            if source.job_id not in self._refused:
+                self._refused.add(source.job_id)
+                logger.error("a schedule cannot be read", extra=_said(source))
+            self._coming.pop(source.job_id, None)
+            return None
+
+    async def _fire(self, source: CronSource, slots: Sequence[datetime]) -> TraceError | None:
+        for slot in slots:
+            try:
+                reply = await self._calls.fire_cron(source.job_id, slot)
+            except TraceError as error:
+                if error.status != 404:  # else it does not count any more, and the next look tells
+                    logger.warning("not fired", extra=_said(source) | {"slot": slot.isoformat(), "code": error.code})
+                return error
+            if not reply.duplicate:
+                logger.info("fired", extra=_said(source) | {"slot": slot.isoformat()})
+        return None
+
+    def _failed(self, error: TraceError) -> float:
+        self._tries += 1
+        if self._tries == 1 or self._tries % 10 == 0:
+            logger.warning("the Dispatcher cannot be asked", extra={"code": error.code, "tries": self._tries})
+        return self._config.backoff.seconds(self._tries)
+
+    def _forget_others(self, job_ids: set[UUID]) -> None:
+        for known in (self._coming, self._owed):
+            for job_id in known.keys() - job_ids:
+                del known[job_id]
+        self._refused &= job_ids
+
+
+def _said(source: CronSource) -> dict[str, str]:
+    return {"org": source.org, "dag": source.dag, "job": source.job, "job_id": str(source.job_id)}
