@@ -64,6 +64,7 @@ def trace_app() -> ListenerApp:
         Metrics(),
         body_max_bytes=1024 * 1024,
         batch_body_max_bytes=1024 * 1024,
+        webhook_max_bytes=1024 * 1024,
     )
 
 

@@ -34,6 +34,15 @@ OWN = {("GET", "/v1/whoami"), ("POST", "/v1/dags/{dag}/versions")}
 TWO_LISTS = {("GET", "/v1/pressure")}
 """In one answer: `tests/why` looks at it."""
 
+WEBHOOKS = {
+    ("POST", "/v1/webhooks/{path}"),
+    ("GET", "/v1/dags/{dag}/jobs/{job}/webhook"),
+    ("POST", "/v1/dags/{dag}/jobs/{job}/webhook/rotate"),
+    ("GET", "/v1/dags/{dag}/jobs/{job}/deliveries"),
+    ("GET", "/v1/dags/{dag}/jobs/{job}/deliveries/{delivery_id}"),
+}
+"""They need a webhook that is deployed: `tests/sources` looks at these."""
+
 
 @pytest.fixture(scope="module")
 def owner(harness: DispatcherHarness) -> World:
@@ -58,7 +67,14 @@ def stranger(harness: DispatcherHarness, owner: World, request: pytest.FixtureRe
 
 def test_every_route_is_looked_at() -> None:
     routes = {(route.method, route.path) for route in routes_of(declared_routes(), Listener.PUBLIC)}
-    assert routes == {(method, path) for method, path, _ in NAMED} | {("GET", path) for path in LISTS} | OWN | TWO_LISTS
+    assert (
+        routes
+        == {(method, path) for method, path, _ in NAMED}
+        | {("GET", path) for path in LISTS}
+        | OWN
+        | WEBHOOKS
+        | TWO_LISTS
+    )
 
 
 def ask(user: User, method: str, path: str, body: Any, names: dict[str, Any]) -> Reply:

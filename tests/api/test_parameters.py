@@ -6,7 +6,7 @@ from tests.api.support import Seed, User
 from tests.http.support import Refusals
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.openapi import declared_routes
-from tracelake.dispatcher.http.routing import Listener
+from tracelake.dispatcher.http.routing import Listener, Principal
 from tracelake.dispatcher.http.table import routes_of
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"
@@ -29,7 +29,7 @@ BAD = {
     "activate": ["", "1", "FALSE"],
 }  # fmt: skip
 BAD_CURSORS = {"/v1/tasks": ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]}
-ROUTES = routes_of(declared_routes(), Listener.PUBLIC)
+ROUTES = [route for route in routes_of(declared_routes(), Listener.PUBLIC) if route.principal is Principal.USER]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def user(harness: DispatcherHarness) -> User:
 
 
 def url(path: str) -> str:
-    return path.format(dag="nowhere", job="nothing", name="none_such", number=1, task_id=NOWHERE)
+    return path.format(dag="nowhere", job="nothing", name="none_such", number=1, task_id=NOWHERE, delivery_id="x")
 
 
 CASES = [(route.method, route.path, item.name) for route in ROUTES for item in route.query]
@@ -69,12 +69,20 @@ def test_unknown_and_repeated_names_are_refused(user: User, method: str, path: s
 
 @pytest.mark.parametrize(("method", "path"), [(route.method, route.path) for route in ROUTES if route.parameters])
 def test_bad_paths(user: User, method: str, path: str) -> None:
-    good = {"dag": "nowhere", "job": "nothing", "name": "none_such", "number": "1", "task_id": NOWHERE}
+    good = {
+        "dag": "nowhere",
+        "job": "nothing",
+        "name": "none_such",
+        "number": "1",
+        "task_id": NOWHERE,
+        "delivery_id": "x",
+    }
     bad = {
         "dag": ["Nowhere", "a-b", "a" * 129, ".", "..", "a;b", "1a"],
         "job": ["Nothing", "a.b"],
         "name": ["None", "a+b"],
         "number": ["0", "x", "-1", "01", "1.0", str(2**31), "9" * 400],
+        "delivery_id": ["x" * 201],
         "task_id": ["x", NOWHERE[:-1], NOWHERE.replace("-", ""), "{" + NOWHERE + "}"],
     }
     names = [name for name in good if "{" + name + "}" in path]

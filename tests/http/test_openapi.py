@@ -11,6 +11,7 @@ from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
 from tracelake.dispatcher.http.routing import Listener, Principal
 from tracelake.dispatcher.http.table import routes_of
 from tracelake.errors import CATALOGUE
+from tracelake.wire.webhooks import DELIVERY_HEADER
 
 ROUTES = declared_routes()
 EVERY = pytest.mark.parametrize("listener", list(Listener))
@@ -87,7 +88,8 @@ def test_bodies_are_strict_and_parameters_are_there(listener: Listener) -> None:
     for route in routes_of(ROUTES, listener):
         operation = found[(route.method, route.path)]
         names = {parameter["name"] for parameter in operation.get("parameters", [])}
-        assert names == {item.name for item in (*route.parameters, *route.query)}
+        signed = {DELIVERY_HEADER} if route.principal is Principal.WEBHOOK else set()
+        assert names == {item.name for item in (*route.parameters, *route.query)} | signed
         assert ("requestBody" in operation) == route.reads_body
         if route.body is not None:
             assert schemas[route.body.__name__]["additionalProperties"] is False

@@ -26,6 +26,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.errors import CATALOGUE
+from tracelake.wire.webhooks import signature_header
 
 CONFORMANCE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -84,17 +85,42 @@ jobs:
   - name: start
     activation: source
     source: { kind: manual }
+  - name: hook
+    activation: source
+    source: { kind: webhook, webhook_path: fuzzed/hook }
   - { name: work, activation: reactive, runtime: ecs_platform, operator: noop, inputs: [{ from: { job: start } }] }
 """
 
 
-def names_of_people(task: Claimed) -> list[tuple[str, Any]]:
+def names_of_people(task: Claimed, *, hooked: bool) -> list[tuple[str, Any]]:
     """The same for a user: a DAG of the user's own org, with a task."""
     deploy(task.harness, DAG)
     job = job_id(task.harness, "fuzzed", "work")
     tasks = task.harness.sql("SELECT task_id FROM tasks WHERE job_id = $1 ORDER BY task_id LIMIT 1", job)
     task_id = str(tasks[0]["task_id"]) if tasks else task.harness.make_task(str(job))
-    return [("dag", "fuzzed"), ("job", "start"), ("name", "fuzzed__work_0"), ("number", 1), ("task_id", task_id)]
+    return [
+        ("dag", "fuzzed"), ("job", "hook" if hooked else "start"), ("name", "fuzzed__work_0"), ("number", 1),
+        ("task_id", task_id), ("path", "fuzzed/hook"), ("delivery_id", "1"),
+    ]  # fmt: skip
+
+
+class Signed(requests.auth.AuthBase):
+    """What the fuzzer made of a delivery, with a good signature."""
+
+    def __init__(self, task: Claimed) -> None:
+        org_id = task.harness.sql("SELECT org_id FROM webhooks WHERE path = 'fuzzed/hook'")[0]["org_id"]
+        self._secret = task.harness.credentials.webhooks.secret(org_id, "fuzzed", "hook", 1)
+        self._now = int(task.harness.sql("SELECT trace_now() AS now")[0]["now"].timestamp())
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        body = request.body or b""
+        assert isinstance(body, str | bytes)
+        data = body.encode() if isinstance(body, str) else body
+        # Two bodies under one id are refused, and that is to be seen too.
+        delivery = f"d{len(data) % 5}"
+        request.headers["x-trace-delivery"] = delivery
+        request.headers["x-trace-signature"] = signature_header([self._secret], self._now, delivery, data)
+        return request
 
 
 def with_real_names(value: Any, names: dict[str, Any]) -> Any:
@@ -107,7 +133,9 @@ def fuzz(task: Claimed, listener: Listener, operation: Any, headers: dict[str, s
     client = task.harness.clients[listener.value]
     base = f"https://{client._host}:{client._port}"
     cases = st.one_of(operation.as_strategy(GenerationMode.POSITIVE), operation.as_strategy(GenerationMode.NEGATIVE))
-    names = dict(names_of_people(task) if listener is Listener.PUBLIC else real_names(task))
+    public = listener is Listener.PUBLIC
+    names = dict(names_of_people(task, hooked="webhook" in operation.path) if public else real_names(task))
+    signed = Signed(task) if public and headers and operation.path.startswith("/v1/webhooks/") else None
     statuses: set[int] = set()
     with requests.Session() as session:
         session.trust_env = False
@@ -126,7 +154,9 @@ def fuzz(task: Claimed, listener: Listener, operation: Any, headers: dict[str, s
                 case.body = with_real_names(case.body, names)
                 case.query = with_real_names(case.query, names)
                 case.path_parameters = with_real_names(case.path_parameters, names)
-            response = case.call(base_url=base, session=session, headers=headers, verify=str(task.harness.tls.ca))
+            response = case.call(
+                base_url=base, session=session, headers=headers, verify=str(task.harness.tls.ca), auth=signed
+            )
             statuses.add(response.status_code)
             # The router answers before any operation does; its words are in no operation's list.
             if response.status_code not in (404, 405) or response.json()["error"]["code"] not in (

@@ -130,6 +130,7 @@ class DispatcherHarness:
                 user_signer=self.credentials.user_keys,
                 worker_secret=self.credentials.worker,
                 service_secret=self.credentials.service,
+                webhook_secrets=self.credentials.webhooks,
             ),
             self.config,
         )

@@ -47,6 +47,7 @@ from tracelake.wire.user import (
     TriggerReply,
     TriggerRequest,
 )
+from tracelake.wire.webhooks import WebhookReply
 from tracelake.wire.why import WhyReply
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ _task = msgspec.json.Decoder(TaskDetail)
 _tasks = msgspec.json.Decoder(TasksPage)
 _trigger = msgspec.json.Decoder(TriggerReply)
 _versions = msgspec.json.Decoder(DagVersionsReply)
+_webhook = msgspec.json.Decoder(WebhookReply)
 _whoami = msgspec.json.Decoder(WhoAmI)
 _why = msgspec.json.Decoder(WhyReply)
 
@@ -164,6 +166,13 @@ class UserClient:
 
     async def resume(self, dag: str, job: str) -> PauseReply:
         return await self._send("POST", f"{_job_path(dag, job)}/resume", _pause)
+
+    async def webhook(self, dag: str, job: str) -> WebhookReply:
+        return await self._get(_webhook_path(dag, job), _webhook)
+
+    async def rotate_webhook(self, dag: str, job: str, *, after: int) -> WebhookReply:
+        """`after` is the rotation that was seen: then a repeated call does not rotate once more."""
+        return await self._send("POST", f"{_webhook_path(dag, job)}/rotate{_query(after=after)}", _webhook)
 
     # --- tasks
 
@@ -281,6 +290,10 @@ class UserClient:
 
 def _job_path(dag: str, job: str) -> str:
     return f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs/{_segment(job, 'job_not_found')}"
+
+
+def _webhook_path(dag: str, job: str) -> str:
+    return f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs/{_segment(job, 'job_not_found')}/webhook"
 
 
 def _segment(name: str, code: str) -> str:

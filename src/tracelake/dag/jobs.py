@@ -31,7 +31,7 @@ _SOURCE_FIELDS = (
 
 def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> None:
     _check_activation(job)
-    _check_source(job, webhook_paths)
+    _check_source(draft, job, webhook_paths)
     operator = _operator(job)
     runtime = _runtime(draft, job)
     if job.only_emits:
@@ -66,7 +66,7 @@ def _check_activation(job: JobDraft) -> None:
             place.problem("partition_without_inputs", "PerPartition waits for inputs, and a source has none.")
 
 
-def _check_source(job: JobDraft, webhook_paths: dict[str, str]) -> None:
+def _check_source(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> None:
     source: Record | None = job.record.get("source")
     kind = job.source_kind
     if source is None or kind is None or not job.is_source:
@@ -92,6 +92,9 @@ def _check_source(job: JobDraft, webhook_paths: dict[str, str]) -> None:
             place.problem("duplicate_webhook_path", message, "Choose another path.")
         else:
             webhook_paths[path] = place.path
+            taken = draft.surroundings.taken_webhook_paths.get(path)
+            if taken is not None:
+                place.problem("webhook_path_taken", taken, "Choose another path.")
 
 
 def _check_time_zone(name: str, place: Place) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from secrets import token_bytes
 from uuid import UUID
 
 from tracelake.db.transaction import Store
@@ -42,14 +43,17 @@ from tracelake.dispatcher.routing.reconcile import RoutingReconciler
 from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
+from tracelake.dispatcher.sources.deliveries import Deliveries
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
+from tracelake.dispatcher.sources.webhooks import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
-from tracelake.ports import Invoker, ObjectStore, Queue, Signer
+from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
+from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
@@ -73,6 +77,8 @@ class Ports:
     service_secret: SecretMatcher
     user_keys: UserKeys | None = None
     """Of an identity provider; without them user tokens are those that user_signer signs."""
+    webhook_secrets: WebhookSecrets = field(default_factory=lambda: DerivedSecrets(token_bytes(MASTER_KEY_BYTES)))
+    """Without it from a key that this process alone has, and takes along when it ends."""
 
 
 class Dispatcher:
@@ -155,13 +161,6 @@ class Dispatcher:
             writer=self.writer,
             on_outbox=self._wake,
         )
-        self.cron = CronSources(
-            store=ports.store,
-            definitions=definitions,
-            writer=self.writer,
-            metrics=self.metrics,
-            on_outbox=self._wake,
-        )
         gatekeeper = Gatekeeper(
             tasks=verifier,
             users=UserVerifier(ports.user_keys or RingKeys(KeyDirectory(ports.user_signer)), config.user_tokens),
@@ -174,13 +173,32 @@ class Dispatcher:
         self.builds = Builds(ports.store, config)
         self._builds_loop = Loop("builds", self._build, every_seconds=BUILD_SECONDS, metrics=self.metrics)
         self.deployments = Deployments(ports.store, config, self._deployed)
-        handlers = Handlers(self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.cron)
+        self.cron = CronSources(
+            store=ports.store,
+            definitions=definitions,
+            writer=self.writer,
+            metrics=self.metrics,
+            on_outbox=self._wake,
+        )
+        self.deliveries = Deliveries(
+            store=ports.store,
+            definitions=definitions,
+            writer=self.writer,
+            secrets=ports.webhook_secrets,
+            config=config,
+            metrics=self.metrics,
+            on_outbox=self._wake,
+        )
+        handlers = Handlers(
+            self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron
+        )
         users = UserHandlers(
             store=ports.store,
             orgs=Orgs(ports.store),
             deployments=self.deployments,
             actions=self.actions,
             pauses=self.pauses,
+            webhooks=WebhookAdmin(ports.store, ports.webhook_secrets, config),
         )
         self.routes = build_routes(handlers, users)
         self.apps = {
@@ -191,6 +209,7 @@ class Dispatcher:
                 self.metrics,
                 body_max_bytes=config.body_max_bytes,
                 batch_body_max_bytes=config.batch_body_max_bytes,
+                webhook_max_bytes=config.webhook_max_bytes,
             )
             for listener in Listener
         }

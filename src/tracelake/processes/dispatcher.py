@@ -52,6 +52,11 @@ def config_from(settings: Settings) -> DispatcherConfig:
         user_tokens=user_token_rules(settings),
         user_rate_per_second=settings.user_rate_per_second,
         user_rate_burst=settings.user_rate_burst,
+        webhook_max_bytes=settings.webhook_max_bytes,
+        webhook_tolerance_seconds=settings.webhook_tolerance_seconds,
+        webhook_rotation_seconds=settings.webhook_rotation_seconds,
+        webhook_rate_per_second=settings.webhook_rate_per_second,
+        webhook_rate_burst=settings.webhook_rate_burst,
         jwks_cache_seconds=int(settings.jwks_cache_seconds),
         artifact_max_bytes=settings.artifact_max_bytes,
         body_max_bytes=settings.body_max_bytes,
@@ -82,6 +87,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
         user_keys=_user_keys(settings),
         worker_secret=credentials.worker,
         service_secret=credentials.service,
+        webhook_secrets=credentials.webhooks,
     )
     return Dispatcher(ports, config)
 

@@ -2,10 +2,11 @@
 
 The sender signs `{t}.{delivery}.` and the raw body with the webhook's secret (HMAC-SHA256, in lower-case hex) and sends
 
-    X-Trace-Delivery: <id of the delivery, 1 to 200 visible ASCII characters>
+    X-Trace-Delivery: <id of the delivery, 1 to 200 visible ASCII characters but no dot>
     X-Trace-Signature: t=<unix seconds>,v1=<signature>[,v1=<signature by another secret>]...
 
-There is one spelling and no other: no spaces, no capitals, `t` first.
+There is one spelling and no other: no spaces, no capitals, `t` first. An id has no dot, so that what is signed can be
+taken apart in one way alone: else a signed delivery could be sent again as another one, with some of its body as id.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ UNKNOWN_TYPE = "application/octet-stream"
 
 _V1 = r"v1=[0-9a-f]{64}"
 _SIGNATURE = re.compile(rf"t=(0|[1-9][0-9]{{0,11}}),({_V1}(?:,{_V1}){{0,{MAX_SIGNATURES - 1}}})")
-_DELIVERY = re.compile(r"[!-~]{1,200}")
+DELIVERY_PATTERN = r"[!-,/-~-]{1,200}"
+_DELIVERY = re.compile(DELIVERY_PATTERN)
 _CONTENT_TYPE = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import Raw, Request, Route, Router
+from tracelake.dispatcher.http.routing import Principal, Raw, Request, Route, Router
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
@@ -47,18 +47,21 @@ class ListenerApp:
         *,
         body_max_bytes: int,
         batch_body_max_bytes: int,
+        webhook_max_bytes: int,
     ) -> None:
         self.name = name
         self.router = router
         self._gatekeeper = gatekeeper
         self._metrics = metrics
         self._limits = {False: body_max_bytes, True: batch_body_max_bytes}
+        self._webhook_max_bytes = webhook_max_bytes
         self._counters: dict[tuple[str, int], Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         label, max_age, wait = "-", 0, 0
+        more: tuple[tuple[bytes, bytes], ...] = ()
         try:
             methods, parameters = self._find(scope)
             route = methods.get(scope["method"])
@@ -70,13 +73,13 @@ class ListenerApp:
             request.path = route.read_path(parameters)
             request.query = route.read_query(_query(scope))
             if route.reads_body:
-                body = await _read_body(scope, receive, self._limits[route.batch])
+                body = await _read_body(scope, receive, self._limit(route))
                 request.body = body
                 if route.decoder is not None:
                     request.body = decode(route.decoder, body, per_item=route.per_item)
             reply = await route.handler(request)
             if isinstance(reply, Raw):
-                max_age = reply.max_age
+                max_age, more = reply.max_age, reply.headers
                 status, body, kind = reply.status, reply.body, reply.content_type.encode()
             else:
                 status, body, kind = 200, _ENCODER.encode(reply), _JSON
@@ -91,7 +94,10 @@ class ListenerApp:
             logger.exception("request failed", extra={"listener": self.name, "route": label})
             status, body, kind = 500, error_body(TraceError("internal")), _JSON
         self._count(label, status)
-        await _send(send, status, body, kind, max_age, wait)
+        await _send(send, status, body, kind, max_age, wait, more)
+
+    def _limit(self, route: Route) -> int:
+        return self._webhook_max_bytes if route.principal is Principal.WEBHOOK else self._limits[route.batch]
 
     def _find(self, scope: Scope) -> tuple[dict[str, Route], dict[str, str]]:
         # No path of ours needs an escape; one that has some is a way around a rule in front of us.
@@ -197,11 +203,20 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
         raise TraceError("body_invalid", "The query string cannot be read.", field="query") from error
 
 
-async def _send(send: Send, status: int, body: bytes, kind: bytes, max_age: int, wait: int) -> None:
+async def _send(
+    send: Send,
+    status: int,
+    body: bytes,
+    kind: bytes,
+    max_age: int,
+    wait: int,
+    more: tuple[tuple[bytes, bytes], ...] = (),
+) -> None:
     headers = [
         (b"content-type", kind),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"max-age=%d" % max_age if max_age else b"no-store"),
+        *more,
     ]
     if wait:
         headers.append((b"retry-after", b"%d" % wait))

@@ -1,5 +1,5 @@
-"""Handlers of tasks, wrappers and platform services: from a checked request to a use case and back. No decision is made
-here.
+"""Handlers of tasks, wrappers, platform services and senders of webhooks: from a checked request to a use case, and
+back. No decision is made here.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
+from tracelake.dispatcher.sources.deliveries import Deliveries
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
@@ -55,6 +56,7 @@ class Handlers:
     gatekeeper: Gatekeeper
     keys: KeyDirectory
     health: Health
+    deliveries: Deliveries
     cron: CronSources
 
     # Worker wrappers
@@ -147,6 +149,11 @@ class Handlers:
             # One item's failure is its own: what its neighbours have done is committed, and they must hear of it.
             logger.exception("an item of a batch failed", extra={"route": route})
             return Answer(status=500, body=msgspec.Raw(error_body(TraceError("internal"))))
+
+    # Webhooks
+
+    async def deliver(self, request: Request) -> msgspec.Struct:
+        return await self.deliveries.deliver(request.path["path"], request.signed_head, request.body)
 
     # Platform services
 

@@ -7,6 +7,7 @@ may come again.
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -14,10 +15,10 @@ import msgspec
 from tracelake import __version__
 from tracelake.dispatcher.http.credentials import HEADERS
 from tracelake.dispatcher.http.handlers import Handlers
-from tracelake.dispatcher.http.parameters import Parameter
+from tracelake.dispatcher.http.parameters import DELIVERY_ID, Parameter
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
-from tracelake.dispatcher.http.table import build_routes, routes_of
-from tracelake.dispatcher.http.user_handlers import UserHandlers
+from tracelake.dispatcher.http.table import ANYTHING, build_routes, routes_of
+from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.errors import CATALOGUE
 from tracelake.wire.base import Answer, ErrorBody
 from tracelake.wire.claims import MAX_BATCH, ClaimRequest
@@ -30,6 +31,7 @@ from tracelake.wire.task_calls import (
     HeartbeatRequest,
 )
 from tracelake.wire.user import InvalidDag
+from tracelake.wire.webhooks import DELIVERY_HEADER
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -44,19 +46,23 @@ _SCHEMES: dict[Principal, tuple[str, dict[str, str]]] = {
     Principal.TASK: ("taskCapability", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.TASK]}),
     Principal.WORKER: ("workerToken", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.WORKER]}),
     Principal.SERVICE: ("serviceToken", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.SERVICE]}),
+    Principal.WEBHOOK: ("webhookSignature", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.WEBHOOK]}),
 }
 _TASK_BODIES = (HeartbeatRequest, CompleteRequest, EventsRequest, BufferPublishRequest)
 _FENCED_PATHS = ("/internal/task-token",)
 _NAMES_A_TASK = ("/internal/task-fetch", "/internal/task-token", "/internal/task-introspect", "/internal/tasks")
 _NAMES_A_SOURCE = "/internal/sources/"
 _UNREADY = "/readyz"
+_DELIVERY = "The sender's id of the delivery: the same one again is the same delivery."
 
 
 def declared_routes() -> list[Route]:
     """The table without a Dispatcher behind it: for documents, never for calls."""
     nothing = cast(Any, None)
-    users = UserHandlers(nothing, nothing, nothing, nothing, nothing)
-    return build_routes(Handlers(nothing, nothing, nothing, nothing, nothing), users)
+    return build_routes(
+        Handlers(nothing, nothing, nothing, nothing, nothing, nothing),
+        UserHandlers(nothing, nothing, nothing, nothing, nothing, nothing),
+    )
 
 
 def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def build_openapi(listener: Listener, routes: Iterable[Route]) -> dict[str, Any]
     types: list[Any] = [ErrorBody]
     for route in mine:
         types += [kind for kind in (route.body, route.reply) if kind is not None]
-        if route.raw_body is not None:
+        if route.raw_body == YAML:
             types.append(InvalidDag)
         if route.per_item:
             types += [ClaimRequest] if listener is Listener.INTERNAL else [BatchCall, *_TASK_BODIES]
@@ -101,6 +107,8 @@ def _operation(route: Route, statuses: list[int]) -> dict[str, Any]:
         operation["description"] = f"For users with the role {route.role} or one above it."
     parameters = [_parameter(item, "path") for item in route.parameters]
     parameters += [_parameter(item, "query") for item in route.query]
+    if route.principal is Principal.WEBHOOK:
+        parameters.append(_parameter(replace(DELIVERY_ID, name=DELIVERY_HEADER, description=_DELIVERY), "header"))
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
@@ -111,7 +119,7 @@ def _operation(route: Route, statuses: list[int]) -> dict[str, Any]:
     responses |= {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in statuses}
     if route.path == _UNREADY:
         responses["503"] = {"description": "Not ready", "content": {_JSON: {"schema": _ref(Health)}}}
-    if route.raw_body is not None:
+    if route.raw_body == YAML:
         responses["422"] = _invalid_document()
     operation["responses"] = responses
     return operation
@@ -121,7 +129,7 @@ def _parameter(item: Parameter, where: str) -> dict[str, Any]:
     return {
         "name": item.name,
         "in": where,
-        "required": item.required or where == "path",
+        "required": item.required or where in ("path", "header"),
         "description": item.description,
         "schema": _inline(item.kind) | ({} if item.default is None else {"default": item.default}),
     }
@@ -144,7 +152,8 @@ def _invalid_document() -> dict[str, Any]:
 def _success(route: Route) -> dict[str, Any]:
     if route.raw_reply is not None:
         # No type: some tools read the document itself, others its text.
-        return {"description": "Done", "content": {route.raw_reply: {"schema": {}}}}
+        kind = "*/*" if route.raw_reply == ANYTHING else route.raw_reply
+        return {"description": "Done", "content": {kind: {"schema": {}}}}
     if route.reply is None:
         return {"description": "Done", "content": {_TEXT: {"schema": {"type": "string"}}}}
     return {"description": "Done", "content": {_JSON: {"schema": _ref(route.reply)}}}
@@ -169,6 +178,8 @@ def _error_statuses(route: Route) -> list[int]:
         statuses.add(404)
     if route.path in _FENCED_PATHS:
         statuses.add(409)
+    if route.principal is Principal.WEBHOOK:
+        statuses |= {404, 429}
     if route.principal is Principal.USER:
         statuses |= {422, 429, 503}
         if route.role is not None:

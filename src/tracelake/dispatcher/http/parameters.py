@@ -11,11 +11,12 @@ from msgspec import Meta
 
 from tracelake.errors import TraceError
 from tracelake.wire.base import Cursor, Name
+from tracelake.wire.webhooks import DELIVERY_PATTERN
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,18}")
-_DELIVERY_ID = re.compile(r"[!-~]{1,200}")
+_DELIVERY_ID = re.compile(DELIVERY_PATTERN)
 # RFC 3339 with its zone; the letters in capitals, as everybody writes them.
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:Z|[+-]\d{2}:\d{2})", re.ASCII)
 
@@ -98,7 +99,7 @@ def _unit(text: str) -> str:
 
 def _delivery_id(text: str) -> str:
     if not _DELIVERY_ID.fullmatch(text):
-        raise ValueError("the id of a delivery: 1 to 200 visible ASCII characters")
+        raise ValueError("the id of a delivery: 1 to 200 visible ASCII characters without a dot")
     return text
 
 
@@ -165,7 +166,7 @@ WEBHOOK_PATH = Parameter(
 
 DELIVERY_ID = Parameter(
     "delivery_id",
-    Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[!-~]+\Z")],
+    Annotated[str, Meta(pattern=rf"^{DELIVERY_PATTERN}\Z")],
     _delivery_id,
     description="The id that the sender gave it, or its number.",
     has_slashes=True,
