@@ -23,7 +23,7 @@ from rich.text import Text
 from tracelake.cli.listing import whole_line
 from tracelake.cli.options import home_option, json_option, token_file_option
 from tracelake.cli.text import clean
-from tracelake.client.stack import NoStackError, find_stack
+from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 
@@ -49,9 +49,13 @@ class Session:
         return asyncio.run(self._run(work))
 
     async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
-        stack = find_stack(self._home)
+        stack = self.stack
         try:
             client = UserClient.of_stack(stack, self._token_file)
+    @property
+    def stack(self) -> Stack:
+        return find_stack(self._home)
+
         except OSError:  # also when the file holds no certificate
             raise NoStackError(f"{stack.ca_file} holds no CA certificate; see `trace status`") from None
         try:

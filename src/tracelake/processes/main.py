@@ -29,6 +29,7 @@ _COMMANDS = {
     "resume": ("tracelake.cli.sources:resume", "Let paused sources go on."),
     "trigger": ("tracelake.cli.trigger:command", "Set off a source, or one unit of a job."),
     "tasks": ("tracelake.cli.tasks:command", "List tasks, or show one."),
+    "webhook": ("tracelake.cli.webhook:command", "Show or rotate the secret of a webhook."),
     "cancel": ("tracelake.cli.task_actions:cancel", "Cancel tasks."),
     "retry": ("tracelake.cli.task_actions:retry", "Run tasks again that failed for good."),
     "skip": ("tracelake.cli.task_actions:skip", "Go on without tasks that failed for good."),
