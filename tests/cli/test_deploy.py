@@ -1,5 +1,6 @@
 """`trace deploy` and `trace rollback`: plans, builds until they count, and documents with errors."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.cli.samples import EVIL, version, versions
 from tracelake.cli.diagnostics import problem_lines
 from tracelake.errors import TraceError
 from tracelake.model.dag import Problem
-from tracelake.wire.user import BuildProgress, DeployReply, InvalidDag
+from tracelake.wire.base import ErrorBody
+from tracelake.wire.user import BuildProgress, DeployReply, InvalidDag, TasksPage
 
 VERSIONS = "/v1/dags/pools/versions"
 DOCUMENT = b"name: pools\njobs: []\n"
@@ -24,6 +26,11 @@ def document(tmp_path: Path) -> str:
     path = tmp_path / "some-file.yaml"
     path.write_bytes(DOCUMENT)
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_retries(api: FakeApi) -> None:
+    api.answers["GET /v1/tasks"] = TasksPage(tasks=[])
 
 
 def build(done: int, open_: int, failed: int = 0, draining: int = 0) -> Any:
@@ -57,10 +64,10 @@ def test_the_document_may_come_through_a_pipe(trace: Trace, api: FakeApi) -> Non
     ("state", "options", "changes", "query", "text"),
     [
         ("Planned", ["--plan"], {}, {"dry_run": "true", "activate": "true"}, "built beside the active one first"),
-        ("Planned", ["--plan"], {"needs_build": False}, {"dry_run": "true", "activate": "true"}, "count at once"),
+        ("Planned", ["--plan"], {"needs_build": False}, {"dry_run": "true", "activate": "true"}, "active at once"),
         ("Planned", ["--plan"], {"changes": False}, {"dry_run": "true", "activate": "true"}, "Nothing would change"),
         ("Active", [], {"changes": False}, {"dry_run": "false", "activate": "true"}, "Nothing changed"),
-        ("Created", ["--no-activate"], {}, {"dry_run": "false", "activate": "false"}, "trace rollback pools --to 4"),
+        ("Created", ["--no-activate"], {}, {"dry_run": "false", "activate": "false"}, "trace activate pools 4"),
         ("Building", ["--no-wait"], {}, {"dry_run": "false", "activate": "true"}, "trace dags pools --watch"),
     ],
 )
@@ -77,7 +84,7 @@ def test_every_outcome_has_its_sentence(
     assert msgspec.json.decode(as_json.out, type=DeployReply) == samples.deployed(state, **changes)
 
 
-def test_a_build_is_watched_until_it_counts(trace: Trace, api: FakeApi, document: str) -> None:
+def test_a_build_is_watched_until_it_is_active(trace: Trace, api: FakeApi, document: str) -> None:
     finished = versions(version(4, "Active"), version(3, "Inactive"))
     away = TraceError("store_unavailable")
     steps = [build(0, 5, draining=2), away, build(3, 2), finished]
@@ -95,6 +102,15 @@ def test_a_build_is_watched_until_it_counts(trace: Trace, api: FakeApi, document
     assert "3 done, 2 open" in as_json.err
 
 
+def test_what_waits_for_a_retry_is_said(trace: Trace, api: FakeApi, document: str) -> None:
+    at = samples.NOW + timedelta(seconds=38)
+    rows = [samples.task_row(1, status="Failed", next_retry_at=at, error="SleepFailedError: no\nmore")]
+    api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), "GET /v1/tasks": TasksPage(tasks=rows)}
+    api.answers[f"GET {VERSIONS}"] = [build(0, 1), versions(version(4, "Active"))]
+    assert "1 waits for a retry in 38s: SleepFailedError: no\n" in trace("deploy", document).out
+    assert api.asked("/v1/tasks")[0].query["status"] == "Retrying"
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_build_that_cannot_finish_ends_with_what_to_do(
     as_json: bool, trace: Trace, api: FakeApi, document: str
@@ -107,6 +123,7 @@ def test_a_build_that_cannot_finish_ends_with_what_to_do(
     assert "cannot finish: 2 tasks failed for good" in people
     assert "trace tasks --dag pools --status Failed" in people
     assert "trace skip TASK_ID" in people
+    assert "trace activate pools 4 --now" in people
     assert "2 done" in people, "what can still go on is waited for"
     assert "3 done" in people
     if as_json:
@@ -199,8 +216,11 @@ def test_errors_are_shown_as_compilers_do(trace: Trace, api: FakeApi, tmp_path: 
         f"4 errors in {path}; nothing was deployed.",
     ]
     as_json = trace("deploy", str(path), "--json")
-    assert (as_json.status, as_json.err) == (1, "")
-    assert msgspec.json.decode(as_json.out, type=InvalidDag).problems == PROBLEMS
+    assert as_json.status == 1
+    assert as_json.err.splitlines() == shown.err.splitlines()
+    info = msgspec.json.decode(as_json.out, type=ErrorBody).error
+    assert info.code == "dag_invalid"
+    assert msgspec.convert(info.details, InvalidDag).problems == PROBLEMS
 
 
 def test_errors_play_no_tricks(trace: Trace, api: FakeApi) -> None:
@@ -256,7 +276,7 @@ def test_a_file_that_is_not_there_is_refused(trace: Trace, api: FakeApi, tmp_pat
     ("options", "body"),
     [([], {"version": "previous"}), (["--to", "2"], {"version": 2}), (["--now"], {"version": "previous", "now": True})],
 )
-def test_rollback_says_which_version_counts(options: list[str], body: Any, trace: Trace, api: FakeApi) -> None:
+def test_rollback_says_which_version_is_active(options: list[str], body: Any, trace: Trace, api: FakeApi) -> None:
     api.answers["PUT /v1/dags/pools/active"] = samples.deployed("Active", version=2)
     shown = trace("rollback", "pools", *options)
     assert shown.status == 0
@@ -264,6 +284,14 @@ def test_rollback_says_which_version_counts(options: list[str], body: Any, trace
     assert api.calls[0].json == body
     as_json = trace("rollback", "pools", "--json", *options)
     assert msgspec.json.decode(as_json.out, type=DeployReply) == samples.deployed("Active", version=2)
+
+
+def test_any_version_can_be_made_active(trace: Trace, api: FakeApi) -> None:
+    api.answers["PUT /v1/dags/pools/active"] = samples.deployed("Active", version=2)
+    assert "Version 2 of pools is active." in trace("activate", "pools", "2", "--now").out
+    assert api.calls[0].json == {"version": 2, "now": True}
+    assert trace("activate", "pools").status == 2
+    assert trace("activate", "pools", "0").status == 2
 
 
 def test_rollback_to_a_version_that_needs_a_build_waits_or_not(trace: Trace, api: FakeApi) -> None:

@@ -136,7 +136,8 @@ def test_errors_of_a_document_have_their_places(trace: Trace, harness: Dispatche
     assert "<stdin>:9:5: error[unknown_field] jobs[1].opertor: " in ended.err
     assert "    9 |     opertor: sleep\n      |     ^^^^^^^\n" in ended.err
     assert "error[unknown_job]" in ended.err
-    problems = json.loads(trace("deploy", "-", "--json", stdin=text.encode()).out)["problems"]
+    error = json.loads(trace("deploy", "-", "--json", stdin=text.encode()).out)["error"]
+    problems = error["details"]["problems"]
     assert {problem["code"] for problem in problems} >= {"unknown_field", "unknown_job"}
     for broken in (b"", b"[", b"\xff", b"name: other\n", b"- x", b"name: Not A Name\njobs: []"):
         ended = trace("deploy", "-", stdin=broken)

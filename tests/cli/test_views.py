@@ -11,6 +11,7 @@ from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
+from tracelake.wire.base import ErrorBody
 from tracelake.wire.platform import WhoAmI
 from tracelake.wire.sources_view import SourcesReply
 from tracelake.wire.units import Unit
@@ -276,7 +277,7 @@ def test_a_job_of_another_version(trace: Trace, api: FakeApi) -> None:
     [
         ("Failed", {}, "trace skip"),
         ("Failed", {"skipped": True}, "trace retry"),
-        ("Failed", {"next_retry_at": samples.NOW}, "trace cancel"),
+        ("Failed", {"next_retry_at": samples.NOW}, "trace retry"),
         ("Canceled", {}, "trace retry"),
         ("Queued", {}, "trace cancel"),
         ("Completed", {}, "trace datasets prices_out"),
@@ -322,6 +323,14 @@ def test_commits_are_of_files_alone(trace: Trace, api: FakeApi) -> None:
     for storage, shown in (("s3", True), ("postgres", False)):
         api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage=storage)
         assert ("commits" in trace("datasets", "prices_out").out) is shown
+
+
+def test_a_build_with_failed_tasks_names_the_ways_out(trace: Trace, api: FakeApi) -> None:
+    failed = msgspec.structs.replace(samples.BUILD, failed=1)
+    api.answers["GET /v1/dags/pools/versions"] = samples.versions(samples.version(4, "Building", build=failed))
+    shown = trace("dags", "pools").out
+    for step in ("trace retry TASK_ID", "trace skip TASK_ID", "trace deploy FILE", "trace activate pools 4 --now"):
+        assert step in shown
 
 
 def test_units_are_a_line_each_in_order_of_blocks(trace: Trace, api: FakeApi) -> None:
@@ -396,7 +405,12 @@ def test_errors_are_one_line_on_standard_error(command: str, trace: Trace, api: 
         if "--source" in words and "--json" in words:
             continue
         ended = trace(*words)
-        assert (ended.status, ended.out) == (1, "")
+        assert ended.status == 1
+        if "--json" in words:
+            info = msgspec.json.decode(ended.out, type=ErrorBody).error
+            assert (info.code, info.message) == ("internal", f"Broken {EVIL}.")
+        else:
+            assert ended.out == ""
         assert ended.err.startswith("error: internal: Broken x")
         assert ended.err.endswith("Report it with the time of the call.\n")
         assert not set(ended.err) & set("\x1b\x07\x9b\u202e")
@@ -410,6 +424,8 @@ def test_errors_of_the_way_there_are_one_line_too(
     monkeypatch.delenv("TRACE_TOKEN")
     (api.home / "mine").write_text("wrong-too")
     assert trace("dags", "--token-file", str(api.home / "mine")).err.startswith("error: credential_invalid: ")
+    as_json = trace("dags", "--json", "--home", str(tmp_path / "nowhere"))
+    assert (as_json.status, msgspec.json.decode(as_json.out, type=ErrorBody).error.code) == (1, "no_stack")
     nobody = trace("dags", "--home", str(tmp_path / "nowhere"))
     assert "no stack runs in" in nobody.err
     assert "trace up" in nobody.err

@@ -79,14 +79,26 @@ def test_waiting_ends_when_nothing_is_open(trace: Trace, api: FakeApi) -> None:
         return [
             TasksPage(tasks=[task_row(1, status="Running"), task_row(2, status="Queued")]),
             TraceError("store_unavailable"),
-            TasksPage(tasks=[task_row(1, status="Completed"), task_row(2, status="Failed", next_retry_at=samples.NOW)]),
+            TasksPage(
+                tasks=[
+                    task_row(1, status="Completed"),
+                    task_row(2, status="Failed", next_retry_at=samples.NOW, error="x"),
+                ]
+            ),
             TasksPage(tasks=[task_row(number, status="Completed") for number in (1, 2, 3)]),
         ]
 
     api.answers |= {TRIGGER: EMITTED, "GET /v1/tasks": pages()}
     shown = trace("trigger", "pools/blocks", "--cursor", "5", "--wait")
     assert (shown.status, shown.err) == (0, "")
-    for text in ("0 done, 2 open", "does not answer", "1 done, 1 open", "3 done, 0 open", "Nothing is open any more."):
+    for text in (
+        "0 done, 2 open",
+        "does not answer",
+        "1 done, 1 open",
+        "1 waits for a retry now: x\n",
+        "3 done, 0 open",
+        "Nothing is open any more.",
+    ):
         assert text in shown.out
     query = api.asked("/v1/tasks")[0].query
     assert query["dag"] == "pools"
@@ -152,6 +164,7 @@ ACTIONS: list[tuple[str, Any, str]] = [
     ("cancel", CancelReply(task_id=TASK, status="Running", cancel_requested=True), "was asked to stop"),
     ("retry", RetryReply(task_id=TASK, status="Queued", max_attempts=8), "will run again (up to attempt 8)."),
     ("retry", RetryReply(task_id=TASK, status="Queued", duplicate=True), "is Queued already."),
+    ("retry", RetryReply(task_id=TASK, status="Running", duplicate=True, cancel_requested=True), "is being stopped"),
     ("skip", SkipReply(task_id=TASK, status="Failed"), "skipped."),
     ("skip", SkipReply(task_id=TASK, status="Failed", duplicate=True), "was skipped before."),
 ]
@@ -194,6 +207,26 @@ def test_what_would_be_the_same_for_all_ends_at_once(code: str, trace: Trace, ap
     assert (ended.status, ended.out) == (1, "")
     assert ended.err.startswith(f"error: {code}: ")
     assert not api.asked(f"/v1/tasks/{uuid(3)}/retry")
+
+
+def test_an_unknown_task_has_nothing_to_see(trace: Trace, api: FakeApi) -> None:
+    api.answers[f"POST /v1/tasks/{TASK}/retry"] = TraceError("task_not_found")
+    assert trace("retry", str(TASK)).out == ""
+
+
+def test_a_trigger_that_makes_nothing_says_how_to_make_a_unit_again(trace: Trace, api: FakeApi) -> None:
+    api.answers[TRIGGER] = TriggerReply(idempotency_key="k", event_id=7)
+    shown = trace("trigger", "pools/blocks", "--range", "1-2").out
+    assert "event 7, 0 tasks." in shown
+    assert "trace trigger pools/JOB --range START-END" in shown
+
+
+def test_the_field_that_is_wrong_is_named(trace: Trace, api: FakeApi) -> None:
+    for code, text in (("trigger_invalid", "Look at `range`; give"), ("body_invalid", "Correct `range`.")):
+        api.answers[TRIGGER] = TraceError(code, field="range")
+        ended = trace("trigger", "pools/blocks", "--range", "1-2")
+        assert text in ended.err
+        assert "details.field" not in ended.err
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["retry", "x"], ["skip", str(TASK), "0189"]])

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tracelake.errors import TraceError
 from tracelake.processes import listeners, lock
-from tracelake.processes.main import one_line
+from tracelake.processes.credentials import LiteCredentials
+from tracelake.processes.main import one_line, trace
 from tracelake.processes.settings import Settings, SettingsError
 
 
@@ -33,6 +35,26 @@ def test_expected_failures_are_one_line_and_bugs_are_not() -> None:
     assert "Repeat the same call" in line
     assert one_line(SettingsError("the reason")) == "the reason"
     assert one_line(KeyError("bug")) is None
+
+
+def test_a_token_goes_into_a_file_of_its_owner(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "ann.token"
+    LiteCredentials.ensure(Settings.load({"home": home}, environ={}).layout.keys)
+    words = ["token", "--role", "reader", "--subject", "ann", "--home", str(home)]
+    file.write_text("older")
+    file.chmod(0o644)
+    shown = CliRunner().invoke(trace, [*words, "--out", str(file)])
+    assert (shown.exit_code, shown.output) == (0, "")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text().count(".") == 2
+    assert CliRunner().invoke(trace, words).output.count(".") == 2
+
+
+@pytest.mark.parametrize(("typed", "text"), [("deply", "Did you mean `deploy`?"), ("zzzzzz", "'zzzzzz'.\n")])
+def test_a_command_that_is_not_there(typed: str, text: str) -> None:
+    ended = CliRunner().invoke(trace, [typed])
+    assert ended.exit_code == 2
+    assert text in ended.output
 
 
 def test_the_lock_has_one_holder_and_knows_it(tmp_path: Path) -> None:

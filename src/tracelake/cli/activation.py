@@ -1,4 +1,6 @@
-"""What happens after a deploy or a rollback: the plan as tables, and the build until it counts."""
+"""What happens after a deploy or a rollback: the plan as tables, and the build until the version is active."""
+
+from collections.abc import Sequence
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -8,10 +10,10 @@ from rich.text import Text
 
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.session import Session, away, live_view, looks
-from tracelake.cli.text import clean, count
+from tracelake.cli.text import ago, clean, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
-from tracelake.wire.user import BuildProgress, DagVersionRow, DeployReply, Plan
+from tracelake.wire.user import BuildProgress, DagVersionRow, DeployReply, Plan, TaskRow
 
 # Symbol and colour of each kind of change; the symbols also say it without colour.
 _CHANGES = {
@@ -76,10 +78,11 @@ def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployR
 async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
     seen: BuildProgress | None = None
     with live_view(session.console) as update:
-        async for found in looks(lambda: _version(client, plan)):
-            if isinstance(found, TraceError):
-                update(Group(progress(seen, plan.version), Text(away(found), style="yellow")))
+        async for look in looks(lambda: _version(client, plan)):
+            if isinstance(look, TraceError):
+                update(Group(progress(seen, plan.version), Text(away(look), style="yellow")))
                 continue
+            found, retrying = look
             if found is None or found.state == "Inactive":
                 raise BuildEndedError(
                     f"The build of version {plan.version} was given up, because another version was activated.",
@@ -89,21 +92,45 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
             if found.state == "Active":
                 update(progress(seen, plan.version, finished=True))
                 return
-            update(progress(seen, plan.version))
+            update(Group(progress(seen, plan.version), *retry_lines(retrying)))
             build = found.build
             if build is not None and build.failed and not build.open and not build.draining_edges:
                 failed = count(build.failed, "task")
                 raise BuildEndedError(
                     f"The build of version {plan.version} cannot finish: {failed} failed for good.",
-                    ("see why", "tasks", "--dag", plan.dag, "--status", "Failed"),
-                    ("try one again", "retry", "TASK_ID"),
-                    ("or go on without it", "skip", "TASK_ID"),
+                    *failed_build_steps(plan.dag, plan.version),
                 )
 
 
-async def _version(client: UserClient, plan: Plan) -> DagVersionRow | None:
+def failed_build_steps(dag: str, version: int) -> list[tuple[str, ...]]:
+    """What can be done about a build with tasks that failed for good: purposes and commands."""
+    return [
+        ("see why", "tasks", "--dag", dag, "--status", "Failed"),
+        ("try one again", "retry", "TASK_ID"),
+        ("or go on without it", "skip", "TASK_ID"),
+        ("or correct the document and deploy it", "deploy", "FILE"),
+        ("or take what is built so far", "activate", dag, str(version), "--now"),
+    ]
+
+
+def retry_lines(tasks: Sequence[TaskRow]) -> list[Text]:
+    """`2 wait for a retry, the next in 38s: SleepFailedError ...`; nothing when none does."""
+    waiting = sorted((task.next_retry_at, task.error or "") for task in tasks if task.next_retry_at is not None)
+    if not waiting:
+        return []
+    at, error = waiting[0]
+    words = "waits for a retry" if len(waiting) == 1 else "wait for a retry, the next"
+    text = f"{len(waiting)} {words} {ago(at)}" + (f": {shortened(error)}" if error else "")
+    return [Text(text, style="yellow")]
+
+
+async def _version(client: UserClient, plan: Plan) -> tuple[DagVersionRow | None, list[TaskRow]]:
+    """The version, and what of the DAG waits for a retry while it is built."""
     rows = (await client.versions(plan.dag)).versions
-    return next((row for row in rows if row.number == plan.version), None)
+    row = next((row for row in rows if row.number == plan.version), None)
+    if row is None or row.build is None or not row.build.open:
+        return row, []
+    return row, (await client.tasks(dag=plan.dag, status="Retrying", limit=100)).tasks
 
 
 def progress(build: BuildProgress | None, version: int, *, finished: bool = False) -> RenderableType:

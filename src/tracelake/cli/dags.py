@@ -6,7 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.activation import progress
+from tracelake.cli.activation import failed_build_steps, progress
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
@@ -84,7 +84,12 @@ def _show_versions(session: Session, name: str) -> None:
         session.json(reply)
         return
     session.show(versions_view(reply))
-    if reply.versions:
+    stuck = next((row for row in reply.versions if row.build is not None and row.build.failed), None)
+    if stuck is not None:
+        session.say((f"Version {stuck.number} is not active before its failed tasks are dealt with.", "yellow"))
+        for purpose, *words in failed_build_steps(name, stuck.number):
+            session.hint(purpose, *words)
+    elif reply.versions:
         session.hint("see a document", "dags", name, "--source", max(row.number for row in reply.versions))
         session.hint("see its jobs", "jobs", name)
 

@@ -1,4 +1,4 @@
-"""`trace deploy`: a DAG document becomes a version, and the version counts."""
+"""`trace deploy`: a DAG document becomes a version, and the version becomes active."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ _STDIN = "<stdin>"
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="FILE")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--no-activate", is_flag=True, help="Store the version; it counts once `trace rollback --to` says so.")
+@click.option("--no-activate", is_flag=True, help="Store the version; `trace activate` makes it active.")
 @click.option("--wait/--no-wait", default=True, help="Stay until a build is finished (default), or not.")
 @user_command
 def command(session: Session, file: str, plan_only: bool, no_activate: bool, wait: bool) -> None:
@@ -28,7 +28,7 @@ def command(session: Session, file: str, plan_only: bool, no_activate: bool, wai
     one is built beside it and takes over when its build is finished; until then the active one goes on. Errors in the
     document are listed with their places, all at once.
 
-    Exit status: 0 when it counts (or is planned, or stored), 1 otherwise.
+    Exit status: 0 when it is active (or is planned, or stored), 1 otherwise.
 
     \b
     Examples:
@@ -46,8 +46,10 @@ def command(session: Session, file: str, plan_only: bool, no_activate: bool, wai
         invalid = _invalid(error)
         if invalid is None:
             raise
-        _refuse(session, invalid, _STDIN if file == "-" else file, source)
-        return
+        if session.as_json:
+            session.error(error)
+        show(make_console(stderr=True), *problem_lines(invalid.problems, _STDIN if file == "-" else file, source))
+        click.get_current_context().exit(1)
     if not session.as_json:
         show_plan(session, reply.plan)
     reply, good = settle(session, reply, wait=wait)
@@ -68,14 +70,6 @@ def _invalid(error: TraceError) -> InvalidDag | None:
         return None
 
 
-def _refuse(session: Session, invalid: InvalidDag, file_name: str, source: bytes) -> None:
-    if session.as_json:
-        session.json(invalid)
-    else:
-        show(make_console(stderr=True), *problem_lines(invalid.problems, file_name, source))
-    click.get_current_context().exit(1)
-
-
 def _tell(session: Session, reply: DeployReply, file: str) -> None:
     plan = reply.plan
     version = f"Version {plan.version} of {plan.dag}"
@@ -84,12 +78,12 @@ def _tell(session: Session, reply: DeployReply, file: str) -> None:
             if not plan.changes:
                 session.say(f"Nothing would change: version {plan.version} of {plan.dag} is active.")
                 return
-            how = "it would be built beside the active one first" if plan.needs_build else "it would count at once"
+            how = "it would be built beside the active one first" if plan.needs_build else "it would be active at once"
             session.say(f"{version}: ", (how, "bold"), ". Nothing was changed.")
             session.hint("deploy it", "deploy", file)
         case "Created":
-            session.say(f"{version} is stored; it does not count yet.")
-            session.hint("let it count", "rollback", plan.dag, "--to", plan.version)
+            session.say(f"{version} is stored; it is not active yet.")
+            session.hint("make it active", "activate", plan.dag, plan.version)
         case "Building":
             session.say(f"{version} is being built; the active one goes on meanwhile.")
             session.hint("see it", "dags", plan.dag, "--watch")

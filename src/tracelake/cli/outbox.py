@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tracelake.cli.options import home_option, json_option
+from tracelake.cli.session import show
 from tracelake.client.stack import find_stack
 from tracelake.wire.platform import OutboxReply, RequeueReply
 
@@ -36,7 +37,7 @@ def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) 
         return
     console = Console()
     if reply.rows:
-        console.print(_table(reply))
+        show(console, _table(reply))
     console.print(
         f"{reply.pending} pending (oldest {reply.oldest_pending_seconds:.0f} s), {reply.failed} failed.",
         highlight=False,

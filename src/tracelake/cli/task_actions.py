@@ -84,7 +84,9 @@ def _do(session: Session, task_ids: tuple[UUID, ...], action: Action, words: Cal
                 click.echo(text, err=True)
             else:
                 session.say(f"{answer.task_id}: {words(answer)}")
-        session.hint("see it", "tasks", str(task_ids[-1]))
+        done = [answer for answer in answers if not isinstance(answer, NotDone)]
+        if done:
+            session.hint("see it", "tasks", str(done[-1].task_id))
     if failed:
         click.get_current_context().exit(1)
 
@@ -109,6 +111,8 @@ def _cancelled(reply: CancelReply) -> str:
 
 
 def _retried(reply: RetryReply) -> str:
+    if reply.cancel_requested:
+        return "is being stopped; retry it when it is Canceled."
     if reply.duplicate:
         return f"is {reply.status} already."
     return "will run again" + (f" (up to attempt {reply.max_attempts})." if reply.max_attempts else ".")

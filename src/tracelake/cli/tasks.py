@@ -155,7 +155,8 @@ def _show_task(session: Session, task_id: UUID) -> None:
     session.show(*task_parts(detail))
     task = detail.task
     if task.status == "Failed" and task.next_retry_at is not None:
-        session.hint("give it up", "cancel", str(task_id))
+        session.hint("try it at once", "retry", str(task_id))
+        session.hint("or give it up", "cancel", str(task_id))
     elif task.status == "Failed":
         session.hint("try it again", "retry", str(task_id))
         if not task.skipped:

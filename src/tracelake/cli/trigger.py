@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
-from tracelake.cli.activation import bar
+from tracelake.cli.activation import bar, retry_lines
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import CursorType, RangeType
 from tracelake.cli.session import Session, away, live_view, looks, user_command
@@ -32,6 +32,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     more: bool
     """There are tasks beyond those that were counted."""
+    retrying: list[TaskRow] = []
+    """Those of the open ones that failed and wait for their next attempt."""
 
 
 @click.command()
@@ -113,6 +115,9 @@ def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
     tasks = [reply.task_id] if reply.task_id is not None else reply.tasks
     again = " (it had been triggered before with this key)" if reply.duplicate else ""
     session.say(f"{dag}/{job}: {made}{count(len(tasks), 'task')}{again}.")
+    if not tasks and not reply.duplicate:
+        session.say("No job has a new unit from it; a unit that was made is not made again.")
+        session.hint("make one again", "trigger", f"{dag}/JOB", "--range", "START-END")
     if len(tasks) == 1:
         session.say(f"task {tasks[0]}")
 
@@ -172,14 +177,20 @@ async def measure(client: UserClient, dag: str, since: datetime) -> Progress:
     """What became of the DAG's tasks that were made since then."""
     page = await collect(client.tasks, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
     states = Counter(_state(task) for task in page.tasks)
-    found = Progress(done=states["done"], open=states["open"], failed=states["failed"], more=page.next is not None)
+    found = Progress(
+        done=states["done"],
+        open=states["open"],
+        failed=states["failed"],
+        more=page.next is not None,
+        retrying=[task for task in page.tasks if task.next_retry_at is not None],
+    )
     if not found.more or found.open:
         return found
-    for status in ("Queued", "Running", "Failed"):
+    for status in ("Queued", "Running", "Retrying"):
         rest = await client.tasks(dag=dag, since=since, status=status, limit=100)
-        waiting = sum(_state(task) == "open" for task in rest.tasks)
-        if waiting:
-            return msgspec.structs.replace(found, open=waiting)
+        if rest.tasks:
+            retrying = rest.tasks if status == "Retrying" else []
+            return msgspec.structs.replace(found, open=len(rest.tasks), retrying=retrying)
     return found
 
 
@@ -193,4 +204,4 @@ def _view(seen: Progress) -> Group:
     more = "+" if seen.more else ""
     failed = (f"{seen.failed} failed", "red" if seen.failed else "")
     text = Text.assemble(f"{seen.done}{more} done, {seen.open}{more} open, ", failed)
-    return Group(bar("working", seen.done, seen.done + seen.open + seen.failed, text))
+    return Group(bar("working", seen.done, seen.done + seen.open + seen.failed, text), *retry_lines(seen.retrying))

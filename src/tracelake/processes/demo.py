@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tracelake.cli.session import show
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.db.transaction import AWAY
@@ -347,7 +348,7 @@ def _tell(story: Story, console: Console) -> None:
         back = "not seen back" if kill.recovered is None else f"work went on after {kill.recovered:.1f} s"
         table.add_row("1", f"SIGKILL of {kill.part}: {back}")
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
-    console.print(table)
+    show(console, table)
     if story.good:
         console.print("[green]Nothing was lost and nothing was done twice.[/green]")
         console.print("Next: [bold].venv/bin/trace up[/bold], and in another terminal")

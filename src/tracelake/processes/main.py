@@ -22,7 +22,8 @@ _COMMANDS = {
     "down": ("tracelake.processes.commands:down", "Stop the stack."),
     "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
     "dags": ("tracelake.cli.dags:command", "List DAGs, the versions of one, or a document."),
-    "rollback": ("tracelake.cli.rollback:command", "Let another version of a DAG count."),
+    "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),
+    "rollback": ("tracelake.cli.rollback:command", "Go back to the version that was active before."),
     "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG."),
     "sources": ("tracelake.cli.sources:command", "List the sources, their health and their lag."),
     "pause": ("tracelake.cli.sources:pause", "Pause sources."),
@@ -64,6 +65,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from tracelake.cli.missing import meant
+
+            raise click.UsageError(error.message + meant(args[0], _COMMANDS), ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -85,7 +96,7 @@ def one_line(error: Exception) -> str | None:
         from tracelake.cli.text import clean
 
         message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
-        return clean(f"{error.code}: {message} {error.kind.remedy}".rstrip())
+        return clean(f"{error.code}: {message} {_remedy(error)}".rstrip())
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
@@ -99,6 +110,15 @@ def one_line(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, expected) else None
+
+
+def _remedy(error: TraceError) -> str:
+    """For people: the field itself, where the catalogue says in which detail a program finds it."""
+    field = error.details.get("field")
+    if not isinstance(field, str):
+        return error.kind.remedy
+    said = error.kind.remedy.replace("the field that `details.field` names", f"`{field}`")
+    return said.replace("See `details.field`", f"Look at `{field}`")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -15,6 +15,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from tracelake.cli.session import show
 from tracelake.processes import lock, probe
 from tracelake.processes.home import Home, Stack
 from tracelake.processes.screen import addresses_table, parts_table
@@ -87,9 +88,9 @@ def show_status(home: Home, *, json: bool) -> int:
 def _show_running(status: Status) -> None:
     console = Console()
     console.print(f"Trace runs on {status.home.root} (process {status.pid})", highlight=False)
-    console.print(parts_table({view.name: view for view in status.parts}))
+    show(console, parts_table({view.name: view for view in status.parts}))
     if status.stack is not None:
-        console.print(addresses_table(status.stack, status.home))
+        show(console, addresses_table(status.stack, status.home))
     silent = [name for name, answers in status.listeners.items() if not answers]
     if status.stack is None:
         console.print("It is still starting, or it is stopping.")

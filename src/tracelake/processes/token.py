@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tracelake.adapters.lite.files import write_private
 from tracelake.adapters.lite.shared_secrets import utc_now
 from tracelake.cli.options import home_option
 from tracelake.client.stack import NoStackError
@@ -24,8 +25,14 @@ _SUBJECT = re.compile(r"[!-~]{1,200}")
 @click.option(
     "--days", type=click.IntRange(1, ADMIN_LIFE.days), default=1, show_default=True, help="How long it lives."
 )
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write it to FILE, which only you can read, instead of printing it.",
+)
 @home_option
-def command(role: str, subject: str, org: str | None, days: int, home: Path | None) -> None:
+def command(role: str, subject: str, org: str | None, days: int, out: Path | None, home: Path | None) -> None:
     """Print a user token, signed by this stack's own keys.
 
     reader sees, writer also deploys and acts on tasks, admin also reads the audit log. A token cannot be taken back by
@@ -51,4 +58,7 @@ def command(role: str, subject: str, org: str | None, days: int, home: Path | No
         now=utc_now(),
         life=timedelta(days=days),
     )
-    click.echo(token)
+    if out is None:
+        click.echo(token)
+    else:
+        write_private(out, f"{token}\n")

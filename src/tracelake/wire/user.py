@@ -29,7 +29,7 @@ class JobChange(Reply, frozen=True, kw_only=True):
 class DatasetChange(Reply, frozen=True, kw_only=True):
     dataset: str
     change: Literal["added", "rebuilt", "removed", "unchanged", "restored"]
-    """`restored`: a generation of an earlier version counts again."""
+    """`restored`: a generation of an earlier version becomes the current one again."""
     job: str
     output_index: int = 0
     because: str = ""
@@ -109,7 +109,7 @@ class DagVersionsReply(Reply, frozen=True, kw_only=True):
 
 
 class ActivateRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Which version shall count: a number, or `previous` for the one that counted before."""
+    """Which version becomes active: a number, or `previous` for the one that was active before."""
 
     version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | Literal["previous"]
     now: bool = False
@@ -215,6 +215,9 @@ class RetryReply(Reply, frozen=True, kw_only=True):
     status: str
     max_attempts: int | None = None
     duplicate: bool = False
+    """It is queued or running already."""
+    cancel_requested: bool = False
+    """It runs, but was asked to stop: it can be retried once it is Canceled."""
 
 
 class SkipReply(Reply, frozen=True, kw_only=True):

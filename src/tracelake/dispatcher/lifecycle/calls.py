@@ -299,7 +299,7 @@ class RetryCall:
         if subject.superseded:
             raise TraceError(
                 "task_finished",
-                "The task is of a version of the DAG that does not count now.",
+                "The task is of a version of the DAG that is not active now.",
                 status=task.status.value,
             )
         retried = lifecycle.retry(task, now, more_attempts=job.max_attempts)
@@ -314,6 +314,7 @@ class RetryCall:
                 status=after.status.value,
                 max_attempts=after.max_attempts,
                 duplicate=retried is None,
+                cancel_requested=after.cancel_requested,
             )
         )
 
