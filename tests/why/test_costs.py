@@ -1,0 +1,57 @@
+"""An explanation looks at what is live and at the newest of the rest, however much is stored."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import harness as harness
+from tests.api.support import World
+from tests.api.test_costs import LARGE, _explain
+from tests.api.test_costs import world as world
+from tracelake.dispatcher.views import pressure
+from tracelake.dispatcher.why import dataset, facts, task
+from tracelake.model.ids import new_id
+
+
+def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    org, node, now = world.org_id, world.fetch_node, world.sql("SELECT trace_now() AS now")[0]["now"]
+    version = world.sql("SELECT active_version FROM dags WHERE org_id = $1 AND dag_name = 'chain'", org)[0][0]
+    uuids, versions = [world.ticks.dataset_uuid], [world.ticks.dataset_version]
+    return {
+        "queues": (pressure._QUEUES, (org,)),
+        "pressed edges": (pressure._EDGES, (org, [node], uuids, versions)),
+        "pauses": (pressure._PAUSED, (org,)),
+        "a task": (task._TASK, (new_id(), org)),
+        "a limit": (task._LIMIT, ("job:x", org, now, new_id())),
+        "a held edge": (task._EDGE, (node, 0)),
+        "a dag": (facts._DAG, (org, "chain", "fetch")),
+        "a job": (facts._JOB, (version, "fetch")),
+        "edges": (facts._EDGES, (node,)),
+        "tasks": (facts._TASKS, (node,)),
+        "who holds an edge": (facts._HOLDER, (node, 0)),
+        "what was said": (facts._SAID, (world.clock,)),
+        "a run": (facts._RUN, (node,)),
+        "units of a join": (facts._UNITS, (*world.ticks,)),
+        "a dataset": (dataset._DATASET, (org, "blocks")),
+        "writers": (dataset._WRITERS, (org, uuids, versions)),
+    }
+
+
+def plans(world: World, name: str) -> list[str]:
+    statement, arguments = statements(world)[name]
+    special = "\n".join(row[0] for row in world.sql(f"EXPLAIN {statement}", *arguments))
+    return [special, asyncio.run(_explain(world.harness.state_dsn, statement, len(arguments)))]
+
+
+def test_no_statement_scans_a_table_of_finished_work(world: World) -> None:
+    for name in statements(world):
+        for text in plans(world, name):
+            for table in LARGE:
+                assert f"Seq Scan on {table}" not in text, f"{name}:\n{text}"
+
+
+@pytest.mark.parametrize("name", ["queues", "tasks", "who holds an edge"])
+def test_tasks_are_looked_for_among_the_live_alone(world: World, name: str) -> None:
+    for text in plans(world, name):
+        assert "tasks_by_job" not in text, text
