@@ -1,6 +1,7 @@
 """What every command over the user API has: where the stack is, who asks, and how answers are shown.
 
-With `--json` standard output holds one document and nothing else; everything for people then goes to standard error.
+With `--json` standard output holds one document and nothing else, also for a failure (`{"error": {"code": ...}}`);
+everything for people then goes to standard error.
 """
 
 import asyncio
@@ -26,12 +27,15 @@ from tracelake.cli.text import clean
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire.base import ErrorBody, ErrorInfo
 
 T = TypeVar("T")
 
 EVERY_SECONDS = 1.0
 EXAMPLE = "examples/block_ranges.yaml"
 """In the root of the clone; what somebody who has nothing yet can deploy."""
+NO_STACK = "no_stack"
+"""The code with which `--json` says that there is nobody to ask."""
 _PATIENCE = 60
 """How many looks in a row may fail before a command gives up: a Dispatcher that restarts is back long before."""
 _PIPE_WIDTH = 1000
@@ -48,14 +52,14 @@ class Session:
     def run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
         return asyncio.run(self._run(work))
 
-    async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
-        stack = self.stack
-        try:
-            client = UserClient.of_stack(stack, self._token_file)
     @property
     def stack(self) -> Stack:
         return find_stack(self._home)
 
+    async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
+        stack = self.stack
+        try:
+            client = UserClient.of_stack(stack, self._token_file)
         except OSError:  # also when the file holds no certificate
             raise NoStackError(f"{stack.ca_file} holds no CA certificate; see `trace status`") from None
         try:
@@ -67,6 +71,10 @@ class Session:
 
     def json(self, document: Any) -> None:
         click.echo(msgspec.json.encode(document))
+
+    def error(self, error: TraceError) -> None:
+        """The document of a failure, as the API writes it."""
+        self.json(ErrorBody(error=ErrorInfo(code=error.code, message=error.message, details=error.details)))
 
     def show(self, *parts: RenderableType) -> None:
         show(self.console, *parts)
@@ -181,6 +189,16 @@ def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
     @json_option
     @functools.wraps(function)
     def with_session(*, home: Path | None, token_file: Path | None, as_json: bool, **options: Any) -> Any:
-        return function(Session(home, token_file, as_json=as_json), **options)
+        session = Session(home, token_file, as_json=as_json)
+        try:
+            return function(session, **options)
+        except TraceError as error:
+            if as_json:
+                session.error(error)
+            raise
+        except NoStackError as error:
+            if as_json:
+                session.json(ErrorBody(error=ErrorInfo(code=NO_STACK, message=str(error))))
+            raise
 
     return with_session
