@@ -18,6 +18,8 @@ NAMED: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/dags/{dag}/active", {"version": 1}),
     ("GET", "/v1/dags/{dag}/jobs", None),
     ("POST", "/v1/dags/{dag}/jobs/{job}/trigger", {"cursor": 1}),
+    ("POST", "/v1/dags/{dag}/jobs/{job}/pause", None),
+    ("POST", "/v1/dags/{dag}/jobs/{job}/resume", None),
     ("GET", "/v1/tasks/{task_id}", None),
     ("POST", "/v1/tasks/{task_id}/cancel", None),
     ("POST", "/v1/tasks/{task_id}/retry", None),
@@ -28,7 +30,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("GET", "/v1/why/job/{dag}/{job}", None),
     ("GET", "/v1/why/dataset/{name}", None),
 ]
-LISTS = ["/v1/dags", "/v1/tasks", "/v1/events", "/v1/datasets", "/v1/audit"]
+LISTS = ["/v1/dags", "/v1/sources", "/v1/tasks", "/v1/events", "/v1/datasets", "/v1/audit"]
 OWN = {("GET", "/v1/whoami"), ("POST", "/v1/dags/{dag}/versions")}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
 TWO_LISTS = {("GET", "/v1/pressure")}
