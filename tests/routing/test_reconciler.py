@@ -152,6 +152,17 @@ def test_a_lost_task_of_a_cursor_is_made_again_as_it_was(flow: Flow, feeder: Fee
     assert repair(flow) == 0
 
 
+def test_what_a_person_asked_for_stands_in_for_no_lost_task(flow: Flow, feeder: Feeder) -> None:
+    feeder.say({"cursor": 5})
+    feeder.say({"cursor": 9})
+    flow.trigger("d", "each", cursor=9, idempotency_key="k")
+    before = cursors(flow, "each")
+    lose(flow, "each", "c:9")
+    assert repair(flow) == 1
+    assert cursors(flow, "each") == before
+    assert repair(flow) == 0
+
+
 def test_a_lost_task_of_a_join_is_made_again(flow: Flow, feeder: Feeder) -> None:
     feeder.say(block(0, 9), block(10, 19), block(20, 29))
     feeder.say(block(10, 19), block(20, 29), index=1)
@@ -203,6 +214,21 @@ def test_who_waits_while_there_is_room_is_let_in(flow: Flow) -> None:
     assert [wakeups(flow, task_id) for task_id in ready] == [1, 1, 1, 1]
     assert limits(flow) == (4, 4)
     assert repair(flow) == 0
+
+
+def test_a_failed_unit_that_a_person_asked_for_holds_no_edge(flow: Flow, feeder: Feeder) -> None:
+    feeder.say({"cursor": 1})
+    failed = flow.tasks("each")[0]["task_id"]
+    flow.fail(failed)
+    asked = flow.trigger("d", "each", cursor=1, idempotency_key="k").task_id
+    assert asked is not None
+    flow.fail(asked)
+    feeder.say({"cursor": 2})
+    assert repair(flow) == 0
+    assert dags.edge(flow.harness, "d", "each", org=flow.org)["failed_units"] == 1
+    flow.person("skip", failed)
+    flow.drain()
+    assert ("c:2", "") in flow.units("each")
 
 
 @pytest.mark.parametrize("failures", [0, 1])

@@ -57,6 +57,7 @@ _HELD_UNITS = """
     FROM edges e JOIN jobs j USING (node_id)
     LEFT JOIN tasks t ON t.job_id = j.job_id AND t.status = 'Failed' AND t.finished_at IS NOT NULL
         AND t.skipped_at IS NULL AND t.edge = e.input_index AND t.unit_key LIKE 'c:%'
+        AND t.revision NOT LIKE $1
     WHERE e.position IS NOT NULL AND e.failed_units > 0
     GROUP BY e.node_id, e.input_index, e.failed_units HAVING count(t.task_id) <> e.failed_units"""
 
@@ -65,18 +66,22 @@ _SET_FAILED = """
 
 # Routed events without their task at a live edge. A cursor that the edge has passed needs none of its own unless it has
 # a revision, only one that reads it. The task of a join has the revisions of all its inputs: there the unit must do.
+# Edge by edge: the index of routed events begins with the generation.
 _MISSING = """
     SELECT v.routed_seq, e.org_id, e.node_id, e.input_index, j.strategy, v.unit, v.range_start, v.range_end
-    FROM events v
-    JOIN edges e USING (dataset_uuid, dataset_version)
+    FROM edges e
     JOIN jobs j USING (job_id)
+    CROSS JOIN LATERAL (
+        SELECT * FROM events
+        WHERE dataset_uuid = e.dataset_uuid AND dataset_version = e.dataset_version
+          AND routed_seq > $1 AND routed_seq <= $2 OFFSET 0) v
     CROSS JOIN LATERAL (
         SELECT coalesce(v.range_end, v.cursor) AS unit_end,
                CASE WHEN j.strategy = 'PerPartition' THEN -1 ELSE e.input_index END AS edge,
                CASE WHEN v.invalidates IS NULL THEN v.effective_revision ELSE 'i:' || v.event_id END AS again,
                j.strategy = 'PerPartition' AND (SELECT count(*) FROM edges o WHERE o.node_id = e.node_id) > 1 AS joins
     ) w
-    WHERE v.routed_seq > $1 AND v.routed_seq <= $2 AND e.phase <> 'Parked' AND e.position IS NULL
+    WHERE e.phase <> 'Parked' AND e.position IS NULL
       AND CASE WHEN j.strategy = 'PerUpdate' AND v.cursor <= e.routed AND v.effective_revision = '' THEN
           coalesce((
               SELECT t.unit_start FROM tasks t
@@ -139,7 +144,7 @@ class RoutingReconciler:
 
     async def _prove_holds(self) -> int:
         async with self._store.connection() as connection:
-            wrong = await connection.fetch(_HELD_UNITS)
+            wrong = await connection.fetch(_HELD_UNITS, BY_HAND + "%")
             for row in wrong:
                 await connection.execute(_SET_FAILED, *row)
         self._count("held_edge", len(wrong))
