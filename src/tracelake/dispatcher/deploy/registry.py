@@ -63,12 +63,14 @@ _BUFFERED = """
     SELECT v.dataset_uuid, v.schema_hash, v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
     WHERE d.org_id = $1 AND d.dag_name = $2 AND v.node_id IS NULL AND v.schema_hash IS NOT NULL"""
 
+# The first event, and not just any: the order is what leads to the index, also where most events are of one generation.
 _GENERATIONS = """
     SELECT g.dataset_uuid, g.dataset_version,
            EXISTS (SELECT FROM dataset_pointers p
                    WHERE p.dataset_uuid = g.dataset_uuid AND p.dataset_version = g.dataset_version) AS counted,
-           EXISTS (SELECT FROM events e WHERE e.dataset_uuid = g.dataset_uuid
-                   AND e.dataset_version = g.dataset_version AND e.routed_seq IS NOT NULL) AS with_events
+           (SELECT e.routed_seq FROM events e WHERE e.dataset_uuid = g.dataset_uuid
+                   AND e.dataset_version = g.dataset_version AND e.routed_seq IS NOT NULL
+            ORDER BY e.routed_seq LIMIT 1) IS NOT NULL AS with_events
     FROM unnest($1::uuid[], $2::uuid[]) AS g(dataset_uuid, dataset_version)"""
 
 _SUBSCRIBERS = """
