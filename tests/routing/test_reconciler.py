@@ -1,11 +1,13 @@
 """Every way in which work could have been stranded, and that the reconcilers repair exactly that; and nothing else."""
 
+import asyncio
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from tests.routing.support import Flow, block
@@ -17,6 +19,10 @@ from tests.support.postgres import TestCluster
 from tracelake.dispatcher.routing import reconcile
 
 _orgs = count(1)
+
+_BLOCKED = (
+    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database())"
+)
 
 _EVERYTHING = """
     SELECT (SELECT json_agg(t ORDER BY task_id) FROM tasks t),
@@ -229,6 +235,63 @@ def test_a_failed_unit_that_a_person_asked_for_holds_no_edge(flow: Flow, feeder:
     flow.person("skip", failed)
     flow.drain()
     assert ("c:2", "") in flow.units("each")
+
+
+def test_a_limit_that_is_rightly_full_is_not_locked(flow: Flow) -> None:
+    """However many wait for it: who works with the limit is not held up by a proof that finds nothing."""
+    flow.deploy(LIMITED)
+    for cursor in range(5):
+        flow.trigger("d", "src", cursor=cursor)
+
+    async def prove() -> int:
+        other = await asyncpg.connect(flow.harness.state_dsn)
+        try:
+            async with other.transaction():
+                await other.execute("SELECT FROM limits FOR UPDATE")
+                return await flow.harness.dispatcher.routing_reconciler._prove_places()
+        finally:
+            await other.close()
+
+    assert limits(flow) == (2, 2)
+    assert flow.harness.run(prove()) == 0
+    flow.run_all("slow")
+
+
+def test_limits_are_locked_in_their_order_also_by_the_proof(flow: Flow) -> None:
+    """Who waits for a limit may need another one that comes before it."""
+    flow.deploy(LIMITED)
+    flow.trigger("d", "src", cursor=1)
+    (waiting,) = flow.tasks("slow")
+    first, last = f"a:{flow.org}", f"z:{flow.org}"
+    sql = flow.harness.sql
+    sql("INSERT INTO limits (limit_key, max_running, used) VALUES ($1, 5, 0), ($2, 1, 1)", first, last)
+    sql("UPDATE limits SET used = 0 WHERE limit_key LIKE $1", f"job:{flow.actor.org_id}:%")
+    sql(
+        "UPDATE tasks SET held = true, held_by = $2, limit_keys = ARRAY[$3, $2] WHERE task_id = $1",
+        waiting["task_id"],
+        last,
+        first,
+    )
+
+    async def prove() -> int:
+        other, watcher = [await asyncpg.connect(flow.harness.state_dsn) for _ in range(2)]
+        try:
+            async with other.transaction():
+                await other.execute("SELECT FROM limits WHERE limit_key = $1 FOR UPDATE", first)
+                proof = asyncio.create_task(flow.harness.dispatcher.routing_reconciler._prove_places())
+                while not await watcher.fetchval(_BLOCKED):
+                    await asyncio.sleep(0.01)
+                await other.execute("SELECT FROM limits WHERE limit_key = $1 FOR UPDATE NOWAIT", last)
+            return await proof
+        finally:
+            await other.close()
+            await watcher.close()
+
+    assert flow.harness.run(prove()) == 1
+    used = sql("SELECT used FROM limits WHERE limit_key = ANY($1)", [first, last])
+    assert [row["used"] for row in used] == [1, 1]
+    flow.run_all("slow")
+    assert repair(flow) == 0
 
 
 @pytest.mark.parametrize("failures", [0, 1])
