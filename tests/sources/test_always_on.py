@@ -416,8 +416,9 @@ def test_a_pause_outlives_versions_in_both_directions(harness: DispatcherHarness
     activate(harness, "d")
     assert head(harness)["state"] != "paused", "it holds for every version"
     pause(harness)
-    activate(harness, "d", 2)
-    assert head(harness).get("paused_by") == "ann"
+    for number in (1, 2):
+        activate(harness, "d", number)
+        assert head(harness).get("paused_by") == "ann"
 
 
 def test_every_kind_of_source_can_be_paused_and_nothing_else(harness: DispatcherHarness) -> None:

@@ -212,6 +212,8 @@ def test_an_inline_operator_cannot_wait_for_its_own_loop(bench: Bench) -> None:
         async with bench.working():
             await bench.wake(task)
             await until(lambda: task.status == "Failed", "the failure")
+        assert task.final is not None
+        assert "an inline operator returns its events" in (task.final.error_message or "")
 
     asyncio.run(main())
 
