@@ -134,3 +134,37 @@ def test_a_tag_or_a_bad_alias_hides_nothing_else() -> None:
         "yaml_alias",
         "unknown_field",
     }
+
+
+def test_texts_are_ours_and_do_not_repeat_the_path() -> None:
+    document = """\
+name: d
+jobs:
+- {name: tick, activation: source, source: {kind: manual}}
+- name: work
+  activation: reactive
+  runtime: dispatcher
+  operator: range_splitter
+  config: {sze: 1, align: 3}
+  priority: high
+  inputs: [{from: {job: tik}, where: a > 1}]
+- {name: rest, activation: reactive, runtime: ecs_platform, operator: sleep, config: {seconds: -1}}
+- {name: none, activation: reactive, runtime: ecs_platform, operator: noop, config: {a: 1}, inputs: [{}]}
+"""
+    found = {problem.path: (problem.message, problem.suggestion) for problem in problems_of(document)}
+    assert found["jobs[1].config"] == ("The field `size` is missing.", "")
+    assert found["jobs[1].config.sze"] == ("There is no field `sze`.", "Did you mean `size`?")
+    assert found["jobs[1].config.align"] == ("It must be true or false, not a whole number.", "")
+    assert found["jobs[1].priority"] == ("It cannot be `high`. It takes `normal`, `bulk`.", "")
+    assert found["jobs[1].inputs[0].from.job"][1] == "Did you mean `tick`?", "also when `where` is bad"
+    assert found["jobs[2].config.seconds"][0] == "It must be at least 0."
+    assert found["jobs[3].config.a"] == ("There is no field `a`.", "noop takes no config.")
+    assert found["jobs[3].inputs[0].from"][0] == "`from` is missing."
+
+
+def test_timeouts_are_seconds_or_durations() -> None:
+    for field in ("timeout_seconds", "heartbeat_timeout_seconds"):
+        for text, good in (("600", True), ("10m", True), ("7d", True), ("8d", False), ("0", False), ("soon", False)):
+            document = GOOD.replace("operator: noop", f"operator: noop, {field}: {text}")
+            assert document != GOOD
+            assert (problems_of(document) == []) is good, text

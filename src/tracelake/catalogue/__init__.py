@@ -3,6 +3,7 @@
 The registry is data. `worker.operators` holds the functions that workers run, and a test pairs the two.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -52,4 +53,30 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `")
         field = "config" + where.removesuffix("`").removeprefix("$")
-        raise TraceError("job_invalid", f"The config of {operator} is not valid: {what}.", field=field) from None
+        raise TraceError("job_invalid", f"The config of {operator} is not valid: {_said(what)}.", field=field) from None
+
+
+_TYPES = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "nothing",
+    "object": "a map",
+    "str": "text",
+}
+_BOUNDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
+
+
+def _said(what: str) -> str:
+    """In our words, what the decoder says; its own where it says something else."""
+    if found := re.fullmatch("Object missing required field `(.+)`", what):
+        return f"the field `{found[1]}` is missing"
+    if found := re.fullmatch("Object contains unknown field `(.+)`", what):
+        return f"there is no field `{found[1]}`"
+    if found := re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", what):
+        wanted = " or ".join(_TYPES.get(name, name) for name in found[1].split(" | "))
+        return f"it must be {wanted}, not {_TYPES.get(found[2], found[2])}"
+    if found := re.fullmatch(r"Expected `\w+` ([<>]=?) (\S+)", what):
+        return f"it must be {_BOUNDS[found[1]]} {found[2].removesuffix('.0')}"
+    return what

@@ -45,10 +45,10 @@ def resolve_inputs(draft: Draft, job: JobDraft) -> None:
     read = job.record.get("inputs")
     seen: dict[bytes, str] = {}
     for record in read or ():
-        if record is INVALID or record.bad("where"):
+        if record is INVALID:
             continue
         found = _resolve_input(draft, record)
-        if found is None:
+        if found is None or record.bad("where"):  # which of its units it reads cannot be told
             continue
         job.inputs.append(found)
         values = None if found.where is None else found.where.values

@@ -147,9 +147,9 @@ SHARED_FIELDS = {
         "replace: a task's output takes the place of its unit's. append: rows are merged on unique_key.",
         default="replace",
     ),
-    "timeout_seconds": Field(Integer(1, SECONDS_MAX), "How long an attempt may take. The runtime has a default."),
+    "timeout_seconds": Field(Duration(1, SECONDS_MAX), "How long an attempt may take. The runtime has a default."),
     "heartbeat_timeout_seconds": Field(
-        Integer(1, SECONDS_MAX), "How long an attempt may be silent. The stack has a default."
+        Duration(1, SECONDS_MAX), "How long an attempt may be silent. The stack has a default."
     ),
     "max_attempts": Field(Integer(1, 1000), "How often a task is tried. The stack has a default."),
     "priority": Field(Choice(("normal", "bulk")), "bulk work gives way first when queues fill.", default="normal"),

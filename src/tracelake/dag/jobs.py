@@ -18,7 +18,7 @@ from tracelake.model.dag import Activation, OutputAddress, SourceKind, Strategy
 from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
 
 UDF_OPERATOR = "udf"
-_UNKNOWN_CONFIG_FIELD = re.compile("unknown field `(.+)`")
+_UNKNOWN_CONFIG_FIELD = re.compile("there is no field `(.+)`")
 _MAX_CONFIG_PROBLEMS = 50
 _SOURCE_FIELDS = (
     ("schedule", SourceKind.CRON, True),
@@ -233,9 +233,11 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
         except TraceError as error:
             path = str(error.details["field"]).removeprefix("config")
             unknown = _UNKNOWN_CONFIG_FIELD.search(error.message)
-            if any(f"required field `{name}`" in error.message for name in aside):
+            if any(f"the field `{name}` is missing" in error.message for name in aside):
                 return
-            _locate(record.at("config"), path, unknown[1] if unknown else None).problem("config_invalid", error.message)
+            said = error.message.partition(" is not valid: ")[2]
+            place = _locate(record.at("config"), path, unknown[1] if unknown else None)
+            place.problem("config_invalid", said[:1].upper() + said[1:], _config_hint(place, operator, path, unknown))
             first = unknown[1] if unknown and not path else (re.findall(r"^\.([^.\[]+)", path) or [None])[0]
             if first is None or first not in config:
                 return
@@ -243,6 +245,14 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
             del config[first]
         else:
             return
+
+
+def _config_hint(place: Place, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:
+    if unknown is None or path:  # what is inside of a field is the operator's to know
+        return ""
+    fields = operator.config_type.__struct_fields__
+    takes = f"{operator.name} takes {one_of(fields)}." if fields else f"{operator.name} takes no config."
+    return place.problems.did_you_mean(unknown[1], fields) or takes
 
 
 def _locate(place: Place, path: str, unknown: str | None) -> Place:

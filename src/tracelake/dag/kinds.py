@@ -59,7 +59,8 @@ class Place:
 
     @property
     def title(self) -> str:
-        return f"`{self.path}`" if self.path else "The document"
+        """How a message begins: whoever reads it has seen the path."""
+        return "It" if self.path else "The document"
 
 
 class Kind(Protocol):
@@ -261,7 +262,7 @@ class Record:
         return found or Place(self.place.node, self.place.below(name), self.place.problems)
 
     def missing(self, name: str, suggestion: str = "") -> None:
-        self.at(name).problem("missing_field", f"{self.place.title} needs `{name}`.", suggestion)
+        self.at(name).problem("missing_field", f"`{name}` is missing.", suggestion)
 
 
 @dataclass(frozen=True, slots=True)
