@@ -1,6 +1,8 @@
 """Deploying documents: versions, definitions, refusals, and deploys that meet each other."""
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -264,8 +266,10 @@ class Overtaken(Deployments):
 
     other: Text | None = None
 
-    async def _read(self, dag: str, text: bytes, datasets: Datasets) -> Dag:
-        document = await super()._read(dag, text, datasets)
+    async def _read(
+        self, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
+    ) -> Dag:
+        document = await super()._read(dag, text, datasets, taken)
         if self.other is not None:
             other, self.other = self.other, None
             who = Actor(subject="other", org="acme", org_id=None)

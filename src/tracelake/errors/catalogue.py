@@ -164,7 +164,9 @@ _KINDS = (
         "See `details`; publish a new dataset version if the definition changed.",
     ),
     ErrorKind("rate_limited", 429, "Too many requests.", "Wait as long as Retry-After says.", retryable=True),
-    ErrorKind("role_forbidden", 403, "The credential is good but does not open this route.", "Use a token with that role."),
+    ErrorKind(
+        "role_forbidden", 403, "The credential is good but does not open this route.", "Use a token with that role."
+    ),
     ErrorKind("route_not_found", 404, "There is no such path on this listener.", "See the API reference."),
     ErrorKind(
         "signature_invalid",

@@ -16,7 +16,7 @@ def check_circles(document: Dag, known: Mapping[str, KnownDataset]) -> None:
         for item in job.inputs:
             if item.output is not None:
                 found.add(item.output.job)
-            elif item.dataset in known:
+            elif item.dataset is not None and item.dataset in known:
                 for name in known[item.dataset].made_from & published.keys():
                     found |= published[name]
     for name in upstream:
