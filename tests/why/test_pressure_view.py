@@ -110,6 +110,21 @@ jobs:
     assert row["because"].startswith("d/slow has 2 of 2 ready tasks")
 
 
+def test_a_reader_that_is_behind_waits_for_room_in_its_own_queue(flow: Situation) -> None:
+    fill(flow, 0, 9)
+    failed = min(flow.tasks("slow"), key=lambda task: task["unit"]["cursor"]["to"])["task_id"]
+    flow.fail(failed)
+    flow.trigger("d", "src", cursor=9)
+    flow.run_all("make")
+    flow.run_all("step")
+    flow.person("skip", failed)
+    flow.deploy(PIPE.replace("max_queue_depth: 10", "max_queue_depth: 5"))
+    assert flow.drain() == 0
+    row = edges(flow.pressure())["slow"]
+    assert (row["state"], row["backlog"], row["queue"]) == ("stopped", 1, "d/slow")
+    assert flow.why_job("slow")["reasons"][0]["code"] == "pressure"
+
+
 def test_paused_by_a_person(flow: Situation) -> None:
     fill(flow, 0, 1)
     flow.harness.run(flow.harness.dispatcher.pauses.pause(flow.actor, "d", "src"))

@@ -74,6 +74,9 @@ def test_a_wakeup_that_the_queue_refused(flow: Situation) -> None:
     assert reply["state"] == "blocked"
     assert "refused its wake-up 20 times: too large." in reason["text"]
     assert commands(reason) == [f"trace outbox requeue {row['outbox_id']}"]
+    again = "INSERT INTO outbox (kind, queue, key) SELECT kind, queue, key FROM outbox WHERE outbox_id = $1"
+    flow.harness.sql(again, row["outbox_id"])
+    assert codes(flow.why_task(task)) == ["wakeup_pending"], "another one is on its way"
 
 
 def test_limited_by_what_and_who_is_ahead(flow: Situation) -> None:

@@ -35,9 +35,10 @@ _LIMIT = f"""
                 AND (h.ready_at, h.task_id) < ($3, $4) ORDER BY h.ready_at, h.task_id LIMIT 1) AS first
     FROM limits l WHERE l.limit_key = $1"""  # noqa: S608 - constants only
 
+# One that will be sent counts more than one that was refused: it wakes the task all the same.
 _OUTBOX = """
     SELECT outbox_id, queue, status, tries, last_error, created_at FROM outbox
-    WHERE key = $1 AND kind IN ('task_wakeup', 'task_invoke') ORDER BY status = 'Failed' DESC, outbox_id LIMIT 1"""
+    WHERE key = $1 AND kind IN ('task_wakeup', 'task_invoke') ORDER BY status = 'Pending' DESC, outbox_id LIMIT 1"""
 
 _WHO = """
     SELECT subject, at FROM audit_log WHERE org_id = $1 AND action = 'task.cancel' AND target = $2
