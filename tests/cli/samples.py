@@ -24,6 +24,7 @@ from tracelake.wire.user import (
     EdgeRow,
     EventRow,
     EventsPage,
+    FieldChange,
     GenerationRow,
     InvalidationRow,
     JobChange,
@@ -229,7 +230,12 @@ def plan(**changes: Any) -> Plan:
         "active_version": 3,
         "jobs": [
             JobChange(job="blocks", change="unchanged"),
-            JobChange(job="prices", change="changed", fields=["config", "upstream"]),
+            JobChange(
+                job="prices",
+                change="changed",
+                fields=["config", "upstream"],
+                values=[FieldChange(field="config.size", before=1000, after=2000)],
+            ),
             JobChange(job="fresh", change="added"),
             JobChange(job="slow", change="limits", fields=["timeout_seconds"]),
             JobChange(job="gone", change="removed"),

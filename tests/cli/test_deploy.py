@@ -15,7 +15,7 @@ from tracelake.cli.diagnostics import problem_lines
 from tracelake.errors import TraceError
 from tracelake.model.dag import Problem
 from tracelake.wire.base import ErrorBody
-from tracelake.wire.user import BuildProgress, DeployReply, InvalidDag, TasksPage
+from tracelake.wire.user import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange, TasksPage
 
 VERSIONS = "/v1/dags/pools/versions"
 DOCUMENT = b"name: pools\njobs: []\n"
@@ -43,14 +43,31 @@ def test_a_deploy_shows_its_plan_and_what_happened(trace: Trace, api: FakeApi, d
     shown = trace("deploy", document)
     assert (shown.status, shown.err) == (0, "")
     lines = shown.out.splitlines()
-    assert "~  prices  changed    config, upstream" in lines
-    assert "*  slow    limits     timeout_seconds" in lines
-    assert "^  older       restored  fresh[1]" in lines
-    assert [line[0] for line in lines[1:6]] == ["=", "~", "+", "*", "-"]
+    assert "~ prices  changed  config.size: 1000 -> 2000, upstream" in lines
+    assert "* slow    limits   timeout_seconds" in lines
+    assert "^ older       restored  fresh[1]" in lines
+    assert [line[0] for line in lines[1:5]] == ["~", "+", "*", "-"]
+    assert "1 job unchanged." in lines
     assert "Read by other DAGs: reports/daily" in lines
     assert lines[-2:] == ["Version 4 of pools is active.", "see it run: trace tasks --dag pools"]
     assert api.calls[0].body == DOCUMENT
     assert api.calls[0].query == {"dry_run": "false", "activate": "true"}
+
+
+def test_a_plan_breaks_no_name_on_a_narrow_terminal(trace: Trace, api: FakeApi, document: str) -> None:
+    names = [f"a_rather_long_name_of_a_job_{number}" for number in range(3)]
+    api.answers[f"POST {VERSIONS}"] = samples.deployed(
+        jobs=[JobChange(job=name, change="changed", fields=["config"]) for name in names],
+        datasets=[
+            DatasetChange(dataset=f"pools__{name}_0", change="rebuilt", job=name, because=f"{name} differs")
+            for name in names
+        ],
+    )
+    shown = trace("deploy", document, columns=60).out
+    for name in names:
+        assert f"~ {name}" in shown
+        assert f"~ pools__{name}_0" in shown
+        assert f"{name} differs" in " ".join(shown.split())
 
 
 def test_the_document_may_come_through_a_pipe(trace: Trace, api: FakeApi) -> None:

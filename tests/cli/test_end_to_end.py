@@ -112,7 +112,7 @@ def test_a_changed_dag_is_built_beside_the_active_one(trace: Trace, harness: Dis
     assert "was cancelled before." in trace("cancel", old).out
     building = trace("deploy", "-", "--no-wait", stdin=DAG.format(seconds=2).encode())
     assert "is being built" in building.out
-    assert "~  prices  changed" in building.out
+    assert "~ prices  changed" in building.out
     versions = answer(trace("dags", "pools", "--json"))["versions"]
     assert [row["state"] for row in versions] == ["Building", "Active"]
     while harness.run(harness.dispatcher.drain.run_once()):

@@ -121,6 +121,21 @@ def test_the_same_document_changes_nothing() -> None:
     assert set(datasets(found).values()) == {"unchanged"}
 
 
+def test_single_values_are_told_before_and_after() -> None:
+    base = chain()
+    base.jobs["a"].update({"operator": "sleep", "config": {"seconds": 1}})
+    _, new = edit(set_fields("a", config={"seconds": 2}, max_attempts=9), base)
+    found = next(item for item in plan(base, new).jobs if item.job == "a")
+    assert [(item.field, item.before, item.after) for item in found.values] == [
+        ("config.seconds", 1.0, 2.0),
+        ("max_attempts", None, 9),
+    ]
+    # A list is named and not repeated.
+    _, keyed = edit(set_fields("a", unique_key=["x"]), base)
+    found = next(item for item in plan(base, keyed).jobs if item.job == "a")
+    assert (found.fields, found.values) == (["unique_key"], [])
+
+
 LIMITS = [
     ({"timeout_seconds": 77}, "timeout_seconds"),
     ({"heartbeat_timeout_seconds": 7}, "heartbeat_timeout_seconds"),

@@ -13,7 +13,7 @@ from tracelake.cli.session import Session, away, live_view, looks
 from tracelake.cli.text import ago, clean, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
-from tracelake.wire.user import BuildProgress, DagVersionRow, DeployReply, Plan, TaskRow
+from tracelake.wire.user import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan, TaskRow
 
 # Symbol and colour of each kind of change; the symbols also say it without colour.
 _CHANGES = {
@@ -27,6 +27,10 @@ _CHANGES = {
 }
 
 
+_SHORT = 80
+"""A difference that takes more is only named."""
+
+
 class BuildEndedError(Exception):
     """The build will not finish by itself. The message says why, `steps` what can be done."""
 
@@ -36,23 +40,48 @@ class BuildEndedError(Exception):
 
 
 def show_plan(session: Session, plan: Plan) -> None:
-    jobs = Listing([Column("", whole=True), Column("job"), Column("change", whole=True), Column("what differs")])
+    """What changes; `--json` has the rest too."""
+    jobs = Listing([Column("  job", whole=True), Column("change", whole=True), Column("what differs")])
     for job in plan.jobs:
-        jobs.add(*_change(job.change, job.job), ", ".join(job.fields))
+        if job.change != "unchanged":
+            jobs.add(*_change(job.change, job.job), _differences(job))
     datasets = Listing(
-        [Column("", whole=True), Column("dataset"), Column("change", whole=True), Column("of"), Column("because")]
+        [Column("  dataset", whole=True), Column("change", whole=True), Column("of", whole=True), Column("because")]
     )
     for dataset in plan.datasets:
+        if dataset.change == "unchanged" and not dataset.because:
+            continue
         output = f"{dataset.job}[{dataset.output_index}]" if dataset.output_index else dataset.job
         datasets.add(*_change(dataset.change, dataset.dataset), output, dataset.because)
     session.show(*(listing for listing in (jobs, datasets) if listing.rows))
+    same = [
+        count(total - len(listing.rows), noun)
+        for total, listing, noun in ((len(plan.jobs), jobs, "job"), (len(plan.datasets), datasets, "dataset"))
+        if total > len(listing.rows)
+    ]
+    if same:
+        session.say((f"{' and '.join(same)} unchanged.", "dim"))
     if plan.subscribers:
         session.say("Read by other DAGs: ", (", ".join(plan.subscribers), "bold"))
 
 
-def _change(change: str, name: str) -> tuple[Text, Text, Text]:
+def _change(change: str, name: str) -> tuple[Text, Text]:
     symbol, style = _CHANGES.get(change, ("?", ""))
-    return Text(symbol, style=style), Text(clean(name), style=style), Text(clean(change), style=style)
+    return Text(f"{symbol} {clean(name)}", style=style), Text(clean(change), style=style)
+
+
+def _differences(job: JobChange) -> str:
+    """`config.size: 1000 -> 2000, upstream`: values where they are short, else the names of fields."""
+    parts: list[str] = []
+    for field in job.fields:
+        values = [item for item in job.values if item.field == field or item.field.startswith(f"{field}.")]
+        said = [f"{item.field}: {_value(item.before)} -> {_value(item.after)}" for item in values]
+        parts += said if said and max(map(len, said)) <= _SHORT else [field]
+    return ", ".join(parts)
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployReply, bool]:

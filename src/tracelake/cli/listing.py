@@ -20,6 +20,8 @@ Cell = str | int | Text | None
 _GAP = 2
 _FOLDED_WIDTH = 14
 """A column is not folded into less than this."""
+_WORD_WIDTH = 40
+"""Words up to this length are not broken; a row that has no room for them is shown in lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class Listing:
             max(cell_len(self.columns[index].name), *(_width(row[index]) for row in self.rows)) for index in shown
         ]
         least = [
-            width if self.columns[index].whole or self.columns[index].right else min(width, _FOLDED_WIDTH)
+            width
+            if self.columns[index].whole or self.columns[index].right
+            else min(width, max(_FOLDED_WIDTH, min(_WORD_WIDTH, max(_word(row[index]) for row in self.rows))))
             for index, width in zip(shown, natural, strict=True)
         ]
         spare = room - sum(least) - _GAP * (len(shown) - 1)
@@ -125,6 +129,10 @@ def _text(cell: Cell) -> Text:
     if isinstance(cell, Text):
         return cell
     return Text("" if cell is None else clean(str(cell)))
+
+
+def _word(text: Text) -> int:
+    return max(map(cell_len, text.plain.split()), default=0)
 
 
 def _width(text: Text) -> int:

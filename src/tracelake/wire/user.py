@@ -18,12 +18,23 @@ TaskStatusFilter = Literal["Queued", "Running", "Retrying", "Completed", "Failed
 # --- deploying
 
 
+class FieldChange(Reply, frozen=True, kw_only=True):
+    """A single value that differs; without `before` or `after` it is not said there."""
+
+    field: str
+    """Its name, or its path one level down: `config.size`."""
+    before: str | int | float | bool | None = None
+    after: str | int | float | bool | None = None
+
+
 class JobChange(Reply, frozen=True, kw_only=True):
     job: str
     change: Literal["added", "changed", "limits", "removed", "unchanged"]
     """`changed`: it writes other data, so its outputs are rebuilt. `limits`: only how it runs differs."""
     fields: list[str] = []
     """What differs; `upstream` when only something before it does."""
+    values: list[FieldChange] = []
+    """Those of the differences that are single values."""
 
 
 class DatasetChange(Reply, frozen=True, kw_only=True):

@@ -8,14 +8,19 @@ comes back as it was left.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
-from tracelake.wire.user import DatasetChange, JobChange, Plan
+from tracelake.wire.user import DatasetChange, FieldChange, JobChange, Plan
+
+_SHORT = 100
+"""Longer values are named, not repeated."""
 
 
 class Standing(StrEnum):
@@ -180,10 +185,15 @@ def _job_changes(document: Dag, registry: Registry) -> Changes:
         if old == new:
             changes[job.name] = JobChange(job=job.name, change="unchanged")
         elif old.data == new.data:
-            changes[job.name] = JobChange(job=job.name, change="limits", fields=_fields(was, job) or ["defaults"])
+            changes[job.name] = JobChange(
+                job=job.name, change="limits", fields=_fields(was, job) or ["defaults"], values=_values(was, job)
+            )
         else:
             changes[job.name] = JobChange(
-                job=job.name, change="changed", fields=_changed_fields(was, job, active.document, document)
+                job=job.name,
+                change="changed",
+                fields=_changed_fields(was, job, active.document, document),
+                values=_values(was, job),
             )
     for name in before:
         changes[name] = JobChange(job=name, change="removed")
@@ -192,6 +202,28 @@ def _job_changes(document: Dag, registry: Registry) -> Changes:
 
 def _fields(was: JobDocument, job: JobDocument) -> list[str]:
     return [field for field in job.__struct_fields__ if getattr(was, field) != getattr(job, field)]
+
+
+def _values(was: JobDocument, job: JobDocument) -> list[FieldChange]:
+    """What can be said in a line: single values, also those of maps one level down."""
+    before, after = _flat(was), _flat(job)
+    return [
+        FieldChange(field=name, before=before.get(name), after=after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name) and _is_single(before.get(name)) and _is_single(after.get(name))
+    ]
+
+
+def _flat(job: JobDocument) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(job).items():
+        below = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+        found |= {f"{name}.{key}": item for key, item in below.items()} if isinstance(below, dict) else {name: below}
+    return found
+
+
+def _is_single(value: object) -> bool:
+    return value is None or (isinstance(value, str | int | float) and len(str(value)) <= _SHORT)
 
 
 def _changed_fields(was: JobDocument, job: JobDocument, old: Dag, new: Dag) -> list[str]:
