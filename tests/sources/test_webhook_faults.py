@@ -11,13 +11,17 @@ import pytest
 
 from tests.faults.crash_driver import PATIENCE, CrashDriver
 from tests.sources.webhook_support import BODY, Hook, dag_text, running, send_together
-from tests.support.dispatcher import DispatcherHarness
+from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import TestCluster
 from tracelake.adapters.lite.shared_secrets import utc_now
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.processes.credentials import user_token
 from tracelake.wire.webhooks import DeliveryReply, signature_header
+
+_WAITING = """
+    SELECT EXISTS (SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, classid, objid, objsubid)
+                   WHERE w.locktype = 'advisory' AND NOT w.granted AND h.granted AND h.pid = pg_backend_pid())"""
 
 POINTS = ["before commit", "after commit", "before reply"]
 
@@ -146,6 +150,31 @@ def test_deliveries_while_the_webhook_moves(both: list[DispatcherHarness]) -> No
     assert {delivery for delivery, status in statuses.items() if status == 200} <= taken
     assert {delivery for delivery, status in statuses.items() if status == 404} & taken == set()
     assert len(hook.events()) == len(hook.tasks()) == len(taken)
+
+
+def test_a_delivery_that_a_deploy_overtakes_is_not_taken(both: list[DispatcherHarness]) -> None:
+    """It has found its webhook, and waits for the lock of a deploy after which the webhook is gone."""
+    hook = Hook(both[0]).deploy()
+    head = hook.head()
+
+    async def overtake() -> Reply:
+        deploy = await asyncpg.connect(both[0].state_dsn)
+        try:
+            async with deploy.transaction():
+                org_id = await deploy.fetchval("SELECT org_id FROM orgs WHERE name = $1", hook.org)
+                await deploy.execute("SELECT pg_advisory_xact_lock(routing_lock_key($1))", org_id)
+                sent = asyncio.create_task(both[0].call_async("public", "POST", hook.where, BODY, head))
+                async with asyncio.timeout(PATIENCE):
+                    while not await deploy.fetchval(_WAITING):
+                        assert not sent.done(), sent
+                await deploy.execute("UPDATE dags SET active_version = NULL WHERE org_id = $1", org_id)
+            return await sent
+        finally:
+            await deploy.close()
+
+    reply = both[0].run(overtake())
+    assert (reply.status, reply.code) == (404, "webhook_not_found")
+    assert (hook.deliveries(), hook.events()) == ([], [])
 
 
 # --- no store
