@@ -133,6 +133,20 @@ def test_a_node_that_comes_back_is_whole_again(
     assert claim(harness, made[0]) == "Claimed"
 
 
+def test_a_node_that_comes_back_at_once_is_not_swept_any_more(
+    harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(harness, str(chain()))
+    made = backlog(harness, 14)
+    deploy(harness, str(chain(a=2)))
+    assert "Drop" in marks(harness)
+    monkeypatch.setattr(tasks, "BATCH", 100)
+    activate(harness, "d", 1)
+    assert marks(harness) == []
+    sweep_all(harness)
+    assert statuses(harness, made) == {("Queued", None): 14}
+
+
 def test_a_node_that_is_dropped_while_it_returns(harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "SWEEPS", 1)
     deploy(harness, str(chain()))
