@@ -261,6 +261,19 @@ def test_datasets(world: World) -> None:
     assert (ticks["max_cursor"], ticks["generations"]) == (7, 1)
     assert "updated_at" in ticks
     assert "blocks" not in alerts
+    assert not any("retired_after" in row for row in (alerts, blocks, ticks))
+
+
+def test_a_dataset_that_no_job_writes_any_more_is_retired(world: World) -> None:
+    first = world.sql("SELECT active_version FROM dags WHERE org_id = $1 AND dag_name = 'chain'", world.org_id)[0][0]
+    world.sql("UPDATE activations SET cutover_at = trace_now() WHERE activation_id = $1", world.activation)
+    second = world.version("chain", 2, {})
+    world.sql("UPDATE dags SET active_version = $2 WHERE org_id = $1 AND dag_name = 'chain'", world.org_id, second)
+    retired = {row["name"]: row.get("retired_after") for row in world.user().get("/v1/datasets")["datasets"]}
+    assert retired["blocks"] == 1
+    assert world.user().get("/v1/datasets/blocks")["dataset"]["retired_after"] == 1
+    world.sql("UPDATE dags SET active_version = $2 WHERE org_id = $1 AND dag_name = 'chain'", world.org_id, first)
+    assert "retired_after" not in world.user().get("/v1/datasets/blocks")["dataset"]
 
 
 def test_a_dataset_and_all_about_it(world: World) -> None:

@@ -319,6 +319,13 @@ def test_a_name_that_nothing_has(command: str, path: str, error: str, text: str,
     assert text in ended.err
 
 
+def test_a_dataset_that_nobody_writes_any_more_is_marked(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/datasets"] = DatasetsReply(datasets=[samples.dataset_row(retired_after=2)])
+    api.answers["GET /v1/datasets/prices_out"] = samples.dataset(retired_after=2)
+    for command in (["datasets"], ["datasets", "prices_out"]):
+        assert "pools/prices retired (last written in v2)" in trace(*command).out
+
+
 def test_commits_are_of_files_alone(trace: Trace, api: FakeApi) -> None:
     for storage, shown in (("s3", True), ("postgres", False)):
         api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage=storage)

@@ -83,8 +83,11 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
     return listing
 
 
-def _maker(row: DatasetRow) -> str:
-    return "/".join(part for part in (row.dag, row.job) if part)
+def _maker(row: DatasetRow) -> Text:
+    text = Text(clean("/".join(part for part in (row.dag, row.job) if part)))
+    if row.retired_after is not None:
+        text.append(f" retired (last written in v{row.retired_after})", style="yellow")
+    return text
 
 
 def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:

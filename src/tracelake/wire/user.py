@@ -319,6 +319,8 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     """How many blocks the current generation's ranges cover."""
     max_cursor: int | None = None
     updated_at: datetime | None = None
+    retired_after: int | None = None
+    """No job of the active version writes it any more; this is the number of the last version that did."""
 
 
 class DatasetsReply(Reply, frozen=True, kw_only=True):

@@ -25,9 +25,21 @@ NEWEST = 100
 
 # Runs of different unit sizes may cover the same blocks; each block counts once. `numeric`, for the last block of all.
 # Cursors grow, so the highest is among those of the newest events.
+# A dataset whose writers are all gone from the active version stays as it is; who knows the last version that had one
+# are the jobs of its node, and of several writers the pointer.
 _DATASETS = f"""
+    WITH written AS MATERIALIZED (
+        SELECT o.dataset_uuid FROM dags a JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
+        JOIN job_outputs o USING (job_id) WHERE a.org_id = $1)
     SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
            g.schema, e.max_cursor, e.updated_at,
+           CASE WHEN d.dag_name IS NOT NULL AND d.dataset_uuid NOT IN (SELECT dataset_uuid FROM written) THEN coalesce(
+               (SELECT v.number FROM jobs j JOIN dag_version_jobs USING (job_id)
+                JOIN activations a USING (dag_version_id) JOIN dag_versions v USING (dag_version_id)
+                WHERE j.node_id = g.node_id AND a.cutover_at IS NOT NULL ORDER BY a.cutover_at DESC LIMIT 1),
+               (SELECT v.number FROM dataset_pointers p JOIN activations a USING (activation_id)
+                JOIN dag_versions v USING (dag_version_id)
+                WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.since DESC LIMIT 1)) END AS retired,
            (SELECT count(*) FROM dataset_versions a WHERE a.dataset_uuid = d.dataset_uuid) AS generations,
            (SELECT sum(upper(block) - lower(block)) FROM (
                 SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
@@ -161,4 +173,5 @@ def _dataset(row: asyncpg.Record) -> DatasetRow:
         blocks=None if row["blocks"] is None else int(row["blocks"]),
         max_cursor=row["max_cursor"],
         updated_at=row["updated_at"],
+        retired_after=row["retired"],
     )
