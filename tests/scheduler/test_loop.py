@@ -43,6 +43,9 @@ def test_a_slot_is_fired_once_when_its_time_has_come(dispatcher: FakeDispatcher,
     dispatcher.advance(1)
     assert settle(running) == 2.0
     assert dispatcher.fired == [at("12:01")]
+    dispatcher.advance(59)
+    assert settle(running) == pytest.approx(1.0), "it wakes for the slot, not for its next look"
+    dispatcher.advance(-59)
     for _ in range(3):
         dispatcher.advance(60)
         settle(running)
