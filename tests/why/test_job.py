@@ -30,7 +30,7 @@ def feed(flow: Situation, *cursors: int) -> None:
 def test_no_version_counts(flow: Situation) -> None:
     flow.deploy(CHAIN, activate=False)
     reason = said(flow.why_job("make"), "no_active_version")
-    assert commands(reason) == ["trace rollback d --to 1"]
+    assert commands(reason) == ["trace activate d 1"]
     assert reason["references"] == [{"kind": "version", "id": "d@1"}]
 
 

@@ -52,7 +52,7 @@ async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: s
     if building is not None and await facts.read_job(connection, building, dag, job) is not None:
         text = f"It belongs to version {versions['building_number']} of {dag}, which is being built."
         return [reason("being_built", text, ("see the build", f"trace dags {dag} --watch"), references=version)]
-    back = ("let it count", f"trace rollback {dag} --to {newest}")
+    back = ("let it count", f"trace activate {dag} {newest}")
     if versions["active_version"] is None:
         text = f"No version of {dag} counts; version {newest} has the job."
         found.append(reason("no_active_version", text, back, references=version))
