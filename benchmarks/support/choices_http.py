@@ -53,7 +53,7 @@ def trace_app() -> ListenerApp:
     class Open:
         """The comparison is about HTTP: nobody has credentials here, as in the peers."""
 
-        def admit(self, request: Request, header: object) -> None:
+        async def admit(self, request: Request, header: object) -> None:
             pass
 
     route = Route((Listener.TASK,), "POST", PATH, Principal.NOBODY, echo, "Echo", body=Echo, reply=Echo)
