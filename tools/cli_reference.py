@@ -17,7 +17,8 @@ def commands_markdown() -> str:
         "Commands over the user API find the stack by `HOME/stack.json`, and send the token of `--token-file`, of",
         "`TRACE_TOKEN`, or the admin token of the stack. With `--json` standard output holds one line of JSON: the",
         "answer of the API (its types are in `openapi-public.json` beside this page). An expected failure is one line",
-        "on standard error, `error: code: message`, and exit status 1; a wrong option is exit status 2.",
+        "on standard error, `error: code: message`, and exit status 1; with `--json` standard output then holds",
+        '`{"error": {"code", "message", "details"}}`, as the API answers it. A wrong option is exit status 2.',
         "",
     ]
     root = _context(trace, "trace", None)

@@ -25,12 +25,12 @@ async def explained(
     except TraceError as error:
         if error.code == "dag_not_found" and dag is not None:
             known = [row.name for row in (await client.dags()).dags]
-            raise TraceError(error.code, _no("DAG", dag, known)) from None
+            raise TraceError("dag_not_found", _no("DAG", dag, known)) from None
         if error.code == "dataset_not_found" and dataset is not None:
             known = [row.name for row in (await client.datasets()).datasets]
-            raise TraceError(error.code, _no("dataset", dataset, known)) from None
+            raise TraceError("dataset_not_found", _no("dataset", dataset, known)) from None
         if error.code == "job_not_found" and job is not None:
-            raise TraceError(error.code, _no("job", job, await _jobs(client, dag))) from None
+            raise TraceError("job_not_found", _no("job", job, await _jobs(client, dag))) from None
         raise
 
 

@@ -49,6 +49,7 @@ _SCHEMES: dict[Principal, tuple[str, dict[str, str]]] = {
     Principal.WEBHOOK: ("webhookSignature", {"type": "apiKey", "in": "header", "name": HEADERS[Principal.WEBHOOK]}),
 }
 _TASK_BODIES = (HeartbeatRequest, CompleteRequest, EventsRequest, BufferPublishRequest)
+_FILTERS_BY_NAME = frozenset({"dag", "job", "dataset"})
 _FENCED_PATHS = ("/internal/task-token",)
 _NAMES_A_TASK = ("/internal/task-fetch", "/internal/task-token", "/internal/task-introspect", "/internal/tasks")
 _NAMES_A_SOURCE = "/internal/sources/"
@@ -184,7 +185,7 @@ def _error_statuses(route: Route) -> list[int]:
         statuses |= {422, 429, 503}
         if route.role is not None:
             statuses.add(403)
-        if route.parameters:
+        if route.parameters or any(parameter.name in _FILTERS_BY_NAME for parameter in route.query):
             statuses.add(404)
     return sorted(statuses)
 

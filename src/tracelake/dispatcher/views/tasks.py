@@ -81,8 +81,9 @@ async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter) -
     """Newest first by task_id. Its first bits are the time at which it was made; `since` and `until` look at these."""
     jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, wanted.dag, wanted.job)]
     if not jobs and (wanted.dag, wanted.job) != (None, None):
-        known = wanted.dag is None or await dag_exists(connection, org_id, wanted.dag)
-        raise TraceError("job_not_found" if known else "dag_not_found")
+        if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
+            raise TraceError("dag_not_found")
+        raise TraceError("job_not_found")
     below = min(wanted.cursor or _MOST, _MOST if wanted.until is None else _first_id(wanted.until))
     least = _LEAST if wanted.since is None else _first_id(wanted.since)
     ended = wanted.status in ("Completed", "Canceled")
