@@ -1,5 +1,7 @@
 """The reference page of the `trace` command: what `--help` says, for every command."""
 
+import copy
+
 import click
 
 from tracelake.processes.main import trace
@@ -42,9 +44,12 @@ def _section(command: click.Command, name: str, parent: click.Context) -> list[s
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    # The width is fixed: the page must not depend on the terminal of whoever writes it.
+    # A command remembers how its help option was called when it was first asked; the page must not depend on that.
+    fresh = copy.copy(command)
+    fresh._help_option = None
+    # The width is fixed: nor on the terminal of whoever writes it.
     return click.Context(
-        command,
+        fresh,
         info_name=name,
         parent=parent,
         terminal_width=_WIDTH,
