@@ -5,6 +5,7 @@ the raw items of batches hold, which error codes a status may carry, which role 
 may come again.
 """
 
+import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -227,10 +228,16 @@ def _inline(kind: Any) -> dict[str, Any]:
 
 
 def _portable(schema: Any) -> Any:
-    """Patterns as every reader of JSON Schema has them: there `$` is the very end, and `\\Z` is nothing."""
+    """Patterns as every reader of JSON Schema has them: there `$` is the very end, and `\\Z` is nothing. Descriptions
+    without the indentation of the source, which Python keeps before 3.13 and drops from then on."""
     if isinstance(schema, dict):
-        return {
-            key: value.replace("\\Z", "$") if key == "pattern" and isinstance(value, str) else _portable(value)
-            for key, value in schema.items()
-        }
+        return {key: _portable_value(key, value) for key, value in schema.items()}
     return [_portable(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def _portable_value(key: str, value: Any) -> Any:
+    if key == "pattern" and isinstance(value, str):
+        return value.replace("\\Z", "$")
+    if key == "description" and isinstance(value, str):
+        return inspect.cleandoc(value)
+    return _portable(value)
