@@ -1,13 +1,12 @@
 """An explanation looks at what is live and at the newest of the rest, however much is stored."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import harness as harness
 from tests.api.support import World
-from tests.api.test_costs import LARGE, _explain
+from tests.api.test_costs import assert_none_scans, plans
 from tests.api.test_costs import world as world
 from tracelake.dispatcher.views import pressure
 from tracelake.dispatcher.why import dataset, facts, task
@@ -38,20 +37,11 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
     }
 
 
-def plans(world: World, name: str) -> list[str]:
-    statement, arguments = statements(world)[name]
-    special = "\n".join(row[0] for row in world.sql(f"EXPLAIN {statement}", *arguments))
-    return [special, asyncio.run(_explain(world.harness.state_dsn, statement, len(arguments)))]
-
-
 def test_no_statement_scans_a_table_of_finished_work(world: World) -> None:
-    for name in statements(world):
-        for text in plans(world, name):
-            for table in LARGE:
-                assert f"Seq Scan on {table}" not in text, f"{name}:\n{text}"
+    assert_none_scans(world, statements(world))
 
 
 @pytest.mark.parametrize("name", ["queues", "tasks", "who holds an edge"])
 def test_tasks_are_looked_for_among_the_live_alone(world: World, name: str) -> None:
-    for text in plans(world, name):
+    for text in plans(world, *statements(world)[name]):
         assert "tasks_by_job" not in text, text

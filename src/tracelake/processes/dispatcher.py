@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,6 +30,7 @@ from tracelake.processes.credentials import ISSUER, LiteCredentials, user_token_
 from tracelake.processes.provision import migrate_dsn
 from tracelake.processes.runtimes import load_runtimes
 from tracelake.processes.settings import Settings, SettingsError
+from tracelake.processes.signals import stop_event
 from tracelake.processes.tls import TlsFiles, ensure_tls
 
 logger = logging.getLogger(__name__)
@@ -172,10 +172,7 @@ async def check_clock(dsn: str, name: str, *, allow_test_clock: bool) -> None:
 
 
 async def _main(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_event()
     sockets = listeners.inherited() or listeners.bind(settings)
     await serve(settings, sockets, stop)
 

@@ -5,7 +5,6 @@ It finds the Dispatcher by `HOME/stack.json` and waits for it.
 
 import asyncio
 import logging
-import signal
 
 import click
 import uvloop
@@ -15,6 +14,7 @@ from tracelake.processes import logs
 from tracelake.processes.follow import follow_stack
 from tracelake.processes.home import Stack
 from tracelake.processes.settings import Settings
+from tracelake.processes.signals import stop_event
 from tracelake.scheduler import Scheduler, SchedulerConfig
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
 
 
 async def _main(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await serve(settings, stop)
+    await serve(settings, stop_event())
 
 
 @click.command(short_help="Run one scheduler process (what `trace up` starts).")

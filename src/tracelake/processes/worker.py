@@ -7,7 +7,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 
 import click
@@ -20,6 +19,7 @@ from tracelake.processes.follow import follow_stack
 from tracelake.processes.home import Stack
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.settings import Settings
+from tracelake.processes.signals import stop_event
 from tracelake.worker import Worker, WorkerConfig
 
 logger = logging.getLogger(__name__)
@@ -63,11 +63,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
 
 
 async def _main(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await serve(settings, stop)
+    await serve(settings, stop_event())
 
 
 @click.command(short_help="Run one worker process (what `trace up` starts).")
