@@ -61,6 +61,19 @@ def unavailable_when_away(store: str) -> Iterator[None]:
         raise StoreUnavailableError(f"The {store} store is not available right now.") from error
 
 
+HELD_UP = (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+"""A transaction met another one's locks and gave way. Nothing of it was kept, so it may be made again."""
+
+
+@contextmanager
+def unavailable_when_held_up(message: str) -> Iterator[None]:
+    """The caller may repeat what gave way; `message` says so in its own words."""
+    try:
+        yield
+    except HELD_UP:
+        raise StoreUnavailableError(message) from None
+
+
 async def _roll_back(connection: Connection) -> None:
     """A session that cannot say it is out of its transaction must not go back to the pool."""
     try:

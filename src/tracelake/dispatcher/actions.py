@@ -5,26 +5,24 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
 from tracelake.dispatcher.lifecycle.group import GroupCommit
-from tracelake.dispatcher.lifecycle.plan import Audit, NewEvent, Plan, event_key
+from tracelake.dispatcher.lifecycle.plan import Audit, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
 from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
-from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import BY_HAND
 from tracelake.wire.platform import CancelReply
-from tracelake.wire.units import EventIn
 from tracelake.wire.user import RetryReply, SkipReply, TriggerReply, TriggerRequest
 
 SHOWN_TASKS = 100
@@ -80,10 +78,8 @@ class UserActions:
         """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own."""
         if actor.org_id is None:
             raise TraceError("dag_not_found")
-        try:
+        with unavailable_when_held_up("The trigger met a concurrent change; repeat it."):
             return await self._trigger(actor, actor.org_id, dag, job_name, body)
-        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
-            raise StoreUnavailableError("The trigger met a concurrent change; repeat it.") from None
 
     async def _trigger(self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
         key = body.idempotency_key or str(new_id())
@@ -127,16 +123,9 @@ class UserActions:
         if not output.dataset.storage.routes_at_once:
             raise TraceError("trigger_invalid", "Events of this output follow from its data.", field="output_index")
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
-        event = EventIn(
-            dataset_uuid=output.dataset_uuid,
-            dataset_version=output.dataset_version,
-            cursor=body.cursor,
-            partition_key=body.partition_key if body.range is None else f"{start}-{end}",
-            start=start,
-            end=end,
-        )
-        producer = f"manual:{key}"
-        plan.events.append(NewEvent(event_key(producer, event), job.org_id, None, event, waits=False))
+        partition_key = body.partition_key if body.range is None else f"{start}-{end}"
+        unit = {"cursor": body.cursor, "partition_key": partition_key, "start": start, "end": end}
+        plan.events.append(source_event(f"manual:{key}", job.org_id, output, **unit))
         applied = await self._writer.write(connection, plan)
         return TriggerReply(
             idempotency_key=key,

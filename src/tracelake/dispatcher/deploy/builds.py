@@ -10,9 +10,7 @@ import logging
 from dataclasses import dataclass
 from uuid import UUID
 
-import asyncpg
-
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import tasks
@@ -84,7 +82,7 @@ class Builds:
                 done += await self._cut_over(build)
             except StoreUnavailableError:
                 raise
-            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            except HELD_UP:
                 logger.info("a build waits for the next round", extra={"dag": build.dag})
             except Exception:  # the others are not to wait for it
                 logger.exception("a build cannot cut over", extra={"dag": build.dag})
@@ -103,7 +101,7 @@ class Builds:
                     # Not while pointers move: what is wanted of these tasks may be another thing afterwards.
                     async with self._store.transaction(routing=[org_id]) as connection:
                         swept = await tasks.sweep(connection, org_id, self._runtimes)
-                except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+                except HELD_UP:
                     logger.info("a sweep waits for the next round", extra={"org_id": str(org_id)})
                     break
                 if not swept:

@@ -10,10 +10,8 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-import asyncpg
-
 from tracelake.dag import DagInvalidError, Surroundings, document_hash, read_dag
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.config import DispatcherConfig
@@ -96,7 +94,7 @@ class Deployments:
         for left in reversed(range(_TRIES)):
             try:
                 reply = await work()
-            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            except HELD_UP:
                 if not left:
                     raise StoreUnavailableError("The deploy met a concurrent one; repeat it.") from None
             else:

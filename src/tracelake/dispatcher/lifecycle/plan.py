@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+from tracelake.model.job import Output
 from tracelake.model.task import Task
 from tracelake.ports import ObjectMeta
 from tracelake.wire.units import EventIn
@@ -184,6 +185,12 @@ class Applied:
     """Events that became routed in this transaction."""
     freed_edges: bool = False
     """An edge that a failed unit held may go on."""
+
+
+def source_event(producer: str, org_id: UUID, output: Output, **unit: Any) -> NewEvent:
+    """What a source says of one of its outputs: no task stands behind it, and no data that it would wait for."""
+    event = EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **unit)
+    return NewEvent(event_key(producer, event), org_id, None, event, waits=False)
 
 
 def event_key(producer: str, event: EventIn) -> EventKey:

@@ -12,16 +12,15 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, event_key
+from tracelake.dispatcher.lifecycle.plan import Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.errors import TraceError
 from tracelake.model.dag import JobDocument, SourceKind
 from tracelake.model.job import Job
 from tracelake.wire.sources import CronSource, CronSourcesReply, FireReply, FireRequest
-from tracelake.wire.units import EventIn
 
 AHEAD = timedelta(minutes=1)
 """How far a slot may lie in the future of the store's clock."""
@@ -122,10 +121,8 @@ class CronSources:
         if not _EPOCH <= request.slot < _END or request.slot.microsecond:
             raise TraceError("body_invalid", "A slot is a whole second from 1970 on.", field="slot")
         slot = request.slot.astimezone(UTC)
-        try:
+        with unavailable_when_held_up("The slot met a concurrent change; repeat it."):
             reply, late = await self._fire(job_id, slot)
-        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
-            raise StoreUnavailableError("The slot met a concurrent change; repeat it.") from None
         self._metrics.cron_fires.labels("duplicate" if reply.duplicate else "fired").inc()
         if not reply.duplicate:
             self._metrics.cron_lateness.observe(max(0.0, late.total_seconds()))
@@ -155,13 +152,8 @@ class CronSources:
         """Answers how many events are new."""
         producer = f"cron:{slot:%Y-%m-%dT%H:%M:%SZ}"
         plan = Plan(epochs={job.org_id: epoch})
-        for output in job.outputs:
-            event = EventIn(
-                dataset_uuid=output.dataset_uuid,
-                dataset_version=output.dataset_version,
-                cursor=int(slot.timestamp()),
-            )
-            plan.events.append(NewEvent(event_key(producer, event), job.org_id, None, event, waits=False))
+        cursor = int(slot.timestamp())
+        plan.events += [source_event(producer, job.org_id, output, cursor=cursor) for output in job.outputs]
         if not plan.events:
             return 0
         applied = await self._writer.write(connection, plan)

@@ -14,19 +14,18 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, event_key
+from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.sources.webhooks import Webhook, find_by_path
-from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.errors import TraceError
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey
-from tracelake.wire.units import EventIn
 from tracelake.wire.user import BlockRange
 from tracelake.wire.webhooks import DeliveryReply, SignedHead, is_signed
 
@@ -87,13 +86,11 @@ class Deliveries:
         if len(path) > _MAX_PATH or not _PATH.fullmatch(path):
             raise TraceError("webhook_not_found")
         async with self._places:
-            try:
+            with unavailable_when_held_up("The delivery met a concurrent change; repeat it."):
                 async with self._store.connection() as connection:
                     webhook = await find_by_path(connection, path)
                 self._check(webhook, head, body)
                 reply = await self._take(webhook, head, body)
-            except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
-                raise StoreUnavailableError("The delivery met a concurrent change; repeat it.") from None
         self._on_outbox()
         return reply
 
@@ -162,13 +159,7 @@ def _producer(delivery_id: str) -> str:
 
 
 def _events(job: Job, delivery_id: str, unit: dict[str, Any]) -> list[NewEvent]:
-    events = [
-        EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **unit)
-        for output in job.outputs
-    ]
-    return [
-        NewEvent(event_key(_producer(delivery_id), event), job.org_id, None, event, waits=False) for event in events
-    ]
+    return [source_event(_producer(delivery_id), job.org_id, output, **unit) for output in job.outputs]
 
 
 def unit_of_body(body: bytes, number: int) -> dict[str, Any]:

@@ -7,12 +7,10 @@ comes later takes it over with its first run. It lasts until somebody ends it, t
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-import asyncpg
-
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
-from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.errors import TraceError
 from tracelake.wire.sources_view import PauseReply
 
 _PAUSED = "SELECT node_id FROM source_state WHERE paused_at IS NOT NULL AND org_id = coalesce($1, org_id)"
@@ -77,10 +75,8 @@ class SourcePauses:
     async def _say(self, actor: Actor, dag: str, job: str, *, paused: bool) -> PauseReply:
         if actor.org_id is None:
             raise TraceError("dag_not_found")
-        try:
+        with unavailable_when_held_up("The source met a concurrent change; repeat the call."):
             reply = await self._change(actor, actor.org_id, dag, job, paused)
-        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
-            raise StoreUnavailableError("The source met a concurrent change; repeat the call.") from None
         if not reply.duplicate:
             self._on_change()
         return reply
