@@ -164,6 +164,16 @@ def test_stopped_by_a_full_queue(flow: Situation) -> None:
     assert codes(flow.why_job("make")) == ["edge_draining"]
 
 
+def test_its_own_queue_is_full(flow: Situation) -> None:
+    flow.deploy(FULL)
+    feed(flow, 1, 2, 3)
+    flow.run_all("make")
+    reply = flow.why_job("step")
+    assert codes(reply) == ["pressure", "tasks_ready"]
+    text = "It makes no tasks of d__make_0, because d/step has 2 of 2 ready tasks since 0s; 1 event waits."
+    assert said(reply, "pressure")["text"] == text
+
+
 def test_a_source_that_somebody_paused_is_named_at_its_readers(flow: Situation) -> None:
     flow.deploy(CHAIN)
     feed(flow, 1)

@@ -58,8 +58,10 @@ class Upstream:
     """For one org at one epoch. `downstream[node]`: limited queue -> is some way there all bulk?"""
 
     downstream: Mapping[UUID, Mapping[UUID, bool]] = field(default_factory=dict)
-    sources: Mapping[Generation, UUID] = field(default_factory=dict)
-    """The source that makes a generation, where one does."""
+    writers: Mapping[Generation, frozenset[UUID]] = field(default_factory=dict)
+    """Who makes a generation, where something could stop one of them."""
+    sources: frozenset[UUID] = frozenset()
+    """Those of them that a person may pause."""
 
     def stopped_by(self, node: UUID, stops: Stops) -> UUID | None:
         """What stops this producer: a queue, or the source itself when somebody paused it."""
@@ -72,22 +74,22 @@ class Upstream:
         return None
 
     def blocked_by(self, consumer: UUID, generation: Generation, stops: Stops) -> UUID | None:
-        """Why no task of `consumer` may be made from this generation: it is stopped, or the source behind it is."""
+        """Why no task of `consumer` may be made from this generation: it is stopped, or everybody who writes it is."""
         stopped = self.stopped_by(consumer, stops)
-        source = self.sources.get(generation)
-        return stopped if stopped is not None or source is None else self.stopped_by(source, stops)
+        if stopped is not None:
+            return stopped
+        writers = self.writers.get(generation, frozenset())
+        causes = [self.stopped_by(writer, stops) for writer in sorted(writers)]
+        return causes[0] if causes and None not in causes else None
 
     async def stops(self, connection: Connection, read: Iterable[tuple[Consumer, Generation]]) -> Stops:
         """What stops any of these readers at this moment. Nothing is asked where nothing could."""
-        queues: set[UUID] = set()
-        sources: set[UUID] = set()
+        nodes: set[UUID] = set()
         for consumer, generation in read:
-            queues.update(self.downstream.get(consumer.node_id, ()))
-            source = self.sources.get(generation)
-            if source is not None:
-                sources.add(source)
-                queues.update(self.downstream.get(source, ()))
-        return await read_stops(connection, queues, sources)
+            nodes.add(consumer.node_id)
+            nodes |= self.writers.get(generation, frozenset())
+        queues = {queue for node in nodes for queue in self.downstream.get(node, ())}
+        return await read_stops(connection, queues, nodes & self.sources)
 
 
 async def read_stops(connection: Connection, queues: Collection[UUID], sources: Collection[UUID]) -> Stops:
@@ -117,7 +119,15 @@ def build(edges: Collection[Edge], limited: Collection[UUID]) -> Upstream:
                 waiting.append((edge.producer, all_bulk))
         for node, bulk in reached.items():
             downstream.setdefault(node, {})[queue] = bulk
-    return Upstream(downstream, {edge.generation: edge.producer for edge in edges if edge.source})
+    sources = frozenset(edge.producer for edge in edges if edge.source)
+    writers: dict[Generation, set[UUID]] = {}
+    for edge in edges:
+        writers.setdefault(edge.generation, set()).add(edge.producer)
+    return Upstream(
+        downstream,
+        {made: frozenset(by) for made, by in writers.items() if not by.isdisjoint({*downstream, *sources})},
+        sources,
+    )
 
 
 class UpstreamDirectory:

@@ -53,8 +53,7 @@ class PressureWatch:
         stopped: set[UUID] = set()
         for org_id, epoch in await connection.fetch(_ORGS):
             upstream = await self._upstream.of(connection, org_id, epoch)
-            sources = set(upstream.sources.values())
             limited = {queue for reached in upstream.downstream.values() for queue in reached}
-            stops = await read_stops(connection, limited, sources)
-            stopped |= {node for node in {*upstream.downstream, *sources} if upstream.stopped_by(node, stops)}
+            stops = await read_stops(connection, limited, upstream.sources)
+            stopped |= {node for node in {*upstream.downstream, *upstream.sources} if upstream.stopped_by(node, stops)}
         return frozenset(stopped)

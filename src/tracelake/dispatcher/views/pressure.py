@@ -136,9 +136,8 @@ class Pressure:
     def behind(self, consumer: UUID, generation: Generation) -> list[Queue]:
         """The queues that an edge feeds, its own included, the fullest first."""
         reached = {consumer, *self.upstream.downstream.get(consumer, ())}
-        source = self.upstream.sources.get(generation)
-        if source is not None:
-            reached.update(self.upstream.downstream.get(source, ()))
+        for writer in self.upstream.writers.get(generation, ()):
+            reached.update(self.upstream.downstream.get(writer, ()))
         return sorted((self.queues[node] for node in reached if node in self.queues), key=lambda q: (-q.full, q.name))
 
     def _cause(self, node: UUID | None) -> Cause | None:
@@ -156,7 +155,7 @@ class Pressure:
 async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
     upstream = await UpstreamDirectory().of(connection, org_id, 0)
     limited = {queue for reached in upstream.downstream.values() for queue in reached}
-    stops = await read_stops(connection, limited, set(upstream.sources.values()))
+    stops = await read_stops(connection, limited, upstream.sources)
     queues = {row["node_id"]: _queue(row) for row in await connection.fetch(_QUEUES, org_id)}
     paused = {
         row["node_id"]: Pause(f"{row['dag_name']}/{row['job_name']}", row["paused_by"], row["paused_at"], row["now"])
@@ -170,8 +169,8 @@ async def list_pressure(connection: Connection, org_id: UUID) -> PressureReply:
     fed = {*found.queues, *found.upstream.downstream}
     generations = [
         generation
-        for generation, source in found.upstream.sources.items()
-        if source in found.stops.paused or found.upstream.downstream.get(source)
+        for generation, writers in found.upstream.writers.items()
+        if any(writer in found.stops.paused or found.upstream.downstream.get(writer) for writer in writers)
     ]
     columns = [[generation[part] for generation in generations] for part in (0, 1)]
     edges = await connection.fetch(_EDGES, org_id, list(fed), *columns)

@@ -69,7 +69,8 @@ async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, 
     if cause is not None and cause.state == "paused":
         text = f"{cause.words}, so no tasks are made of {dataset}; {backlog}."
         return [paused(cause.name, text)]
-    if cause is not None:
+    own = cause is not None and cause.node_id == subject.node_id
+    if cause is not None and not (own and not edge["backlog"]):  # then what it has is all there is to say
         text = f"It makes no tasks of {dataset}, because {cause.words}; {backlog}."
         return [pressed(cause.name, text)]
     if edge["failed_units"]:
