@@ -158,7 +158,8 @@ def test_two_monitors_that_saw_no_run_make_one(harness: DispatcherHarness) -> No
                 return await super()._start(*arguments)
 
         shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor._definitions, harness.config)
-        return sorted(await asyncio.gather(*(Meeting(*shared).run_once() for _ in range(2))))
+        monitors = [Meeting(*shared, dispatcher.metrics) for _ in range(2)]
+        return sorted(await asyncio.gather(*(monitor.run_once() for monitor in monitors)))
 
     assert harness.run(race()) == [0, 1]
     only_run(harness)
@@ -192,7 +193,7 @@ def test_a_deploy_meanwhile_is_seen_under_the_lock(harness: DispatcherHarness) -
     try:
         dispatcher = harness.dispatcher
         shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor._definitions, harness.config)
-        assert harness.run(Late(*shared).run_once()) == 0
+        assert harness.run(Late(*shared, dispatcher.metrics).run_once()) == 0
     finally:
         other.stop()
     assert runs(harness) == []

@@ -98,7 +98,6 @@ class Dispatcher:
         self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
         self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
         self.routing_reconciler = RoutingReconciler(ports.store, config, self.metrics)
-        self.gauges = Gauges(ports.store, ports.queue, self.metrics)
         self._relay_loop = Loop(
             "relay",
             self.relay.run_once,
@@ -108,6 +107,7 @@ class Dispatcher:
         )
         self.drain = Drain(ports.store, directory, upstream, router, self.writer, self.metrics)
         self.pressure = PressureWatch(ports.store, upstream)
+        self.gauges = Gauges(ports.store, ports.queue, self.metrics, self.pressure)
         self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.
         self._commit = LifecycleCommit(
@@ -116,6 +116,7 @@ class Dispatcher:
             self.writer,
             config,
             self.clock,
+            self.metrics,
             on_outbox=self._relay_loop.nudge,
             on_freed_edge=self._drain_loop.nudge,
             on_invoke=self._wake_invoke,
@@ -138,7 +139,7 @@ class Dispatcher:
         self._invoke_loop = Loop(
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
-        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config)
+        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
         self.pauses = SourcePauses(ports.store, self._paused, self.pressure.is_stopped)
         self.service = DispatcherService(
@@ -159,6 +160,7 @@ class Dispatcher:
             directory=directory,
             router=router,
             writer=self.writer,
+            metrics=self.metrics,
             on_outbox=self._wake,
         )
         gatekeeper = Gatekeeper(

@@ -144,6 +144,8 @@ class DispatcherService:
                 task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
             )
             self._claimed.inc()
+            if answer.waited_seconds is not None:
+                self.metrics.task_wait.observe(answer.waited_seconds)
             self.metrics.claim_seconds.observe(time.perf_counter() - started)
             return reply
 

@@ -35,6 +35,11 @@ class PressureWatch:
         """As of the last look."""
         return node_id in self._stopped
 
+    @property
+    def stopped(self) -> int:
+        """How many jobs and sources are, as of the last look."""
+        return len(self._stopped)
+
     async def run_once(self) -> int:
         """Answers in how many queues the pressure eased."""
         everything = self._rounds % _ALL_EVERY == 0

@@ -148,6 +148,7 @@ class Handlers:
         except Exception:
             # One item's failure is its own: what its neighbours have done is committed, and they must hear of it.
             logger.exception("an item of a batch failed", extra={"route": route})
+            self.service.metrics.internal_errors.inc()
             return Answer(status=500, body=msgspec.Raw(error_body(TraceError("internal"))))
 
     # Webhooks

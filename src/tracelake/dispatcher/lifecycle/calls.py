@@ -97,6 +97,8 @@ class Claimed:
     task: Task
     job: Job
     inputs: list[TaskInput]
+    waited_seconds: float | None = None
+    """How long it had been ready. None where a lost answer is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,12 @@ class ClaimCall:
         )
         if isinstance(claimed, NotClaimed):
             return _always(claimed)
+        waited = None
         if claimed is not task:
             context.plan.changes.append(Change(task, claimed))
-        return _always(Claimed(claimed, job, subject.inputs))
+            if task.ready_at is not None:
+                waited = max(0.0, (subject.now - task.ready_at).total_seconds())
+        return _always(Claimed(claimed, job, subject.inputs, waited))
 
 
 @dataclass(frozen=True, slots=True)

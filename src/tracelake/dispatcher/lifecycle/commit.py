@@ -25,6 +25,8 @@ from tracelake.dispatcher.lifecycle.calls import (
 )
 from tracelake.dispatcher.lifecycle.wake import INVOKE
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tally import count_failed, count_written
 from tracelake.errors import TraceError
 from tracelake.wire.units import TaskInput
 
@@ -41,6 +43,7 @@ class LifecycleCommit:
         writer: Writer,
         config: DispatcherConfig,
         clock: StoreClock,
+        metrics: Metrics,
         on_outbox: Callable[[], None],
         on_freed_edge: Callable[[], None] = lambda: None,
         on_invoke: Callable[[], None] = lambda: None,
@@ -50,6 +53,7 @@ class LifecycleCommit:
         self._writer = writer
         self._config = config
         self._clock = clock
+        self._metrics = metrics
         self._on_outbox = on_outbox
         self._on_freed_edge = on_freed_edge
         self._on_invoke = on_invoke
@@ -69,6 +73,8 @@ class LifecycleCommit:
                 context.registry = await publications.load(connection, requests)
             decisions = [_decide(call, subjects.get(call.task_id), context) for call in calls]
             applied = await self._writer.write(connection, context.plan)
+        count_written(self._metrics, applied)
+        count_failed(self._metrics, context.plan.changes)
         if context.plan.wakeups or context.plan.buffer_publishes:
             self._on_outbox()
         if any(wake.kind == INVOKE for _, wake in context.plan.wakeups):

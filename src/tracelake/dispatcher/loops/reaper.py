@@ -16,6 +16,7 @@ from tracelake.dispatcher.lifecycle import rows
 from tracelake.dispatcher.lifecycle.plan import Change, Plan
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tally import count_failed
 from tracelake.errors import StoreUnavailableError
 from tracelake.model import lifecycle
 
@@ -66,6 +67,7 @@ class Reaper:
                 plan.changes.append(Change(task, verdict))
             await self._writer.write(connection, plan)
         self._last_round = _awake_clock()
+        count_failed(self._metrics, plan.changes)
         for change in plan.changes:
             self._metrics.lease_expiries.labels(change.after.status.value).inc()
             logger.info(

@@ -60,7 +60,7 @@ class Drain:
         self._router = router
         self._writer = writer
         self._metrics = metrics
-        self._rework = Rework(store, directory, router, writer, self._room)
+        self._rework = Rework(store, directory, router, writer, self._room, metrics)
 
     async def run_once(self) -> int:
         """One page for each edge that is behind, and for each invalidation that is not done with.
@@ -91,8 +91,9 @@ class Drain:
             edge = states[(node_id, input_index)]
             if edge.position is None or edge.failed_units:
                 return 0
-            shown = await self._show(connection, consumer, edge, Locked({}, states), page)
+            shown, made = await self._show(connection, consumer, edge, Locked({}, states), page)
         self._metrics.drained.inc(shown)
+        self._metrics.made.labels("drain").inc(made)
         return shown + (1 if edge.live else 0)
 
     async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
@@ -110,7 +111,8 @@ class Drain:
 
     async def _show(
         self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, page: int
-    ) -> int:
+    ) -> tuple[int, int]:
+        """How many events were shown, and how many tasks they made."""
         item = consumer.input(edge.input_index)
         until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
         rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
@@ -125,4 +127,4 @@ class Drain:
             edge.seen(until if whole else events[-1].routed_seq)
         await edges.write(connection, locked.edges.values())
         logger.debug("drained", extra={"events": len(events), "tasks": len(made)})
-        return len(events)
+        return len(events), len(made)

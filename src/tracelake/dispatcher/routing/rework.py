@@ -15,6 +15,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.lifecycle.plan import Plan
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import edges
 from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.routing.invalidate import Position, Wrong, next_units
@@ -50,12 +51,21 @@ _END = "DELETE FROM invalidation_work WHERE node_id = $1 AND input_index = $2 AN
 
 
 class Rework:
-    def __init__(self, store: Store, directory: EdgeDirectory, router: Router, writer: Writer, room: Room) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: EdgeDirectory,
+        router: Router,
+        writer: Writer,
+        room: Room,
+        metrics: Metrics,
+    ) -> None:
         self._store = store
         self._directory = directory
         self._router = router
         self._writer = writer
         self._room = room
+        self._metrics = metrics
 
     async def run_once(self) -> int:
         """One page for each row of work. Answers how many moved on."""
@@ -98,5 +108,6 @@ class Rework:
                 await connection.execute(_END, *key)
             else:
                 await connection.execute(_MOVE_ON, *key, *more)
+        self._metrics.made.labels("invalidation").inc(len(made))
         logger.debug("made again", extra={"units": len(asks), "tasks": len(made)})
         return 1

@@ -22,6 +22,7 @@ from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.sources.webhooks import Webhook, find_by_path
+from tracelake.dispatcher.tally import count_written
 from tracelake.errors import TraceError
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
@@ -91,6 +92,7 @@ class Deliveries:
                     webhook = await find_by_path(connection, path)
                 self._check(webhook, head, body)
                 reply = await self._take(webhook, head, body)
+        self._metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
         self._on_outbox()
         return reply
 
@@ -126,8 +128,9 @@ class Deliveries:
             await connection.execute(_KEEP, job.node_id, *content)
             plan = Plan(epochs={webhook.org_id: webhook.routing_epoch})
             plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
-            await self._writer.write(connection, plan)
+            applied = await self._writer.write(connection, plan)
             event_ids = await _event_ids(connection, job, head.delivery_id)
+        count_written(self._metrics, applied)
         return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number)
 
 

@@ -18,6 +18,7 @@ from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import NewTask, Plan
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.sources.pause import inherit_pauses, paused_nodes
 from tracelake.model.ids import new_id
 
@@ -48,11 +49,14 @@ _LOCK = "SELECT FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"
 
 
 class SourceMonitor:
-    def __init__(self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig, metrics: Metrics
+    ) -> None:
         self._store = store
         self._writer = writer
         self._definitions = definitions
         self._runtimes = config.runtimes
+        self._metrics = metrics
         self._paused: frozenset[UUID] = frozenset()
 
     def is_paused(self, node_id: UUID) -> bool:
@@ -79,6 +83,7 @@ class SourceMonitor:
             if adopted:
                 await connection.execute(_LOCK, [task_id for task_id, _ in adopted])
                 await connection.execute(_ADOPT, *(list(column) for column in zip(*adopted, strict=True)))
+        self._metrics.made.labels("run").inc(started)
         return started + len(adopted)
 
     async def _start(self, connection: Connection, job_ids: Iterable[UUID]) -> int:

@@ -34,8 +34,8 @@ _SOURCES = f"""
 
 _HEALTH = f"""
     SELECT a.*, o.name AS org, last.created_at AS said_at, trace_now() AS now FROM (
-        SELECT j.org_id, d.dag_name, j.name, j.job_id, 'always_on' AS kind, t.status, t.next_retry_at, t.finished_at,
-               t.cancel_requested, t.superseded
+        SELECT j.org_id, d.dag_name, j.name, j.job_id, j.node_id, 'always_on' AS kind, t.status, t.next_retry_at,
+               t.finished_at, t.cancel_requested, t.superseded, t.attempt
         FROM {ALWAYS_ON}) a
     JOIN orgs o USING (org_id)
     {_LAST.format(job_id="a.job_id")}"""  # noqa: S608 - constants only
@@ -47,8 +47,10 @@ class Health(NamedTuple):
     org: str
     dag: str
     job: str
+    node_id: UUID
     state: RunState
     lag_seconds: float | None
+    attempts: int
 
 
 async def list_sources(connection: Connection, org_id: UUID, is_stopped: Callable[[UUID], bool]) -> SourcesReply:
@@ -60,7 +62,15 @@ async def list_sources(connection: Connection, org_id: UUID, is_stopped: Callabl
 async def read_health(connection: Connection) -> list[Health]:
     """Every always_on source of every org."""
     return [
-        Health(row["org"], row["dag_name"], row["name"], state := _run_state(row), _lag(row, state))
+        Health(
+            row["org"],
+            row["dag_name"],
+            row["name"],
+            row["node_id"],
+            state := _run_state(row),
+            _lag(row, state),
+            row["attempt"] or 0,
+        )
         for row in await connection.fetch(_HEALTH)
     ]
 
