@@ -7,7 +7,7 @@ PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth bench-routing bench-pressure bench-choices
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-choices
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ bench-pressure: setup ## A full queue: what unrelated work notices, events kept 
 
 bench-choices: .venv-bench/made ## HTTP stack, driver and embedded Postgres against their peers; last line is JSON
 	@.venv-bench/bin/python -m benchmarks.choices
+
+record-chain: setup ## Make the recorded chain of examples/token_flows anew (needs Node.js with npm)
+	@$(PY) -m tools.recorder
 
 lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
 	@sh tools/lock.sh
