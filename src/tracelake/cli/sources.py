@@ -48,6 +48,9 @@ def command(session: Session, watch: bool) -> None:
     session.show(sources_view(reply))
     dead = next((source for source in reply.sources if source.state == "dead" and source.task_id), None)
     paused = next((source for source in reply.sources if source.state == "paused"), None)
+    idle = next((source for source in reply.sources if source.state in ("dead", "backing_off", "stopped")), None)
+    if idle is not None:
+        session.hint("see why it is not running", "why", f"{idle.dag}/{idle.job}")
     if dead is not None:
         session.hint("try it again", "retry", str(dead.task_id))
     elif paused is not None:
