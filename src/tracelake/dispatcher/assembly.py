@@ -192,7 +192,7 @@ class Dispatcher:
             on_outbox=self._wake,
         )
         handlers = Handlers(
-            self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron
+            self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron, ports.queue
         )
         users = UserHandlers(
             store=ports.store,
