@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
 from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
 from tracelake.dispatcher.tally import count_written
+from tracelake.dispatcher.tracing.spans import Tracing
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument
 from tracelake.model.ids import new_id
@@ -59,6 +61,7 @@ class UserActions:
         writer: Writer,
         metrics: Metrics,
         on_outbox: Callable[[], None],
+        tracing: Tracing | None = None,
     ) -> None:
         self._store = store
         self._group = group
@@ -68,6 +71,7 @@ class UserActions:
         self._writer = writer
         self._metrics = metrics
         self._on_outbox = on_outbox
+        self._tracing = tracing
 
     async def cancel(self, actor: Actor, task_id: UUID) -> CancelReply:
         return _is(CancelReply, await self._group.enqueue(CancelCall(task_id, actor)))
@@ -78,13 +82,19 @@ class UserActions:
     async def skip(self, actor: Actor, task_id: UUID) -> SkipReply:
         return _is(SkipReply, await self._group.enqueue(SkipCall(task_id, actor)))
 
-    async def trigger(self, actor: Actor, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
-        """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own."""
+    async def trigger(
+        self, actor: Actor, dag: str, job_name: str, body: TriggerRequest, traceparent: str | None = None
+    ) -> TriggerReply:
+        """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own.
+
+        `traceparent` is what the caller sent, if anything: a trace that this goes on with.
+        """
+        plan = Plan(within=traceparent)
         try:
             if actor.org_id is None:
                 raise TraceError("dag_not_found")
             with unavailable_when_held_up("The trigger met a concurrent change; repeat it."):
-                reply = await self._trigger(actor, actor.org_id, dag, job_name, body)
+                reply = await self._trigger(actor, actor.org_id, dag, job_name, body, plan)
         except TraceError as refusal:
             self._metrics.triggers.labels(refusal.code).inc()
             raise
@@ -93,7 +103,9 @@ class UserActions:
         ).inc()
         return reply
 
-    async def _trigger(self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
+    async def _trigger(
+        self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest, plan: Plan
+    ) -> TriggerReply:
         key = body.idempotency_key or str(new_id())
         request = msgspec.json.encode([dag, job_name, msgspec.structs.replace(body, idempotency_key=None)])
         request_hash = f"sha256:{hashlib.sha256(request).hexdigest()}"
@@ -101,7 +113,7 @@ class UserActions:
             if await connection.fetchval(_OPEN_TRIGGER, org_id, key, request_hash) is None:
                 return await _repeated(connection, org_id, key, request_hash)
             job, document, epoch = await self._active_job(connection, org_id, dag, job_name)
-            plan = Plan(epochs={org_id: epoch})
+            plan.epochs = {org_id: epoch}
             unit: dict[str, Any] = msgspec.to_builtins(body)
             plan.audit.append(Audit(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
@@ -109,6 +121,7 @@ class UserActions:
             else:
                 reply, applied = await self._make(connection, plan, job, body, key)
             await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(reply).decode())
+        self._writer.committed(plan)
         count_written(self._metrics, applied)
         self._on_outbox()
         return reply
@@ -160,9 +173,10 @@ class UserActions:
         revision = f"{BY_HAND}{key}"
         if len(revision) > MAX_REVISION:
             revision = f"{BY_HAND}sha256:{hashlib.sha256(key.encode()).hexdigest()}"
-        task = await self._router.by_hand(
-            connection, Ask(consumer, item, body.cursor, partition_key, start, end, revision)
-        )
+        ask = Ask(consumer, item, body.cursor, partition_key, start, end, revision)
+        if self._tracing is not None:
+            ask = replace(ask, traceparent=self._tracing.asked(plan, ask))
+        task = await self._router.by_hand(connection, ask)
         if task is None:
             raise TraceError("trigger_invalid", "Not every input of the job has this unit yet.", field="range")
         plan.new_tasks.append(task)

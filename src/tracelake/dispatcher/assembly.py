@@ -50,6 +50,7 @@ from tracelake.dispatcher.sources.webhooks import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
+from tracelake.dispatcher.tracing.spans import Tracing
 from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
@@ -93,7 +94,8 @@ class Dispatcher:
         directory = EdgeDirectory(definitions)
         upstream = UpstreamDirectory()
         router = EventRouter(definitions, directory, upstream, config)
-        self.writer = Writer(router, config)
+        self.tracing = _tracing(config, definitions, self.clock, self.metrics)
+        self.writer = Writer(router, config, self.tracing)
         self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
         self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
         self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
@@ -162,6 +164,7 @@ class Dispatcher:
             writer=self.writer,
             metrics=self.metrics,
             on_outbox=self._wake,
+            tracing=self.tracing,
         )
         gatekeeper = Gatekeeper(
             tasks=verifier,
@@ -251,6 +254,8 @@ class Dispatcher:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        if self.tracing is not None:
+            await self.tracing.close()
 
     async def _commit_counted(self, calls: Sequence[Call]) -> list[Answer]:
         self.metrics.group_batches.inc()
@@ -317,3 +322,12 @@ class Dispatcher:
 
     def _wake_invoke(self) -> None:
         self._invoke_loop.nudge()
+
+
+def _tracing(config: DispatcherConfig, definitions: Definitions, clock: StoreClock, metrics: Metrics) -> Tracing | None:
+    if not config.otlp_endpoint:
+        return None
+    from tracelake.dispatcher.tracing.exporter import OtlpSink  # slow to import: only who traces waits for it
+
+    sink = OtlpSink(config.otlp_endpoint, metrics.spans_dropped.inc)
+    return Tracing(sink, definitions, clock, config.otlp_sample_ratio)

@@ -49,3 +49,6 @@ class DispatcherConfig:
     reconcile_grace_seconds: float = 60.0
     runtimes: RuntimeRegistry = BUILT_IN
     invoke_slots: int = 16
+    otlp_endpoint: str = ""
+    """Where traces are sent; nowhere, and none are made, if it is empty."""
+    otlp_sample_ratio: float = 1.0

@@ -233,6 +233,10 @@ class Metrics:
         self.loop_rounds = self._counter("trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",))
         self.loop_failures = self._counter("trace_loop_failures", "Rounds of a loop that failed.", ("loop",))
         self.loop_seconds = self._histogram("trace_loop_seconds", "How long a round of a loop took.", _FEW, ("loop",))
+        self.spans_dropped = self._counter(
+            "trace_otel_spans_dropped",
+            "Spans that no collector took: the queue was full, or the collector away or unwilling.",
+        )
 
     def _begin_at_zero(self) -> None:
         """A counter that is first seen at 1 has not risen, as far as `rate` and `increase` can tell."""

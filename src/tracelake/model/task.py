@@ -61,6 +61,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     limit_keys: tuple[str, ...] = ()
     counted: bool = False
     """In the depth of its node's queue, while it is ready."""
+    traceparent: str | None = None
+    """The span of the event that made it, if it is traced."""
 
     @property
     def finished(self) -> bool:

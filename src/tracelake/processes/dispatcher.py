@@ -71,6 +71,8 @@ def config_from(settings: Settings) -> DispatcherConfig:
         reconcile_grace_seconds=settings.reconcile_grace_seconds,
         runtimes=load_runtimes(settings),
         invoke_slots=settings.invoke_slots,
+        otlp_endpoint=settings.otlp_endpoint,
+        otlp_sample_ratio=settings.otlp_sample_ratio,
     )
 
 

@@ -37,7 +37,7 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     task: TaskPayload | None = None
 
 
-class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+class Invocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an invoked attempt is given: everything, since it can ask for nothing but its own task calls."""
 
     task_id: UUID
@@ -51,6 +51,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     inputs: list[PayloadInput]
     outputs: list[TaskOutput]
+    traceparent: str | None = None
 
 
 class FetchReply(Reply, frozen=True, kw_only=True):

@@ -40,6 +40,8 @@ class OperatorContext:
 
     While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
+    traceparent: str | None = None
+    """The attempt's span as W3C `traceparent`, where it is traced: spans of the operator's own belong below it."""
 
 
 @dataclass(frozen=True, slots=True)

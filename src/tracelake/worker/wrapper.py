@@ -62,6 +62,7 @@ def _context(attempt: Attempt, emit: Emit) -> OperatorContext:
         cancel=attempt.cancel,
         paused=attempt.paused,
         emit=_blocking(attempt, emit),
+        traceparent=attempt.task.traceparent,
     )
 
 

@@ -55,7 +55,9 @@ class DeploysDags(Protocol):
 
 
 class ActsOnTasks(Protocol):
-    async def trigger(self, actor: Actor, dag: str, job: str, body: user.TriggerRequest) -> user.TriggerReply: ...
+    async def trigger(
+        self, actor: Actor, dag: str, job: str, body: user.TriggerRequest, traceparent: str | None = None
+    ) -> user.TriggerReply: ...
 
     async def cancel(self, actor: Actor, task_id: UUID) -> platform.CancelReply: ...
 
@@ -125,7 +127,8 @@ class UserHandlers:
 
     async def trigger(self, request: Request) -> msgspec.Struct:
         actor = await self._actor(request)
-        return await self.actions.trigger(actor, request.path["dag"], request.path["job"], request.body)
+        names = (request.path["dag"], request.path["job"])
+        return await self.actions.trigger(actor, *names, request.body, request.traceparent)
 
     # Webhooks
 

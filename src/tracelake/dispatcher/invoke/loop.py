@@ -236,6 +236,7 @@ class Invocations:
             config=payload.config,
             inputs=payload.inputs,
             outputs=payload.outputs,
+            traceparent=payload.traceparent,
         )
         try:
             # After that time its lease has run out, and whatever it starts will not count.

@@ -5,6 +5,7 @@ plan and returns how to answer once the plan is written. It does no I/O; whateve
 looked up before.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -167,6 +168,7 @@ class EventsCall:
     body: EventsRequest
     org_id: UUID
     """By the token: which org's routing lock the transaction needs."""
+    received: float = field(default_factory=time.monotonic)
 
     @property
     def task_id(self) -> UUID:
@@ -175,7 +177,7 @@ class EventsCall:
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, _ = _existing(subject)
         lifecycle.check_current(task, self.body.attempt, self.body.lease_token)
-        events = _new_events(self.body.events, task, job, committed={})
+        events = _new_events(self.body.events, task, job, committed={}, received=self.received)
         context.plan.events.extend(events)
         return lambda applied: _events_reply(events, applied)
 
@@ -187,6 +189,7 @@ class CompleteCall:
     publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """What the object store had against it. A repeat is answered all the same."""
+    received: float = field(default_factory=time.monotonic)
 
     @property
     def task_id(self) -> UUID:
@@ -214,11 +217,11 @@ class CompleteCall:
         made_for = decode_unit(subject.unit) if self.publications else None
         moves = [context.registry.publish(item, task, made_for, job) for item in self.publications]
         committed = {(move.dataset_uuid, move.unit): move.revision for move in moves}
-        events = _new_events(body.events, task, job, committed)
+        events = _new_events(body.events, task, job, committed, self.received)
         for move in moves:
             context.registry.accept(move)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
-        context.plan.changes.append(Change(task, ended, result))
+        context.plan.changes.append(Change(task, ended, result, called=self.received))
         context.plan.publications.extend(moves)
         context.plan.events.extend(events)
         return _always(CompleteReply(status=_recorded(ended), next_retry_at=ended.next_retry_at))
@@ -405,9 +408,11 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
 
 
 def _new_events(
-    events: Sequence[EventIn], task: Task, job: Job, committed: dict[tuple[UUID, str], int]
+    events: Sequence[EventIn], task: Task, job: Job, committed: dict[tuple[UUID, str], int], received: float
 ) -> list[NewEvent]:
     producer = str(task.task_id)
+    starts = job.timeout_seconds is None  # an always_on source: each of its events is news
+    said = (task.revision, received, task.traceparent, starts)
     new = []
     for event in events:
         output = output_for(job, event.dataset_uuid, None, event.dataset_version)
@@ -415,7 +420,7 @@ def _new_events(
         revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
         waits = not output.dataset.storage.routes_at_once
         key = event_key(producer, event)
-        new.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, task.revision))
+        new.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, *said))
     return new
 
 

@@ -73,6 +73,7 @@ class LifecycleCommit:
                 context.registry = await publications.load(connection, requests)
             decisions = [_decide(call, subjects.get(call.task_id), context) for call in calls]
             applied = await self._writer.write(connection, context.plan)
+        self._writer.committed(context.plan)
         count_written(self._metrics, applied)
         count_failed(self._metrics, context.plan.changes)
         if context.plan.wakeups or context.plan.buffer_publishes:

@@ -23,7 +23,7 @@ from tracelake.model.task import Outcome, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
     lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-    skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted"""
+    skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted, traceparent"""
 
 # $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held.
 _LOCK = f"""
@@ -85,16 +85,16 @@ _CREATE = """
     WITH u AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[],
                              $8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
-                             $14::text[], $15::text[], $16::bool[])
+                             $14::text[], $15::text[], $16::bool[], $17::text[])
             AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
-                 revision, limit_keys, kind, queue, counted)),
+                 revision, limit_keys, kind, queue, counted, traceparent)),
     made AS (
         INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
                            node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by,
-                           counted)
+                           counted, traceparent)
         SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
                node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
-               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted
+               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted, traceparent
         FROM u ON CONFLICT DO NOTHING RETURNING task_id),
     woken AS (
         INSERT INTO outbox (kind, queue, key)
@@ -154,6 +154,7 @@ def snapshot(record: asyncpg.Record) -> Task:
         revision=record["revision"],
         limit_keys=tuple(record["limit_keys"] or ()),
         counted=record["counted"],
+        traceparent=record["traceparent"],
     )
 
 
@@ -223,6 +224,7 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
         [task.wake.kind for task in new],
         [task.wake.queue for task in new],
         [task.counted for task in new],
+        [task.traceparent for task in new],
     )
     made = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in made]

@@ -66,6 +66,7 @@ class Reaper:
                 verdict = lifecycle.expire(task, record["now"], retry_delay=delay)
                 plan.changes.append(Change(task, verdict))
             await self._writer.write(connection, plan)
+        self._writer.committed(plan)
         self._last_round = _awake_clock()
         count_failed(self._metrics, plan.changes)
         for change in plan.changes:

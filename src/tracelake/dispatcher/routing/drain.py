@@ -39,7 +39,7 @@ _ROOM = "SELECT max_depth - depth FROM pressure WHERE node_id = $1"
 
 _EVENTS = """
     SELECT routed_seq, event_id, org_id, dataset_uuid, dataset_version, cursor, partition_key, range_start, range_end,
-           effective_revision, invalidates, producer
+           effective_revision, invalidates, producer, traceparent
     FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq > $3 AND routed_seq <= $4
     ORDER BY routed_seq LIMIT $5"""
 
@@ -76,6 +76,7 @@ class Drain:
 
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index = row
+        plan = Plan()
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
@@ -91,7 +92,8 @@ class Drain:
             edge = states[(node_id, input_index)]
             if edge.position is None or edge.failed_units:
                 return 0
-            shown, made = await self._show(connection, consumer, edge, Locked({}, states), page)
+            shown, made = await self._show(connection, plan, consumer, edge, Locked({}, states), page)
+        self._writer.committed(plan)
         self._metrics.drained.inc(shown)
         self._metrics.made.labels("drain").inc(made)
         return shown + (1 if edge.live else 0)
@@ -110,16 +112,16 @@ class Drain:
         return most if room is None else max(0, min(most, room))
 
     async def _show(
-        self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, page: int
+        self, connection: Connection, plan: Plan, consumer: Consumer, edge: EdgeState, locked: Locked, page: int
     ) -> tuple[int, int]:
         """How many events were shown, and how many tasks they made."""
         item = consumer.input(edge.input_index)
         until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
         rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
         events = [RoutedEvent(*row) for row in rows]
-        plan = Plan()
         tasks = await self._router.show(connection, locked, events, (consumer, item))
         made = await self._writer.create(connection, plan, tasks)
+        self._writer.shown(plan, events, made, (consumer, item))
         whole = len(rows) < page
         if whole and edge.drain_until is None:
             edge.seen(None)

@@ -7,6 +7,7 @@ generation by now has nothing to make again, since what was wrong is not what it
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -39,7 +40,9 @@ _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 # Under the edge's lock, which everybody takes who writes here.
 _WORK = """
     SELECT w.own_unit, w.unit_size, w.unit_offset, w.unit_start, w.cursor,
-           i.dataset_uuid, i.dataset_version, i.range_start, i.range_end
+           i.dataset_uuid, i.dataset_version, i.range_start, i.range_end,
+           (SELECT e.traceparent FROM events e
+            WHERE e.dataset_uuid = i.dataset_uuid AND e.event_id = substr(i.invalidation_id, 3)::bigint) AS traceparent
     FROM invalidation_work w JOIN invalidations i USING (invalidation_id)
     WHERE w.node_id = $1 AND w.input_index = $2 AND w.invalidation_id = $3"""
 
@@ -102,7 +105,7 @@ class Rework:
                 return 1
             position = Position(int(work["unit_size"]), int(work["unit_offset"]), work["unit_start"], work["cursor"])
             asks, more = await next_units(connection, wrong, consumer, item, position, page)
-            asks = [ask for ask in asks if ask.unit_key != work["own_unit"]]
+            asks = [replace(ask, traceparent=work["traceparent"]) for ask in asks if ask.unit_key != work["own_unit"]]
             made = await self._writer.create(connection, Plan(), await self._router.draft(connection, asks, states))
             if more is None:
                 await connection.execute(_END, *key)

@@ -132,6 +132,7 @@ class CronSources:
         return reply
 
     async def _fire(self, job_id: UUID, slot: datetime) -> tuple[FireReply, timedelta]:
+        plan = Plan()
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(_ORG_OF_JOB, job_id)
         if org_id is None:
@@ -144,17 +145,18 @@ class CronSources:
                 raise TraceError("body_invalid", "The slot lies in the future.", field="slot")
             await self._definitions.load_jobs(connection, [job_id])
             job = self._definitions.job(job_id)
-            applied = await self._emit(connection, job, slot, row["routing_epoch"])
+            plan.epochs = {org_id: row["routing_epoch"]}
+            applied = await self._emit(connection, plan, job, slot)
             assert job.node_id is not None
             await connection.execute(_TAKEN, job.node_id, org_id, slot)
+        self._writer.committed(plan)
         count_written(self._metrics, applied)
         events = sum(not duplicate for duplicate, _ in applied.events.values())
         # A source without outputs has nothing to say, and nothing that could tell the second time from the first.
         return FireReply(slot=slot, events=events, duplicate=bool(job.outputs) and not events), row["now"] - slot
 
-    async def _emit(self, connection: Connection, job: Job, slot: datetime, epoch: int) -> Applied:
+    async def _emit(self, connection: Connection, plan: Plan, job: Job, slot: datetime) -> Applied:
         producer = f"cron:{slot:%Y-%m-%dT%H:%M:%SZ}"
-        plan = Plan(epochs={job.org_id: epoch})
         cursor = int(slot.timestamp())
         plan.events += [source_event(producer, job.org_id, output, cursor=cursor) for output in job.outputs]
         return await self._writer.write(connection, plan) if plan.events else Applied()

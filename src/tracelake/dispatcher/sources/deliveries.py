@@ -114,6 +114,7 @@ class Deliveries:
 
     async def _take(self, webhook: Webhook, head: SignedHead, body: bytes) -> DeliveryReply:
         body_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        plan = Plan()
         async with self._store.transaction(routing=[webhook.org_id]) as connection:
             # Again, since only from here on nobody deploys.
             webhook = await find_by_path(connection, webhook.path)
@@ -126,10 +127,11 @@ class Deliveries:
                 return await _repeated(connection, job, head, known, body_hash)
             content = (head.delivery_id, number, body_hash, head.content_type, body)
             await connection.execute(_KEEP, job.node_id, *content)
-            plan = Plan(epochs={webhook.org_id: webhook.routing_epoch})
+            plan.epochs = {webhook.org_id: webhook.routing_epoch}
             plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
             applied = await self._writer.write(connection, plan)
             event_ids = await _event_ids(connection, job, head.delivery_id)
+        self._writer.committed(plan)
         count_written(self._metrics, applied)
         return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number)
 
