@@ -50,21 +50,23 @@ class Rpc:
         self._methods = methods
 
     def answer(self, body: bytes) -> bytes | None:
+        if not body.isascii() and not _is_text(body):  # an id is passed over unread, and comes back as it is
+            return _error(b"null", PARSE_ERROR, "The body is not valid UTF-8.")
         if body.lstrip(b" \t\r\n")[:1] == b"[":
             return self._answer_batch(body)
         try:
             return self._answer_call(_call.decode(body))
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, RecursionError):
             return self._refuse(body)
 
     def _answer_batch(self, body: bytes) -> bytes | None:
         try:
             parts: list[Any] = _calls.decode(body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, RecursionError):
             try:
                 parts = _parts.decode(body)
                 _anything.decode(body)
-            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            except (msgspec.MsgspecError, RecursionError):
                 return _error(b"null", PARSE_ERROR, "The body is not valid JSON.")
         if not parts:
             return _error(b"null", INVALID_REQUEST, "The batch is empty.")
@@ -84,7 +86,7 @@ class Rpc:
     def _answer_part(self, part: msgspec.Raw) -> bytes | None:
         try:
             return self._answer_call(_call.decode(part))
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, RecursionError):
             return self._refuse(bytes(part))
 
     def _answer_call(self, call: _Call) -> bytes | None:
@@ -111,12 +113,20 @@ class Rpc:
         """Say what is wrong with something that is no call."""
         try:
             given = _anything.decode(body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, RecursionError):
             return _error(b"null", PARSE_ERROR, "The body is not valid JSON.")
         known = given.get("id") if isinstance(given, dict) else None
         usable = isinstance(known, str | int | float) and not isinstance(known, bool)
         echoed = msgspec.json.encode(known) if usable else b"null"
         return _error(echoed, INVALID_REQUEST, "The request is not a JSON-RPC 2.0 call.")
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_id(raw: bytes | msgspec.Raw) -> bool:

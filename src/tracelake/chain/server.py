@@ -132,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sock = bound_socket(options.port)
     except OSError as error:
-        parser.exit(1, f"Port {options.port} cannot be used: {error.strerror}. Take another, or 0 for a free one.\n")
+        reason = os.strerror(error.errno) if error.errno else "the machine refuses it"
+        parser.exit(1, f"Port {options.port} cannot be used: {reason}. Take another, or 0 for a free one.\n")
     visible = Visible(options.head or len(store.blocks), of=len(store.blocks))
     pace = Pace(options.requests_per_second) if options.requests_per_second else None
     app = ChainApp(Rpc(Methods(store, visible).table()), pace=pace, compress=not options.no_gzip)
