@@ -7,7 +7,7 @@ PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-choices
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ bench-routing: setup ## Events to tasks: latency, a chain of jobs, a fan-out, a 
 
 bench-pressure: setup ## A full queue: what unrelated work notices, events kept per second, a drain; last line is JSON
 	@$(PY) -m benchmarks.pressure
+
+bench-tracing: setup ## What traces cost: a stack with, a stack without; last line is JSON
+	@$(PY) -m benchmarks.tracing
 
 # The peers of the comparison live in an environment of their own, so that .venv holds what Trace needs and no more.
 .venv-bench/made: requirements/bench.txt requirements/runtime.txt requirements/build.txt pyproject.toml

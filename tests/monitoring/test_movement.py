@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from tests.monitoring.files import ROOT
 from tests.monitoring.promql import Scrape
@@ -14,6 +15,9 @@ from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing.invalidate import AT_ONCE
 from tracelake.dispatcher.routing.rework import PAGE
+from tracelake.dispatcher.tracing.context import TraceContext
+from tracelake.dispatcher.tracing.exporter import OtlpSink
+from tracelake.dispatcher.tracing.span import Span
 
 CONSTANT = {"trace_build_info"}
 ELSEWHERE = {"trace_otel_spans_dropped": "tests/tracing/test_collector.py"}
@@ -104,4 +108,12 @@ def swept(stage: Stage) -> None:
     stage.harness.sql("UPDATE nodes SET uncounted = true WHERE org_id = $1", stage.flow.actor.org_id)
 
 
-MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept)
+def untold(stage: Stage) -> None:
+    """A span that finds no room in the queue to the collector."""
+    sink = OtlpSink("http://127.0.0.1:9", stage.harness.dispatcher.metrics.spans_dropped.inc, queue=0)
+    now = datetime.now(UTC)
+    sink.take(Span("a span", TraceContext(1, 1), None, now), now)
+    stage.harness.run(sink.close())
+
+
+MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold)

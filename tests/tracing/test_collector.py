@@ -3,6 +3,7 @@
 import logging
 import socket
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,10 @@ from tracelake.dispatcher.tracing import exporter
 from tracelake.dispatcher.tracing.context import TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink
 from tracelake.dispatcher.tracing.span import Span
+from tracelake.processes import listeners
+from tracelake.processes.settings import Settings
+from tracelake.processes.tls import ensure_tls
+from tracelake.processes.up import Clusters, plan_parts
 
 NOW = datetime(2030, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
 
@@ -128,3 +133,18 @@ def test_what_is_left_is_sent_by_a_dispatcher_that_stops(flow: Traced, seen: Col
     work(flow)
     flow.harness.restart()
     assert len(seen.spans) == 12
+
+
+def test_only_the_dispatcher_is_given_the_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers run what others wrote."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=secret")
+    settings = Settings.load({"home": tmp_path, "otlp_endpoint": "http://127.0.0.1:4318"}, environ={})
+    sockets = listeners.bind(settings)
+    try:
+        parts = plan_parts(settings, Clusters(None, None), sockets, ensure_tls(tmp_path / "tls", settings.bind_host))
+    finally:
+        for sock in sockets.values():
+            sock.close()
+    told = {part.name for part in parts if any(name.startswith("OTEL_") for name in part.environment)}
+    assert told == {"dispatcher"}
+    assert {part.name for part in parts} > told
