@@ -89,9 +89,12 @@ class Upstream:
 
     async def stops(self, connection: Connection, read: Iterable[tuple[Consumer, Generation]]) -> Stops:
         """What stops any of these readers at this moment. Nothing is asked where nothing could."""
+        return await self.stops_of(connection, ((consumer.node_id, generation) for consumer, generation in read))
+
+    async def stops_of(self, connection: Connection, read: Iterable[tuple[UUID, Generation]]) -> Stops:
         nodes: set[UUID] = set()
-        for consumer, generation in read:
-            nodes.add(consumer.node_id)
+        for node, generation in read:
+            nodes.add(node)
             nodes |= self.writers.get(generation, frozenset())
         queues = {queue for node in nodes for queue in self.downstream.get(node, ())}
         return await read_stops(connection, queues, nodes & self.sources)

@@ -7,6 +7,8 @@ the same rounds (see `rework`).
 """
 
 import logging
+import random
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -28,10 +30,11 @@ PAGE = 500
 _EDGES_A_ROUND = 100
 
 _BEHIND = """
-    SELECT org_id, node_id, input_index FROM edges
+    SELECT org_id, node_id, input_index, dataset_uuid, dataset_version FROM edges
     WHERE position IS NOT NULL AND phase <> 'Parked' AND failed_units = 0
-      AND (drain_until IS NULL OR position < drain_until)
-    ORDER BY random() LIMIT $1"""
+      AND (drain_until IS NULL OR position < drain_until)"""
+
+_EPOCHS = "SELECT org_id, routing_epoch FROM orgs WHERE org_id = ANY($1)"
 
 _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 
@@ -68,14 +71,33 @@ class Drain:
         Answers how many events were shown to edges, edges made live, pages of units made again.
         """
         async with self._store.connection() as connection:
-            behind = await connection.fetch(_BEHIND, _EDGES_A_ROUND)
+            behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
         done = 0
-        for row in behind:
-            done += await self._take_on(row)
+        for org_id, node_id, input_index in behind[:_EDGES_A_ROUND]:
+            done += await self._take_on(org_id, node_id, input_index)
         return done + await self._rework.run_once()
 
-    async def _take_on(self, row: asyncpg.Record) -> int:
-        org_id, node_id, input_index = row
+    async def _not_stopped(
+        self, connection: Connection, behind: Sequence[asyncpg.Record]
+    ) -> list[tuple[UUID, UUID, int]]:
+        """However many edges wait for a pause or a full queue, the others have their turn in every round."""
+        orgs: dict[UUID, list[asyncpg.Record]] = {}
+        for row in behind:
+            orgs.setdefault(row["org_id"], []).append(row)
+        found = []
+        for org_id, epoch in await connection.fetch(_EPOCHS, list(orgs)):
+            upstream = await self._upstream.of(connection, org_id, epoch)
+            read = [(row["node_id"], (row["dataset_uuid"], row["dataset_version"])) for row in orgs[org_id]]
+            stops = await upstream.stops_of(connection, read)
+            found += [
+                (org_id, row["node_id"], row["input_index"])
+                for row, reader in zip(orgs[org_id], read, strict=True)
+                if upstream.blocked_by(*reader, stops) is None
+            ]
+        random.shuffle(found)
+        return found
+
+    async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
         plan = Plan()
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
@@ -89,6 +111,10 @@ class Drain:
                 generation = consumer.input(input_index).generation
                 await coverage.lock_generations(connection, [generation])
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            if consumer.job.counted:  # somebody else may have shown it a page while this one waited for the lock
+                page = await self._room(connection, org_id, consumer, input_index, PAGE)
+                if not page:
+                    return 0
             edge = states[(node_id, input_index)]
             if edge.position is None or edge.failed_units:
                 return 0

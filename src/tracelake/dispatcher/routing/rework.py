@@ -89,6 +89,10 @@ class Rework:
             if not page:
                 return 0
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            if consumer.job.counted:  # somebody else may have made a page while this one waited for the lock
+                page = await self._room(connection, org_id, consumer, input_index, PAGE)
+                if not page:
+                    return 0
             key = (node_id, input_index, invalidation_id)
             work = await connection.fetchrow(_WORK, *key)
             if work is None:
