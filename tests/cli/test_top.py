@@ -73,6 +73,8 @@ def test_without_a_look_before_nothing_is_known_of_what_was_done() -> None:
     assert measure(reply, {("pools", "prices"): 0, ("pools", "new"): 0}).total.made == Rate(1.3)
     assert measure(overview(load(ready=5)), {("pools", "prices"): 1}).total.done == Rate(0.0), "never less than none"
     assert measure(overview(), None).total.done == Rate(0)
+    much = overview(load(made=10_000, cut=["made"]))
+    assert measure(much, {("pools", "prices"): 0}).total.done == Rate(None), "more may have been made and done"
 
 
 def test_the_window_grows_to_ten_seconds_and_is_short_when_much_comes(
