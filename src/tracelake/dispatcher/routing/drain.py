@@ -26,7 +26,9 @@ from tracelake.dispatcher.routing.router import Locked, Router
 
 logger = logging.getLogger(__name__)
 
-PAGE = 500
+PAGE = 200
+"""A page holds its edge, and its wake-ups stand before everybody else's: larger ones drain a little faster, and whoever
+has nothing to do with them waits for as much longer."""
 _EDGES_A_ROUND = 100
 
 _BEHIND = """
