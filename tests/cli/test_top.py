@@ -149,7 +149,7 @@ def test_pressure_says_what_is_stopped_because_of_what() -> None:
     assert "queue pools/prices: 1200 of 1000 ready, oldest 6m40s, full for 3m5s" in text
     assert "input blocks of pools/fetch waits for prices, 77 events kept" in text
     assert "input blocks of pools/prices waits for its own queue, 77 events kept" in text
-    assert "input blocks of pools/fetch, 77 events kept: pools/x was paused by ann 3m ago" in text
+    assert "input blocks of pools/fetch, 77 events kept: x was paused by ann 3m ago" in text
     quiet = "\n".join(line.plain for line in screen(overview(load(), queues=[], stopped=[], sources=[])).lines(80))
     assert "no queue has a threshold, no source is paused" in quiet
     assert "sources  none" in quiet

@@ -203,7 +203,7 @@ def _stopped(edge: PressureEdgeRow, width: int) -> Text:
         start = ["  input ", Name(edge.dataset), " of ", name]
     kept = f"{count(edge.backlog, 'event')} kept"
     if edge.queue is None or edge.state == "paused":
-        return fitted(width, *start, f", {kept}: ", Name(edge.because or edge.state))
+        return fitted(width, *start, f", {kept}: ", Name((edge.because or edge.state).removeprefix(f"{edge.dag}/")))
     if edge.queue == f"{edge.dag}/{edge.job}":
         return fitted(width, *start, f" waits for its own queue, {kept}")
     return fitted(width, *start, " waits for ", Name(edge.queue.removeprefix(f"{edge.dag}/")), f", {kept}")
