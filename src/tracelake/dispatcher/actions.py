@@ -10,6 +10,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
 from tracelake.dispatcher.lifecycle.group import GroupCommit
@@ -61,8 +62,10 @@ class UserActions:
         writer: Writer,
         metrics: Metrics,
         on_outbox: Callable[[], None],
+        upstream: UpstreamDirectory,
         tracing: Tracing | None = None,
     ) -> None:
+        self._upstream = upstream
         self._store = store
         self._group = group
         self._definitions = definitions
@@ -152,9 +155,12 @@ class UserActions:
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         unit = {"cursor": body.cursor, "partition_key": partition_key, "start": start, "end": end}
         plan.events.append(source_event(f"manual:{key}", job.org_id, output, **unit))
+        assert job.node_id is not None
+        stopped = await self._upstream.stopped(connection, job.org_id, plan.epochs[job.org_id], [job.node_id])
         applied = await self._writer.write(connection, plan)
         reply = TriggerReply(
             idempotency_key=key,
+            kept=stopped.get(job.node_id),
             event_id=applied.routed[0].event_id if applied.routed else None,
             tasks=[task.task_id for task in applied.made[:SHOWN_TASKS]],
         )

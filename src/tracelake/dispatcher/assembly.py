@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
-from uuid import UUID
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
@@ -46,6 +45,7 @@ from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.deliveries import Deliveries
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
+from tracelake.dispatcher.sources.prune import DeliveryPruner
 from tracelake.dispatcher.sources.webhooks import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
@@ -122,6 +122,7 @@ class Dispatcher:
             on_outbox=self._relay_loop.nudge,
             on_freed_edge=self._drain_loop.nudge,
             on_invoke=self._wake_invoke,
+            stopped=upstream.stopped,
         )
         self.group = GroupCommit(
             self._commit_counted, max_batch=config.group_commit_max, lanes=config.group_commit_lanes
@@ -142,8 +143,9 @@ class Dispatcher:
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
         self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
+        self.pruner = DeliveryPruner(ports.store, config)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
-        self.pauses = SourcePauses(ports.store, self._paused, self.pressure.is_stopped)
+        self.pauses = SourcePauses(ports.store, self._paused)
         self.service = DispatcherService(
             store=ports.store,
             objects=ports.objects,
@@ -153,7 +155,6 @@ class Dispatcher:
             clock=self.clock,
             config=config,
             metrics=self.metrics,
-            paused=self._is_paused,
         )
         self.actions = UserActions(
             store=ports.store,
@@ -164,6 +165,7 @@ class Dispatcher:
             writer=self.writer,
             metrics=self.metrics,
             on_outbox=self._wake,
+            upstream=upstream,
             tracing=self.tracing,
         )
         gatekeeper = Gatekeeper(
@@ -193,6 +195,7 @@ class Dispatcher:
             config=config,
             metrics=self.metrics,
             on_outbox=self._wake,
+            upstream=upstream,
         )
         handlers = Handlers(
             self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron, ports.queue
@@ -289,15 +292,14 @@ class Dispatcher:
         return eased
 
     async def _watch_sources(self) -> int:
-        return self._nudged(await self.monitor.run_once())
+        done = await self.monitor.run_once()
+        await self.pruner.run_when_due()
+        return self._nudged(done)
 
     def _paused(self) -> None:
         """A source that was paused hears it at its next heartbeat; what was kept of one that goes on drains."""
         self._sources_loop.nudge()
         self._drain_loop.nudge()
-
-    def _is_paused(self, node_id: UUID) -> bool:
-        return self.monitor.is_paused(node_id) or self.pressure.is_stopped(node_id)
 
     async def _reap(self) -> int:
         return self._nudged(await self.reaper.run_once())

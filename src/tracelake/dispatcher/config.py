@@ -32,6 +32,7 @@ class DispatcherConfig:
     user_rate_burst: int = 100
     webhook_max_bytes: int = 256 * 1024
     webhook_tolerance_seconds: float = 300.0
+    webhook_retention_days: int = 30
     webhook_rotation_seconds: float = 24 * 3600.0
     webhook_rate_per_second: int = 50
     webhook_rate_burst: int = 100

@@ -137,8 +137,8 @@ async def _end_leases(store: Store, config: DispatcherConfig) -> int:
             plan = Plan()
             for record in records:
                 task = rows.snapshot(record)
-                delay = lifecycle.retry_delay(task, record["now"], config.retry)
-                plan.changes.append(Change(task, lifecycle.expire(task, record["now"], retry_delay=delay)))
+                retry = lifecycle.next_retry(task, record["now"], config.retry)
+                plan.changes.append(Change(task, lifecycle.expire(task, record["now"], retry=retry)))
             await writer.write(connection, plan)
         ended += len(records)
         if len(records) < _PAGE:

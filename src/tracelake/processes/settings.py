@@ -270,6 +270,7 @@ class Settings:
 
     webhook_max_bytes: int = _integer(256 * 1024, "The largest body that a webhook takes.")
     webhook_tolerance_seconds: float = _seconds(300, "How far the time of a signature may be from now, either way.")
+    webhook_retention_days: int = _integer(30, "How long a webhook remembers what was delivered: bodies and ids.")
     webhook_rotation_seconds: float = _seconds(86400, "How long a rotated secret of a webhook is still accepted.")
     webhook_rate_per_second: int = _integer(50, "Deliveries that one webhook takes per second, in the long run.")
     webhook_rate_burst: int = _integer(100, "Deliveries that one webhook takes at once.")

@@ -35,6 +35,10 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     lease_expires_at: datetime | None = None
     capability_token: str | None = None
     task: TaskPayload | None = None
+    always_on: bool = False
+    """The task is the run of an always_on source: it ends when it is told to."""
+    pause: bool = False
+    """As in the answer to a heartbeat: the source should emit nothing for now."""
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ that are read has an empty map and pays nothing.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -13,6 +14,9 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure.levels import Level
 from tracelake.dispatcher.routing.directory import Consumer, Generation
+
+Stopped: TypeAlias = Literal["paused", "stopped"]
+"""`paused` by a person, `stopped` by a full queue downstream."""
 
 _LIMITED = """
     SELECT node_id FROM pressure
@@ -150,6 +154,20 @@ class UpstreamDirectory:
         upstream = build([_edge(row) for row in await connection.fetch(_EDGES, org_id)], limited)
         self._orgs[org_id] = (epoch, upstream)
         return upstream
+
+    async def stopped(
+        self, connection: Connection, org_id: UUID, epoch: int, nodes: Collection[UUID]
+    ) -> dict[UUID, Stopped]:
+        """Those of an org's producers that should say nothing at this moment, and why."""
+        upstream = await self.of(connection, org_id, epoch)
+        queues = {queue for node in nodes for queue in upstream.downstream.get(node, ())}
+        stops = await read_stops(connection, queues, nodes)
+        causes = {node: upstream.stopped_by(node, stops) for node in nodes}
+        return {
+            node: "paused" if cause in stops.paused else "stopped"
+            for node, cause in causes.items()
+            if cause is not None
+        }
 
 
 def _edge(row: asyncpg.Record) -> Edge:

@@ -77,8 +77,6 @@ class PausesSources(Protocol):
 
     async def resume(self, actor: Actor, dag: str, job: str) -> PauseReply: ...
 
-    def is_stopped(self, node_id: UUID) -> bool: ...
-
 
 @dataclass(frozen=True, slots=True)
 class UserHandlers:
@@ -151,7 +149,7 @@ class UserHandlers:
     # Sources
 
     async def list_sources(self, request: Request) -> msgspec.Struct:
-        return await self._view(request, list_sources, self.pauses.is_stopped)
+        return await self._view(request, list_sources)
 
     async def pause(self, request: Request) -> msgspec.Struct:
         return await self.pauses.pause(await self._actor(request), request.path["dag"], request.path["job"])
@@ -201,7 +199,7 @@ class UserHandlers:
 
     async def overview(self, request: Request) -> msgspec.Struct:
         wanted = overview.OverviewFilter(**request.query)
-        return await self._view(request, overview.read_overview, wanted, self.pauses.is_stopped, self.horizon.since)
+        return await self._view(request, overview.read_overview, wanted, self.horizon.since)
 
     async def pressure(self, request: Request) -> msgspec.Struct:
         return await self._view(request, pressure.list_pressure)

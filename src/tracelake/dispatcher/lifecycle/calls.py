@@ -30,7 +30,7 @@ from tracelake.dispatcher.lifecycle.plan import (
 )
 from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, decode_unit
 from tracelake.dispatcher.lifecycle.publications import Request as PublicationRequest
-from tracelake.dispatcher.lifecycle.wake import wake_of
+from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_id, new_secret_id
@@ -80,6 +80,8 @@ class Subject:
     """The routing epoch of its org."""
     superseded: bool = False
     """Its job is of a version that does not count now. Known for retries alone; nothing else asks."""
+    paused: bool = False
+    """The run of a source that should emit nothing for now. Known for claims and heartbeats alone."""
 
 
 class Call(Protocol):
@@ -100,6 +102,8 @@ class Claimed:
     inputs: list[TaskInput]
     waited_seconds: float | None = None
     """How long it had been ready. None where a lost answer is repeated."""
+    paused: bool = False
+    """It is the run of a source that should emit nothing for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class Beaten:
     task: Task
     job: Job
     now: datetime
+    paused: bool = False
+    """As above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ class ClaimCall:
             context.plan.changes.append(Change(task, claimed))
             if task.ready_at is not None:
                 waited = max(0.0, (subject.now - task.ready_at).total_seconds())
-        return _always(Claimed(claimed, job, subject.inputs, waited))
+        return _always(Claimed(claimed, job, subject.inputs, waited, subject.paused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,8 @@ class HeartbeatCall:
             lease_seconds=job.lease_seconds,
         )
         context.plan.changes.append(Change(task, alive))
-        return _always(Beaten(alive, job, now))
+        assert subject is not None
+        return _always(Beaten(alive, job, now, subject.paused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ class CompleteCall:
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
         body = self.body
+        # Only what waits in a queue has a worker that may have to end.
+        stopped = body.error_code == "worker_stopping" and wake_of(context.config.runtimes, job.runtime).kind == WAKEUP
         ended = lifecycle.complete(
             task,
             now,
@@ -206,7 +215,8 @@ class CompleteCall:
             status=Outcome(body.status),
             retryable=body.retryable,
             error=body.error_message,
-            retry_delay=lifecycle.retry_delay(task, now, context.config.retry),
+            retry=lifecycle.next_retry(task, now, context.config.retry, stopped=stopped),
+            stopped=stopped,
         )
         if ended is None:
             return _always(CompleteReply(status=_recorded(task), duplicate=True, next_retry_at=task.next_retry_at))

@@ -62,8 +62,8 @@ class Reaper:
             plan = Plan()
             for record in records:
                 task = rows.snapshot(record)
-                delay = lifecycle.retry_delay(task, record["now"], self._config.retry)
-                verdict = lifecycle.expire(task, record["now"], retry_delay=delay)
+                retry = lifecycle.next_retry(task, record["now"], self._config.retry)
+                verdict = lifecycle.expire(task, record["now"], retry=retry)
                 plan.changes.append(Change(task, verdict))
             await self._writer.write(connection, plan)
         self._writer.committed(plan)

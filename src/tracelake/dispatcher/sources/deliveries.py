@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.jobs import Definitions
@@ -71,7 +72,9 @@ class Deliveries:
         config: DispatcherConfig,
         metrics: Metrics,
         on_outbox: Callable[[], None],
+        upstream: UpstreamDirectory,
     ) -> None:
+        self._upstream = upstream
         self._store = store
         self._definitions = definitions
         self._writer = writer
@@ -129,11 +132,14 @@ class Deliveries:
             await connection.execute(_KEEP, job.node_id, *content)
             plan.epochs = {webhook.org_id: webhook.routing_epoch}
             plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
+            stopped = await self._upstream.stopped(connection, job.org_id, webhook.routing_epoch, [job.node_id])
             applied = await self._writer.write(connection, plan)
             event_ids = await _event_ids(connection, job, head.delivery_id)
         self._writer.committed(plan)
         count_written(self._metrics, applied)
-        return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number)
+        return DeliveryReply(
+            delivery_id=head.delivery_id, event_ids=event_ids, number=number, kept=stopped.get(job.node_id)
+        )
 
 
 async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> int:

@@ -19,7 +19,7 @@ from tracelake.dispatcher.lifecycle.plan import NewTask, Plan
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.sources.pause import inherit_pauses, paused_nodes
+from tracelake.dispatcher.sources.pause import inherit_pauses
 from tracelake.model.ids import new_id
 
 RUN = "run"
@@ -57,11 +57,6 @@ class SourceMonitor:
         self._definitions = definitions
         self._runtimes = config.runtimes
         self._metrics = metrics
-        self._paused: frozenset[UUID] = frozenset()
-
-    def is_paused(self, node_id: UUID) -> bool:
-        """Whether somebody paused it, as of the last look."""
-        return node_id in self._paused
 
     async def run_once(self) -> int:
         """Answers how many runs it started or gave another definition."""
@@ -70,8 +65,6 @@ class SourceMonitor:
         done = 0
         for org_id in sorted(orgs):
             done += await self._settle(org_id)
-        async with self._store.connection() as connection:
-            self._paused = await paused_nodes(connection)
         return done
 
     async def _settle(self, org_id: UUID) -> int:

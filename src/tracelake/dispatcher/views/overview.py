@@ -9,7 +9,6 @@ The counts of a job are of one statement and so of one moment. Finished tasks ar
 how many there were: those made, less those by which the open ones became more.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -19,7 +18,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.pressure import list_pressure
+from tracelake.dispatcher.views.pressure import list_pressure, read_pressure
 from tracelake.dispatcher.views.sources import list_sources
 from tracelake.dispatcher.views.tasks import first_id
 from tracelake.errors import TraceError
@@ -98,7 +97,6 @@ async def read_overview(
     connection: Connection,
     org_id: UUID,
     wanted: OverviewFilter,
-    is_stopped: Callable[[UUID], bool],
     serving_since: datetime,
 ) -> OverviewReply:
     if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
@@ -106,8 +104,9 @@ async def read_overview(
     now: datetime = await connection.fetchval("SELECT trace_now()")
     since = now - WINDOW if wanted.since is None else wanted.since
     rows = await connection.fetch(_JOBS, org_id, since, first_id(since), wanted.dag)
-    pressure = await list_pressure(connection, org_id)
-    sources = await list_sources(connection, org_id, is_stopped)
+    stops = await read_pressure(connection, org_id)
+    pressure = await list_pressure(connection, org_id, stops)
+    sources = await list_sources(connection, org_id, stops)
     return OverviewReply(
         now=rows[0]["now"] if rows else now,
         since=since,
