@@ -104,6 +104,8 @@ def test_the_page(stack: RealStack) -> None:
     bad_dumps(stack, dump)
     given_out, before = numbers(stack), picture(stack)
     stack.kill()
+    assert "a dump needs a running stack" in stack.shell("trace backup late.dump", fine=(1,))
+    assert not list(stack.files.glob(".late*")), "nothing half done is left behind"
 
     for name, said in (
         ("cut.dump", "it is not whole"),
