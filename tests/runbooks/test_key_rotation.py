@@ -16,6 +16,7 @@ jobs:
     runtime: ecs_platform
     operator: ticker
     config: { seconds: 0.2 }
+    heartbeat_timeout_seconds: 60
   - name: prices
     activation: source
     source: { kind: webhook, webhook_path: keyed/prices }
