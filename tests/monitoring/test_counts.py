@@ -8,10 +8,12 @@ import pytest
 
 from tests.monitoring.promql import Scrape
 from tests.monitoring.situations import CRON, PIPE, PLAIN, Stage
+from tests.monitoring.test_movement import invalidated
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.metrics import SAME, Metrics
+from tracelake.dispatcher.routing.rework import PAGE
 from tracelake.errors import TraceError
 from tracelake.wire.sources import FireRequest
 
@@ -156,6 +158,28 @@ def test_a_task_fails_for_good_once(stage: Stage) -> None:
     assert not series(page, "trace_edges_behind")
     assert value(page, "trace_drained_events_total") == 2
     assert value(page, "trace_tasks_made_total", by="drain") == 2
+
+
+def test_a_task_whose_last_lease_runs_out_has_failed_for_good(stage: Stage) -> None:
+    stage.harness.reap()
+    task = stage.harness.make_task(stage.harness.make_job(limits={"max_attempts": 1})["job_id"])
+    stage.flow.claim(task)
+    stage.harness.advance(3600)
+    assert stage.harness.reap() == 1
+    page = stage.scrape()
+    assert value(page, "trace_tasks_failed_total") == 1
+    assert value(page, "trace_lease_expiries_total", status="Failed") == 1
+
+
+def test_a_large_invalidation_is_pending_until_its_pages_are_made(stage: Stage) -> None:
+    invalidated(stage)
+    before = stage.scrape()
+    assert value(before, "trace_invalidations_pending") == 1
+    assert value(before, "trace_tasks_made_total", by="invalidation") == 0
+    stage.flow.drain()
+    page = stage.scrape()
+    assert value(page, "trace_invalidations_pending") == 0
+    assert (value(page, "trace_tasks_made_total", by="invalidation") or 0) >= PAGE
 
 
 def test_a_limited_queue_is_shown_by_name(stage: Stage) -> None:
