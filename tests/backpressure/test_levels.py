@@ -3,7 +3,7 @@
 from fractions import Fraction
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelake.dispatcher.backpressure.levels import Level, Thresholds, next_level, share
@@ -13,6 +13,9 @@ SHARES = st.fractions(min_value=0, max_value=3)
 
 
 @given(st.sampled_from(Level), SHARES)
+@example(Level.ALL, Fraction(1, 2))
+@example(Level.NONE, Fraction(4, 5))
+@example(Level.BULK, Fraction(1))
 def test_a_level_follows_the_share(level: Level, full: Fraction) -> None:
     after = next_level(level, full)
     if full >= 1:
@@ -27,6 +30,8 @@ def test_a_level_follows_the_share(level: Level, full: Fraction) -> None:
 
 
 @given(st.integers(0, 500), st.floats(0, 1000), st.none() | st.integers(1, 200), st.none() | st.integers(1, 500))
+@example(0, 10.0, 20, 5)
+@example(1, 10.0, 20, 5)
 def test_the_worse_of_depth_and_age_counts(depth: int, age: float, max_depth: int | None, max_age: int | None) -> None:
     full = share(Thresholds(max_depth, max_age), depth, age)
     by_depth = Fraction(0) if max_depth is None else Fraction(depth, max_depth)
