@@ -10,6 +10,7 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tests.tracing.support import Collector, Traced
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.routing import router
+from tracelake.errors import StoreUnavailableError
 
 WHOLE = [
     "accept chain__src_0",
@@ -295,3 +296,23 @@ def test_what_is_declared_wrong_is_made_again_in_the_trace_that_says_so(
     wrong = seen.one("accept chain__first_0", unit="p:30-39")
     again = [span for span in seen.all("task chain/second") if span.parent == wrong.span_id]
     assert sorted(span.attributes["tracelake.unit"] for span in again) == ["p:0-9", "p:10-19", "p:20-29", "p:30-39"]
+
+
+def test_what_is_not_committed_was_not(flow: Traced, seen: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow.trigger("chain", "src", cursor=5)
+    task_id = the_task(flow, "first")
+    lease = flow.claim(task_id)
+    store = flow.harness.dispatcher.ports.store
+
+    async def lost(connection: Any) -> None:
+        raise StoreUnavailableError("The state store is not available right now.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "commit", lost)
+        with pytest.raises(StoreUnavailableError):
+            flow.trigger("chain", "src", cursor=6)
+        body = fence(str(task_id), lease, status="Completed", events=[flow.event("chain", "first", cursor=5)])
+        assert flow.harness.task("complete", lease["capability_token"], body).status == 503
+    assert tree(seen, flow) == sorted(WHOLE[:2])
+    flow.complete(task_id, lease, events=[flow.event("chain", "first", cursor=5)])
+    assert tree(seen, flow) == sorted(WHOLE[:7])

@@ -131,8 +131,10 @@ def test_its_headers_are_the_standard_variable(
 
 def test_what_is_left_is_sent_by_a_dispatcher_that_stops(flow: Traced, seen: Collector) -> None:
     work(flow)
+    metrics = flow.harness.dispatcher.metrics
     flow.harness.restart()
     assert len(seen.spans) == 12
+    assert metrics.registry.get_sample_value("trace_otel_spans_dropped_total") == 0
 
 
 def test_only_the_dispatcher_is_given_the_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
