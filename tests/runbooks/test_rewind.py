@@ -16,8 +16,10 @@ from tracelake.db.migrate import _CREATE_TABLE, _apply, read_migrations
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.retry import Backoff
 from tracelake.processes import dumps, restore
+from tracelake.processes.backup import write_dump
 from tracelake.processes.restore import Place, Report
 from tracelake.processes.rewind import ATTEMPT_GAP, SEQUENCE_GAP
+from tracelake.processes.settings import Settings
 
 CONFIG = DispatcherConfig(retry=Backoff(0.001, 0.001))
 
@@ -111,6 +113,33 @@ def test_numbers_go_on_far_above_the_dump(
         assert again.sql("SELECT audit_id FROM audit_log")[0]["audit_id"] > SEQUENCE_GAP
     finally:
         again.stop()
+
+
+def test_a_database_of_ones_own_is_dumped_whole_or_not_at_all(
+    state_dsn: str, queue_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.load(
+        {"home": tmp_path / "home"}, environ={"TRACE_STATE_DSN": state_dsn, "TRACE_QUEUE_DSN": queue_dsn}
+    )
+    file = tmp_path / "dumps" / "own.dump"
+    file.parent.mkdir()
+    size = write_dump(settings, file, replace=False)
+    assert file.stat().st_size == size
+    assert file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(dumps.BackupError, match="is there already"):
+        write_dump(settings, file, replace=False)
+    monkeypatch.setenv("PGHOST", "nowhere.invalid")  # of somebody's shell: it does not matter here
+    write_dump(settings, file, replace=True)
+    away = Settings.load(
+        {"home": tmp_path / "home"},
+        environ={"TRACE_STATE_DSN": "postgresql://me:secret@127.0.0.1:1/x", "TRACE_QUEUE_DSN": queue_dsn},
+    )
+    kept = file.read_bytes()
+    with pytest.raises(dumps.BackupError, match="does not answer") as refused:
+        write_dump(away, file, replace=True)
+    assert "secret" not in str(refused.value)
+    assert file.read_bytes() == kept
+    assert [path.name for path in file.parent.iterdir()] == ["own.dump"]
 
 
 def test_a_state_in_use_is_not_replaced(
