@@ -88,6 +88,13 @@ def test_the_answer_is_that_of_a_plain_filter(node: Methods, wanted: dict[str, A
     assert json.loads(node.logs([wanted])) == _plain(wanted)
 
 
+def test_any_among_the_choices_is_any(node: Methods) -> None:
+    wanted = {"fromBlock": "earliest", "topics": [[None, _TOPICS[0]], LOGS[-1]["topics"][1]]}
+    found = json.loads(node.logs([wanted]))
+    assert found == _plain({**wanted, "topics": [None, LOGS[-1]["topics"][1]]})
+    assert found
+
+
 def test_everything_comes_in_the_order_of_the_chain(node: Methods) -> None:
     got = json.loads(node.logs([{"fromBlock": "earliest"}]))
     assert got == [log for log in LOGS if int(log["blockNumber"], 16) <= HEAD]

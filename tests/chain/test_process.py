@@ -1,9 +1,11 @@
 """The server as a process: how it says that it is ready, how it is told things, and how it ends."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +55,10 @@ def _started(recording: Path, *options: str, stdin: int = subprocess.PIPE) -> It
         yield Started(process, json.loads(process.stdout.readline()))
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def _end(started: Started) -> tuple[int, bytes, bytes]:
@@ -78,8 +83,8 @@ def test_it_ends_when_it_is_told_to(recording: Path, number: signal.Signals) -> 
 
 
 def test_without_a_parent_at_its_input_it_stays_until_it_is_told_to_end(recording: Path) -> None:
-    with _started(recording, stdin=subprocess.DEVNULL) as started, connected(started.url) as client:
-        assert client.call("eth_chainId") == "0x1466a9"
+    with _started(recording, stdin=subprocess.DEVNULL) as started:
+        assert {_head(started) for _ in range(50)} == {hex(BLOCKS - 1)}  # by new connections each time
         started.process.terminate()
         assert _end(started) == (0, b"", b"")
 
@@ -88,9 +93,7 @@ def test_its_parent_lets_the_chain_grow(recording: Path) -> None:
     with _started(recording, "--head", "10") as started, connected(started.url) as client:
         assert started.says["head"] == 9
         assert client.call("eth_blockNumber") == hex(9)
-        assert started.process.stdin is not None
-        started.process.stdin.write(b"nonsense\nhead 33\n")
-        started.process.stdin.flush()
+        _order(started, b"nonsense\nhead 33\n")
         while client.call("eth_blockNumber") != hex(32):
             pass
         code, _, complaint = _end(started)
@@ -107,18 +110,33 @@ def test_the_chain_grows_by_itself(recording: Path) -> None:
 def test_several_processes_share_the_work_and_end_with_the_first(recording: Path) -> None:
     with _started(recording, "--workers", "3", "--head", "10") as started:
         children = _children(started.process.pid)
-        assert len(children) == 2
-        assert started.process.stdin is not None
-        started.process.stdin.write(b"head 20\n")
-        started.process.stdin.flush()
-        for _ in range(30):  # a new connection each time, so that all of them are asked
-            with connected(started.url) as client:
-                assert client.call("eth_blockNumber") in (hex(9), hex(19))
-        started.process.kill()  # no farewell
-        started.process.wait()
-        for child in children:
-            while _alive(child):
+        try:
+            assert len(children) == 2
+            _order(started, b"head 20\n")
+            heads: set[str] = set()
+            while heads != {hex(19)}:
+                heads = {_head(started) for _ in range(10)}  # by new connections, so that all of them are asked
+            started.process.kill()  # no farewell
+            started.process.wait()
+            give_up = time.monotonic() + 30
+            while any(map(_alive, children)) and time.monotonic() < give_up:
                 pass
+            assert [child for child in children if _alive(child)] == []
+        finally:
+            for child in filter(_alive, children):
+                os.kill(child, signal.SIGKILL)
+
+
+def _head(started: Started) -> str:
+    with connected(started.url) as client:
+        head: str = client.call("eth_blockNumber")
+        return head
+
+
+def _order(started: Started, line: bytes) -> None:
+    assert started.process.stdin is not None
+    started.process.stdin.write(line)
+    started.process.stdin.flush()
 
 
 def _children(parent: int) -> list[int]:

@@ -90,6 +90,14 @@ def test_unusual_answers_come_back_too(changes: list[tuple[int, str, Any]], remo
         assert json.dumps(unpacker.unpack(*packed)) == json.dumps((block, receipts))
 
 
+def test_what_is_equal_but_not_the_same_is_kept() -> None:
+    block, receipts = next(one for one in _given() if one[1] and one[1][0]["logs"])
+    receipts[0]["logs"][0]["removed"] = 0
+    receipts[0]["blockTimestamp"] = float(receipts[0]["blockTimestamp"])
+    packer = Packer("0x1466a9")
+    assert json.dumps(packer.unpack(*packer.pack(block, receipts))) == json.dumps((block, receipts))
+
+
 def _parts(block: dict[str, Any], receipts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     logs = [log for receipt in receipts for log in receipt["logs"]]
     return [block, *block["transactions"], *receipts, *logs]
@@ -144,6 +152,7 @@ def _relink(lines: list[bytes]) -> list[bytes]:
         (lambda whole: lzma.compress(b"[1,2]\n"), "first line is not that of a recording"),
         (lambda whole: lzma.compress(b'{"a": 1}\n'), "first line is not that of a recording"),
         (_head(format="other"), "first line is not that of a recording"),
+        (_head(blocks=0), "first line is not that of a recording"),
         (_head(version=2), "version 2 of the format, and this program reads version 1"),
         (_head(blocks=BLOCKS + 1), f"ends before the end of block {BLOCKS}"),
         (_head(blocks=BLOCKS - 1), f"something follows the last block, {BLOCKS - 2}"),

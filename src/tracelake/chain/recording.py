@@ -98,7 +98,7 @@ class Recording:
             head = msgspec.json.decode(self._line(lines, "its first line"), type=RecordingHead)
         except msgspec.MsgspecError as error:
             raise self._damaged("its first line is not that of a recording") from error
-        if head.format != FORMAT:
+        if head.format != FORMAT or head.blocks < 1:
             raise self._damaged("its first line is not that of a recording")
         if head.version != VERSION:
             raise RecordingError(

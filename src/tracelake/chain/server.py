@@ -230,7 +230,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--head", type=_positive_int, help="how many blocks are visible (default: all)")
     parser.add_argument("--grow", type=_positive, help="show so many more blocks a second, up to the last")
     parser.add_argument(
-        "--requests-per-second", type=_positive, help="answer what comes faster with 429 and Retry-After"
+        "--requests-per-second",
+        type=_positive,
+        help="answer HTTP requests (a batch is one) beyond it with 429 and Retry-After",
     )
     parser.add_argument("--workers", type=_workers, default=1, help="processes that serve (default: 1)")
     parser.add_argument("--no-gzip", action="store_true", help="send plain answers also to who takes gzip")
