@@ -25,6 +25,7 @@ from tracelake.cli.top import quit_key
 from tracelake.cli.top_screen import TopScreen, cut, share, shortened_middle
 from tracelake.errors import TraceError
 from tracelake.wire.overview import OverviewReply
+from tracelake.wire.sources_view import SourceRow
 
 PATH = "GET /v1/overview"
 
@@ -159,8 +160,19 @@ def test_sources_that_do_not_run_come_first() -> None:
     lines = [line.plain for line in screen(overview(load())).lines(120)]
     start = next(place for place, line in enumerate(lines) if line.startswith("source "))
     states = [line.split()[2] for line in lines[start + 1 :]]
-    order = ["dead", "backing", "stopped", "paused", "stopping", "starting", "running", "waiting", "ended"]
+    order = ["dead", "overdue", "backing", "stopped", "paused", "stopping", "starting", "running", "waiting", "ended"]
     assert states == sorted(states, key=order.index)
+
+
+def test_a_cron_source_whose_slot_did_not_come_is_overdue() -> None:
+    cron = SourceRow(
+        dag="pools", job="clock", kind="cron", state="waiting", schedule="0 * * * *", time_zone="UTC", kept=12,
+        counts_since=NOW - timedelta(hours=5),
+    )  # fmt: skip
+    (late,) = [line.plain.split() for line in screen(overview(load(), sources=[cron])).lines(80)[-1:]]
+    assert late == ["pools/clock", "cron", "overdue", "never", "12"]
+    on_time = msgspec.structs.replace(cron, last_slot=NOW)
+    assert "waiting" in screen(overview(load(), sources=[on_time])).lines(80)[-1].plain
 
 
 def test_nothing_deployed_is_a_sentence() -> None:

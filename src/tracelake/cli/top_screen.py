@@ -17,17 +17,29 @@ from rich.text import Text
 from tracelake.cli.pressure import STATE_STYLES as PRESSURE_STYLES
 from tracelake.cli.rates import Measured, Rate
 from tracelake.cli.sources import STYLES as SOURCE_STYLES
+from tracelake.cli.sources import with_slots
 from tracelake.cli.text import ago, clean, count, span
 from tracelake.wire.overview import CountName, JobLoad
 from tracelake.wire.pressure import PressureEdgeRow, QueueRow
-from tracelake.wire.sources_view import SourceRow
+from tracelake.wire.sources_view import SourceRow, SourcesReply
 
 _WIDE = 100
 """From here on columns have their whole names, and there are more of them."""
 _NAME_LEAST = 12
 _STOPS = {"stopped": "full", "bulk_stopped": "bulk work stopped"}
 _LEVELS = {"stopped": 3, "bulk_stopped": 2, "paused": 1, "open": 0}
-_SOURCE_ORDER = ("dead", "backing_off", "stopped", "paused", "stopping", "starting", "running", "waiting", "ended")
+_SOURCE_ORDER = (
+    "dead",
+    "overdue",
+    "backing_off",
+    "stopped",
+    "paused",
+    "stopping",
+    "starting",
+    "running",
+    "waiting",
+    "ended",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +182,39 @@ class TopScreen:
     # --- sources
 
     def _sources(self, width: int) -> list[Text]:
-        sources = self.measured.reply.sources
-        if not sources:
+        reply = self.measured.reply
+        if not reply.sources:
             return [Text.assemble(("sources  ", "bold"), ("none", "dim"))]
+        sources = with_slots(SourcesReply(sources=reply.sources, now=reply.now)).sources
         order = {state: place for place, state in enumerate(_SOURCE_ORDER)}
         rows = []
         for source in sorted(
-            sources, key=lambda row: (order.get(row.state, 0), -(row.lag_seconds or 0), row.dag, row.job)
+            sources, key=lambda row: (order.get(_source_state(row), 0), -(row.lag_seconds or 0), row.dag, row.job)
         ):
-            rates = self.measured.jobs.get((source.dag, source.job))
+            state, rates = _source_state(source), self.measured.jobs.get((source.dag, source.job))
             rows.append(
                 [
                     Text(clean(f"{source.dag}/{source.job}"), style="bold"),
                     Text(source.kind),
-                    Text(source.state.replace("_", " "), style=SOURCE_STYLES.get(source.state, "")),
+                    Text(
+                        state.replace("_", " "),
+                        style=SOURCE_STYLES.get(state, "bold red" if state == "overdue" else ""),
+                    ),
                     Text("" if source.lag_seconds is None else span(source.lag_seconds) or "0s"),
                     Text(self._last(source)),
+                    _dim_zero(str(source.kept)),
                     _dim_zero("" if rates is None else _rate(rates.events)),
                 ]
             )
-        return aligned(["source", "kind", "state", "lag", "last event", "events/s"], rows, width)
+        return aligned(["source", "kind", "state", "lag", "last event", "kept", "events/s"], rows, width)
 
     def _last(self, source: SourceRow) -> str:
         return "never" if source.last_event_at is None else ago(source.last_event_at, self.measured.reply.now)
+
+
+def _source_state(source: SourceRow) -> str:
+    """`overdue`: a cron source whose slot should have been fired by now."""
+    return "overdue" if source.overdue_since is not None and source.state == "waiting" else source.state
 
 
 def _stopped(edge: PressureEdgeRow, width: int) -> Text:
