@@ -191,7 +191,13 @@ def test_what_it_cannot_do_it_says(recording: Path, tmp_path: Path) -> None:
         code, complaint = _refused(*_command(recording, "--port", port))
         assert code == 1
         assert f"Port {port} cannot be used: Address already in use." in complaint
-    for options in (["--head", "0"], ["--grow", "-1"], ["--workers", "99"], ["--requests-per-second", "nan"]):
+    for options in (
+        ["--head", "0"],
+        ["--grow", "-1"],
+        ["--workers", "99"],
+        ["--port", "65536"],
+        ["--requests-per-second", "nan"],
+    ):
         assert _refused(*_command(recording, *options))[0] == 2
     code, complaint = _refused(*_command(recording, "--requests-per-second", "5", "--workers", "2"))
     assert (code, "leave --workers at 1" in complaint) == (2, True)

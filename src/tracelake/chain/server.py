@@ -34,6 +34,7 @@ from tracelake.chain.store import ChainStore
 
 HOST = "127.0.0.1"
 MAX_WORKERS = 16
+MAX_DIGITS = 18
 _GROWTH_STEP_SECONDS = 0.05
 
 
@@ -195,7 +196,7 @@ def _obey_stdin(loop: asyncio.AbstractEventLoop, visible: Visible, stop: asyncio
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
             for line in lines:
                 word, _, value = line.decode(errors="replace").strip().partition(" ")
-                if word == "head" and value.isdecimal():
+                if word == "head" and value.isdecimal() and len(value) <= MAX_DIGITS:
                     visible.set(int(value))
                 else:
                     sys.stderr.write("Not understood. The only order is: head NUMBER_OF_BLOCKS\n")
@@ -226,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         "python -m tracelake.chain.server --recording examples/token_flows/chain.jsonl.xz --head 100 --grow 5",
     )
     parser.add_argument("--recording", type=Path, required=True, help="the recording, a .jsonl.xz file")
-    parser.add_argument("--port", type=int, default=0, help="0 (the default) takes a free one")
+    parser.add_argument("--port", type=_port, default=0, help="0 (the default) takes a free one")
     parser.add_argument("--head", type=_positive_int, help="how many blocks are visible (default: all)")
     parser.add_argument("--grow", type=_positive, help="show so many more blocks a second, up to the last")
     parser.add_argument(
@@ -250,6 +251,13 @@ def _positive_int(given: str) -> int:
     value = int(given)
     if value < 1:
         raise argparse.ArgumentTypeError("a whole number above 0")
+    return value
+
+
+def _port(given: str) -> int:
+    value = int(given)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError("a port number, or 0")
     return value
 
 
