@@ -109,8 +109,7 @@ def test_top_counts_them(trace: Trace, person: Person, harness: DispatcherHarnes
     harness.claim(person.tasks[1])
     shown = trace("top")
     assert (shown.status, shown.err) == (0, "")
-    assert "1 ready (oldest " in shown.out
-    assert "  1 running  0 waiting  0 retrying  1 failed" in shown.out
+    assert "1 ready  1 running  0 waiting  0 retrying  1 failed  oldest ready " in shown.out
     assert "pools/blocks  manual  waiting" in shown.out
     assert "trace why pools/prices" in shown.out
     document = json.loads(trace("top", "--json", "--dag", "pools").out)

@@ -73,7 +73,7 @@ class TopScreen:
         reply, total = self.measured.reply, self.measured.total
         counts = {name: self._total(name) for name in ("ready", "running", "held", "retrying", "failed")}
         ages = [job.oldest_ready_seconds for job in reply.jobs if job.oldest_ready_seconds is not None]
-        oldest = f" (oldest {span(max(ages)) or '0s'})" if ages else ""
+        oldest = f"  oldest ready {span(max(ages)) or '0s'}" if ages else ""
         return [
             Text.assemble(
                 ("trace top", "bold"),
@@ -92,7 +92,7 @@ class TopScreen:
             Text.assemble(
                 ("tasks now   ", "dim"),
                 (counts["ready"], "bold"),
-                f" ready{oldest}  ",
+                " ready  ",
                 (counts["running"], "bold"),
                 " running  ",
                 (counts["held"], "bold"),
@@ -101,6 +101,7 @@ class TopScreen:
                 " retrying  ",
                 (counts["failed"], "bold red" if counts["failed"] != "0" else "bold"),
                 " failed",
+                (oldest, "dim"),  # last: it is also in the rows, and may be cut off
             ),
         ]
 
@@ -258,7 +259,7 @@ def share(wanted: Sequence[int], room: int | None) -> list[int]:
     the first get no more than a quarter each before the first has what it wants."""
     if room is None or sum(wanted) <= room:
         return list(wanted)
-    given = [0, *(min(lines, max(2, room // 4)) for lines in wanted[1:])]
+    given = [0, *(min(lines, room // 4) for lines in wanted[1:])]
     given[0] = max(0, min(wanted[0], room - sum(given)))
     spare = room - sum(given)
     for number in range(1, len(wanted)):
