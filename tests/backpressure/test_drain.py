@@ -10,22 +10,16 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.routing import drain
 
 MANY = 3 * drain._EDGES_A_ROUND
+FEW = 8
 
 
-def readers(number: int) -> str:
-    many = "\n".join(
-        f"  - {{name: r{index}, activation: reactive, operator: noop, inputs: [{{from: {{job: src}}}}]}}"
+def jobs(source: str, number: int) -> str:
+    """A source and so many readers of it."""
+    readers = "".join(
+        f"  - {{name: {source}{index}, activation: reactive, operator: noop, inputs: [{{from: {{job: {source}}}}}]}}\n"
         for index in range(number)
     )
-    return f"""
-name: d
-defaults: {{runtime: ecs_platform}}
-jobs:
-  - {{name: src, activation: source, source: {{kind: manual}}}}
-{many}
-  - {{name: other, activation: source, source: {{kind: manual}}}}
-  - {{name: free, activation: reactive, operator: noop, inputs: [{{from: {{job: other}}}}]}}
-"""
+    return f"  - {{name: {source}, activation: source, source: {{kind: manual}}}}\n{readers}"
 
 
 def pause(flow: Flow, job: str, *, paused: bool = True) -> None:
@@ -34,17 +28,17 @@ def pause(flow: Flow, job: str, *, paused: bool = True) -> None:
 
 
 def test_edges_that_must_wait_leave_their_turn_to_others(flow: Flow) -> None:
-    flow.deploy(readers(MANY))
-    for job in ("src", "other"):
-        pause(flow, job)
-        flow.trigger("d", job, cursor=1)
+    flow.deploy(f"name: d\ndefaults: {{runtime: ecs_platform}}\njobs:\n{jobs('many', MANY)}{jobs('few', FEW)}")
+    for source in ("many", "few"):
+        pause(flow, source)
+        flow.trigger("d", source, cursor=1)
     assert flow.drain() == 0
-    pause(flow, "other", paused=False)
-    assert flow.harness.run(flow.harness.dispatcher.drain.run_once()) > 0, "in the first round"
-    assert len(flow.tasks("free")) == 1
-    pause(flow, "src", paused=False)
+    pause(flow, "few", paused=False)
+    flow.harness.run(flow.harness.dispatcher.drain.run_once())
+    assert [len(flow.tasks(f"few{index}")) for index in range(FEW)] == [1] * FEW, "all of them in the first round"
+    pause(flow, "many", paused=False)
     flow.drain()
-    assert flow.harness.sql("SELECT count(*) AS number FROM tasks")[0]["number"] == MANY + 1
+    assert flow.harness.sql("SELECT count(*) AS number FROM tasks")[0]["number"] == MANY + FEW
 
 
 LIMITED = """

@@ -1,8 +1,10 @@
 """Levels: 80 % stops bulk, 100 % stops all, below 50 % everything goes on, and in between nothing changes."""
 
 from fractions import Fraction
+from itertools import permutations
 from uuid import UUID
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -80,3 +82,14 @@ def test_pressure_travels_upstream_by_kind(
     for node in NODES:
         found = upstream.stopped_by(node, Stops(levels)) is not None
         assert found == stopped(node, edges, levels, bulk), node
+
+
+@pytest.mark.parametrize("order", list(permutations(range(5))))
+def test_a_way_through_bulk_alone_counts_beside_another(order: tuple[int, ...]) -> None:
+    """head -> maker -> (plain | bulk) -> queue, where only `plain` is normal: at 80 % both of the first must stop."""
+    head, maker, plain, bulky, queue = NODES[:5]
+    ways = [(head, maker), (maker, plain), (maker, bulky), (plain, queue), (bulky, queue)]
+    edges = [Edge(a, b, (a, a), a != plain, source=False) for a, b in (ways[number] for number in order)]
+    upstream = build(edges, [queue])
+    stopped_first = {node for node in NODES if upstream.stopped_by(node, Stops({queue: Level.BULK})) is not None}
+    assert stopped_first == {head, maker, bulky}
