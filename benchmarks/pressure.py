@@ -2,7 +2,8 @@
 
 One machine carries everything: Postgres (fsync and synchronous_commit on), the Dispatcher (TLS, tokens) and the load
 generator. What is compared is interleaved. The last line is one JSON object; each figure is the median of its readings,
-and `_spread` beside it holds their lower and upper quartile. `--quick` takes fewer readings.
+and `_spread` beside it holds their lower and upper quartile. `--quick` takes fewer readings, and so does a machine that
+is busy with something else.
 
 The healthy branch is `source -> job -> job` at a fixed rate; `healthy_ms` is the median time from sending an event
 until the last completion is answered. It is measured in five kinds of company:
@@ -38,7 +39,8 @@ one.
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -67,6 +69,7 @@ PRODUCERS = 64
 BATCH_PRODUCERS, BATCH = 8, 100
 DRAIN_EVENTS = 20_000
 BACKLOG = 10_000
+PAIRS_SECONDS, DRAIN_SECONDS = 120.0, 45.0
 EVERYONE = 3
 """Pairs of calm and storm are taken in every round, the others in every so many."""
 
@@ -82,6 +85,16 @@ Round: TypeAlias = dict[str, Slice]
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def within(seconds: float, rounds: int, *, at_least: int) -> Iterator[int]:
+    """The numbers of so many rounds, or of fewer if they take too long: a busy machine must not make this endless."""
+    end = time.monotonic() + seconds
+    for number in range(rounds):
+        if number >= at_least and time.monotonic() > end:
+            say("this machine is slow: fewer rounds")
+            return
+        yield number
 
 
 async def reading_of(healthy: Healthy, beside: Company, seconds: float) -> Slice:
@@ -115,7 +128,7 @@ async def in_company(opened: Opened, rounds: int, seconds: float) -> tuple[list[
         await each.settle()
     taken: list[Round] = []
     seen: list[Depths] = []
-    for number in range(rounds):
+    for number in within(PAIRS_SECONDS, rounds, at_least=7):
         chosen = everyone if number % EVERYONE == 0 else pair
         readings: Round = {}
         for name in list(chosen)[:: 1 if number % 2 == 0 else -1]:
@@ -150,8 +163,8 @@ async def sustained(opened: Opened, rounds: int) -> dict[str, Series]:
     await full.batch(5_000, BATCH, BATCH_PRODUCERS)
     await full.single(1_000)
     subjects = {
-        "batch": lambda: full.batch(20_000, BATCH, BATCH_PRODUCERS),
-        "single": lambda: full.single(3_000),
+        "batch": lambda: full.batch(10_000, BATCH, BATCH_PRODUCERS),
+        "single": lambda: full.single(2_000),
     }
     series = await interleave(subjects, rounds, say)
     return {"sustained_events_per_s": series["batch"], "sustained_single_per_s": series["single"]}
@@ -160,7 +173,7 @@ async def sustained(opened: Opened, rounds: int) -> dict[str, Series]:
 async def resumed(kept: Kept, rounds: int) -> dict[str, Series]:
     say(f"a source that kept {DRAIN_EVENTS:,} events goes on ...")
     claimable, tasks = Series(), Series()
-    for number in range(rounds):
+    for number in within(DRAIN_SECONDS, rounds, at_least=3):
         reading = await kept.drain(DRAIN_EVENTS)
         claimable.values.append(reading.claimable_s)
         tasks.values.append(reading.tasks_s)
@@ -180,16 +193,16 @@ def compare(rounds: Sequence[Round]) -> dict[str, Series]:
 
 async def measure(stack: PressureStack, *, quick: bool) -> dict[str, object]:
     opened = await Opened.of(stack)
-    pairs = 5 if quick else 21
-    rounds, seen, said = await in_company(opened, pairs, 1.0)
+    rounds, seen, said = await in_company(opened, 5 if quick else 21, 1.0)
     figures = compare(rounds)
     figures |= await sustained(opened, 3 if quick else 7)
     figures |= await resumed(await opened.kept(), 2 if quick else 7)
     await opened.close()
-    result: dict[str, object] = {"benchmark": "pressure", "pairs": pairs}
+    result: dict[str, object] = {"benchmark": "pressure", "pairs": len(rounds)}
     for name, series in figures.items():
         result[name] = round(series.median, 3)
         result[f"{name}_spread"] = series.spread
+    result["drains"] = len(figures["resume_drain_s"].values)
     for name in rounds[0]:
         result |= _medians(rounds, name)
     return result | _load(seen, said) | {"peak_mb": round(stack.dispatcher_peak_mb(), 1)}
