@@ -102,6 +102,10 @@ def test_slots_are_events_of_cron_and_the_last_one_is_known(stage: Stage) -> Non
     page = stage.scrape()
     assert series(page, "trace_events_total") == {("cron", "routed"): 1, ("cron", "duplicate"): 1}
     assert value(page, "trace_cron_last_slot_timestamp_seconds", job="tick") == now.timestamp()
+    stage.harness.advance(600)
+    overdue = value(stage.scrape(), "trace_cron_overdue_seconds", job="tick")
+    assert overdue is not None
+    assert 540 <= overdue < 660, "the next slot was due a minute after the last one"
     assert value(page, "trace_source_last_event_timestamp_seconds", kind="cron", job="tick") is not None
     assert series(page, "trace_sources") == {("cron", "waiting"): 1}
 

@@ -191,6 +191,11 @@ class Metrics:
         self.cron_slot = self._stored(
             "trace_cron_last_slot_timestamp_seconds", "The last slot of a cron source that was fired.", NAMED
         )
+        self.cron_overdue = self._stored(
+            "trace_cron_overdue_seconds",
+            "How long ago the slot after the last one that was fired was due; 0 while it is not.",
+            NAMED,
+        )
 
     def _declare_pressure(self) -> None:
         """Of each queue with a threshold. Its age is as fresh as the last look of the pressure loop."""

@@ -78,7 +78,8 @@ _WORK = """
     FROM (SELECT count(*) AS builds, min(requested_at) AS oldest FROM activations WHERE state = 'Building') b"""
 
 _SOURCES = """
-    SELECT s.node_id, i.last_slot, extract(epoch FROM trace_now() - i.paused_at)::float8 AS paused, last.said_at
+    SELECT s.node_id, i.last_slot, extract(epoch FROM trace_now() - i.paused_at)::float8 AS paused, last.said_at,
+           trace_now() AS now
     FROM unnest($1::uuid[], $2::uuid[]) AS s(node_id, job_id)
     LEFT JOIN source_state i ON i.node_id = s.node_id
     LEFT JOIN LATERAL (
@@ -157,7 +158,13 @@ class Gauges:
         self._set_runs(list(runs.values()))
         states: Counter[tuple[str, str]] = Counter()
         metrics = self._metrics
-        for gauge in (metrics.sources, metrics.source_said, metrics.source_paused, metrics.cron_slot):
+        for gauge in (
+            metrics.sources,
+            metrics.source_said,
+            metrics.source_paused,
+            metrics.cron_slot,
+            metrics.cron_overdue,
+        ):
             gauge.clear()
         for source in sources:
             row = rows[source.node_id]
@@ -166,8 +173,9 @@ class Gauges:
                 metrics.source_said.labels(*source.name, source.kind).set(row["said_at"].timestamp())
             if row["paused"] is not None:
                 metrics.source_paused.labels(*source.name).set(max(0.0, row["paused"]))
-            if source.kind == "cron" and row["last_slot"] is not None:
+            if source.slots is not None and row["last_slot"] is not None:
                 metrics.cron_slot.labels(*source.name).set(row["last_slot"].timestamp())
+                metrics.cron_overdue.labels(*source.name).set(_age(row["now"], source.slots.after(row["last_slot"])))
         for (kind, state), number in states.items():
             metrics.sources.labels(kind, state).set(number)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
+from tracelake.dag.slots import Slots
 from tracelake.db.transaction import Connection
 
 Name: TypeAlias = tuple[str, str, str]
@@ -21,7 +22,8 @@ _CHANGED = """
         LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS known(org_id, epoch) USING (org_id)
         WHERE o.routing_epoch IS DISTINCT FROM known.epoch)
     SELECT c.org_id, c.name AS org, c.routing_epoch, j.dag_name, j.name, j.job_id, j.node_id,
-           j.document #>> '{source,kind}' AS kind, p.node_id IS NOT NULL AS limited,
+           j.document #>> '{source,kind}' AS kind, j.document #>> '{source,schedule}' AS schedule,
+           coalesce(j.document #>> '{source,time_zone}', 'UTC') AS time_zone, p.node_id IS NOT NULL AS limited,
            coalesce(v.dag_version_id = d.active_version, false) AS active
     FROM changed c
     LEFT JOIN dags d ON d.org_id = c.org_id
@@ -36,6 +38,8 @@ class Source:
     node_id: UUID
     job_id: UUID
     kind: str
+    slots: Slots | None
+    """Of a cron source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def _org(rows: list[asyncpg.Record]) -> _Org:
 
 def _sources(rows: Iterable[asyncpg.Record]) -> list[Source]:
     return [
-        Source(_name(row), row["node_id"], row["job_id"], row["kind"])
+        Source(_name(row), row["node_id"], row["job_id"], row["kind"], _slots(row))
         for row in rows
         if row["active"] and row["kind"] is not None
     ]
@@ -86,6 +90,10 @@ def _queues(rows: Iterable[asyncpg.Record]) -> dict[UUID, tuple[str, str, str, s
         if row["limited"]:
             queues[row["node_id"]] = (*_name(row), "active" if row["active"] else "building")
     return queues
+
+
+def _slots(row: asyncpg.Record) -> Slots | None:
+    return None if row["schedule"] is None else Slots.of(row["schedule"], row["time_zone"])
 
 
 def _name(row: asyncpg.Record) -> Name:
