@@ -104,6 +104,8 @@ def test_numbers_go_on_far_above_the_dump(
         again.advance(10)
         while again.requeue_due():
             pass
+        waits = again.sql("SELECT attempt - forgiven AS counted, max_attempts - attempt AS left FROM tasks")
+        assert sorted((row["counted"], row["left"]) for row in waits)[:2] == [(0, 3), (1, 2)], "they count as before"
         numbers = {task_id: again.claim(task_id).body for task_id in (ready, running, timed_out)}
         assert {reply["attempt"] for reply in numbers.values()} == {ATTEMPT_GAP + 1, ATTEMPT_GAP + 2}
         for task_id, reply in numbers.items():
