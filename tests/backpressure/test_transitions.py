@@ -2,9 +2,12 @@
 
 from uuid import UUID
 
+import pytest
+
 from tests.backpressure.test_pressure import feed
 from tests.routing.support import Flow
 from tests.support import dags
+from tracelake.dispatcher.deploy import tasks
 
 QUEUE = """
 name: d
@@ -122,3 +125,15 @@ def test_a_queue_that_eases_wakes_the_drain(flow: Flow) -> None:
     assert (depth(flow), woken.is_set()) == (5, False)
     flow.claim(first(flow))
     assert (depth(flow), woken.is_set()) == (4, True)
+
+
+def test_a_queue_that_does_not_count_any_more_stops_nobody(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cutover cancels a batch of its tasks, and the loop the rest; until then the queue is as full as it was."""
+    monkeypatch.setattr(tasks, "BATCH", 4)
+    flow.deploy(queue())
+    feed(flow, range(10))
+    flow.deploy(QUEUE)
+    row = flow.harness.sql("SELECT depth, level FROM pressure")[0]
+    assert (row["depth"], row["level"]) == (6, 2)
+    feed(flow, range(10, 11))
+    assert len(flow.tasks("keep")) == 11
