@@ -181,7 +181,10 @@ class PressedRun(Promises):
             self.paused = self.paused | {name} if word == "pause" else self.paused - {name}
             return
         if found:
-            self.world.person(word, found[pick % len(found)]["task_id"])
+            task_id = found[pick % len(found)]["task_id"]
+            self.world.person(word, task_id)
+            if word == "retry":
+                self.wanted_again.add(task_id)
 
     def given_up(self, look: Look) -> list[Any]:
         """What waits for a person."""
@@ -287,6 +290,7 @@ class PressedRun(Promises):
         self.world.watch()
         for row in self.given_up(self.look()):
             self.world.person("retry", row["task_id"])
+            self.wanted_again.add(row["task_id"])
 
     def is_done(self, look: Look) -> bool:
         jobs = {job.name for job in self.shape.jobs}
