@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth bench-routing bench-choices
+.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth bench-routing bench-pressure bench-choices
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ bench-growth: setup ## The same with a million finished tasks stored; last line 
 
 bench-routing: setup ## Events to tasks: latency, a chain of jobs, a fan-out, a full registry; last line is JSON
 	@$(PY) -m benchmarks.routing
+
+bench-pressure: setup ## A full queue: what unrelated work notices, events kept per second, a drain; last line is JSON
+	@$(PY) -m benchmarks.pressure
 
 # The peers of the comparison live in an environment of their own, so that .venv holds what Trace needs and no more.
 .venv-bench/made: requirements/bench.txt requirements/runtime.txt requirements/build.txt pyproject.toml

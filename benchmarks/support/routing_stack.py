@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from uuid import UUID
@@ -100,12 +100,12 @@ def crowd_dag(name: str, jobs: int) -> str:
 class RoutingStack(BenchStack):
     """Leases outlive the run, and no reconciler wakes the tasks again that are left lying on purpose."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtimes: Iterable[str] = (FEEDERS, READERS, FAN)) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="trace-bench-"))
-        runtimes = self._scratch / "runtimes.toml"
-        runtimes.write_text("".join(f'[runtimes.{name}]\nkind = "queue"\n' for name in (FEEDERS, READERS, FAN)))
+        registry = self._scratch / "runtimes.toml"
+        registry.write_text("".join(f'[runtimes.{name}]\nkind = "queue"\n' for name in runtimes))
         super().__init__(
-            TRACE_RUNTIMES_FILE=str(runtimes),
+            TRACE_RUNTIMES_FILE=str(registry),
             TRACE_LEASE_SECONDS="3600",
             TRACE_RECONCILE_SECONDS="3600",
             TRACE_USER_RATE_PER_SECOND="100000",
@@ -157,11 +157,14 @@ class RoutingStack(BenchStack):
 
     def dispatcher_peak_mb(self) -> float:
         """The most memory the Dispatcher process has had resident since it was started."""
-        parts = msgspec.json.decode(Home(self.home).parts_file.read_bytes())
-        pid = next(part["pid"] for part in parts if part["name"] == "dispatcher")
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{self.dispatcher_pid()}/status").read_text()
         peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(peak.split()[1]) / 1024
+
+    def dispatcher_pid(self) -> int:
+        parts = msgspec.json.decode(Home(self.home).parts_file.read_bytes())
+        pid: int = next(part["pid"] for part in parts if part["name"] == "dispatcher")
+        return pid
 
 
 async def job_id(connection: "asyncpg.Connection[asyncpg.Record]", dag: str, job: str) -> UUID:

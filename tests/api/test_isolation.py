@@ -33,8 +33,10 @@ NAMED: list[tuple[str, str, Any]] = [
 LISTS = ["/v1/dags", "/v1/sources", "/v1/tasks", "/v1/events", "/v1/datasets", "/v1/audit"]
 OWN = {("GET", "/v1/whoami"), ("POST", "/v1/dags/{dag}/versions")}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
-TWO_LISTS = {("GET", "/v1/pressure")}
-"""In one answer: `tests/why` looks at it."""
+TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
+"""In one answer: `tests/why` and `test_overview` look at these."""
+LOOKUPS = {("POST", "/v1/task-lookup"), ("POST", "/v1/event-lookup")}
+"""Of what one has seen before: `test_follow` looks at these."""
 
 WEBHOOKS = {
     ("POST", "/v1/webhooks/{path}"),
@@ -76,6 +78,7 @@ def test_every_route_is_looked_at() -> None:
         | OWN
         | WEBHOOKS
         | TWO_LISTS
+        | LOOKUPS
     )
 
 

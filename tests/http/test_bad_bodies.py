@@ -98,6 +98,8 @@ ENDPOINTS = [
     Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
     Endpoint("internal", "/internal/sources/{job_id}/fire", lambda t: {"slot": "2026-01-31T12:00:00Z"}, SERVICE),
     Endpoint("public", "/v1/dags/{dag}/active", lambda t: {"version": 1}, USER, method="PUT"),
+    Endpoint("public", "/v1/task-lookup", lambda t: {"task_ids": [NOWHERE]}, USER),
+    Endpoint("public", "/v1/event-lookup", lambda t: {"events": [{"dataset": "none", "event_id": 1}]}, USER),
     Endpoint("public", "/v1/dags/{dag}/jobs/{job}/trigger", lambda t: {"cursor": 1}, USER, optional=("cursor",)),
 ]
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.path for endpoint in ENDPOINTS])

@@ -26,6 +26,7 @@ from tracelake.client.errors import decode, error_from
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
+from tracelake.wire.overview import OverviewReply
 from tracelake.wire.platform import CancelReply, WhoAmI
 from tracelake.wire.pressure import PressureReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
@@ -37,12 +38,15 @@ from tracelake.wire.user import (
     DatasetDetail,
     DatasetsReply,
     DeployReply,
+    EventKey,
+    EventLookup,
     EventsPage,
     JobsReply,
     LineageReply,
     RetryReply,
     SkipReply,
     TaskDetail,
+    TaskLookup,
     TasksPage,
     TriggerReply,
     TriggerRequest,
@@ -69,6 +73,7 @@ _deploy = msgspec.json.Decoder(DeployReply)
 _events = msgspec.json.Decoder(EventsPage)
 _jobs = msgspec.json.Decoder(JobsReply)
 _lineage = msgspec.json.Decoder(LineageReply)
+_overview = msgspec.json.Decoder(OverviewReply)
 _pause = msgspec.json.Decoder(PauseReply)
 _pressure = msgspec.json.Decoder(PressureReply)
 _retry = msgspec.json.Decoder(RetryReply)
@@ -186,12 +191,24 @@ class UserClient:
         until: datetime | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        after: str | None = None,
     ) -> TasksPage:
-        """One page; `next` of the answer is the `cursor` of the following one."""
+        """One page; `next` of the answer is the `cursor` (or, with it, the `after`) of the following one."""
         query = _query(
-            dag=dag, job=job, status=status, since=_time(since), until=_time(until), limit=limit, cursor=cursor
+            dag=dag,
+            job=job,
+            status=status,
+            since=_time(since),
+            until=_time(until),
+            limit=limit,
+            cursor=cursor,
+            after=after,
         )
         return await self._get(f"/v1/tasks{query}", _tasks)
+
+    async def look_up_tasks(self, task_ids: list[UUID]) -> TasksPage:
+        """These as they are now; at most a thousand."""
+        return await self._send("POST", "/v1/task-lookup", _tasks, TaskLookup(task_ids=task_ids))
 
     async def task(self, task_id: UUID) -> TaskDetail:
         return await self._get(f"/v1/tasks/{task_id}", _task)
@@ -214,8 +231,14 @@ class UserClient:
         state: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        after: str | None = None,
     ) -> EventsPage:
-        return await self._get(f"/v1/events{_query(dataset=dataset, state=state, limit=limit, cursor=cursor)}", _events)
+        query = _query(dataset=dataset, state=state, limit=limit, cursor=cursor, after=after)
+        return await self._get(f"/v1/events{query}", _events)
+
+    async def look_up_events(self, events: list[EventKey]) -> EventsPage:
+        """These as they are now; at most a thousand."""
+        return await self._send("POST", "/v1/event-lookup", _events, EventLookup(events=events))
 
     async def datasets(self) -> DatasetsReply:
         return await self._get("/v1/datasets", _datasets)
@@ -237,6 +260,9 @@ class UserClient:
         return await self._get(f"/v1/datasets/{_segment(name, 'dataset_not_found')}/lineage{query}", _lineage)
 
     # --- explanations
+
+    async def overview(self, *, since: datetime | None = None, dag: str | None = None) -> OverviewReply:
+        return await self._get(f"/v1/overview{_query(since=_time(since), dag=dag)}", _overview)
 
     async def pressure(self) -> PressureReply:
         return await self._get("/v1/pressure", _pressure)

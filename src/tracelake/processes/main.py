@@ -41,6 +41,8 @@ _COMMANDS = {
     "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
     "audit": ("tracelake.cli.audit:command", "List who did what."),
     "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
+    "backup": ("tracelake.processes.backup:command", "Write a dump of the state database."),
+    "restore": ("tracelake.processes.restore:command", "Replace the state database by a dump."),
     "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),
     "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
     "token": ("tracelake.processes.token:command", "Print a user token of this stack."),
@@ -100,13 +102,23 @@ def one_line(error: Exception) -> str | None:
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
+    from tracelake.processes.dumps import BackupError
     from tracelake.processes.home import HomeError
     from tracelake.processes.lock import AlreadyRunningError
     from tracelake.processes.machine import PostgresError
     from tracelake.processes.settings import SettingsError
     from tracelake.processes.supervisor import StartError
 
-    expected = (AlreadyRunningError, HomeError, MigrationError, NoStackError, PostgresError, SettingsError, StartError)
+    expected = (
+        AlreadyRunningError,
+        BackupError,
+        HomeError,
+        MigrationError,
+        NoStackError,
+        PostgresError,
+        SettingsError,
+        StartError,
+    )
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, expected) else None

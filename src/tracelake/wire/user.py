@@ -263,7 +263,16 @@ class TaskRow(Reply, frozen=True, kw_only=True):
 class TasksPage(Reply, frozen=True, kw_only=True):
     tasks: list[TaskRow]
     next: str | None = None
-    """Pass it as `cursor` for the following page."""
+    """Pass it as `cursor` for the following page; after a page that was asked for with `after`, as `after`."""
+    settled: UUID | None = None
+    """With `after`: nothing will appear any more up to here. When there is no `next`, pass it as `after` next time;
+    tasks above it come again, and perhaps with others between them."""
+    serving_since: datetime | None = None
+    """With `after`: since when the Dispatcher that answers has been running."""
+
+
+class TaskLookup(Request, frozen=True, kw_only=True):
+    task_ids: Annotated[list[UUID], Meta(min_length=1, max_length=1000)]
 
 
 class AttemptRow(Reply, frozen=True, kw_only=True):
@@ -303,6 +312,21 @@ class EventRow(Reply, frozen=True, kw_only=True):
 class EventsPage(Reply, frozen=True, kw_only=True):
     events: list[EventRow]
     next: str | None = None
+    """Pass it as `cursor` for the following page; after a page that was asked for with `after`, as `after`."""
+    settled: int | None = None
+    """With `after`: no event will appear any more up to this id, and the pages hold none above it. When there is no
+    `next`, pass the larger of the two as `after` next time."""
+    serving_since: datetime | None = None
+    """With `after`: since when the Dispatcher that answers has been running."""
+
+
+class EventKey(Request, frozen=True, kw_only=True):
+    dataset: Name
+    event_id: Cursor
+
+
+class EventLookup(Request, frozen=True, kw_only=True):
+    events: Annotated[list[EventKey], Meta(min_length=1, max_length=1000)]
 
 
 class DatasetRow(Reply, frozen=True, kw_only=True):

@@ -149,6 +149,14 @@ def cursor_number() -> Parameter:
     return block("cursor", "`next` of the page before.")
 
 
+def after_uuid() -> Parameter:
+    return uuid("after", "Those above this id, oldest first.")
+
+
+def after_number() -> Parameter:
+    return block("after", "Those above this id, oldest first; none is missed that becomes visible late.")
+
+
 UNIT = Parameter(
     "unit",
     Annotated[str, Meta(min_length=1, max_length=512)],

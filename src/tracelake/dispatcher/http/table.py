@@ -9,6 +9,7 @@ from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
 from tracelake.wire import claims, platform, sources, task_calls, user, webhooks
 from tracelake.wire.base import Answers
+from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
 from tracelake.wire.why import WhyReply
@@ -134,7 +135,9 @@ def _user_routes(u: UserHandlers) -> list[Route]:
                             "In this state. `Retrying` waits for its next attempt, `Failed` failed for good, "
                             "`Skipped` failed for good and was skipped."),
                      p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
-                     p.limit(), p.cursor_uuid())),
+                     p.limit(), p.cursor_uuid(), p.after_uuid())),
+        Route(_PUBLIC, "POST", "/v1/task-lookup", who, u.look_up_tasks, "Given tasks as they are now, newest first",
+              body=user.TaskLookup, reply=user.TasksPage, role=reader),
         Route(_PUBLIC, "GET", task, who, u.task, "A task with its inputs, outputs, attempts and events",
               reply=user.TaskDetail, role=reader),
         Route(_PUBLIC, "POST", f"{task}/cancel", who, u.cancel, "Cancel, or ask to stop", reply=platform.CancelReply,
@@ -148,7 +151,9 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               role=reader,
               query=(p.name("dataset", "Of this dataset."),
                      p.word("state", _EventState, get_args(_EventState), "In this state."),
-                     p.limit(), p.cursor_number())),
+                     p.limit(), p.cursor_number(), p.after_number())),
+        Route(_PUBLIC, "POST", "/v1/event-lookup", who, u.look_up_events, "Given events as they are now, oldest first",
+              body=user.EventLookup, reply=user.EventsPage, role=reader),
         Route(_PUBLIC, "GET", "/v1/datasets", who, u.list_datasets, "The datasets", reply=user.DatasetsReply,
               role=reader),
         Route(_PUBLIC, "GET", "/v1/datasets/{name}", who, u.dataset, "A dataset with its generations and consumers",
@@ -158,6 +163,10 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
                      p.UNIT, p.limit(), p.cursor_number())),
         # Explanations
+        Route(_PUBLIC, "GET", "/v1/overview", who, u.overview, "What every job of an active version has to do",
+              reply=OverviewReply, role=reader,
+              query=(p.time("since", "Where the window starts; ten seconds ago without it."),
+                     p.name("dag", "Of this DAG."))),
         Route(_PUBLIC, "GET", "/v1/pressure", who, u.pressure, "Queues with a threshold, and the edges they stop",
               reply=PressureReply, role=reader),
         Route(_PUBLIC, "GET", "/v1/why/task/{task_id}", who, u.why_task, "Why a task is not running or not done",

@@ -16,8 +16,20 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.users import Role
-from tracelake.dispatcher.views import audit, dags, datasets, deliveries, events, jobs, lineage, pressure, tasks
+from tracelake.dispatcher.views import (
+    audit,
+    dags,
+    datasets,
+    deliveries,
+    events,
+    jobs,
+    lineage,
+    overview,
+    pressure,
+    tasks,
+)
 from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.dispatcher.views.settled import EventHorizon
 from tracelake.dispatcher.views.sources import list_sources
 from tracelake.dispatcher.why.dataset import why_dataset
 from tracelake.dispatcher.why.job import why_job
@@ -74,6 +86,7 @@ class UserHandlers:
     actions: ActsOnTasks
     pauses: PausesSources
     webhooks: ManagesWebhooks
+    horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them."""
 
@@ -146,7 +159,10 @@ class UserHandlers:
     # Tasks
 
     async def list_tasks(self, request: Request) -> msgspec.Struct:
-        return await self._view(request, tasks.list_tasks, tasks.TaskFilter(**request.query))
+        return await self._view(request, tasks.list_tasks, tasks.TaskFilter(**request.query), self.horizon.since)
+
+    async def look_up_tasks(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, tasks.look_up, request.body.task_ids)
 
     async def task(self, request: Request) -> msgspec.Struct:
         return await self._view(request, tasks.task_detail, request.path["task_id"])
@@ -163,7 +179,10 @@ class UserHandlers:
     # Data
 
     async def list_events(self, request: Request) -> msgspec.Struct:
-        return await self._view(request, events.list_events, events.EventFilter(**request.query))
+        return await self._view(request, events.list_events, events.EventFilter(**request.query), self.horizon)
+
+    async def look_up_events(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, events.look_up, request.body.events)
 
     async def list_datasets(self, request: Request) -> msgspec.Struct:
         return await self._view(request, datasets.list_datasets)
@@ -176,6 +195,10 @@ class UserHandlers:
         return await self._view(request, lineage.dataset_lineage, request.path["name"], wanted)
 
     # Explanations
+
+    async def overview(self, request: Request) -> msgspec.Struct:
+        wanted = overview.OverviewFilter(**request.query)
+        return await self._view(request, overview.read_overview, wanted, self.pauses.is_stopped, self.horizon.since)
 
     async def pressure(self, request: Request) -> msgspec.Struct:
         return await self._view(request, pressure.list_pressure)

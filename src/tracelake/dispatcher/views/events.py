@@ -1,13 +1,19 @@
-"""Events: the newest of an org."""
+"""Events: the newest of an org, those behind one, and given ones.
 
+Whoever follows events asks for those `after` one, oldest first, and misses none: an answer holds only events up to an
+id below which nothing can appear any more (`settled`).
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views import paging
+from tracelake.dispatcher.views.settled import EventHorizon
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, to_event
 from tracelake.errors import TraceError
-from tracelake.wire.user import EventsPage
+from tracelake.wire.user import EventKey, EventsPage
 
 _DATASETS = "SELECT dataset_uuid, name FROM datasets WHERE org_id = $1 AND ($2::text IS NULL OR name = $2)"
 
@@ -15,6 +21,19 @@ _NEWEST = """
     SELECT d.dataset_uuid, v.event_id, v.fits FROM unnest($1::uuid[]) AS d(dataset_uuid) CROSS JOIN LATERAL (
         SELECT event_id, $4::text IS NULL OR state = $4 AS fits FROM events
         WHERE dataset_uuid = d.dataset_uuid AND event_id < $2 ORDER BY event_id DESC LIMIT $3) v"""
+
+_FOLLOWING = """
+    SELECT d.dataset_uuid, v.event_id, v.fits FROM unnest($1::uuid[]) AS d(dataset_uuid) CROSS JOIN LATERAL (
+        SELECT event_id, $4::text IS NULL OR state = $4 AS fits FROM events
+        WHERE dataset_uuid = d.dataset_uuid AND event_id > $2 AND event_id <= $5 ORDER BY event_id LIMIT $3) v"""
+
+_GIVEN = f"""
+    SELECT d.name, {EVENT_COLUMNS}
+    FROM unnest($2::text[], $3::bigint[]) AS k(name, event_id)
+    JOIN datasets d ON d.org_id = $1 AND d.name = k.name
+    CROSS JOIN LATERAL (
+        SELECT * FROM events e WHERE e.dataset_uuid = d.dataset_uuid AND e.event_id = k.event_id) v
+    ORDER BY v.event_id"""  # noqa: S608 - constants only
 
 _ROWS = f"""
     SELECT v.dataset_uuid, {EVENT_COLUMNS}
@@ -30,12 +49,14 @@ class EventFilter:
     state: str | None = None
     limit: int = 50
     cursor: int | None = None
+    after: int | None = None
 
 
-async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter) -> EventsPage:
-    names = {row["dataset_uuid"]: row["name"] for row in await connection.fetch(_DATASETS, org_id, wanted.dataset)}
-    if wanted.dataset is not None and not names:
-        raise TraceError("dataset_not_found")
+async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter, horizon: EventHorizon) -> EventsPage:
+    """Newest first; with `after`, those above that id, oldest first."""
+    if wanted.after is not None:
+        return await _following(connection, org_id, wanted, wanted.after, horizon)
+    names = await _names(connection, org_id, wanted.dataset)
     taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
     below = _MOST if wanted.cursor is None else wanted.cursor
     rows = await connection.fetch(_NEWEST, list(names), below, taken, wanted.state)
@@ -46,3 +67,38 @@ async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter)
         events=[to_event(row, names[row["dataset_uuid"]]) for row in found],
         next=None if page.next is None else str(page.next),
     )
+
+
+async def look_up(connection: Connection, org_id: UUID, keys: Sequence[EventKey]) -> EventsPage:
+    """These events as they are now, oldest first; those that do not exist are left out."""
+    names, ids = [key.dataset for key in keys], [key.event_id for key in keys]
+    rows = await connection.fetch(_GIVEN, org_id, names, ids)
+    return EventsPage(events=[to_event(row, row["name"]) for row in rows])
+
+
+async def _following(
+    connection: Connection, org_id: UUID, wanted: EventFilter, after: int, horizon: EventHorizon
+) -> EventsPage:
+    if wanted.cursor is not None:
+        raise TraceError("body_invalid", "With after there is no cursor: pass next as after.", field="cursor")
+    settled = await horizon.reach(connection)  # before anything else is read: what it promises is of what is read next
+    names = await _names(connection, org_id, wanted.dataset)
+    taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
+    rows = await connection.fetch(_FOLLOWING, list(names), after, taken, wanted.state, settled)
+    # Oldest first is newest first with the signs turned.
+    page = paging.merge(((row["dataset_uuid"], -row["event_id"], row["fits"]) for row in rows), wanted.limit, taken)
+    of = {row["event_id"]: row["dataset_uuid"] for row in rows}
+    found = await connection.fetch(_ROWS, [of[-key] for key in page.keys], [-key for key in page.keys])
+    return EventsPage(
+        events=[to_event(row, names[row["dataset_uuid"]]) for row in reversed(found)],
+        next=None if page.next is None else str(-page.next),
+        settled=settled,
+        serving_since=horizon.since,
+    )
+
+
+async def _names(connection: Connection, org_id: UUID, dataset: str | None) -> dict[UUID, str]:
+    names = {row["dataset_uuid"]: row["name"] for row in await connection.fetch(_DATASETS, org_id, dataset)}
+    if dataset is not None and not names:
+        raise TraceError("dataset_not_found")
+    return names

@@ -1,5 +1,6 @@
-"""Tasks: the newest of an org, and everything about one."""
+"""Tasks: the newest of an org, those behind one, given ones, and everything about one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -10,6 +11,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
+from tracelake.dispatcher.views.settled import task_horizon
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.user import AttemptRow, TaskDetail, TaskRow, TasksPage
@@ -40,6 +42,11 @@ _NEWEST_ENDED = """
     SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
         SELECT task_id, status = $5 AS fits FROM tasks
         WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 ORDER BY task_id DESC LIMIT $4) t"""
+
+_FOLLOWING = """
+    SELECT j.job_id, t.task_id FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
+        SELECT task_id FROM tasks
+        WHERE job_id = j.job_id AND task_id > $2 AND task_id >= $3 AND task_id < $4 ORDER BY task_id LIMIT $5) t"""
 
 _COLUMNS = """
     t.task_id, j.dag_name, j.name, j.operator, t.status, t.attempt, t.max_attempts, t.held, t.cancel_requested,
@@ -75,17 +82,16 @@ class TaskFilter:
     until: datetime | None = None
     limit: int = 50
     cursor: UUID | None = None
+    after: UUID | None = None
 
 
-async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter) -> TasksPage:
-    """Newest first by task_id. Its first bits are the time at which it was made; `since` and `until` look at these."""
-    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, wanted.dag, wanted.job)]
-    if not jobs and (wanted.dag, wanted.job) != (None, None):
-        if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
-            raise TraceError("dag_not_found")
-        raise TraceError("job_not_found")
-    below = min(wanted.cursor or _MOST, _MOST if wanted.until is None else _first_id(wanted.until))
-    least = _LEAST if wanted.since is None else _first_id(wanted.since)
+async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter, serving_since: datetime) -> TasksPage:
+    """Newest first by task_id; with `after`, those above that id, oldest first. Its first bits are the time at which it
+    was made; `since` and `until` look at these."""
+    if wanted.after is not None:
+        return await _following(connection, org_id, wanted, wanted.after, serving_since)
+    jobs = await _jobs(connection, org_id, wanted)
+    least, below = _bounds(wanted)
     ended = wanted.status in ("Completed", "Canceled")
     taken = paging.per_source(wanted.limit, len(jobs), filtered=ended)
     if wanted.status is None:
@@ -98,6 +104,11 @@ async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter) -
     page = paging.merge(((row["job_id"], row["task_id"], row["fits"]) for row in rows), wanted.limit, taken)
     found = await connection.fetch(_ROWS, page.keys, org_id)
     return TasksPage(tasks=[_task(row) for row in found], next=None if page.next is None else str(page.next))
+
+
+async def look_up(connection: Connection, org_id: UUID, task_ids: Sequence[UUID]) -> TasksPage:
+    """These tasks as they are now, newest first; those that do not exist are left out."""
+    return TasksPage(tasks=[_task(row) for row in await connection.fetch(_ROWS, list(task_ids), org_id)])
 
 
 async def task_detail(connection: Connection, org_id: UUID, task_id: UUID) -> TaskDetail:
@@ -121,7 +132,43 @@ async def task_detail(connection: Connection, org_id: UUID, task_id: UUID) -> Ta
     )
 
 
-def _first_id(at: datetime) -> UUID:
+async def _following(
+    connection: Connection, org_id: UUID, wanted: TaskFilter, after: UUID, serving_since: datetime
+) -> TasksPage:
+    for name, value in (("status", wanted.status), ("cursor", wanted.cursor)):
+        if value is not None:
+            raise TraceError("body_invalid", f"With after there is no {name}.", field=name)
+    settled = await task_horizon(connection)  # before anything else is read: it is a promise about what is read next
+    jobs = await _jobs(connection, org_id, wanted)
+    taken = paging.per_source(wanted.limit, len(jobs), filtered=False)
+    rows = await connection.fetch(_FOLLOWING, jobs, after, *_bounds(wanted), taken)
+    # Oldest first is newest first with the signs turned.
+    page = paging.merge(((row["job_id"], -row["task_id"].int, True) for row in rows), wanted.limit, taken)
+    found = await connection.fetch(_ROWS, [UUID(int=-key) for key in page.keys], org_id)
+    return TasksPage(
+        tasks=[_task(row) for row in reversed(found)],
+        next=None if page.next is None else str(UUID(int=-page.next)),
+        settled=first_id(settled),
+        serving_since=serving_since,
+    )
+
+
+async def _jobs(connection: Connection, org_id: UUID, wanted: TaskFilter) -> list[UUID]:
+    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, wanted.dag, wanted.job)]
+    if not jobs and (wanted.dag, wanted.job) != (None, None):
+        if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
+            raise TraceError("dag_not_found")
+        raise TraceError("job_not_found")
+    return jobs
+
+
+def _bounds(wanted: TaskFilter) -> tuple[UUID, UUID]:
+    """The least id, and the one that is too large."""
+    below = min(wanted.cursor or _MOST, _MOST if wanted.until is None else first_id(wanted.until))
+    return _LEAST if wanted.since is None else first_id(wanted.since), below
+
+
+def first_id(at: datetime) -> UUID:
     """The least id that can have been made at this time."""
     millis = int(at.timestamp() * 1000)
     return UUID(int=min(max(millis, 0) << 80, _MOST.int))

@@ -1,0 +1,129 @@
+"""What the pressure benchmark measures of the overloaded branch itself: accepting into it, and working it off."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from benchmarks.support.pressure_stack import FEEDERS, KEPT, SOURCES, Database, Speaker, claim_speakers
+from benchmarks.support.routing_stack import Watch, job_id
+from benchmarks.support.stack import Clients
+from tracelake.client.user import UserClient
+from tracelake.model.ids import new_id
+from tracelake.wire.user import TriggerRequest
+
+_A_CALL = 1000
+"""Events in one call, at most."""
+
+
+class Sustained:
+    """Events per second that are accepted and stored into a branch whose queue is full: none of them is routed."""
+
+    def __init__(self, state: Database, speakers: Sequence[Speaker], reader: UUID, tasks: int) -> None:
+        self._state = state
+        self._speakers = speakers
+        self._reader = reader
+        self._tasks = tasks
+
+    @classmethod
+    async def of(cls, user: UserClient, clients: Clients, state: Database, producers: int) -> "Sustained":
+        for _ in range(producers):
+            await user.trigger("full", "begin", TriggerRequest(partition_key=f"feeder {new_id()}"))
+        speakers = await claim_speakers(clients, FEEDERS, producers)
+        cursors = itertools.count()  # one stream, however many of them write it
+        for speaker in speakers:
+            speaker.next = cursors
+        await speakers[0].say_next(1)
+        reader = await job_id(state, "full", "reader")
+        subject = cls(state, speakers, reader, 1)
+        await subject.check()
+        return subject
+
+    async def single(self, events: int) -> float:
+        return await self._rate(self._speakers, events, 1)
+
+    async def batch(self, events: int, size: int, producers: int) -> float:
+        return await self._rate(self._speakers[:producers], events, size)
+
+    async def check(self) -> None:
+        """The queue is as full as it was: whatever was said since waits before it."""
+        made: int = await self._state.fetchval("SELECT count(*) FROM tasks WHERE job_id = $1", self._reader)
+        assert made == self._tasks, made
+
+    async def _rate(self, speakers: Sequence[Speaker], events: int, size: int) -> float:
+        left = events // size
+
+        async def produce(speaker: Speaker) -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await speaker.say_next(size)
+
+        started = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for speaker in speakers:
+                group.create_task(produce(speaker))
+        seconds = time.perf_counter() - started
+        await self.check()
+        return events / seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Seconds since the call that resumed the source was sent."""
+
+    tasks_s: float
+    """Every event is a task, and the edge is live again."""
+    claimable_s: float
+    """The wake-up of each of these tasks could be received."""
+
+
+class ResumeDrain:
+    """A source is paused, says so many events, and is resumed; its reader has no threshold, and nobody takes tasks."""
+
+    def __init__(self, user: UserClient, source: Speaker, state: Database, queue: Database, reader: UUID) -> None:
+        self._user = user
+        self._source = source
+        self._state = state
+        self._queue = queue
+        self._reader = reader
+        self._tasks = Watch(0.005)
+        self._claimable = Watch(0.005)
+        self._made = 0
+
+    @classmethod
+    async def of(cls, user: UserClient, clients: Clients, state: Database, queue: Database) -> "ResumeDrain":
+        (source,) = await claim_speakers(clients, SOURCES, 1)
+        return cls(user, source, state, queue, await job_id(state, "kept", "reader"))
+
+    async def seconds(self, events: int) -> Resumed:
+        await self._user.pause("kept", "keeper")
+        for _ in range(events // _A_CALL):
+            await self._source.say_next(_A_CALL)
+        assert await self._count() == self._made, "a paused source made tasks"
+        started = time.perf_counter()
+        await self._user.resume("kept", "keeper")
+        tasks_s = await self._tasks.seconds(started, self._is_live)
+        claimable_s = await self._claimable.seconds(started, self._is_published)
+        self._made += events
+        assert await self._count() == self._made
+        gone = await self._queue.execute("DELETE FROM messages WHERE queue = $1", f"tasks.{KEPT}")
+        assert gone == f"DELETE {events}", gone
+        return Resumed(tasks_s, claimable_s)
+
+    async def _is_live(self) -> bool:
+        live: bool = await self._state.fetchval(
+            "SELECT position IS NULL FROM edges WHERE node_id = (SELECT node_id FROM jobs WHERE job_id = $1)",
+            self._reader,
+        )
+        return live
+
+    async def _is_published(self) -> bool:
+        empty: bool = await self._state.fetchval("SELECT NOT EXISTS (SELECT FROM outbox)")
+        return empty
+
+    async def _count(self) -> int:
+        count: int = await self._state.fetchval("SELECT count(*) FROM tasks WHERE job_id = $1", self._reader)
+        return count

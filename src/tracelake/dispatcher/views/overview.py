@@ -1,0 +1,141 @@
+"""Everything at once: what each job of an active version has to do, what came lately, what is stopped.
+
+It is read every second by whoever watches, so its cost follows what is live and what came in the window, never what is
+stored: open tasks are counted by the index of the live ones, tasks of the window by their ids, which start with the
+time, and events backwards from the newest in growing steps until one is older. No count goes further than `CAP`.
+
+The counts of a job are of one statement and so of one moment. Finished tasks are counted nowhere; who looks twice knows
+how many there were: those made, less those by which the open ones became more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.dags import dag_exists
+from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.pressure import list_pressure
+from tracelake.dispatcher.views.sources import list_sources
+from tracelake.dispatcher.views.tasks import first_id
+from tracelake.errors import TraceError
+from tracelake.wire.overview import CountName, JobLoad, OverviewReply
+
+WINDOW = timedelta(seconds=10)
+"""Without a `since`."""
+
+_FIRST_STEP, _LARGEST_STEP = 16, 4096
+
+# A definition that differs in limits alone is another row of the same node, and the node's tasks are the job's.
+_JOBS = f"""
+    SELECT d.dag_name, j.name, j.job_id, j.document #>> '{{source,kind}}' AS source, trace_now() AS now,
+           made.made, said.events, open.*, failed.*
+    FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
+    CROSS JOIN LATERAL (
+        SELECT array_agg(s.job_id) AS ids
+        FROM (SELECT n.job_id FROM jobs n WHERE n.node_id = j.node_id UNION SELECT j.job_id) s) same
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS made FROM (
+            SELECT FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
+                SELECT FROM tasks t WHERE t.job_id = i.job_id AND t.task_id >= $3 LIMIT {CAP + 1}) t
+            LIMIT {CAP + 1}) m) made
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS open, count(*) FILTER (WHERE o.status = 'Queued' AND NOT o.held) AS ready,
+               count(*) FILTER (WHERE o.status = 'Running') AS running, count(*) FILTER (WHERE o.held) AS held,
+               min(o.ready_at) FILTER (WHERE NOT o.held) AS oldest_ready_at
+        FROM (
+            SELECT t.* FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
+                SELECT status, held, ready_at FROM tasks
+                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') AND status <> 'Failed'
+                ORDER BY task_id LIMIT {CAP + 1}) t
+            LIMIT {CAP + 1}) o) open
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS unfinished, count(*) FILTER (WHERE f.next_retry_at IS NOT NULL) AS retrying,
+               count(*) FILTER (WHERE f.next_retry_at IS NULL) AS failed
+        FROM (
+            SELECT t.* FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
+                SELECT next_retry_at FROM tasks
+                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') AND status = 'Failed'
+                  AND skipped_at IS NULL
+                ORDER BY task_id LIMIT {CAP + 1}) t
+            LIMIT {CAP + 1}) f) failed
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE walk AS (
+            SELECT o.dataset_uuid, {2**63 - 1}::bigint AS below, 0::bigint AS fresh, {_FIRST_STEP} AS step, true AS more
+            FROM job_outputs o WHERE o.job_id = j.job_id
+            UNION ALL
+            SELECT w.dataset_uuid, c.below, w.fresh + c.fresh, least(w.step * 4, {_LARGEST_STEP}),
+                   c.fresh = w.step AND w.fresh + c.fresh <= {CAP}
+            FROM walk w CROSS JOIN LATERAL (
+                SELECT min(e.event_id) AS below, count(*) FILTER (WHERE e.created_at >= $2) AS fresh
+                FROM (
+                    SELECT event_id, created_at FROM events
+                    WHERE dataset_uuid = w.dataset_uuid AND event_id < w.below
+                    ORDER BY event_id DESC LIMIT w.step) e) c
+            WHERE w.more)
+        SELECT coalesce(sum(s.fresh), 0)::bigint AS events
+        FROM (SELECT max(fresh) AS fresh FROM walk GROUP BY dataset_uuid) s) said
+    WHERE d.org_id = $1 AND ($4::text IS NULL OR d.dag_name = $4)
+    ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewFilter:
+    since: datetime | None = None
+    dag: str | None = None
+
+
+async def read_overview(
+    connection: Connection,
+    org_id: UUID,
+    wanted: OverviewFilter,
+    is_stopped: Callable[[UUID], bool],
+    serving_since: datetime,
+) -> OverviewReply:
+    if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
+        raise TraceError("dag_not_found")
+    now: datetime = await connection.fetchval("SELECT trace_now()")
+    since = now - WINDOW if wanted.since is None else wanted.since
+    rows = await connection.fetch(_JOBS, org_id, since, first_id(since), wanted.dag)
+    pressure = await list_pressure(connection, org_id)
+    sources = await list_sources(connection, org_id, is_stopped)
+    return OverviewReply(
+        now=rows[0]["now"] if rows else now,
+        since=since,
+        serving_since=serving_since,
+        jobs=[_load(row) for row in rows],
+        queues=[queue for queue in pressure.queues if wanted.dag in (None, queue.dag)],
+        stopped=[edge for edge in pressure.edges if edge.state != "open" and wanted.dag in (None, edge.dag)],
+        sources=[source for source in sources.sources if wanted.dag in (None, source.dag)],
+    )
+
+
+def _load(row: asyncpg.Record) -> JobLoad:
+    cut: list[CountName] = []
+    if row["made"] > CAP:
+        cut.append("made")
+    if row["events"] > CAP:
+        cut.append("events")
+    if row["open"] > CAP:
+        cut += ["ready", "running", "held"]
+    if row["unfinished"] > CAP:
+        cut += ["retrying", "failed"]
+    oldest: datetime | None = row["oldest_ready_at"]
+    return JobLoad(
+        dag=row["dag_name"],
+        job=row["name"],
+        job_id=row["job_id"],
+        source=row["source"],
+        made=min(row["made"], CAP),
+        events=min(row["events"], CAP),
+        ready=min(row["ready"], CAP),
+        oldest_ready_seconds=None if oldest is None else max(0.0, (row["now"] - oldest).total_seconds()),
+        running=min(row["running"], CAP),
+        held=min(row["held"], CAP),
+        retrying=min(row["retrying"], CAP),
+        failed=min(row["failed"], CAP),
+        cut=cut,
+    )

@@ -1,0 +1,82 @@
+"""What can still appear: whoever follows a list must not pass by a row that becomes visible late.
+
+Ids are given before commits, so a row with a smaller id may become visible after one with a larger id. The ids of
+transactions do not help: they are given in another order than the ids of rows. What helps is that whoever writes to a
+table holds a lock of the mode RowExclusiveLock on it, from before its first row until its transaction is over, and that
+everybody can see these locks.
+
+`EventHorizon`: an event id up to which nothing can appear any more. The last id that was given is read first and who
+is writing second; once all of these writers are gone, whatever they wrote up to that id is there or never will be.
+It is exact. `task_horizon`: task ids start with the time at which they were made, by the clock of the process that made
+them; so tasks older than the oldest transaction that writes tasks, by `CLOCKS_DIFFER` and more, are all there. A
+transaction of more than `LONGEST` is not waited for.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from tracelake.db.transaction import Connection
+
+CLOCKS_DIFFER = timedelta(seconds=2)
+LONGEST = timedelta(seconds=30)
+
+_PAUSES = (0.005, 0.01, 0.02)
+"""Seconds that one look waits for writers. Most transactions are shorter; the others are met by a later look."""
+
+_LAST = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM events_event_id_seq"
+
+_WRITING = """
+    FROM pg_locks l WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      AND l.relation = '{table}'::regclass"""
+
+_EVENT_WRITERS = f"SELECT l.virtualtransaction {_WRITING.format(table='events')}"
+
+# The machine's clock and not trace_now(): that is what ids are made by.
+_TASKS_SINCE = f"""
+    SELECT clock_timestamp() AS now, (
+        SELECT min(a.xact_start) FROM pg_stat_activity a
+        WHERE a.pid IN (SELECT l.pid {_WRITING.format(table="tasks")})) AS writing_since"""  # noqa: S608 - as above
+
+
+class EventHorizon:
+    """One for a process: a look that had to leave writers behind is finished by the next one, whoever asks."""
+
+    def __init__(self) -> None:
+        self.since = datetime.now(UTC)
+        """When this process began to look."""
+        self._reached = 0
+        self._open: tuple[int, frozenset[str]] | None = None
+        """An id that will be reached when these writers are gone."""
+        self._looking = asyncio.Lock()
+
+    async def reach(self, connection: Connection) -> int:
+        """The events up to this id that the next statement does not see will never be seen."""
+        async with self._looking:
+            wanted = await self._look(connection)
+            for pause in _PAUSES:
+                if self._reached >= wanted:
+                    break
+                await asyncio.sleep(pause)
+                await self._look(connection)
+            return self._reached
+
+    async def _look(self, connection: Connection) -> int:
+        last: int = await connection.fetchval(_LAST)
+        writers = frozenset(row[0] for row in await connection.fetch(_EVENT_WRITERS))
+        if self._open is not None and self._open[1].isdisjoint(writers):
+            self._reached, self._open = self._open[0], None
+        if not writers:
+            self._reached, self._open = last, None
+        elif self._open is None:
+            self._open = (last, writers)
+        return last
+
+
+async def task_horizon(connection: Connection) -> datetime:
+    """Tasks that were made before this time and are not seen by the next statement will not appear."""
+    row = await connection.fetchrow(_TASKS_SINCE)
+    assert row is not None
+    now: datetime = row["now"]
+    since: datetime = row["writing_since"] or now
+    return max(min(now, since), now - LONGEST) - CLOCKS_DIFFER

@@ -1,0 +1,102 @@
+"""`trace backup`: a dump of the state database, taken while the stack runs.
+
+The file is there whole or not at all: it is written beside its place under another name, made durable, and put there
+in one step. It is one snapshot, so that every row it holds fits every other; nothing waits for it.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+
+from tracelake.cli.options import home_option, json_option
+from tracelake.processes import dumps
+from tracelake.processes.dumps import BackupError
+from tracelake.processes.home import sync_directory
+from tracelake.processes.settings import Settings, SettingsError
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@home_option
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@json_option
+def command(file: Path, home: Path | None, force: bool, as_json: bool) -> None:
+    """Write a dump of the state database to FILE, while the stack runs.
+
+    It holds the truth of the control plane: DAGs, tasks, events, manifests, the audit log. It does not hold the object
+    store, the keys and secrets, or the data database: copy those from the home, after the dump. The queue needs no
+    backup. `trace restore FILE` brings it back.
+
+    \b
+    Examples:
+      trace backup state.dump
+      trace backup "state-$(date +%F).dump"
+    """
+    settings = Settings.load({"home": home})
+    if file.exists() and not force:
+        raise BackupError(f"{file} is there already; name another file, or add --force to replace it")
+    size = write_dump(settings, file, replace=force)
+    if as_json:
+        click.echo(msgspec.json.encode({"file": str(file), "bytes": size}))
+        return
+    click.echo(f"Wrote {file} ({size:,} bytes): the state database as it was when the dump began.")
+    click.echo(f"Not in it: {settings.layout.objects}, {settings.layout.keys} and the data database. Copy them now:")
+    click.echo("what the dump names is then there. Bring it back with `trace restore`.")
+
+
+def write_dump(settings: Settings, file: Path, *, replace: bool) -> int:
+    """Dump the state database of these settings into the file; answers its size in bytes."""
+    dsn = _state_dsn(settings)
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=file.absolute().parent)
+    os.close(descriptor)  # made 0600, and pg_dump leaves it so
+    partial = Path(name)
+    try:
+        done = dumps.run_program("pg_dump", "--format=custom", "--no-privileges", f"--file={partial}", dsn=dsn)
+        if done.returncode != 0:
+            raise BackupError(_refusal(dumps.reason(done)))
+        dumps.inspect(partial)
+        _sync(partial)
+        if replace:
+            partial.replace(file)
+        else:
+            _put(partial, file)
+        sync_directory(file.absolute().parent)
+        return file.stat().st_size
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+
+
+def _state_dsn(settings: Settings) -> str:
+    try:
+        return settings.resolve_state_dsn()
+    except SettingsError:
+        raise BackupError(f"{settings.home} has no state database yet; `trace up` makes it") from None
+
+
+def _put(partial: Path, file: Path) -> None:
+    """Under its name, unless somebody else has put a file there meanwhile."""
+    try:
+        file.hardlink_to(partial)
+    except FileExistsError:
+        raise BackupError(f"{file} is there already; name another file, or add --force to replace it") from None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refusal(said: str) -> str:
+    if "server version mismatch" in said:
+        return "the state database is of a newer Postgres than the programs of this release; use its own pg_dump"
+    if "connection to server" in said:
+        return "the state database does not answer; a dump needs a running stack (`trace status`, `trace up`)"
+    return f"the dump failed: {said}"

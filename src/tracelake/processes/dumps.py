@@ -1,0 +1,94 @@
+"""Dumps of the state database: the Postgres programs that write and read them, and what a file of them says of itself.
+
+The programs are those of the embedded clusters. A password reaches them through their environment, which only this
+user can read, and never as an argument; a program does not outlive this process.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from tracelake.processes.machine import binary, wrap
+
+# Tables of the first migration: what lacks one of them never was a state database of ours.
+_TABLES = frozenset({"datasets", "events", "jobs", "orgs", "outbox", "schema_migrations", "tasks"})
+_TABLE_DATA = re.compile(r"^\d+; \d+ \d+ TABLE DATA public (\w+) ", re.MULTILINE)
+_MADE_AT = re.compile(r"^;\s+Archive created at (.+)$", re.MULTILINE)
+
+
+class BackupError(Exception):
+    """A dump cannot be written or used; the message says what a person can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    file: Path
+    made_at: str
+    """As the file says it: the clock of the machine that made it."""
+
+
+def inspect(file: Path) -> Dump:
+    """What the file says of itself. Raises BackupError unless it is a dump of a state database."""
+    shown = run_program("pg_restore", "--list", str(file))
+    if shown.returncode != 0:
+        raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is not whole: {reason(shown)}")
+    missing = _TABLES - set(_TABLE_DATA.findall(shown.stdout))
+    if missing:
+        raise BackupError(f"{file} is a dump of some other database: it has no table {min(missing)}")
+    made_at = _MADE_AT.search(shown.stdout)
+    return Dump(file, made_at[1].strip() if made_at else "an unknown time")
+
+
+def run_program(name: str, *arguments: str, dsn: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run one of the Postgres programs, against this database if it needs one.
+
+    To be called from the main thread: what is started ends with the thread that started it.
+    """
+    # PG* variables of the caller would change which server is asked, and how.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    environment["LC_ALL"] = "C"
+    command = [str(binary(name)), *arguments]
+    if dsn is not None:
+        address, password = without_password(dsn)
+        command.append(f"--dbname={address}")
+        if password is not None:
+            environment["PGPASSWORD"] = password
+    return subprocess.run(
+        wrap(command, death_signal=signal.SIGKILL),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def reason(ended: "subprocess.CompletedProcess[str]") -> str:
+    """The first thing that a program complained about."""
+    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+    said = next((line for line in lines if "error:" in line), lines[0] if lines else f"status {ended.returncode}")
+    return said.partition("error: ")[2] or said
+
+
+def without_password(dsn: str) -> tuple[str, str | None]:
+    """The address for a command line, and the password for an environment."""
+    parts = urlsplit(dsn)
+    if parts.password is None:
+        return dsn, None
+    user, _, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}@{host}"
+    return urlunsplit(parts._replace(netloc=netloc)), unquote(parts.password)
+
+
+def with_database(dsn: str, database: str) -> str:
+    """The same server and role, another database."""
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{database}"))
+
+
+def database_of(dsn: str) -> str:
+    return unquote(urlsplit(dsn).path.lstrip("/"))

@@ -1,0 +1,1 @@
+"""Runbooks, each tried on a real stack by the very commands of its page."""

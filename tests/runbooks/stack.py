@@ -1,0 +1,208 @@
+"""A real stack for runbooks: `trace up` as a process with short times, and what a test needs to make trouble on it."""
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import asyncpg
+
+from tests.support.postgres import run, scratch_directory, wait_until
+from tracelake.client.stack import Stack
+from tracelake.processes.home import Home
+from tracelake.processes.machine import postgres_processes_in, socket_directory
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+SETTINGS = {
+    "lease_seconds": "3",
+    "heartbeat_seconds": "1",
+    "retry_min_seconds": "0.2",
+    "retry_max_seconds": "0.5",
+    "max_attempts": "2",
+    "outbox_retry_min_seconds": "0.1",
+    "outbox_retry_max_seconds": "0.2",
+    "outbox_max_tries": "2",
+    "queue_visibility_seconds": "1",
+    "queue_max_receives": "2",
+    "reconcile_seconds": "1",
+    "reconcile_grace_seconds": "1",
+    "scheduler_poll_seconds": "0.5",
+    "jwks_cache_seconds": "1",
+}
+RUNTIMES = '[runtimes.by_hand]\nkind = "queue"\n'
+"""A runtime that no worker takes from, unless a test starts one: tests claim its tasks themselves."""
+
+
+class RealStack:
+    def __init__(self, *, workers: int) -> None:
+        self.root = scratch_directory()
+        self.home = Home(self.root / "home")
+        self.workers = workers
+        self.process: subprocess.Popen[str] | None = None
+        self.files = Path(tempfile.mkdtemp(dir=self.root))
+        """The current directory of the runbooks' commands."""
+        (self.root / "runtimes.toml").write_text(RUNTIMES)
+        (self.root / "bin").mkdir()
+        program = self.root / "bin" / "trace"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m tracelake "$@"\n')
+        program.chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of whoever follows a page: `trace` is there, and knows its home."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+        settings = SETTINGS | {"runtimes_file": str(self.root / "runtimes.toml"), "workers": str(self.workers)}
+        return (
+            kept
+            | {f"TRACE_{name.upper()}": value for name, value in settings.items()}
+            | {
+                "TRACE_HOME": str(self.home.root),
+                "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+                "PYTHONPATH": f"{ROOT / 'src'}",
+                "COLUMNS": "200",
+            }
+        )
+
+    # The stack
+
+    def up(self) -> None:
+        with (self.root / "up.err").open("ab") as errors:
+            self.process = subprocess.Popen(
+                ["trace", "up", "--json"],
+                env=self.environment,
+                executable=str(self.root / "bin" / "trace"),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline(), (self.root / "up.err").read_text()
+
+    def kill(self) -> None:
+        """Power off: nobody gets to say goodbye."""
+        assert self.process is not None
+        servers = [part["pid"] for name, part in self.parts().items() if name.startswith("postgres")]
+        self.process.send_signal(signal.SIGSTOP)
+        for pid in servers:
+            os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self._ended()
+
+    def down(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(timeout=90)
+        self._ended()
+
+    def _ended(self) -> None:
+        if self.process is not None:
+            self.process.communicate(timeout=90)
+        for directory in (self.home.postgres_state, self.home.postgres_data):
+            wait_until(lambda d=directory: not postgres_processes_in(d.resolve()), "postgres to end")  # type: ignore[misc]
+
+    def close(self) -> None:
+        try:
+            if self.process is not None and self.process.poll() is None:
+                self.process.kill()
+            self._ended()
+        finally:
+            shutil.rmtree(socket_directory(self.home.root), ignore_errors=True)
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def parts(self) -> dict[str, Any]:
+        return {part["name"]: part for part in json.loads(self.home.parts_file.read_text())}
+
+    @property
+    def stack(self) -> Stack:
+        stack = self.home.read_stack()
+        assert stack is not None
+        return stack
+
+    # Commands
+
+    def shell(self, line: str, *, fine: tuple[int, ...] = (0,)) -> str:
+        """One command of a page, by somebody who means it; answers what it printed."""
+        done = subprocess.run(
+            ["sh", "-c", line],
+            env=self.environment,
+            cwd=self.files,
+            input="y\n",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode in fine, f"{line}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def trace(self, arguments: str) -> Any:
+        return json.loads(self.shell(f"trace {arguments} --json"))
+
+    def deploy(self, name: str, text: str) -> None:
+        (self.files / f"{name}.yaml").write_text(text)
+        self.shell(f"trace deploy {name}.yaml")
+
+    # What workers and senders say
+
+    def call(self, url: str, path: str, body: Any, headers: dict[str, str], method: str = "POST") -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = Request(url + path, data, {"Content-Type": "application/json"} | headers, method=method)
+        context = ssl.create_default_context(cafile=self.stack.ca_file)
+        try:
+            with urlopen(request, timeout=30, context=context) as response:
+                return response.status, json.loads(response.read())
+        except HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def claim(self, task_id: str) -> Any:
+        token = Path(self.stack.worker_token_file).read_text().strip()
+        body = {"task_id": task_id, "worker_id": "by-hand"}
+        status, reply = self.call(
+            self.stack.internal_url, "/internal/task-claim", body, {"X-Trace-Worker-Token": token}
+        )
+        assert status == 200, reply
+        assert reply["status"] == "Claimed", reply
+        return reply
+
+    def say(self, call: str, task_id: str, claimed: Any, **fields: Any) -> tuple[int, Any]:
+        body = {"task_id": task_id, "attempt": claimed["attempt"], "lease_token": claimed["lease_token"]} | fields
+        headers = {"X-Trace-Task-Capability": claimed["capability_token"]}
+        return self.call(self.stack.task_url, f"/v1/task/{call}", body, headers)
+
+    def finish(self, task_id: str, status: str, **fields: Any) -> Any:
+        claimed = self.claim(task_id)
+        said, reply = self.say("complete", task_id, claimed, status=status, **fields)
+        assert said == 200, reply
+        return claimed
+
+    def tasks(self, dag: str, job: str, status: str | None = None) -> list[Any]:
+        """The oldest first."""
+        wanted = "" if status is None else f" --status {status}"
+        reply = self.trace(f"tasks --job {dag}/{job}{wanted} --limit 1000")
+        return list(reversed(reply["tasks"]))
+
+    def await_tasks(self, dag: str, job: str, status: str, number: int) -> list[Any]:
+        wait_until(lambda: len(self.tasks(dag, job, status)) >= number, f"{number} {status} tasks of {job}")
+        return self.tasks(dag, job, status)
+
+    # Tables
+
+    def sql(self, query: str, *arguments: Any, dsn_file: Path | None = None) -> list[asyncpg.Record]:
+        return run(self._sql((dsn_file or self.home.state_dsn_file).read_text().strip(), query, arguments))
+
+    async def _sql(self, dsn: str, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetch(query, *arguments)
+        finally:
+            await connection.close()

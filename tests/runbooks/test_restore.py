@@ -1,0 +1,195 @@
+"""docs/runbooks/restore.md: from a dump, after everything went on and died."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runbooks.page import follow
+from tests.runbooks.stack import ROOT, RealStack
+from tracelake.processes import dumps
+from tracelake.processes.postgres import STATE_DATABASES
+from tracelake.processes.restore import _running
+from tracelake.processes.settings import Settings
+from tracelake.processes.up import Clusters
+
+PAGE = "restore.md"
+DAG = """\
+name: chain
+jobs:
+  - name: head
+    activation: source
+    source: { kind: webhook, webhook_path: heads }
+  - name: quick
+    activation: reactive
+    runtime: ecs_platform
+    operator: noop
+    execution_strategy: PerPartition
+    inputs: [{ from: { job: head } }]
+  - name: slow
+    activation: reactive
+    runtime: by_hand
+    operator: noop
+    execution_strategy: PerPartition
+    heartbeat_timeout_seconds: 600
+    inputs: [{ from: { job: head } }]
+"""
+
+# Tables of which a restore changes nothing.
+KEPT = ("events", "dag_versions", "activations", "datasets", "edges", "audit_log", "triggers", "manifests")
+
+
+@pytest.fixture
+def stack() -> Iterator[RealStack]:
+    running = RealStack(workers=1)
+    try:
+        running.up()
+        yield running
+    finally:
+        running.close()
+
+
+def picture(stack: RealStack) -> dict[str, Any]:
+    rows = {name: stack.sql(f"SELECT to_json(t)::text FROM {name} t ORDER BY 1") for name in KEPT}
+    tasks = stack.sql("SELECT task_id, job_id, unit_key, status = 'Completed' AS done FROM tasks ORDER BY 1")
+    return rows | {"tasks": tasks, "rotation": stack.sql("SELECT path, rotation FROM webhooks")}
+
+
+def numbers(stack: RealStack) -> dict[str, int]:
+    rows = stack.sql("SELECT sequencename, coalesce(last_value, 0) FROM pg_sequences WHERE schemaname = 'public'")
+    return dict(map(tuple, rows))
+
+
+@contextmanager
+def state_cluster(stack: RealStack) -> Iterator[None]:
+    """The state database of a stack that is down, for a look."""
+    cluster = Clusters.plan(Settings.load({"home": stack.home.root}, environ={})).state
+    assert cluster is not None
+    with _running(cluster):
+        dsn = cluster.dsn(STATE_DATABASES[0].owner, "state")
+        stack.home.state_dsn_file.write_text(dsn + "\n")
+        yield
+
+
+def picture_when_down(stack: RealStack) -> dict[str, Any]:
+    with state_cluster(stack):
+        return picture(stack)
+
+
+def test_the_page(stack: RealStack) -> None:
+    stack.deploy("chain", DAG)
+    for start in (0, 10, 20):
+        stack.shell(f"trace trigger chain/head --range {start}-{start + 9}")
+    stack.await_tasks("chain", "quick", "completed", 3)
+    first, second, third = (task["task_id"] for task in stack.tasks("chain", "slow"))
+    running = stack.claim(first)
+
+    follow(stack, PAGE, section="Before it happens", words={"FILE": "state.dump", "COPY": "objects-copy"})
+    dump = stack.files / "state.dump"
+    assert dump.stat().st_mode & 0o777 == 0o600
+    assert "is there already" in stack.shell("trace backup state.dump", fine=(1,))
+    at_dump = picture(stack)
+
+    # Life goes on: completions, events, a claim, a rotated secret.
+    assert stack.say("complete", first, running, status="Completed")[0] == 200
+    lost = stack.claim(second)
+    stack.shell("trace trigger chain/head --range 30-39")
+    stack.shell("trace webhook chain/head --rotate")
+    unknown = stack.tasks("chain", "slow")[-1]["task_id"]
+    never = stack.claim(unknown)
+    bad_dumps(stack, dump)
+    given_out, before = numbers(stack), picture(stack)
+    stack.kill()
+
+    for name, said in (
+        ("cut.dump", "it is not whole"),
+        ("short.dump", "cannot be loaded, and nothing was changed"),
+        ("noise.dump", "not a dump that `trace backup` wrote"),
+        ("other.dump", "some other database"),
+        ("newer.dump", "the database is newer than this code"),
+    ):
+        refused = stack.shell(f"trace restore --yes {name}", fine=(1,))
+        assert said in refused, name
+        assert len(refused.splitlines()) == 1, refused
+    assert "Aborted" in stack.shell("trace restore state.dump < /dev/null", fine=(1,))
+    crash(stack, "before")
+    assert picture_when_down(stack) == before, "neither a refusal nor a crash touched what was there"
+    crash(stack, "after")
+    assert picture_when_down(stack)["events"] == at_dump["events"]
+
+    followed = follow(stack, PAGE, section="What to do", words={"FILE": "state.dump"})
+    assert any("wake-ups written" in text for text in followed.printed)
+    restored = picture(stack)
+    assert restored.pop("rotation")[0]["rotation"] == 2, "a secret that was given up stays so"
+    assert at_dump.pop("rotation")[0]["rotation"] == 1
+    assert restored == at_dump
+
+    for task_id, claimed, status in ((first, running, 409), (second, lost, 409), (unknown, never, 404)):
+        assert stack.say("heartbeat", task_id, claimed)[0] == status
+        assert stack.say("complete", task_id, claimed, status="Completed")[0] == status
+    stack.shell("trace trigger chain/head --range 40-49")
+    for name, number in numbers(stack).items():
+        assert number >= given_out[name], name
+    (newest,) = stack.sql("SELECT min(event_id) AS id FROM events WHERE unit = 'p:40-49'")
+    assert newest["id"] > given_out["events_event_id_seq"]
+
+    # Everything that is ready runs by its wake-up alone, each unit once, in places that nobody had before.
+    worker = subprocess.Popen(
+        ["sh", "-c", "exec trace worker --runtime by_hand"], env=stack.environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        done = stack.await_tasks("chain", "slow", "completed", 4)
+    finally:
+        worker.terminate()
+        worker.wait(timeout=60)
+    assert len(done) == len({task["unit"]["partition_key"] for task in done}) == 4
+    attempts = {row["task_id"]: row["attempt"] for row in stack.sql("SELECT task_id::text, attempt FROM tasks")}
+    assert (attempts[first], attempts[second], attempts[third]) == (2, 2, 1)
+    follow(stack, PAGE, section="How you know that it is over")
+    assert stack.trace("outbox list")["failed"] == 0
+
+
+def bad_dumps(stack: RealStack, dump: Path) -> None:
+    whole = dump.read_bytes()
+    (stack.files / "cut.dump").write_bytes(whole[: len(whole) * 2 // 3])
+    (stack.files / "short.dump").write_bytes(whole[:-10])
+    (stack.files / "noise.dump").write_bytes(bytes(range(256)) * 64)
+    data = stack.home.data_dsn_file.read_text().strip()
+    other = dumps.run_program("pg_dump", "--format=custom", f"--file={stack.files / 'other.dump'}", dsn=data)
+    assert other.returncode == 0, other
+    stack.sql("INSERT INTO schema_migrations (version, name, checksum) VALUES (9999, 'later', 'x')")
+    stack.shell("trace backup newer.dump")
+    stack.sql("DELETE FROM schema_migrations WHERE version = 9999")
+
+
+def crash(stack: RealStack, moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runbooks.crash", moment, "restore", "--yes", str(stack.files / "state.dump")],
+        env=stack.environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -9, done
+
+
+def test_a_backup_of_a_stack_that_is_down_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tracelake", "backup", str(tmp_path / "x.dump"), "--home", str(tmp_path / "home")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "has no state database yet" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_database_names_and_passwords() -> None:
+    dsn = "postgresql://me:p%40ss@db.example:5432/state?sslmode=require"
+    assert dumps.without_password(dsn) == ("postgresql://me@db.example:5432/state?sslmode=require", "p@ss")
+    assert dumps.with_database(dsn, "postgres") == "postgresql://me:p%40ss@db.example:5432/postgres?sslmode=require"
+    assert dumps.database_of(dsn) == "state"
+    embedded = "postgresql://me:x@/state?host=/run/s&port=5"
+    assert dumps.without_password(embedded) == ("postgresql://me@/state?host=/run/s&port=5", "x")
+    assert dumps.database_of(dumps.with_database(embedded, "other")) == "other"
