@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tracelake.client.stack import ObjectStoreAddress
 from tracelake.processes.home import Home, Stack, write_private
 
 
@@ -21,6 +22,7 @@ def make_stack(home: Path) -> Stack:
         admin_token_file="a",
         queue_dsn_file="q",
         data_dsn_file="d",
+        object_store=ObjectStoreAddress(endpoint=None, region="us-east-1", buckets={}),
     )
 
 
