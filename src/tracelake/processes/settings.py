@@ -113,6 +113,9 @@ class _Text(_Kind):
             raise ValueError
         return value
 
+    def show(self, value: Any) -> str:
+        return "" if value is None else str(value)
+
 
 class _Dsn(_Kind):
     expected = "an address like postgresql://user:password@host:5432/database"
