@@ -55,6 +55,7 @@ def test_stack_json_is_private_whole_and_complete(tmp_path: Path) -> None:
         "admin_token_file",
         "queue_dsn_file",
         "data_dsn_file",
+        "object_store",
     ]
     home.remove_stack()
     home.remove_stack()

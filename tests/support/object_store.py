@@ -15,7 +15,7 @@ def object_store() -> Iterator[EmbeddedObjectStore]:
     with tempfile.TemporaryDirectory(prefix="trace-objects-") as directory:
         root = Path(directory)
         store = EmbeddedObjectStore(
-            root / "objects", root / "access.json", root / "config", root / "log", Ports.choose(0)
+            root / "objects", root / "access.json", root / "config", root / "log", Ports.choose()
         )
         process = start(store)
         try:

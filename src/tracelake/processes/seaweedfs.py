@@ -5,11 +5,15 @@ signed with keys that only this process has; and S3 knows one identity, the plat
 files are below HOME/objects, its keys below HOME/secrets.
 """
 
+import contextlib
+import dataclasses
 import http.client
 import json
 import os
 import secrets
+import shutil
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,8 +44,15 @@ class Ports:
     filer: int
 
     @classmethod
-    def choose(cls, s3: int) -> "Ports":
-        """The given one, or any, for S3; any for the others, which nobody outside needs to know."""
+    def choose(cls, s3: int = 0, before: Path | None = None) -> "Ports":
+        """The given one, or any, for S3; any for the others, which nobody outside needs to know.
+
+        Those of the run before where they are free, so that the address stays.
+        """
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            known = cls(*json.loads((before or Path()).read_text()))
+            if s3 in (0, known.s3) and all(_is_free(port) for port in dataclasses.astuple(known)):
+                return known
         found: list[int] = [s3] if s3 else []
         while len(found) < 4:
             port = free_port()
@@ -69,6 +80,9 @@ class EmbeddedObjectStore:
     def prepare(self) -> None:
         """Before every start: keys if there are none, and the configuration that they are part of."""
         private_directory(self.data_dir)
+        for elections in self.data_dir.glob("m[0-9]*"):
+            # Which master was elected: a single one that was killed would wait for others. Volumes report themselves.
+            shutil.rmtree(elections, ignore_errors=True)
         private_directory(self.config_dir)
         private_directory(self.config_dir / ".seaweedfs")
         access = self._keep_keys()
@@ -78,6 +92,7 @@ class EmbeddedObjectStore:
             "actions": ["Admin", "Read", "Write", "List", "Tagging"],
         }
         write_private(self._identities, json.dumps({"identities": [identity]}) + "\n")
+        write_private(self.ports_file, json.dumps(dataclasses.astuple(self.ports)) + "\n")
         # The signing keys of the inner ports serve this run alone.
         keys = "".join(f'[{name}]\nkey = "{secrets.token_hex(24)}"\n' for name in _KEYS)
         write_private(self.config_dir / ".seaweedfs" / "security.toml", keys)
@@ -131,8 +146,22 @@ class EmbeddedObjectStore:
             return False
 
     @property
+    def ports_file(self) -> Path:
+        return self.config_dir / "ports.json"
+
+    @property
     def _identities(self) -> Path:
         return self.config_dir / "identities.json"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def _binary() -> Path:

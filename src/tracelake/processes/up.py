@@ -78,7 +78,7 @@ def plan_object_store(settings: Settings) -> EmbeddedObjectStore | None:
         access_file=home.object_store_file,
         config_dir=home.object_store_config,
         log_file=home.log_file("object-store"),
-        ports=Ports.choose(settings.s3_port),
+        ports=Ports.choose(settings.s3_port, home.object_store_config / "ports.json"),
     )
 
 
