@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean bench-lifecycle bench-growth bench-routing bench-pressure bench-choices
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-routing: setup ## Events to tasks: latency, a chain of jobs, a fan-out, a 
 bench-pressure: setup ## A full queue: what unrelated work notices, events kept per second, a drain; last line is JSON
 	@$(PY) -m benchmarks.pressure
 
+bench-tracing: setup ## What traces cost: a stack with, a stack without; last line is JSON
+	@$(PY) -m benchmarks.tracing
+
 # The peers of the comparison live in an environment of their own, so that .venv holds what Trace needs and no more.
 .venv-bench/made: requirements/bench.txt requirements/runtime.txt requirements/build.txt pyproject.toml
 	@echo "Making a virtual environment for the comparison in .venv-bench ..."
@@ -76,6 +79,9 @@ bench-pressure: setup ## A full queue: what unrelated work notices, events kept 
 
 bench-choices: .venv-bench/made ## HTTP stack, driver and embedded Postgres against their peers; last line is JSON
 	@.venv-bench/bin/python -m benchmarks.choices
+
+record-chain: setup ## Make the recorded chain of examples/token_flows anew (needs Node.js with npm)
+	@$(PY) -m tools.recorder
 
 lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
 	@sh tools/lock.sh

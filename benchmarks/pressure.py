@@ -2,10 +2,11 @@
 
 One machine carries everything: Postgres (fsync and synchronous_commit on), the Dispatcher (TLS, tokens) and the load
 generator. What is compared is interleaved. The last line is one JSON object; each figure is the median of its readings,
-and `_spread` beside it holds their lower and upper quartile. `--quick` takes fewer readings.
+and `_spread` beside it holds their lower and upper quartile. `--quick` takes fewer readings, and so does a machine that
+is busy with something else.
 
 The healthy branch is `source -> job -> job` at a fixed rate; `healthy_ms` is the median time from sending an event
-until the last completion is answered. It is measured in four kinds of company:
+until the last completion is answered. It is measured in five kinds of company:
 
 - `silent`: the branches beside it are there and say nothing;
 - `storm`: two producers of another DAG (a `bulk` and a `normal` one, before the same queue) and one of the same DAG say
@@ -14,13 +15,16 @@ until the last completion is answered. It is measured in four kinds of company:
 - `calm`: as many events in the same calls through branches of the same form without a limit; as many of them as are
   taken become tasks at once, the others have cursors that earlier units read as well and make none. So as much is
   accepted, made and finished as in `storm`, and nothing ever waits;
-- `unlimited`: the events of `storm` through the branches without a limit: each becomes a task at once.
+- `unlimited`: the events of `storm` through the branches without a limit: each becomes a task at once;
+- `drain`: a source that was paused while it said `backlog_events` is resumed, and goes on saying one event after the
+  other; its reader has no limit, so that all are worked off as fast as it goes.
 
 Every flood is worked off before the next reading begins, and has then made exactly one task of each event that asks for
 one.
 
 - `unrelated_slowdown`: `storm` over `calm`. The load is in both; what remains is what pressure does to a branch that
-  has nothing to do with it. `vs_silent` and `vs_unlimited`: `storm` over these. `_p95`: the 95th percentiles instead.
+  has nothing to do with it. `vs_silent` and `vs_unlimited`: `storm` over these. `drain_slowdown`: `drain` over
+  `silent`. `_p95`: the same of 95th percentiles.
 - `depth_overshoot`: the most ready tasks that a limited queue ever had above `max_queue_depth`. An event is routed by
   what was full when its transaction began, so a call with 8 events may make 7 tasks too many.
 - `busy`: the share of all processors that was in use during the readings, by whomever; near 1 they say little.
@@ -35,22 +39,18 @@ one.
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
-import asyncpg
 import uvloop
 
-from benchmarks.support.pressure_load import Depths, Flood, FloodPlan, Healthy, Slice, depths
+from benchmarks.support.pressure_load import Company, Depths, Flood, FloodPlan, Healthy, Slice, depths
 from benchmarks.support.pressure_stack import (
     FREE,
-    FREE_DAG,
     FREE_SOURCES,
-    FULL_DAG,
-    HEALTHY_DAG,
-    KEPT_DAG,
     LIMITED,
-    LIMITED_DAG,
     LIMITED_JOBS,
     LIMITED_SOURCES,
     MAX_DEPTH,
@@ -58,7 +58,7 @@ from benchmarks.support.pressure_stack import (
     PressureStack,
     claim_speakers,
 )
-from benchmarks.support.pressure_subjects import ResumeDrain, Sustained
+from benchmarks.support.pressure_subjects import Backlog, Kept, Opened, Sustained
 from benchmarks.support.routing_stack import job_id
 from benchmarks.support.stats import Series, interleave, percentile, ratio
 
@@ -68,152 +68,160 @@ FLOOD_PER_S = FLOOD.calls * FLOOD.events * len(LIMITED_SOURCES)
 PRODUCERS = 64
 BATCH_PRODUCERS, BATCH = 8, 100
 DRAIN_EVENTS = 20_000
+BACKLOG = 10_000
+PAIRS_SECONDS, DRAIN_SECONDS = 120.0, 45.0
+EVERYONE = 3
+"""Pairs of calm and storm are taken in every round, the others in every so many."""
+
+RATIOS = (
+    ("unrelated_slowdown", "storm", "calm"),
+    ("vs_silent", "storm", "silent"),
+    ("vs_unlimited", "storm", "unlimited"),
+    ("drain_slowdown", "drain", "silent"),
+)
+
+Round: TypeAlias = dict[str, Slice]
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-@dataclass
-class Arm:
-    """Readings of the healthy branch in one company."""
-
-    p50: Series = field(default_factory=Series)
-    p95: Series = field(default_factory=Series)
-    per_s: Series = field(default_factory=Series)
-    busy: Series = field(default_factory=Series)
-    dispatcher: Series = field(default_factory=Series)
-
-    def add(self, reading: Slice) -> None:
-        self.p50.values.append(percentile(reading.latencies, 0.50) * 1000)
-        self.p95.values.append(percentile(reading.latencies, 0.95) * 1000)
-        self.per_s.values.append(reading.per_s)
-        self.busy.values.append(reading.busy)
-        self.dispatcher.values.append(reading.dispatcher)
+def within(seconds: float, rounds: int, *, at_least: int) -> Iterator[int]:
+    """The numbers of so many rounds, or of fewer if they take too long: a busy machine must not make this endless."""
+    end = time.monotonic() + seconds
+    for number in range(rounds):
+        if number >= at_least and time.monotonic() > end:
+            say("this machine is slow: fewer rounds")
+            return
+        yield number
 
 
-async def beside(healthy: Healthy, flood: Flood | None, seconds: float) -> Slice:
-    """The flood begins a little earlier, so that its queues are full when the reading begins."""
-    if flood is None:
-        return await healthy.run(RATE, seconds)
+async def reading_of(healthy: Healthy, beside: Company, seconds: float) -> Slice:
+    """The company begins a little earlier, so that it is what it should be when the reading begins."""
+    await beside.prepare()
     over = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(flood.run(over))
-        await asyncio.sleep(0.5)
+        group.create_task(beside.run(over))
+        await asyncio.sleep(beside.lead)
         try:
             return await healthy.run(RATE, seconds)
         finally:
             over.set()
 
 
-async def company(stack: PressureStack, rounds: int, seconds: float) -> tuple[dict[str, Arm], list[Depths], int]:
+async def in_company(opened: Opened, rounds: int, seconds: float) -> tuple[list[Round], list[Depths], int]:
     say("a healthy branch beside others ...")
-    await stack.deploy(HEALTHY_DAG, LIMITED_DAG, FREE_DAG)
-    clients, state = stack.clients(), await asyncpg.connect(stack.state_dsn)
-    speakers = {each.job: each for each in await claim_speakers(clients, SOURCES, 7)}
-    healthy = Healthy(clients, speakers["head"], stack.dispatcher_pid())
+    clients, state = opened.clients, opened.state
+    speakers = {each.job: each for each in await claim_speakers(clients, SOURCES, 8)}
+    healthy = Healthy(clients, speakers["head"], opened.stack.dispatcher_pid())
     free, limited = [speakers[name] for name in FREE_SOURCES], [speakers[name] for name in LIMITED_SOURCES]
-    floods: dict[str, Flood | None] = {
-        "silent": None,
-        "calm": Flood(clients, free, FREE, replace(FLOOD, late=FLOOD_PER_S // FLOOD.taken - 1)),
-        "storm": Flood(clients, limited, LIMITED, FLOOD),
-        "unlimited": Flood(clients, free, FREE, FLOOD),
-    }
+    calm = Flood(clients, free, FREE, replace(FLOOD, late=FLOOD_PER_S // FLOOD.taken - 1))
+    storm = Flood(clients, limited, LIMITED, FLOOD)
+    unlimited = Flood(clients, free, FREE, FLOOD)
+    drain = Backlog(await opened.kept(speakers["keeper"]), BACKLOG)
+    pair: dict[str, Company] = {"calm": calm, "storm": storm}
+    everyone = {"silent": Company(), **pair, "drain": drain, "unlimited": unlimited}
     jobs = [await job_id(state, dag, job) for dag, job in LIMITED_JOBS]
-    arms = {name: Arm() for name in floods}
+    for each in everyone.values():
+        await reading_of(healthy, each, 0.5)
+        await each.settle()
+    taken: list[Round] = []
     seen: list[Depths] = []
-    for number in range(-1, rounds):
-        for name in list(floods)[:: 1 if number % 2 == 0 else -1]:
-            flood = floods[name]
+    for number in within(PAIRS_SECONDS, rounds, at_least=7):
+        chosen = everyone if number % EVERYONE == 0 else pair
+        readings: Round = {}
+        for name in list(chosen)[:: 1 if number % 2 == 0 else -1]:
             since = await state.fetchval("SELECT trace_now()")
-            reading = await beside(healthy, flood, seconds if number >= 0 else 0.5)
+            readings[name] = await reading_of(healthy, chosen[name], seconds)
             until = await state.fetchval("SELECT trace_now()")
-            if flood is not None:
-                await flood.settle()
-            if number >= 0:
-                arms[name].add(reading)
-                if name == "storm":
-                    seen.append(await depths(state, jobs, since, until))
-        if number >= 0:
-            shown = "  ".join(f"{name} {arm.p50.values[-1]:.1f}" for name, arm in arms.items())
-            say(f"round {number + 1}/{rounds}: {shown} ms; full {seen[-1].trips} times, at most {seen[-1].most} deep")
-    said = sum(flood.said for flood in floods.values() if flood is not None)
+            await chosen[name].settle()
+            if name == "storm":
+                seen.append(await depths(state, jobs, since, until))
+        taken.append(readings)
+        shown = "  ".join(f"{name} {p50(readings[name]):.1f}" for name in chosen)
+        say(f"round {number + 1}/{rounds}: {shown} ms; full {seen[-1].trips} times, at most {seen[-1].most} deep")
     await healthy.close()
-    await clients.close()
-    await state.close()
-    return arms, seen, said
+    return taken, seen, calm.said + storm.said + unlimited.said
 
 
-async def sustained(stack: PressureStack, rounds: int) -> dict[str, Series]:
+def p50(reading: Slice) -> float:
+    return percentile(reading.latencies, 0.50) * 1000
+
+
+def p95(reading: Slice) -> float:
+    return percentile(reading.latencies, 0.95) * 1000
+
+
+def series_of(rounds: Sequence[Round], name: str, of: Callable[[Slice], float]) -> Series:
+    return Series([of(readings[name]) for readings in rounds if name in readings])
+
+
+async def sustained(opened: Opened, rounds: int) -> dict[str, Series]:
     say("events into a branch that is full ...")
-    await stack.deploy(FULL_DAG)
-    clients, user, state = stack.clients(), stack.user(), await asyncpg.connect(stack.state_dsn)
-    full = await Sustained.of(user, clients, state, PRODUCERS)
+    full = await Sustained.of(opened.user, opened.clients, opened.state, PRODUCERS)
     await full.batch(5_000, BATCH, BATCH_PRODUCERS)
     await full.single(1_000)
     subjects = {
-        "batch": lambda: full.batch(20_000, BATCH, BATCH_PRODUCERS),
-        "single": lambda: full.single(3_000),
+        "batch": lambda: full.batch(10_000, BATCH, BATCH_PRODUCERS),
+        "single": lambda: full.single(2_000),
     }
     series = await interleave(subjects, rounds, say)
-    await clients.close()
-    await user.close()
-    await state.close()
     return {"sustained_events_per_s": series["batch"], "sustained_single_per_s": series["single"]}
 
 
-async def resumed(stack: PressureStack, rounds: int) -> dict[str, Series]:
+async def resumed(kept: Kept, rounds: int) -> dict[str, Series]:
     say(f"a source that kept {DRAIN_EVENTS:,} events goes on ...")
-    await stack.deploy(KEPT_DAG)
-    clients, user = stack.clients(), stack.user()
-    state, queue = await asyncpg.connect(stack.state_dsn), await asyncpg.connect(stack.queue_dsn)
-    drain = await ResumeDrain.of(user, clients, state, queue)
-    await drain.seconds(2_000)
     claimable, tasks = Series(), Series()
-    for number in range(rounds):
-        reading = await drain.seconds(DRAIN_EVENTS)
+    for number in within(DRAIN_SECONDS, rounds, at_least=3):
+        reading = await kept.drain(DRAIN_EVENTS)
         claimable.values.append(reading.claimable_s)
         tasks.values.append(reading.tasks_s)
         say(f"round {number + 1}/{rounds}: tasks {reading.tasks_s:.2f} s  claimable {reading.claimable_s:.2f} s")
-    for each in (clients, user, state, queue):
-        await each.close()
     per_s = Series([DRAIN_EVENTS / seconds for seconds in claimable.values])
     return {"resume_drain_s": claimable, "resume_tasks_s": tasks, "drain_events_per_s": per_s}
 
 
-def compare(arms: dict[str, Arm]) -> dict[str, Series]:
+def compare(rounds: Sequence[Round]) -> dict[str, Series]:
     figures: dict[str, Series] = {}
-    for name, other in (("unrelated_slowdown", "calm"), ("vs_silent", "silent"), ("vs_unlimited", "unlimited")):
-        figures[name] = ratio(arms["storm"].p50, arms[other].p50)
-        figures[f"{name}_p95"] = ratio(arms["storm"].p95, arms[other].p95)
+    for name, above, below in RATIOS:
+        both = [readings for readings in rounds if above in readings and below in readings]
+        for suffix, of in (("", p50), ("_p95", p95)):
+            figures[name + suffix] = ratio(series_of(both, above, of), series_of(both, below, of))
     return figures
 
 
-def main() -> None:
-    quick = "--quick" in sys.argv
-    rounds = 3 if quick else 9
-    with PressureStack() as stack:
-        arms, seen, said = uvloop.run(company(stack, rounds, 1.5 if quick else 3.0))
-        figures = compare(arms)
-        figures |= uvloop.run(sustained(stack, 3 if quick else 7))
-        figures |= uvloop.run(resumed(stack, 2 if quick else 7))
-        peak_mb = stack.dispatcher_peak_mb()
-    result: dict[str, object] = {"benchmark": "pressure", "pairs": rounds}
+async def measure(stack: PressureStack, *, quick: bool) -> dict[str, object]:
+    opened = await Opened.of(stack)
+    rounds, seen, said = await in_company(opened, 5 if quick else 21, 1.0)
+    figures = compare(rounds)
+    figures |= await sustained(opened, 3 if quick else 7)
+    figures |= await resumed(await opened.kept(), 2 if quick else 7)
+    await opened.close()
+    result: dict[str, object] = {"benchmark": "pressure", "pairs": len(rounds)}
     for name, series in figures.items():
         result[name] = round(series.median, 3)
         result[f"{name}_spread"] = series.spread
-    for name, arm in arms.items():
-        result |= _medians(name, arm)
-    print(json.dumps(result | _load(seen, said) | {"peak_mb": round(peak_mb, 1)}))
+    result["drains"] = len(figures["resume_drain_s"].values)
+    for name in rounds[0]:
+        result |= _medians(rounds, name)
+    return result | _load(seen, said) | {"peak_mb": round(stack.dispatcher_peak_mb(), 1)}
 
 
-def _medians(name: str, arm: Arm) -> dict[str, object]:
+def main() -> None:
+    with PressureStack() as stack:
+        result = uvloop.run(measure(stack, quick="--quick" in sys.argv))
+    print(json.dumps(result))
+
+
+def _medians(rounds: Sequence[Round], name: str) -> dict[str, object]:
+    times = series_of(rounds, name, p50)
     return {
-        f"healthy_ms_{name}": round(arm.p50.median, 2),
-        f"healthy_ms_{name}_spread": arm.p50.spread,
-        f"healthy_per_s_{name}": round(arm.per_s.median, 1),
-        f"busy_{name}": round(arm.busy.median, 2),
-        f"dispatcher_{name}": round(arm.dispatcher.median, 2),
+        f"healthy_ms_{name}": round(times.median, 2),
+        f"healthy_ms_{name}_spread": times.spread,
+        f"healthy_per_s_{name}": round(series_of(rounds, name, lambda reading: reading.per_s).median, 1),
+        f"busy_{name}": round(series_of(rounds, name, lambda reading: reading.busy).median, 2),
+        f"dispatcher_{name}": round(series_of(rounds, name, lambda reading: reading.dispatcher).median, 2),
     }
 
 
@@ -227,6 +235,7 @@ def _load(seen: Sequence[Depths], said: int) -> dict[str, object]:
         "depth_overshoot": max(0, max(each.most for each in seen) - MAX_DEPTH),
         "trips": sum(each.trips for each in seen),
         "drain_events": DRAIN_EVENTS,
+        "backlog_events": BACKLOG,
     }
 
 

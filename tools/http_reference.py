@@ -46,18 +46,21 @@ def metrics_markdown() -> str:
         "",
         "Generated from `tracelake.dispatcher.metrics`; do not edit by hand (`make docs`).",
         "",
-        "`GET /metrics` on the internal listener, in the Prometheus text format.",
+        "`GET /metrics` on the internal listener, in the Prometheus text format. Counters and histograms are of one",
+        "process; gauges that read the stores are the same in every Dispatcher, and say so: take their `max`.",
+        "",
+        "Labels are bounded by what is deployed and not by what happens: routes, codes, kinds, states, queues,",
+        "operators. `org`, `dag` and `job` are those of sources and of jobs with a queue threshold; of jobs that",
+        "failed units hold there are a hundred at most. What could be many is counted up to a bound, so that a look",
+        "costs the same whatever is stored.",
         "",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    declared = vars(Metrics())
-    metrics = sorted(
-        (metric for name, metric in declared.items() if name != "registry"), key=lambda metric: str(metric._name)
-    )
-    for metric in metrics:
-        kind = metric._type
-        name = f"{metric._name}_total" if kind == "counter" else metric._name
-        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        lines.append(f"| `{name}` | {kind} | {labels} | {metric._documentation} |")
+    metrics = Metrics()
+    labels = {metric._name: metric._labelnames for metric in vars(metrics).values() if hasattr(metric, "_labelnames")}
+    for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        named = ", ".join(f"`{label}`" for label in labels.get(family.name, ()))
+        lines.append(f"| `{name}` | {family.type} | {named} | {family.documentation} |")
     return "\n".join(lines) + "\n"

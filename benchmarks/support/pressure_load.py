@@ -138,8 +138,26 @@ class FloodPlan:
     """Of the calls of a source so many in a row say late cursors, which make no tasks."""
 
 
-class Flood:
+class Company:
+    """What happens beside the healthy branch; this one does nothing."""
+
+    lead = 0.0
+    """Seconds that it runs before a reading begins."""
+
+    async def prepare(self) -> None:
+        """What has to be there before it runs."""
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Until it is set."""
+
+    async def settle(self) -> None:
+        """Work off what is left, so that the next one finds the stack as this one did."""
+
+
+class Flood(Company):
     """Producers that say more than the slow jobs behind them take. What is left is worked off by `settle`."""
+
+    lead = 0.5
 
     def __init__(self, clients: Clients, speakers: Sequence[Speaker], runtime: str, plan: FloodPlan) -> None:
         self._clients = clients
@@ -150,11 +168,11 @@ class Flood:
         self._due = 0
         self._done = 0
 
-    async def run(self, until: asyncio.Event) -> None:
+    async def run(self, over: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             for number, speaker in enumerate(self._speakers):
-                group.create_task(self._speak(speaker, number / len(self._speakers) / self._plan.calls, until))
-            group.create_task(self._take_slowly(until))
+                group.create_task(self._speak(speaker, number / len(self._speakers) / self._plan.calls, over))
+            group.create_task(self._take_slowly(over))
 
     async def settle(self) -> None:
         """At full speed, until every event that asks for a task has one that is finished."""
@@ -164,9 +182,9 @@ class Flood:
                 self._done += await complete_all(self._clients, deliveries)
         assert self._done == self._due, "an event made a second task"
 
-    async def _speak(self, speaker: Speaker, offset: float, until: asyncio.Event) -> None:
+    async def _speak(self, speaker: Speaker, offset: float, over: asyncio.Event) -> None:
         number = 0
-        async for _ in _ticks(1 / self._plan.calls, offset, until):
+        async for _ in _ticks(1 / self._plan.calls, offset, over):
             if number % (self._plan.late + 1) == 0:
                 await speaker.say_next(self._plan.events)
                 self._due += self._plan.events
@@ -175,16 +193,16 @@ class Flood:
             self.said += self._plan.events
             number += 1
 
-    async def _take_slowly(self, until: asyncio.Event) -> None:
-        async for _ in _ticks(0.1, 0.0, until):
+    async def _take_slowly(self, over: asyncio.Event) -> None:
+        async for _ in _ticks(0.1, 0.0, over):
             deliveries = await self._clients.queue.receive(self._queue, self._plan.taken // 10, HIDDEN)
             self._done += await complete_all(self._clients, deliveries)
 
 
-async def _ticks(every: float, offset: float, until: asyncio.Event) -> AsyncIterator[None]:
+async def _ticks(every: float, offset: float, over: asyncio.Event) -> AsyncIterator[None]:
     """By the clock, whether or not the last one took longer."""
     due = time.perf_counter() + offset
-    while not until.is_set():
+    while not over.is_set():
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         yield
         due += every

@@ -7,7 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from benchmarks.support.pressure_stack import FEEDERS, KEPT, SOURCES, Database, Speaker, claim_speakers
+import asyncpg
+
+from benchmarks.support.pressure_load import Company
+from benchmarks.support.pressure_stack import (
+    FEEDERS,
+    FREE_DAG,
+    FULL_DAG,
+    HEALTHY_DAG,
+    KEPT,
+    KEPT_DAG,
+    LIMITED_DAG,
+    Database,
+    PressureStack,
+    Speaker,
+    claim_speakers,
+)
 from benchmarks.support.routing_stack import Watch, job_id
 from benchmarks.support.stack import Clients
 from tracelake.client.user import UserClient
@@ -16,6 +31,7 @@ from tracelake.wire.user import TriggerRequest
 
 _A_CALL = 1000
 """Events in one call, at most."""
+_PAUSE = 0.05
 
 
 class Sustained:
@@ -80,12 +96,12 @@ class Resumed:
     """The wake-up of each of these tasks could be received."""
 
 
-class ResumeDrain:
-    """A source is paused, says so many events, and is resumed; its reader has no threshold, and nobody takes tasks."""
+class Kept:
+    """A source that is paused, says events, and is resumed; its reader has no limit, and nobody takes its tasks."""
 
     def __init__(self, user: UserClient, source: Speaker, state: Database, queue: Database, reader: UUID) -> None:
         self._user = user
-        self._source = source
+        self.source = source
         self._state = state
         self._queue = queue
         self._reader = reader
@@ -93,24 +109,33 @@ class ResumeDrain:
         self._claimable = Watch(0.005)
         self._made = 0
 
-    @classmethod
-    async def of(cls, user: UserClient, clients: Clients, state: Database, queue: Database) -> "ResumeDrain":
-        (source,) = await claim_speakers(clients, SOURCES, 1)
-        return cls(user, source, state, queue, await job_id(state, "kept", "reader"))
-
-    async def seconds(self, events: int) -> Resumed:
+    async def keep(self, events: int) -> None:
         await self._user.pause("kept", "keeper")
         for _ in range(events // _A_CALL):
-            await self._source.say_next(_A_CALL)
+            await self.source.say_next(_A_CALL)
         assert await self._count() == self._made, "a paused source made tasks"
-        started = time.perf_counter()
+
+    async def resume(self) -> None:
         await self._user.resume("kept", "keeper")
-        tasks_s = await self._tasks.seconds(started, self._is_live)
-        claimable_s = await self._claimable.seconds(started, self._is_published)
+
+    async def clear(self, events: int) -> None:
+        """Once all is there: exactly one task and one wake-up for each of these events."""
+        async with asyncio.timeout(60):
+            while not (await self._is_live() and await self._is_published()):
+                await asyncio.sleep(0.01)
         self._made += events
-        assert await self._count() == self._made
+        made = await self._count()
+        assert made == self._made, (made, self._made)
         gone = await self._queue.execute("DELETE FROM messages WHERE queue = $1", f"tasks.{KEPT}")
         assert gone == f"DELETE {events}", gone
+
+    async def drain(self, events: int) -> Resumed:
+        await self.keep(events)
+        started = time.perf_counter()
+        await self.resume()
+        tasks_s = await self._tasks.seconds(started, self._is_live)
+        claimable_s = await self._claimable.seconds(started, self._is_published)
+        await self.clear(events)
         return Resumed(tasks_s, claimable_s)
 
     async def _is_live(self) -> bool:
@@ -127,3 +152,55 @@ class ResumeDrain:
     async def _count(self) -> int:
         count: int = await self._state.fetchval("SELECT count(*) FROM tasks WHERE job_id = $1", self._reader)
         return count
+
+
+class Backlog(Company):
+    """A drain as company: the source is resumed, and goes on with an event after each `_PAUSE`."""
+
+    def __init__(self, kept: Kept, events: int) -> None:
+        self._kept = kept
+        self._events = events
+        self._said = 0
+
+    async def prepare(self) -> None:
+        await self._kept.keep(self._events)
+        self._said = self._events
+
+    async def run(self, over: asyncio.Event) -> None:
+        await self._kept.resume()
+        while not over.is_set():
+            await self._kept.source.say_next(1)
+            self._said += 1
+            await asyncio.sleep(_PAUSE)
+
+    async def settle(self) -> None:
+        await self._kept.clear(self._said)
+
+
+@dataclass
+class Opened:
+    """A stack with the DAGs of the benchmark, and what speaks to it."""
+
+    stack: PressureStack
+    clients: Clients
+    user: UserClient
+    state: Database
+    queue: Database
+    _kept: Kept | None = None
+
+    @classmethod
+    async def of(cls, stack: PressureStack) -> "Opened":
+        await stack.deploy(HEALTHY_DAG, LIMITED_DAG, FREE_DAG, FULL_DAG, KEPT_DAG)
+        state, queue = await asyncpg.connect(stack.state_dsn), await asyncpg.connect(stack.queue_dsn)
+        return cls(stack, stack.clients(), stack.user(), state, queue)
+
+    async def kept(self, source: Speaker | None = None) -> Kept:
+        if self._kept is None:
+            assert source is not None
+            reader = await job_id(self.state, "kept", "reader")
+            self._kept = Kept(self.user, source, self.state, self.queue, reader)
+        return self._kept
+
+    async def close(self) -> None:
+        for each in (self.clients, self.user, self.state, self.queue):
+            await each.close()

@@ -99,31 +99,45 @@ def test_events_are_counted_over_many_steps_and_only_those_of_the_window(world: 
     assert "cut" not in job(read(world, start), "chain/clock")
 
 
-def test_a_count_that_stops_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = now(world)
-    for cap in ("10000", "10001"):
-        assert cap in overview._JOBS
+def count_to_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    statement = overview._JOBS
+    for number, smaller in ((20000, 6), (10001, 4), (10000, 3)):
+        assert str(number) in statement
+        statement = statement.replace(str(number), str(smaller))
     monkeypatch.setattr(overview, "CAP", 3)
-    monkeypatch.setattr(overview, "_JOBS", overview._JOBS.replace("10001", "4").replace("10000", "3"))
-    for state in ("Failed",) * 4 + ("Queued",) * 4:
-        world.task(world.fetch, state)
+    monkeypatch.setattr(overview, "_JOBS", statement)
+
+
+def in_order(world: World, job_id: UUID, *states: str) -> None:
+    """Tasks of these states, each made after the one before it."""
+    first = first_id(now(world)).int
+    for number, state in enumerate(states, start=1):
+        world.task(job_id, state, UUID(int=first + number + (job_id.int & 0xFFFF) * 2**16))
+
+
+def test_a_count_that_stops_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    count_to_three(monkeypatch)
+    start = now(world)
+    in_order(world, world.fetch, *["Failed"] * 4, *["Queued"] * 4)
     world.sql(_EVENTS, world.org_id, *world.blocks, 1, 40, start)
     row = job(read(world, start), "chain/fetch")
-    assert (row["made"], row["events"], row["ready"], row["failed"]) == (3, 3, 3, 3)
+    assert (row["made"], row["events"], row["ready"], row["failed"]) == (3, 3, 4, 3)
     assert sorted(row["cut"]) == ["events", "failed", "held", "made", "ready", "retrying", "running"]
-    for _ in range(3):
-        world.task(world.alert)
-    assert "cut" not in job(read(world, start), "alarm/alert")
+    in_order(world, world.alert, *["Queued"] * 6)
+    row = job(read(world, start), "alarm/alert")
+    assert (row["ready"], row["cut"]) == (6, ["made"])
 
 
-def test_failed_tasks_do_not_hide_a_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "CAP", 3)
-    monkeypatch.setattr(overview, "_JOBS", overview._JOBS.replace("10001", "4").replace("10000", "3"))
-    for state in ("Failed",) * 9 + ("Skipped",) * 9 + ("Queued",) * 2:
-        world.task(world.fetch, state)
+def test_what_failed_does_not_hide_a_queue_nor_a_queue_what_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_to_three(monkeypatch)
+    in_order(world, world.fetch, *["Failed"] * 9, *["Skipped"] * 9, *["Queued"] * 2)
+    in_order(world, world.alert, "Failed", *["Queued"] * 9)
     row = job(read(world), "chain/fetch")
-    assert (row["ready"], row["failed"]) == (2, 3)
-    assert sorted(row["cut"]) == ["failed", "made", "retrying"]
+    assert (row["ready"], row["failed"], "ready" in row["cut"]) == (2, 3, True)
+    row = job(read(world), "alarm/alert")
+    assert (row["ready"], row["failed"], "failed" in row["cut"]) == (6, 1, True)
 
 
 def test_full_queues_and_what_they_stop(world: World) -> None:

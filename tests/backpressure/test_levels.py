@@ -1,9 +1,11 @@
 """Levels: 80 % stops bulk, 100 % stops all, below 50 % everything goes on, and in between nothing changes."""
 
 from fractions import Fraction
+from itertools import permutations
 from uuid import UUID
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelake.dispatcher.backpressure.levels import Level, Thresholds, next_level, share
@@ -13,6 +15,9 @@ SHARES = st.fractions(min_value=0, max_value=3)
 
 
 @given(st.sampled_from(Level), SHARES)
+@example(Level.ALL, Fraction(1, 2))
+@example(Level.NONE, Fraction(4, 5))
+@example(Level.BULK, Fraction(1))
 def test_a_level_follows_the_share(level: Level, full: Fraction) -> None:
     after = next_level(level, full)
     if full >= 1:
@@ -27,6 +32,8 @@ def test_a_level_follows_the_share(level: Level, full: Fraction) -> None:
 
 
 @given(st.integers(0, 500), st.floats(0, 1000), st.none() | st.integers(1, 200), st.none() | st.integers(1, 500))
+@example(0, 10.0, 20, 5)
+@example(1, 10.0, 20, 5)
 def test_the_worse_of_depth_and_age_counts(depth: int, age: float, max_depth: int | None, max_age: int | None) -> None:
     full = share(Thresholds(max_depth, max_age), depth, age)
     by_depth = Fraction(0) if max_depth is None else Fraction(depth, max_depth)
@@ -75,3 +82,14 @@ def test_pressure_travels_upstream_by_kind(
     for node in NODES:
         found = upstream.stopped_by(node, Stops(levels)) is not None
         assert found == stopped(node, edges, levels, bulk), node
+
+
+@pytest.mark.parametrize("order", list(permutations(range(5))))
+def test_a_way_through_bulk_alone_counts_beside_another(order: tuple[int, ...]) -> None:
+    """head -> maker -> (plain | bulk) -> queue, where only `plain` is normal: at 80 % both of the first must stop."""
+    head, maker, plain, bulky, queue = NODES[:5]
+    ways = [(head, maker), (maker, plain), (maker, bulky), (plain, queue), (bulky, queue)]
+    edges = [Edge(a, b, (a, a), a != plain, source=False) for a, b in (ways[number] for number in order)]
+    upstream = build(edges, [queue])
+    stopped_first = {node for node in NODES if upstream.stopped_by(node, Stops({queue: Level.BULK})) is not None}
+    assert stopped_first == {head, maker, bulky}

@@ -2,21 +2,9 @@
 
 import pytest
 
+from tests.backpressure.pipe import PIPE
 from tests.routing.support import Flow
 from tests.support import dags
-
-# source -> make (bulk) -> step -> slow (at most 10 ready); beside it: source -> free
-PIPE = """
-name: d
-defaults: {runtime: ecs_platform}
-jobs:
-  - {name: src, activation: source, source: {kind: manual}}
-  - {name: make, activation: reactive, operator: noop, inputs: [{from: {job: src}}], priority: bulk}
-  - {name: step, activation: reactive, operator: noop, inputs: [{from: {job: make}}]}
-  - {name: slow, activation: reactive, operator: noop, inputs: [{from: {job: step}}], max_queue_depth: 10}
-  - {name: other, activation: source, source: {kind: manual}}
-  - {name: free, activation: reactive, operator: noop, inputs: [{from: {job: other}}]}
-"""
 
 
 def level(flow: Flow) -> tuple[int, int]:

@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+import pytest
 
 from tests.client.scripted_server import Certificates, Request, reply, serving
+from tracelake.cli import session
 from tracelake.client.stack import ObjectStoreAddress, Stack
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
@@ -112,3 +114,16 @@ def write_stack(home: Path, url: str, ca_file: Path) -> None:
         object_store=ObjectStoreAddress(endpoint=None, region="us-east-1", buckets={}),
     )
     (home / "stack.json").write_bytes(msgspec.json.encode(stack))
+
+
+def end_after(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """Ctrl-C comes after so many looks."""
+    left = looks
+
+    async def pause() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_pause", pause)

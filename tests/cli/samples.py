@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from tracelake.wire.overview import JobLoad, OverviewReply
+from tracelake.wire.pressure import PressureEdgeRow, QueueRow
 from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 from tracelake.wire.user import (
@@ -201,6 +203,35 @@ def sources() -> SourcesReply:
             SourceRow(job="broken", state="dead", task_id=uuid(42), error="no such chain", **always),
         ]
     )
+
+
+def load(job: str = "prices", **changes: Any) -> JobLoad:
+    counts = dict.fromkeys(("made", "events", "ready", "running", "held", "retrying", "failed"), 0)
+    values: dict[str, Any] = {"dag": "pools", "job": job, "job_id": uuid(30)} | counts
+    return JobLoad(**(values | changes))
+
+
+FULL_QUEUE = QueueRow(
+    dag="pools", job="prices", state="stopped", depth=1200, max_depth=1000, age_seconds=400, since=EARLIER
+)
+STOPPED_INPUT = PressureEdgeRow(
+    dag="pools", job="fetch", input_index=0, dataset="blocks", state="stopped", queue="pools/prices", depth=1200,
+    age_seconds=400, backlog=77, because="pools/prices has 1,200 of 1,000 ready tasks",
+)  # fmt: skip
+
+
+def overview(*jobs: JobLoad, at: float = 0.0, since: float = -10.0, **changes: Any) -> OverviewReply:
+    """`at` and `since` are seconds from now."""
+    values: dict[str, Any] = {
+        "now": NOW + timedelta(seconds=at),
+        "since": NOW + timedelta(seconds=since),
+        "serving_since": EARLIER,
+        "jobs": list(jobs),
+        "queues": [FULL_QUEUE],
+        "stopped": [STOPPED_INPUT],
+        "sources": sources().sources,
+    }
+    return OverviewReply(**(values | changes))
 
 
 def paused(*, paused: bool = True, duplicate: bool = False) -> PauseReply:

@@ -304,6 +304,28 @@ def test_dead_letters_are_listed_and_redriven(harness: PostgresHarness) -> None:
     run(harness, test, max_receives=2)
 
 
+def test_dead_letters_are_dropped(harness: PostgresHarness) -> None:
+    async def test(queue: PostgresQueue) -> None:
+        names = {"a": Q, "b": Q, "c": "tasks.other"}
+        await queue.publish([message(key, name) for key, name in names.items()])
+        for _ in range(2):
+            for name in (Q, "tasks.other"):
+                await queue.receive(name, 2, 60)
+            await harness.advance(61)
+        for name in (Q, "tasks.other"):
+            assert await queue.receive(name, 2, 60) == []
+        dead = await queue.dead_letters(None, 10)
+        assert sorted(letter.key for letter in dead) == ["a", "b", "c"]
+        first = next(letter.message_id for letter in dead if letter.key == "a")
+        assert await queue.drop_dead([first, "999999", "nonsense"]) == 1
+        assert await queue.drop_dead([first]) == 0
+        assert sorted(letter.key for letter in await queue.dead_letters(None, 10)) == ["b", "c"]
+        assert await queue.drop_dead(None) == 2
+        assert await queue.dead_letters(None, 10) == []
+
+    run(harness, test, max_receives=2)
+
+
 def test_terminated_connections_are_replaced(harness: PostgresHarness) -> None:
     async def test(queue: PostgresQueue) -> None:
         for round_number in range(5):
@@ -344,6 +366,7 @@ def test_a_database_that_is_away_is_unavailable_until_it_is_back(harness: Postgr
             lambda: queue.depths(),
             lambda: queue.dead_letters(Q, 1),
             lambda: queue.redrive(["1"]),
+            lambda: queue.drop_dead(["1"]),
         ]
         for call in calls:
             with pytest.raises(QueueUnavailableError, match="queue database"):
@@ -418,6 +441,8 @@ def test_every_statement_walks_an_index(harness: PostgresHarness) -> None:
             (sql.BURY_IF_HELD, (["a"], [1], [1], "why")),
             (sql.ABSENT, (Q, ["a"])),
             (sql.LIST_DEAD, (Q, 1)),
+            (sql.LIST_ALL_DEAD, (1,)),
+            (sql.DROP_DEAD, ([1],)),
         ]
         for statement, arguments in queries:
             plan = "\n".join(row[0] for row in await lane.fetch(f"EXPLAIN {statement}", *arguments))

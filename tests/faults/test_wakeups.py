@@ -12,7 +12,7 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.outbox.relay import Relay
 from tracelake.errors import StoreUnavailableError
-from tracelake.ports import Delivery, Message, Queue, QueueDepth, QueueRejectedError, QueueUnavailableError
+from tracelake.ports import DeadLetter, Delivery, Message, Queue, QueueDepth, QueueRejectedError, QueueUnavailableError
 
 TASKS = "tasks.ecs_platform"
 GRACE = DispatcherConfig().reconcile_grace_seconds + 1
@@ -49,6 +49,12 @@ class PickyQueue:
 
     async def depths(self) -> list[QueueDepth]:
         return await self.real.depths()
+
+    async def dead_letters(self, queue: str | None, limit: int) -> list[DeadLetter]:
+        return await self.real.dead_letters(queue, limit)
+
+    async def drop_dead(self, message_ids: Sequence[str] | None) -> int:
+        return await self.real.drop_dead(message_ids)
 
     async def close(self) -> None:
         await self.real.close()

@@ -75,6 +75,8 @@ TABLE = {
     ("internal", "POST", "/internal/tasks/{task_id}/cancel", "service"),
     ("internal", "GET", "/internal/outbox", "service"),
     ("internal", "POST", "/internal/outbox/requeue", "service"),
+    ("internal", "GET", "/internal/dead-letters", "service"),
+    ("internal", "POST", "/internal/dead-letters/drop", "service"),
     ("internal", "GET", "/internal/sources", "service"),
     ("internal", "POST", "/internal/sources/{job_id}/fire", "service"),
     ("internal", "GET", "/healthz", "none"),

@@ -96,6 +96,13 @@ ENDPOINTS = [
     ),
     Endpoint("internal", "/internal/tasks", lambda t: {"tasks": [{"job_id": t.job["job_id"]}]}, SERVICE),
     Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
+    Endpoint(
+        "internal",
+        "/internal/dead-letters/drop",
+        lambda t: {"message_ids": ["1"]},
+        SERVICE,
+        optional=("message_ids",),
+    ),
     Endpoint("internal", "/internal/sources/{job_id}/fire", lambda t: {"slot": "2026-01-31T12:00:00Z"}, SERVICE),
     Endpoint("public", "/v1/dags/{dag}/active", lambda t: {"version": 1}, USER, method="PUT"),
     Endpoint("public", "/v1/task-lookup", lambda t: {"task_ids": [NOWHERE]}, USER),

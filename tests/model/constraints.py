@@ -12,6 +12,7 @@ CONSTRAINTS: dict[str, Callable[[Task], bool]] = {
     "tasks_attempt_check": lambda t: t.attempt >= 0,
     "tasks_max_attempts_check": lambda t: t.max_attempts is None or t.max_attempts > 0,
     "attempts_are_bounded": lambda t: t.max_attempts is None or t.attempt <= t.max_attempts,
+    "forgiven_were_tried": lambda t: 0 <= t.forgiven <= t.attempt,
     "claimed_has_lease_token": lambda t: (t.attempt > 0) == (t.lease_token is not None),
     "running_has_a_lease": lambda t: (t.status is Status.RUNNING) == (t.lease_expires_at is not None),
     "running_was_claimed": lambda t: t.status is not Status.RUNNING or (t.attempt > 0 and t.outcome is None),

@@ -74,8 +74,10 @@ def test_every_constraint_of_the_table_is_said_in_python() -> None:
     text = files("tracelake.db.state").joinpath("migrations/0001_control_plane.sql").read_text()
     table = text.split("CREATE TABLE tasks (")[1].split(") WITH (")[0]
     named = set(re.findall(r"CONSTRAINT (\w+)", table))
-    later = files("tracelake.db.state").joinpath("migrations/0002_dags.sql").read_text()
-    added = set(re.findall(r"ADD CONSTRAINT (\w+)", later.split("ALTER TABLE tasks")[1].split(";")[0]))
+    added = set()
+    for migration in files("tracelake.db.state").joinpath("migrations").iterdir():
+        for change in migration.read_text().split("ALTER TABLE tasks")[1:] if migration.name.endswith(".sql") else ():
+            added |= set(re.findall(r"ADD CONSTRAINT (\w+)", change.split(";")[0]))
     # What a task is for never changes, and no transition touches it.
     added -= {"routed_is_whole", "unit_range_whole"}
     assert named | added == {name for name in CONSTRAINTS if not name.startswith("tasks_")}
@@ -108,6 +110,7 @@ ANY_TASK = st.builds(
     ready_at=TIMES,
     next_retry_at=TIMES,
     finished_at=TIMES,
+    forgiven=st.integers(-1, 2),
 )
 ONE_FIELD = st.sampled_from(
     [
@@ -116,6 +119,7 @@ ONE_FIELD = st.sampled_from(
         *({"attempt": attempt} for attempt in (-1, 0, 1, 3)),
         *({name: flag} for name in ("held", "cancel_requested") for flag in (True, False)),
         *({"max_attempts": most} for most in (None, 0, 1)),
+        *({"forgiven": forgiven} for forgiven in (-1, 0, 5)),
         *({"lease_token": token} for token in (None, lease_of(1))),
         *(
             {name: moment}

@@ -1,20 +1,25 @@
-"""The wait after an attempt: by the number of attempts, unless an endless task had a healthy life."""
+"""The wait after an attempt: by the failures in a row, which a healthy life of an endless task ends."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tracelake.model.lifecycle import retry_delay
+from tracelake.model import lifecycle
+from tracelake.model.lifecycle import next_retry
 from tracelake.model.retry import Backoff
-from tracelake.model.task import Status, Task
+from tracelake.model.task import Outcome, Status, Task
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 BACKOFF = Backoff(30, 600)
+LONGEST = 600
 
 
-def task(attempt: int, max_attempts: int | None, lived: float, unseen: float) -> Task:
+def task(attempt: int, max_attempts: int | None, lived: float, unseen: float, forgiven: int = 0) -> Task:
     """An attempt that was claimed so long ago, and whose lease ended so long before now."""
     return Task(
         task_id=UUID(int=1),
@@ -25,7 +30,12 @@ def task(attempt: int, max_attempts: int | None, lived: float, unseen: float) ->
         max_attempts=max_attempts,
         claimed_at=NOW - timedelta(seconds=unseen + lived),
         lease_expires_at=NOW - timedelta(seconds=unseen),
+        forgiven=forgiven,
     )
+
+
+def wait(task: Task) -> float:
+    return next_retry(task, NOW, BACKOFF).after.total_seconds()
 
 
 @given(
@@ -37,21 +47,121 @@ def task(attempt: int, max_attempts: int | None, lived: float, unseen: float) ->
 def test_only_a_healthy_life_of_an_endless_task_starts_anew(
     attempt: int, max_attempts: int | None, lived: float, unseen: float
 ) -> None:
-    wait = retry_delay(task(attempt, max_attempts, lived, unseen), NOW, BACKOFF).total_seconds()
+    seconds = wait(task(attempt, max_attempts, lived, unseen))
     healthy = max_attempts is None and lived > 600.001
     if healthy or attempt == 1:
-        assert 30 <= wait <= 45
+        assert 30 <= seconds <= 45
     elif attempt >= 6 and (max_attempts is not None or lived < 599.999):
-        assert 450 <= wait <= 600
+        assert 450 <= seconds <= 600
 
 
 def test_a_lease_that_still_runs_counts_up_to_now() -> None:
     alive = task(9, None, lived=700, unseen=-200)
-    assert retry_delay(alive, NOW, BACKOFF).total_seconds() >= 450, "it has lived for 500 seconds"
+    assert wait(alive) >= 450, "it has lived for 500 seconds"
 
 
 def test_a_task_that_nobody_claimed_has_not_lived() -> None:
     fresh = Task(
         task_id=UUID(int=1), org_id=UUID(int=2), job_id=UUID(int=3), status=Status.QUEUED, attempt=9, max_attempts=None
     )
-    assert retry_delay(fresh, NOW, BACKOFF).total_seconds() >= 450
+    assert wait(fresh) >= 450
+
+
+class Life(NamedTuple):
+    """How an attempt went: so long, and then it failed, was stopped with its worker, or fell silent."""
+
+    seconds: int
+    end: str
+
+
+LIVES = st.lists(
+    st.builds(Life, st.sampled_from([1, 599, 601, 100_000]), st.sampled_from(["failed", "stopped", "silent"])),
+    min_size=1,
+    max_size=12,
+)
+
+
+def live(lives: Sequence[Life], max_attempts: int | None) -> list[float]:
+    """The wait after each."""
+    now, waits = NOW, []
+    current = replace(task(0, max_attempts, 0, 0), status=Status.QUEUED, lease_expires_at=None, claimed_at=None)
+    for number, life in enumerate(lives, 1):
+        lease = UUID(int=number)
+        claimed = lifecycle.claim(
+            current, now, lease_token=lease, lease_seconds=life.seconds, timeout_seconds=None, worker_id="w",
+            claim_id=None,
+        )  # fmt: skip
+        assert isinstance(claimed, Task)
+        now += timedelta(seconds=life.seconds)
+        stopped = life.end == "stopped"
+        if life.end == "silent":
+            now += timedelta(days=1)  # nobody was there to see its lease end
+            ended: Task | None = lifecycle.expire(claimed, now, retry=next_retry(claimed, now, BACKOFF))
+        else:
+            retry = next_retry(claimed, now, BACKOFF, stopped=stopped)
+            ended = lifecycle.complete(
+                claimed, now, attempt=number, lease_token=lease, status=Outcome.FAILED, retryable=True, error=None,
+                retry=retry, stopped=stopped,
+            )  # fmt: skip
+        assert ended is not None
+        assert ended.next_retry_at is not None
+        waits.append((ended.next_retry_at - now).total_seconds())
+        now = ended.next_retry_at
+        current = lifecycle.requeue(ended, now)
+    return waits
+
+
+def expected_row(lives: Sequence[Life]) -> int:
+    """Failures in a row up to the last life, said anew: the healthy one, if any, is the first that counts."""
+    row = 0
+    for life in lives:
+        if life.seconds > LONGEST:
+            row = 0
+        if life.end != "stopped":
+            row += 1
+    return row
+
+
+@given(LIVES)
+def test_the_wait_of_an_endless_task_follows_how_its_recent_attempts_went(lives: list[Life]) -> None:
+    for number, seconds in enumerate(live(lives, None), 1):
+        if lives[number - 1].end == "stopped":
+            assert seconds == 0
+            continue
+        row = expected_row(lives[:number])
+        low = min(30 * 2.0 ** (row - 1), 450)
+        assert low <= seconds <= min(1.5 * 30 * 2.0 ** (row - 1), 600), (lives[:number], row)
+
+
+@given(LIVES)
+def test_the_wait_of_any_other_task_counts_every_failure(lives: list[Life]) -> None:
+    failures = 0
+    for life, seconds in zip(lives, live(lives, 100), strict=True):
+        if life.end == "stopped":
+            assert seconds == 0
+            continue
+        failures += 1
+        assert min(30 * 2.0 ** (failures - 1), 450) <= seconds
+
+
+def test_after_weeks_of_health_a_second_crash_waits_twice_the_first_and_not_the_longest() -> None:
+    weeks = [Life(1_000_000, "failed")] * 200
+    first, second, third = live([*weeks, Life(1, "failed"), Life(1, "failed")], None)[-3:]
+    assert first <= 45 < second <= 90 < third <= 180
+
+
+def test_a_stop_costs_no_attempt_even_the_last() -> None:
+    assert live([Life(5, "stopped")] * 3, 1) == [0, 0, 0]
+
+
+def test_a_stop_after_the_clock_had_judged_keeps_what_the_clock_said() -> None:
+    running = task(1, 1, 10, 10)
+    running = replace(running, lease_token=UUID(int=7))
+    over = lifecycle.expire(running, NOW, retry=next_retry(running, NOW, BACKOFF))
+    assert over.finished
+    said = lifecycle.complete(
+        over, NOW, attempt=1, lease_token=UUID(int=7), status=Outcome.FAILED, retryable=True, error="stopped",
+        retry=next_retry(over, NOW, BACKOFF, stopped=True), stopped=True,
+    )  # fmt: skip
+    assert said is not None
+    assert (said.status, said.finished, said.error) == (Status.FAILED, True, "stopped")

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.lifecycle import NotClaimed, Verb
+from tracelake.model.retry import Retry
 from tracelake.model.task import Outcome, Status, Task
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-RETRY = timedelta(seconds=30)
+RETRY = Retry(timedelta(seconds=30), 0)
 LEASE = 120
 
 
@@ -61,6 +62,9 @@ def moves(task: Task, *, timeout: int | None = 200) -> Iterator[Move]:
             for retryable in (True, False):
                 name = f"complete {attempt} {word} {retryable}"
                 yield Move(Verb.COMPLETE, name, _say(attempt, lease_of(attempt), word, retryable), attempt, word)
+        failed = Outcome.FAILED
+        name = f"stop {attempt}"
+        yield Move(Verb.COMPLETE, name, _say(attempt, lease_of(attempt), failed, True, stopped=True), attempt, failed)
     stranger = UUID(int=99)
     yield Move(Verb.HEARTBEAT, "heartbeat of a stranger", _beat(task.attempt, stranger), 0)
     word = Outcome.COMPLETED
@@ -71,7 +75,7 @@ def moves(task: Task, *, timeout: int | None = 200) -> Iterator[Move]:
     if task.status is Status.CANCELED:
         yield Move(Verb.REVIVE, "revive", lifecycle.revive)
     if task.status is Status.RUNNING:
-        yield Move(Verb.EXPIRE, "expire", lambda task, now: lifecycle.expire(task, now, retry_delay=RETRY))
+        yield Move(Verb.EXPIRE, "expire", lambda task, now: lifecycle.expire(task, now, retry=RETRY))
     if task.next_retry_at is not None:
         yield Move(Verb.REQUEUE, "requeue", lifecycle.requeue)
 
@@ -133,7 +137,9 @@ def _beat(attempt: int, lease: UUID) -> Callable[[Task, datetime], Task]:
     return lambda task, now: lifecycle.heartbeat(task, now, attempt=attempt, lease_token=lease, lease_seconds=LEASE)
 
 
-def _say(attempt: int, lease: UUID, word: Outcome, retryable: bool) -> Callable[[Task, datetime], Task | None]:
+def _say(
+    attempt: int, lease: UUID, word: Outcome, retryable: bool, stopped: bool = False
+) -> Callable[[Task, datetime], Task | None]:
     return lambda task, now: lifecycle.complete(
         task,
         now,
@@ -142,5 +148,6 @@ def _say(attempt: int, lease: UUID, word: Outcome, retryable: bool) -> Callable[
         status=word,
         retryable=retryable,
         error=None,
-        retry_delay=RETRY,
+        retry=RETRY,
+        stopped=stopped,
     )

@@ -18,7 +18,7 @@ PAGES = ROOT / "docs/runbooks"
 
 _BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"\s+#.*$")
-_PLACEHOLDER = re.compile(r"(?<![$\w{%./-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?!=)")
+_PLACEHOLDER = re.compile(r"(?<![$\w{%])(?<!\s-)[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?!=)")
 
 UNTIL_CTRL_C = ("trace worker",)
 

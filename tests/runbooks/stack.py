@@ -38,8 +38,8 @@ SETTINGS = {
     "scheduler_poll_seconds": "0.5",
     "jwks_cache_seconds": "1",
 }
-RUNTIMES = '[runtimes.by_hand]\nkind = "queue"\n'
-"""A runtime that no worker takes from, unless a test starts one: tests claim its tasks themselves."""
+RUNTIMES = '[runtimes.by_hand]\nkind = "queue"\n[runtimes.spare]\nkind = "queue"\n'
+"""Runtimes that no worker takes from, unless a test starts one: tests claim the tasks of `by_hand` themselves."""
 
 
 class RealStack:
@@ -185,13 +185,18 @@ class RealStack:
         assert said == 200, reply
         return claimed
 
-    def tasks(self, dag: str, job: str, status: str | None = None) -> list[Any]:
-        """The oldest first."""
-        wanted = "" if status is None else f" --status {status}"
-        reply = self.trace(f"tasks --job {dag}/{job}{wanted} --limit 1000")
-        return list(reversed(reply["tasks"]))
+    def tasks(self, dag: str, job: str, status: str | None = None) -> list[str]:
+        """Their ids, the oldest first."""
+        rows = self.sql(
+            """SELECT task_id::text FROM tasks JOIN jobs USING (job_id)
+               WHERE dag_name = $1 AND name = $2 AND lower(status) = coalesce($3, lower(status)) ORDER BY task_id""",
+            dag,
+            job,
+            status,
+        )
+        return [row["task_id"] for row in rows]
 
-    def await_tasks(self, dag: str, job: str, status: str, number: int) -> list[Any]:
+    def await_tasks(self, dag: str, job: str, status: str, number: int) -> list[str]:
         wait_until(lambda: len(self.tasks(dag, job, status)) >= number, f"{number} {status} tasks of {job}")
         return self.tasks(dag, job, status)
 

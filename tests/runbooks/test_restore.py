@@ -85,7 +85,7 @@ def test_the_page(stack: RealStack) -> None:
     for start in (0, 10, 20):
         stack.shell(f"trace trigger chain/head --range {start}-{start + 9}")
     stack.await_tasks("chain", "quick", "completed", 3)
-    first, second, third = (task["task_id"] for task in stack.tasks("chain", "slow"))
+    first, second, third = stack.tasks("chain", "slow")
     running = stack.claim(first)
 
     follow(stack, PAGE, section="Before it happens", words={"FILE": "state.dump", "COPY": "objects-copy"})
@@ -99,11 +99,13 @@ def test_the_page(stack: RealStack) -> None:
     lost = stack.claim(second)
     stack.shell("trace trigger chain/head --range 30-39")
     stack.shell("trace webhook chain/head --rotate")
-    unknown = stack.tasks("chain", "slow")[-1]["task_id"]
+    unknown = stack.tasks("chain", "slow")[-1]
     never = stack.claim(unknown)
     bad_dumps(stack, dump)
     given_out, before = numbers(stack), picture(stack)
     stack.kill()
+    assert "a dump needs a running stack" in stack.shell("trace backup late.dump", fine=(1,))
+    assert not list(stack.files.glob(".late*")), "nothing half done is left behind"
 
     for name, said in (
         ("cut.dump", "it is not whole"),
@@ -146,8 +148,9 @@ def test_the_page(stack: RealStack) -> None:
     finally:
         worker.terminate()
         worker.wait(timeout=60)
-    assert len(done) == len({task["unit"]["partition_key"] for task in done}) == 4
-    attempts = {row["task_id"]: row["attempt"] for row in stack.sql("SELECT task_id::text, attempt FROM tasks")}
+    rows = {row["task_id"]: row for row in stack.sql("SELECT task_id::text, attempt, unit_key FROM tasks")}
+    attempts = {task_id: row["attempt"] for task_id, row in rows.items()}
+    assert len(done) == len({rows[task_id]["unit_key"] for task_id in done}) == 4
     assert (attempts[first], attempts[second], attempts[third]) == (2, 2, 1)
     follow(stack, PAGE, section="How you know that it is over")
     assert stack.trace("outbox list")["failed"] == 0

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelake.dag import parse_schedule
-from tracelake.scheduler.slots import Slots
+from tracelake.dag.slots import Slots
 
 MINUTE = timedelta(minutes=1)
 

@@ -1,7 +1,6 @@
 """Always_on sources: one run each, the same through restarts; stopped, paused and brought back as its version says."""
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,25 @@ import pytest
 
 from tests.deploy.support import Text
 from tests.http.support import user_token
-from tests.support.dags import activate, deploy, job, output
-from tests.support.dispatcher import DispatcherHarness, Reply, fence
+from tests.sources.always_on_support import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    Attempt,
+    again,
+    feed,
+    head,
+    monitor,
+    only_run,
+    pause,
+    runs,
+    sources,
+    started,
+    user,
+    wait_of,
+    without,
+)
+from tests.support.dags import activate, deploy, job
+from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.credentials import FileCredential
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
@@ -20,111 +36,6 @@ from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS
 from tracelake.model.retry import Backoff
 from tracelake.worker import Worker, WorkerConfig
-
-FIRST_WAIT, LONGEST_WAIT = 45, 600
-
-
-@pytest.fixture
-def harness(state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[DispatcherHarness]:
-    running = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path)
-    running.use_movable_clock()
-    try:
-        yield running
-    finally:
-        running.stop()
-
-
-def feed(name: str = "d", *, seconds: float = 10, ticks: int | None = None, **fields: Any) -> Text:
-    """head (a ticker that runs for ever) -> a."""
-    config: dict[str, Any] = {"seconds": seconds} | ({} if ticks is None else {"ticks": ticks})
-    how = {"runtime": "ecs_platform", "operator": "ticker", "config": config, "source": {"kind": "always_on"}}
-    return Text(name).source("head", **how, **fields).job("a", "head")
-
-
-def monitor(harness: DispatcherHarness) -> int:
-    return harness.run(harness.dispatcher.monitor.run_once())
-
-
-def runs(harness: DispatcherHarness) -> list[Any]:
-    return harness.sql("SELECT * FROM tasks WHERE unit_key = 'run' ORDER BY created_at, task_id")
-
-
-def only_run(harness: DispatcherHarness) -> Any:
-    (found,) = runs(harness)
-    return found
-
-
-class Attempt:
-    """A worker that holds the run."""
-
-    def __init__(self, harness: DispatcherHarness, task_id: UUID) -> None:
-        self.harness = harness
-        self.task_id = str(task_id)
-        claimed = harness.claim(self.task_id)
-        assert claimed.body["status"] == "Claimed", claimed
-        self.lease = claimed.body
-        self.token: str = claimed.body["capability_token"]
-
-    def call(self, name: str, **fields: Any) -> Reply:
-        return self.harness.task(name, self.token, fence(self.task_id, self.lease, **fields))
-
-    def beat(self) -> Any:
-        reply = self.call("heartbeat")
-        assert reply.status == 200, reply
-        self.token = reply.body.get("capability_token", self.token)
-        return reply.body
-
-    def live(self, seconds: int) -> None:
-        for _ in range(0, seconds, 100):
-            self.harness.advance(100)
-            self.beat()
-
-    def tick(self, cursor: int) -> None:
-        dataset_uuid, dataset_version = output(self.harness, "d", "head")
-        event = {"dataset_uuid": str(dataset_uuid), "dataset_version": str(dataset_version), "cursor": cursor}
-        reply = self.call("events", events=[event])
-        assert reply.status == 200, reply
-
-    def end(self, status: str = "Failed", **fields: Any) -> None:
-        reply = self.call("complete", status=status, **fields)
-        assert reply.status == 200, reply
-
-
-def started(harness: DispatcherHarness, text: Text | None = None) -> Attempt:
-    deploy(harness, str(text or feed()))
-    assert monitor(harness) == 1
-    return Attempt(harness, only_run(harness)["task_id"])
-
-
-def again(harness: DispatcherHarness) -> Attempt:
-    """The next attempt, once its time has come."""
-    harness.advance(LONGEST_WAIT)
-    assert harness.requeue_due() == 1
-    return Attempt(harness, only_run(harness)["task_id"])
-
-
-def wait_of(harness: DispatcherHarness) -> float:
-    row = harness.sql(
-        "SELECT extract(epoch FROM next_retry_at - trace_now())::float8 AS wait FROM tasks WHERE unit_key = 'run'"
-    )[0]
-    found: float = row["wait"]
-    return found
-
-
-def user(harness: DispatcherHarness, method: str, path: str) -> Reply:
-    headers = {"authorization": f"Bearer {user_token(harness, subject='ann')}"}
-    return harness.call("public", method, path, None, headers)
-
-
-def sources(harness: DispatcherHarness) -> dict[str, Any]:
-    reply = user(harness, "GET", "/v1/sources")
-    assert reply.status == 200, reply
-    return {f"{row['dag']}/{row['job']}": row for row in reply.body["sources"]}
-
-
-def head(harness: DispatcherHarness) -> Any:
-    return sources(harness)["d/head"]
-
 
 # One run
 
@@ -158,7 +69,8 @@ def test_two_monitors_that_saw_no_run_make_one(harness: DispatcherHarness) -> No
                 return await super()._start(*arguments)
 
         shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor._definitions, harness.config)
-        return sorted(await asyncio.gather(*(Meeting(*shared).run_once() for _ in range(2))))
+        monitors = [Meeting(*shared, dispatcher.metrics) for _ in range(2)]
+        return sorted(await asyncio.gather(*(monitor.run_once() for monitor in monitors)))
 
     assert harness.run(race()) == [0, 1]
     only_run(harness)
@@ -192,7 +104,7 @@ def test_a_deploy_meanwhile_is_seen_under_the_lock(harness: DispatcherHarness) -
     try:
         dispatcher = harness.dispatcher
         shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor._definitions, harness.config)
-        assert harness.run(Late(*shared).run_once()) == 0
+        assert harness.run(Late(*shared, dispatcher.metrics).run_once()) == 0
     finally:
         other.stop()
     assert runs(harness) == []
@@ -310,10 +222,6 @@ def test_a_wrapper_gets_a_token_after_hours_without_a_dispatcher(harness: Dispat
 # Versions
 
 
-def without() -> Text:
-    return Text("d").source("other").job("a", "other")
-
-
 def test_a_rollback_stops_the_run_and_the_way_back_starts_it_again(harness: DispatcherHarness) -> None:
     deploy(harness, str(without()))
     attempt = started(harness)
@@ -370,10 +278,6 @@ def test_other_limits_keep_the_run(harness: DispatcherHarness) -> None:
 
 
 # Pauses
-
-
-def pause(harness: DispatcherHarness, word: str = "pause", path: str = "d/jobs/head") -> Reply:
-    return user(harness, "POST", f"/v1/dags/{path}/{word}")
 
 
 def test_a_pause_is_heard_kept_and_ended(harness: DispatcherHarness) -> None:
@@ -434,10 +338,12 @@ def test_every_kind_of_source_can_be_paused_and_nothing_else(harness: Dispatcher
 def test_nobody_but_sources_is_told_to_pause(harness: DispatcherHarness) -> None:
     attempt = started(harness)
     attempt.tick(1)
-    harness.dispatcher.service._paused = lambda _node_id: True
+    pause(harness)
     assert attempt.beat()["pause"] is True
     task_id = harness.sql("SELECT task_id FROM tasks WHERE unit_key = 'c:1'")[0]["task_id"]
-    assert Attempt(harness, task_id).beat()["pause"] is False
+    other = Attempt(harness, task_id)
+    assert "pause" not in other.lease
+    assert other.beat()["pause"] is False
 
 
 # Health
@@ -445,7 +351,7 @@ def test_nobody_but_sources_is_told_to_pause(harness: DispatcherHarness) -> None
 
 def test_health_and_lag(harness: DispatcherHarness) -> None:
     deploy(harness, str(feed()))
-    assert head(harness) == {"dag": "d", "job": "head", "kind": "always_on", "state": "starting"}
+    assert head(harness) == {"dag": "d", "job": "head", "kind": "always_on", "state": "starting"}, "without a run yet"
     monitor(harness)
     run = str(only_run(harness)["task_id"])
     assert (head(harness)["state"], head(harness)["task_id"]) == ("starting", run)
@@ -454,6 +360,7 @@ def test_health_and_lag(harness: DispatcherHarness) -> None:
     harness.advance(50)
     row = head(harness)
     assert (row["state"], row["last_cursor"], row["attempt"]) == ("running", 7, 1)
+    assert row["since"] == row["last_event_at"] or row["since"] < row["last_event_at"], "its claim"
     assert 50 <= row["lag_seconds"] < 80
     harness.run(harness.dispatcher.gauges.run_once())
     text = harness.dispatcher.metrics.render().decode()
@@ -463,12 +370,6 @@ def test_health_and_lag(harness: DispatcherHarness) -> None:
     attempt.end(retryable=False)
     harness.run(harness.dispatcher.gauges.run_once())
     assert 'trace_always_on_sources{state="dead"} 1.0' in harness.dispatcher.metrics.render().decode()
-
-
-def test_a_full_queue_downstream_shows_as_stopped(harness: DispatcherHarness) -> None:
-    started(harness)
-    harness.dispatcher.pauses.is_stopped = lambda _node_id: True
-    assert head(harness)["state"] == "stopped"
 
 
 def test_what_a_person_cancelled_has_ended_until_a_person_retries_it(harness: DispatcherHarness) -> None:

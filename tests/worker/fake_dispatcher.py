@@ -37,6 +37,7 @@ class FakeTask:
     heartbeats: int = 0
     cancel: bool = False
     pause: bool = False
+    always_on: bool = False
     outputs: list[TaskOutput] = field(default_factory=list)
     events: list[EventIn] = field(default_factory=list)
     final: CompleteRequest | None = None
@@ -129,6 +130,8 @@ class FakeDispatcher:
             lease_token=task.lease_token,
             lease_expires_at=self._lease(),
             capability_token=task.token,
+            always_on=task.always_on,
+            pause=task.pause,
             task=TaskPayload(
                 task_id=task.task_id,
                 attempt=task.attempt,

@@ -6,9 +6,10 @@ from typing import Any
 import click
 from rich.text import Text
 
+from tracelake.cli.follow import EventFollower, follow
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.missing import explained
-from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.options import cursor_option, follow_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
@@ -23,9 +24,10 @@ _STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
 @click.option("--state", type=click.Choice(list(_STYLES), case_sensitive=False), help="Only in this state.")
 @limit_option(50)
 @cursor_option
+@follow_option
 @user_command
-def command(session: Session, limit: int, **filters: Any) -> None:
-    """List events, newest first.
+def command(session: Session, limit: int, following: bool, **filters: Any) -> None:
+    """List events, newest first; with --follow, print each new one as it happens.
 
     `Routed` events have reached the jobs that read their dataset. One that `AwaitsCommit` waits for its data;
     one that is `NotCurrent` belongs to a generation that is not the current one.
@@ -34,8 +36,15 @@ def command(session: Session, limit: int, **filters: Any) -> None:
     Examples:
       trace events --dataset blocks
       trace events --state AwaitsCommit --json
+      trace events --follow --dataset blocks
+      trace events --follow --json | jq -r .dataset
     """
     filters = {name: value for name, value in filters.items() if value is not None}
+    if following:
+        if "cursor" in filters:
+            raise click.UsageError("--follow starts now; there is no --cursor with it.")
+        follow(session, lambda client: EventFollower(session, client, filters.get("dataset"), filters.get("state")))
+        return
     page = session.run(lambda client: _page(client, limit, filters))
     if session.as_json:
         session.json(page)

@@ -44,10 +44,21 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     failed = next((job for job in reply.jobs if job.failed), None)
     if failed is not None:
         session.hint("see what failed", "tasks", "--dag", dag, "--job", failed.name, "--status", "Failed")
-    elif source := next((job for job in reply.jobs if job.source == "manual"), None):
+    idle = next((job for job in reply.jobs if _is_idle(job)), None)
+    if idle is not None:
+        session.hint("see why it is not running", "why", f"{dag}/{idle.name}")
+    if failed is not None or idle is not None:
+        return
+    if source := next((job for job in reply.jobs if job.source == "manual"), None):
         session.hint("set it off", "trigger", f"{dag}/{source.name}", "--range", "START-END")
     else:
         session.hint("see the tasks", "tasks", "--dag", dag)
+
+
+def _is_idle(job: JobRow) -> bool:
+    """It has something to do, and does nothing."""
+    waiting = job.queued or job.held or job.retrying or any(edge.state == "held" or edge.backlog for edge in job.inputs)
+    return bool(waiting) and not job.running
 
 
 async def _look(client: UserClient, dag: str, version: int | None) -> RenderableType:

@@ -18,6 +18,12 @@ token_file_option = click.option(
     help="A file with your token (default: TRACE_TOKEN, else the admin token of the stack).",
 )
 watch_option = click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C.")
+follow_option = click.option(
+    "--follow",
+    "following",
+    is_flag=True,
+    help="Print what happens from now on, a line each, until Ctrl-C; with --json each line is a document.",
+)
 cursor_option = click.option("--cursor", metavar="TEXT", help="Go on where a page ended; it is what `next` said.")
 
 

@@ -1,8 +1,9 @@
-"""`trace outbox`: side effects that wait for their transport, and those it rejected too often."""
+"""`trace outbox`: side effects that wait for their transport, those it rejected too often, and dead letters."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -11,8 +12,12 @@ from rich.table import Table
 
 from tracelake.cli.options import home_option, json_option
 from tracelake.cli.session import show
+from tracelake.cli.text import clean
+from tracelake.client.internal import InternalClient
 from tracelake.client.stack import find_stack
-from tracelake.wire.platform import OutboxReply, RequeueReply
+from tracelake.wire.platform import DeadLettersReply, OutboxReply
+
+T = TypeVar("T")
 
 
 @click.group()
@@ -20,7 +25,8 @@ def command() -> None:
     """Side effects (wake-ups, buffer pointers) on their way to the queues.
 
     Rows are published within milliseconds and then deleted. What stays Pending waits for a queue that is away; what is
-    Failed was rejected by the queue itself too often and waits for you.
+    Failed was rejected by the queue itself too often and waits for you. A dead letter is a message that workers
+    received too often without finishing with it.
     """
 
 
@@ -31,7 +37,8 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most this many rows.")
 def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) -> None:
     """List outbox rows, oldest first."""
-    reply = asyncio.run(_list(home, status, limit))
+    chosen: Any = status
+    reply = _ask(home, lambda client: client.outbox(chosen, limit))
     if as_json:
         click.echo(msgspec.json.encode(reply))
         return
@@ -52,27 +59,60 @@ def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) 
 @json_option
 def requeue(outbox_ids: tuple[int, ...], home: Path | None, as_json: bool) -> None:
     """Try failed rows again: the given ones, or all of them."""
-    reply = asyncio.run(_requeue(home, outbox_ids))
+    reply = _ask(home, lambda client: client.requeue_outbox(list(outbox_ids) or None))
     if as_json:
         click.echo(msgspec.json.encode(reply))
     else:
         click.echo(f"{reply.requeued} rows will be tried again." if reply.requeued else "There is no failed row.")
 
 
-async def _list(home: Path | None, status: Any, limit: int) -> OutboxReply:
-    client = find_stack(home).internal_client()
-    try:
-        return await client.outbox(status, limit)
-    finally:
-        await client.close()
+@command.command()
+@home_option
+@json_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most this many.")
+def dead(home: Path | None, as_json: bool, limit: int) -> None:
+    """List dead letters, newest first: messages that were received too often and never acknowledged.
+
+    The key is the task they were for. A task that is still ready has a new wake-up already, so a dead letter only tells
+    you that something went wrong: a worker that died with it each time, or a message that nobody can read.
+    """
+    reply = _ask(home, lambda client: client.dead_letters(limit))
+    if as_json:
+        click.echo(msgspec.json.encode(reply))
+        return
+    console = Console()
+    if reply.letters:
+        show(console, _dead_table(reply))
+    console.print(f"{reply.total} dead letters.", highlight=False)
+    if reply.letters:
+        console.print("Once you know why: [bold]trace outbox drop ID[/bold], or [bold]--all[/bold]")
 
 
-async def _requeue(home: Path | None, outbox_ids: tuple[int, ...]) -> RequeueReply:
-    client = find_stack(home).internal_client()
-    try:
-        return await client.requeue_outbox(list(outbox_ids) or None)
-    finally:
-        await client.close()
+@command.command()
+@click.argument("message_ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="Drop all of them.")
+@home_option
+@json_option
+def drop(message_ids: tuple[str, ...], everything: bool, home: Path | None, as_json: bool) -> None:
+    """Drop dead letters: the given ones, or all of them with --all. The tasks they were for are not touched."""
+    if bool(message_ids) == everything:
+        raise click.UsageError("Name the dead letters to drop, or say --all.")
+    reply = _ask(home, lambda client: client.drop_dead_letters(list(message_ids) or None))
+    if as_json:
+        click.echo(msgspec.json.encode(reply))
+    else:
+        click.echo(f"{reply.dropped} dead letters dropped.")
+
+
+def _ask(home: Path | None, question: Callable[[InternalClient], Awaitable[T]]) -> T:
+    async def asked() -> T:
+        client = find_stack(home).internal_client()
+        try:
+            return await question(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(asked())
 
 
 def _table(reply: OutboxReply) -> Table:
@@ -89,5 +129,17 @@ def _table(reply: OutboxReply) -> Table:
             str(row.tries),
             f"{row.created_at:%Y-%m-%d %H:%M:%S}",
             row.last_error or "",
+        )
+    return table
+
+
+def _dead_table(reply: DeadLettersReply) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("id", "queue", "key", "receives", "died", "reason"):
+        table.add_column(name, justify="right" if name in ("id", "receives") else "left", overflow="fold")
+    for letter in reply.letters:
+        died = f"{letter.died_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(
+            letter.message_id, letter.queue, clean(letter.key), str(letter.receives), died, clean(letter.reason)
         )
     return table

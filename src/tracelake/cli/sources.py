@@ -1,16 +1,23 @@
-"""`trace sources`, `trace pause` and `trace resume`: what sources do, and a person's word to them."""
+"""`trace sources`, `trace pause` and `trace resume`: what sources do, and a person's word to them.
+
+The Dispatcher reads no schedules; when a cron source is due is worked out here, by the same rules as the scheduler's.
+"""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import click
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tracelake.cli import text as words
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
-from tracelake.cli.text import ago, clean, count, shortened
+from tracelake.cli.text import ago, clean, count, shortened, span
 from tracelake.client.user import UserClient
+from tracelake.dag.slots import Slots
 from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
 
 STYLES = {
@@ -22,6 +29,9 @@ STYLES = {
     "ended": "dim",
 }
 
+_LATE = timedelta(seconds=90)
+"""A slot that was not fired by then is overdue; the scheduler looks every few seconds."""
+
 _sources_argument = click.argument("targets", nargs=-1, required=True, metavar="DAG/JOB...")
 
 
@@ -29,9 +39,12 @@ _sources_argument = click.argument("targets", nargs=-1, required=True, metavar="
 @watch_option
 @user_command
 def command(session: Session, watch: bool) -> None:
-    """List the sources of active versions: what each is doing, its last event, and how long ago that was.
+    """List the sources of active versions: what each is doing, what it said last, and what comes next.
 
-    An always_on source that is `dead` failed for good: retry its task once the cause is mended.
+    Of a cron source: the last slot that was fired, and the next; when one is overdue, the scheduler is behind or away.
+    Of a webhook: the last delivery. Of an always_on source: how long it has been as it is, its attempt, and its lag,
+    which is the age of its last event; one that is `dead` failed for good: retry its task once the cause is mended.
+    Events that are kept wait for the end of a pause or of a full queue.
 
     \b
     Examples:
@@ -41,17 +54,23 @@ def command(session: Session, watch: bool) -> None:
     if watch:
         session.watch(_look)
         return
-    reply = session.run(UserClient.sources)
+    reply = with_slots(session.run(UserClient.sources))
     if session.as_json:
         session.json(reply)
         return
     session.show(sources_view(reply))
     dead = next((source for source in reply.sources if source.state == "dead" and source.task_id), None)
     paused = next((source for source in reply.sources if source.state == "paused"), None)
+    overdue = next((source for source in reply.sources if source.overdue_since is not None), None)
+    idle = next((source for source in reply.sources if source.state in ("dead", "backing_off", "stopped")), None)
+    if idle is not None:
+        session.hint("see why it is not running", "why", f"{idle.dag}/{idle.job}")
     if dead is not None:
         session.hint("try it again", "retry", str(dead.task_id))
     elif paused is not None:
         session.hint("let it go on", "resume", f"{paused.dag}/{paused.job}")
+    elif overdue is not None:
+        session.hint("see whether the scheduler runs", "status")
     elif not reply.sources:
         session.hint("deploy one", "deploy", EXAMPLE)
 
@@ -110,7 +129,26 @@ def _names(target: str) -> tuple[str, str]:
 
 
 async def _look(client: UserClient) -> RenderableType:
-    return sources_view(await client.sources())
+    return sources_view(with_slots(await client.sources()))
+
+
+def with_slots(reply: SourcesReply) -> SourcesReply:
+    """With the slots of the cron sources. A schedule that only a newer Dispatcher understands has none."""
+    now = reply.now or words.current_time()
+    return msgspec.structs.replace(reply, sources=[_with_slots(source, now) for source in reply.sources])
+
+
+def _with_slots(source: SourceRow, now: datetime) -> SourceRow:
+    if source.schedule is None or source.time_zone is None:
+        return source
+    try:
+        slots = Slots.of(source.schedule, source.time_zone)
+    except (ValueError, KeyError, OSError):
+        return source
+    fired = max((at for at in (source.last_slot, source.counts_since) if at is not None), default=now)
+    due = slots.after(min(fired, now))
+    late = due is not None and now - due > _LATE
+    return msgspec.structs.replace(source, next_slot=slots.after(now), overdue_since=due if late else None)
 
 
 def sources_view(reply: SourcesReply) -> RenderableType:
@@ -119,41 +157,76 @@ def sources_view(reply: SourcesReply) -> RenderableType:
             Column("source"),
             Column("kind", whole=True),
             Column("state"),
-            Column("last event"),
+            Column("last said"),
+            Column("next"),
             Column("lag", right=True),
-            Column("attempt", right=True),
+            Column("kept", right=True),
             Column("task", whole=True),
             Column("error"),
         ]
     )
+    now = reply.now or words.current_time()
     for source in reply.sources:
         listing.add(
             Text(clean(f"{source.dag}/{source.job}"), style="bold"),
             source.kind,
-            _state(source),
-            _last(source),
+            _state(source, now),
+            _last(source, now),
+            _next(source, now),
             "" if source.lag_seconds is None else _seconds(source.lag_seconds),
-            source.attempt or "",
+            source.kept or "",
             "" if source.task_id is None else str(source.task_id),
             "" if source.error is None else shortened(source.error),
         )
     return Group(Text(f"{count(len(reply.sources), 'source')} of active versions"), listing)
 
 
-def _state(source: SourceRow) -> Text:
+def _state(source: SourceRow, now: datetime) -> Text:
     text = Text(clean(source.state.replace("_", " ")), style=STYLES.get(source.state, ""))
-    if source.state == "paused" and source.paused_by:
-        text.append(clean(f" by {source.paused_by}, {ago(source.paused_at)}"), style="dim")
-    if source.state == "backing_off" and source.until is not None:
-        text.append(f", again {ago(source.until)}", style="dim")
+    if source.overdue_since is not None and source.state == "waiting":
+        text = Text(f"overdue, {ago(source.overdue_since, now)}", style="bold red")
+    elif source.state == "paused" and source.paused_by:
+        text.append(clean(f" by {source.paused_by}, {ago(source.paused_at, now)}"), style="dim")
+    elif source.state == "stopped" and source.because:
+        text.append(clean(f": {source.because}"), style="dim")
+    elif source.state == "backing_off" and source.until is not None:
+        text.append(f", again {ago(source.until, now)}", style="dim")
+    elif source.since is not None and source.state in ("dead", "ended"):
+        text.append(f", {ago(source.since, now)}", style="dim")
+    elif source.since is not None and (lasted := span((now - source.since).total_seconds())):
+        text.append(f" for {lasted}", style="dim")
+    if source.attempt > 1:
+        text.append(f" (attempt {source.attempt})", style="dim")
     return text
 
 
-def _last(source: SourceRow) -> str:
+def _last(source: SourceRow, now: datetime) -> str:
+    if source.kind == "cron" and source.last_slot is not None:
+        return f"{source.last_slot.astimezone(UTC):%Y-%m-%d %H:%MZ}, {ago(source.last_slot, now)}"
+    if source.kind == "webhook" and source.deliveries:
+        at = source.last_delivery_at or source.last_event_at
+        return f"delivery {source.deliveries}" + ("" if at is None else f", {ago(at, now)}")
     if source.last_event_at is None:
         return ""
     unit = source.last_partition if source.last_cursor is None else str(source.last_cursor)
-    return f"{unit or ''}, {ago(source.last_event_at)}"
+    return clean(f"{unit or ''}, {ago(source.last_event_at, now)}")
+
+
+def why_kept(source: SourceRow) -> str | None:
+    """What keeps the events of a source from making tasks; None if nothing does."""
+    name = clean(f"{source.dag}/{source.job}")
+    if source.state == "paused":
+        since = "" if source.paused_at is None else f" since {source.paused_at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+        return f"{name} is paused by {clean(source.paused_by or 'somebody')}{since}"
+    if source.state == "stopped":
+        return f"{name} is stopped by a full queue" + (f": {clean(source.because)}" if source.because else "")
+    return f"{name} works off {count(source.kept, 'kept event')}" if source.kept else None
+
+
+def _next(source: SourceRow, now: datetime) -> str:
+    if source.next_slot is None:
+        return ""
+    return f"{source.next_slot.astimezone(UTC):%Y-%m-%d %H:%MZ}, {ago(source.next_slot, now)}"
 
 
 def _seconds(seconds: float) -> str:

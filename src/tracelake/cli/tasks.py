@@ -9,9 +9,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tracelake.cli.events import events_listing
+from tracelake.cli.follow import TaskFollower, follow
 from tracelake.cli.listing import Column, Listing, fields
 from tracelake.cli.missing import explained
-from tracelake.cli.options import cursor_option, limit_option, watch_option
+from tracelake.cli.options import cursor_option, follow_option, limit_option, watch_option
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import TimeType
 from tracelake.cli.session import Session, user_command
@@ -41,9 +42,13 @@ STATUS_STYLES = {
 @limit_option(50)
 @cursor_option
 @watch_option
+@follow_option
 @user_command
-def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **filters: Any) -> None:
+def command(session: Session, task_id: UUID | None, limit: int, watch: bool, following: bool, **filters: Any) -> None:
     """List tasks, newest first; with TASK_ID, everything about that one.
+
+    With --follow a line is printed for each task that is made from now on, and for each change of it, until it is
+    finished: made, claimed, retrying, queued, completed, failed, canceled. --status narrows it to such changes.
 
     A task that is `Retrying` failed and waits for its next attempt; one that is `Failed` failed for good, and somebody
     has to retry or skip it. `Queued, waiting` waits for a place of a limit.
@@ -51,13 +56,15 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **f
     \b
     Examples:
       trace tasks --dag pools --watch
+      trace tasks --follow --job pools/prices
+      trace tasks --follow --status Failed --json
       trace tasks --job pools/prices --status Failed --since 2h
       trace tasks 01890000-0000-7000-8000-000000000001
       trace tasks --status Failed --json | jq -r '.tasks[].task_id' | xargs trace retry
     """
     filters = {name: value for name, value in filters.items() if value is not None}
     if task_id is not None:
-        if filters or watch:
+        if filters or watch or following:
             raise click.UsageError("With a TASK_ID there is nothing to filter or to watch.")
         _show_task(session, task_id)
         return
@@ -65,6 +72,9 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **f
         dag, _, filters["job"] = filters["job"].partition("/")
         if filters.setdefault("dag", dag) != dag:
             raise click.UsageError("--dag and --job name two DAGs.")
+    if following:
+        _follow(session, filters, watch=watch)
+        return
     if watch:
         session.watch(lambda client: _look(client, limit, filters))
         return
@@ -78,10 +88,29 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, **f
             session.hint("see what could make some", "dags")
         return
     session.show(tasks_listing(page))
+    idle = next((task for task in page.tasks if _is_idle(task)), None)
+    if idle is not None:
+        session.hint("see why it is not running", "why", str(idle.task_id))
     if page.next is not None:
         session.hint("see the next page", "tasks", *_words(filters), "--limit", limit, "--cursor", page.next)
     else:
         session.hint("see all about one", "tasks", str(page.tasks[0].task_id))
+
+
+def _follow(session: Session, filters: dict[str, Any], *, watch: bool) -> None:
+    for name in ("until", "cursor"):
+        if name in filters:
+            raise click.UsageError(f"--follow has no end and no pages; there is no --{name} with it.")
+    if watch:
+        raise click.UsageError("Either --watch or --follow.")
+    names = {name: filters.get(name) for name in ("dag", "job")}
+    status, since = filters.get("status"), filters.get("since")
+    follow(session, lambda client: TaskFollower(session, client, status, since, **names))
+
+
+def _is_idle(task: TaskRow) -> bool:
+    """It ought to run some time, and does not."""
+    return task.status == "Queued" or (task.status == "Failed" and not task.skipped)
 
 
 def _words(filters: dict[str, Any]) -> list[str]:
@@ -164,6 +193,8 @@ def _show_task(session: Session, task_id: UUID) -> None:
     elif task.status == "Canceled":
         session.hint("run it after all", "retry", str(task_id))
     elif task.status in ("Queued", "Running"):
+        if task.status == "Queued":
+            session.hint("see why it is not running", "why", str(task_id))
         session.hint("stop it", "cancel", str(task_id))
     elif detail.outputs:
         session.hint("see what it wrote", "datasets", detail.outputs[0].dataset)

@@ -1,5 +1,6 @@
 """`trace trigger`: set off a source by hand, or make the task of one unit of a job."""
 
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +13,7 @@ from tracelake.cli.activation import bar, retry_lines
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import CursorType, RangeType
 from tracelake.cli.session import Session, away, live_view, looks, user_command
+from tracelake.cli.sources import why_kept
 from tracelake.cli.text import clean, count
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
@@ -26,6 +28,10 @@ _SERVERS_APART = timedelta(milliseconds=100)
 """How far the clocks of two servers may be apart, when one does."""
 
 
+GAVE_UP = 3
+"""The exit status when --timeout is over first."""
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     open: int
@@ -34,6 +40,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """There are tasks beyond those that were counted."""
     retrying: list[TaskRow] = []
     """Those of the open ones that failed and wait for their next attempt."""
+    kept: str | None = None
+    """Why what was triggered has not made its tasks yet."""
+    gave_up: bool = False
+    """The time was over before the work."""
 
 
 @click.command()
@@ -45,6 +55,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--input", "input_index", type=_INDEX, default=0, help="Of a job: the unit is of this input.")
 @click.option("--output", "output_index", type=_INDEX, default=0, help="Of a source: emit for this output.")
 @click.option("--wait/--no-wait", default=False, help="Stay until everything that it set off in the DAG is done.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="With --wait: stay no longer than this; the exit status is then 3.",
+)
 @user_command
 def command(
     session: Session,
@@ -56,20 +72,26 @@ def command(
     input_index: int,
     output_index: int,
     wait: bool,
+    timeout: float | None,
 ) -> None:
     """Emit an event of a source, or make the task of one unit of a job.
 
     Say which unit by exactly one of --range, --cursor and --partition. The DAG may be left out when only one DAG has a
     job of that name. With --wait the exit status is 1 if a task failed for good.
 
+    What is said by a source that is paused, or stopped by a full queue, is kept and makes its tasks later; --wait says
+    so, and stays.
+
     \b
     Examples:
       trace trigger pools/blocks --range 18_000_000-18_001_000 --wait
-      trace trigger blocks --cursor 18001000
+      trace trigger blocks --cursor 18001000 --wait --timeout 600
       trace trigger pools/report --partition 2026-01-31 --key report-2026-01-31
     """
     if sum(item is not None for item in (blocks, cursor, partition)) != 1:
         raise click.UsageError("Give exactly one of --range, --cursor and --partition.")
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout goes with --wait.")
     request = TriggerRequest(
         cursor=cursor,
         range=blocks,
@@ -82,13 +104,15 @@ def command(
     dag, job, reply = session.run(lambda client: _trigger(client, target, request))
     if not session.as_json:
         _tell(session, dag, job, reply)
-    progress = _wait(session, dag, reply, asked_at) if wait else None
+    progress = _wait(session, dag, job, reply, asked_at, timeout) if wait else None
     if session.as_json:
         session.json(reply)
     else:
-        _tell_next(session, dag, progress)
+        _tell_next(session, dag, job, reply, progress)
     if progress is not None and progress.failed:
         click.get_current_context().exit(1)
+    if progress is not None and progress.gave_up:
+        click.get_current_context().exit(GAVE_UP)
 
 
 async def _trigger(client: UserClient, target: str, request: TriggerRequest) -> tuple[str, str, TriggerReply]:
@@ -115,15 +139,27 @@ def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
     tasks = [reply.task_id] if reply.task_id is not None else reply.tasks
     again = " (it had been triggered before with this key)" if reply.duplicate else ""
     session.say(f"{dag}/{job}: {made}{count(len(tasks), 'task')}{again}.")
-    if not tasks and not reply.duplicate:
+    if reply.kept is not None:
+        why = "it is paused" if reply.kept == "paused" else "a queue downstream is full"
+        session.say((f"The source keeps it for now, because {why}; its tasks are made after that.", "yellow"))
+    elif not tasks and not reply.duplicate:
         session.say("No job has a new unit from it; a unit that was made is not made again.")
         session.hint("make one again", "trigger", f"{dag}/JOB", "--range", "START-END")
     if len(tasks) == 1:
         session.say(f"task {tasks[0]}")
 
 
-def _tell_next(session: Session, dag: str, progress: Progress | None) -> None:
-    if progress is not None and progress.failed:
+def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progress: Progress | None) -> None:
+    if progress is not None and progress.gave_up:
+        why = f": {progress.kept}" if progress.kept else f", with {count(progress.open, 'task')} open"
+        session.say((f"It is not done yet{why}. The work goes on.", "yellow"))
+    if reply.kept == "paused" and (progress is None or progress.kept):
+        session.hint("let the source go on", "resume", f"{dag}/{job}")
+    elif reply.kept == "stopped" and (progress is None or progress.kept):
+        session.hint("see which queue is full", "pressure")
+    elif progress is not None and progress.gave_up:
+        session.hint("see it run", "tasks", "--dag", dag, "--watch")
+    elif progress is not None and progress.failed:
         session.say((f"{count(progress.failed, 'task')} failed for good.", "red"))
         session.hint("see why", "tasks", "--dag", dag, "--status", "Failed")
     elif progress is not None:
@@ -136,31 +172,55 @@ def _tell_next(session: Session, dag: str, progress: Progress | None) -> None:
 # --- waiting
 
 
-def _wait(session: Session, dag: str, reply: TriggerReply, asked_at: datetime) -> Progress:
+def _wait(
+    session: Session, dag: str, job: str, reply: TriggerReply, asked_at: datetime, timeout: float | None
+) -> Progress:
     try:
-        return session.run(lambda client: _follow(session, client, dag, reply, asked_at))
+        return session.run(lambda client: _follow(session, client, (dag, job), reply, asked_at, timeout))
     except KeyboardInterrupt:
         session.say("You stopped waiting; the work goes on.")
         session.hint("see it", "tasks", "--dag", dag, "--watch")
         raise
 
 
-async def _follow(session: Session, client: UserClient, dag: str, reply: TriggerReply, asked_at: datetime) -> Progress:
+async def _follow(
+    session: Session,
+    client: UserClient,
+    source: tuple[str, str],
+    reply: TriggerReply,
+    asked_at: datetime,
+    timeout: float | None,
+) -> Progress:
     since = first_made(reply, asked_at)
     seen = Progress(done=0, open=0, failed=0, more=False)
     calm = 0
+    kept = reply.kept is not None
+    begun = time.monotonic()
+
+    async def look() -> Progress:
+        why = await _why_kept(client, *source) if kept else None
+        return msgspec.structs.replace(await measure(client, source[0], since), kept=why)
+
     with live_view(session.console) as update:
-        async for found in looks(lambda: measure(client, dag, since)):
+        async for found in looks(look):
             if isinstance(found, TraceError):
                 update(Group(_view(seen), Text(away(found), style="yellow")))
-                continue
-            seen = found
-            update(_view(seen))
-            # Between the questions of one look a task may move from a later state to an earlier one, so ask twice.
-            calm = calm + 1 if not seen.open else 0
-            if calm > (1 if seen.more else 0):
-                return seen
+            else:
+                seen = found
+                update(_view(seen))
+                # Between the questions of one look a task may move from a later state to an earlier one, so ask twice.
+                # And what was kept has its tasks a moment after nothing keeps it any more.
+                calm = calm + 1 if not seen.open and seen.kept is None else 0
+                if calm > (1 if seen.more or kept else 0):
+                    return seen
+            if timeout is not None and time.monotonic() - begun >= timeout:
+                return msgspec.structs.replace(seen, gave_up=True)
     raise AssertionError("looks never ends")
+
+
+async def _why_kept(client: UserClient, dag: str, job: str) -> str | None:
+    rows = (await client.sources()).sources
+    return next((why_kept(row) for row in rows if (row.dag, row.job) == (dag, job)), None)
 
 
 def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
@@ -204,4 +264,6 @@ def _view(seen: Progress) -> Group:
     more = "+" if seen.more else ""
     failed = (f"{seen.failed} failed", "red" if seen.failed else "")
     text = Text.assemble(f"{seen.done}{more} done, {seen.open}{more} open, ", failed)
-    return Group(bar("working", seen.done, seen.done + seen.open + seen.failed, text), *retry_lines(seen.retrying))
+    kept = [] if seen.kept is None else [Text(f"kept: {seen.kept}", style="yellow")]
+    working = bar("working", seen.done, seen.done + seen.open + seen.failed, text)
+    return Group(working, *retry_lines(seen.retrying), *kept)

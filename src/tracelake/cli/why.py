@@ -4,9 +4,11 @@ import shlex
 from uuid import UUID
 
 import click
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean
 from tracelake.cli.trigger import find_job
@@ -19,8 +21,9 @@ STATE_STYLES = {"fine": "green", "working": "cyan", "waiting": "yellow", "blocke
 
 @click.command()
 @click.argument("subject", metavar="TASK|DAG/JOB|DATASET")
+@watch_option
 @user_command
-def command(session: Session, subject: str) -> None:
+def command(session: Session, subject: str, watch: bool) -> None:
     """Say why a task, a job or a dataset is not running or not fresh, and what to do about it.
 
     A UUID is a task, DAG/JOB a job; anything else is a dataset, or a job whose name only one active DAG has.
@@ -31,16 +34,31 @@ def command(session: Session, subject: str) -> None:
       trace why pools/prices
       trace why prices_out
       trace why prices_out --json
+      trace why pools/prices --watch
     """
+    if watch:
+        session.watch(lambda client: _look(client, subject))
+        return
     reply = session.run(lambda client: ask(client, subject))
     if session.as_json:
         session.json(reply)
         return
-    session.show(Text.assemble((reply.state, STATE_STYLES.get(reply.state, "")), " ", clean(reply.summary)))
-    if len(reply.reasons) > 1:
-        session.show(Text(), reasons_listing(reply))
+    session.show(why_view(reply))
     for purpose, step in next_steps(reply):
-        _hint(session, purpose, step)
+        session.hint(clean(purpose), *shlex.split(step)[1:])
+
+
+async def _look(client: UserClient, subject: str) -> RenderableType:
+    reply = await ask(client, subject)
+    steps = [
+        Text.assemble((f"{clean(purpose)}: ", "dim"), (clean(step), "bold")) for purpose, step in next_steps(reply)
+    ]
+    return Group(why_view(reply), *steps)
+
+
+def why_view(reply: WhyReply) -> RenderableType:
+    summary = Text.assemble((reply.state, STATE_STYLES.get(reply.state, "")), " ", clean(reply.summary))
+    return Group(summary, Text(), reasons_listing(reply)) if len(reply.reasons) > 1 else summary
 
 
 async def ask(client: UserClient, subject: str) -> WhyReply:
@@ -73,22 +91,22 @@ def reasons_listing(reply: WhyReply) -> Listing:
 
 
 def next_steps(reply: WhyReply) -> list[tuple[str, str]]:
-    """Of the reasons as bad as the worst; each command once."""
+    """Commands of the reasons that are as bad as the worst, each once."""
     found: dict[str, str] = {}
     for item in reply.reasons:
         if item.state == reply.state:
             for step in item.steps:
-                found.setdefault(step.command, step.purpose)
+                if _is_command(step.command):
+                    found.setdefault(step.command, step.purpose)
     return [(purpose, command) for command, purpose in found.items()]
 
 
-def _hint(session: Session, purpose: str, step: str) -> None:
+def _is_command(step: str) -> bool:
+    """Something of ours that can be copied."""
     try:
-        words = shlex.split(step)
-    except ValueError:  # nothing that could be copied
-        words = []
-    if words[:1] == ["trace"]:
-        session.hint(clean(purpose), *words[1:])
+        return shlex.split(step)[:1] == ["trace"]
+    except ValueError:
+        return False
 
 
 def _uuid(text: str) -> UUID | None:

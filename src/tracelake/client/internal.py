@@ -30,6 +30,9 @@ from tracelake.wire.claims import (
 )
 from tracelake.wire.platform import (
     CancelReply,
+    DeadLettersReply,
+    DropDeadLettersReply,
+    DropDeadLettersRequest,
     JobReply,
     JobRequest,
     OutboxReply,
@@ -57,6 +60,8 @@ _outbox = msgspec.json.Decoder(OutboxReply)
 _cron_sources = msgspec.json.Decoder(CronSourcesReply)
 _fire = msgspec.json.Decoder(FireReply)
 _requeue = msgspec.json.Decoder(RequeueReply)
+_dead_letters = msgspec.json.Decoder(DeadLettersReply)
+_drop = msgspec.json.Decoder(DropDeadLettersReply)
 
 
 class InternalClient:
@@ -109,6 +114,14 @@ class InternalClient:
         """Without ids, every failed row."""
         request = RequeueRequest(outbox_ids=None if outbox_ids is None else list(outbox_ids))
         return await self._service("POST", "/internal/outbox/requeue", _requeue, request)
+
+    async def dead_letters(self, limit: int = 100) -> DeadLettersReply:
+        return await self._service("GET", f"/internal/dead-letters?limit={limit:d}", _dead_letters)
+
+    async def drop_dead_letters(self, message_ids: Sequence[str] | None = None) -> DropDeadLettersReply:
+        """Without ids, every one of them."""
+        request = DropDeadLettersRequest(message_ids=None if message_ids is None else list(message_ids))
+        return await self._service("POST", "/internal/dead-letters/drop", _drop, request)
 
     async def cron_sources(self) -> CronSourcesReply:
         return await self._service("GET", "/internal/sources?kind=cron", _cron_sources)

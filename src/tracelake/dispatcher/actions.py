@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -9,14 +10,18 @@ import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
 from tracelake.dispatcher.lifecycle.group import GroupCommit
-from tracelake.dispatcher.lifecycle.plan import Audit, Plan, source_event
+from tracelake.dispatcher.lifecycle.plan import Applied, Audit, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
 from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
+from tracelake.dispatcher.tally import count_written
+from tracelake.dispatcher.tracing.spans import Tracing
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument
 from tracelake.model.ids import new_id
@@ -55,15 +60,21 @@ class UserActions:
         directory: EdgeDirectory,
         router: Router,
         writer: Writer,
+        metrics: Metrics,
         on_outbox: Callable[[], None],
+        upstream: UpstreamDirectory,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._upstream = upstream
         self._store = store
         self._group = group
         self._definitions = definitions
         self._directory = directory
         self._router = router
         self._writer = writer
+        self._metrics = metrics
         self._on_outbox = on_outbox
+        self._tracing = tracing
 
     async def cancel(self, actor: Actor, task_id: UUID) -> CancelReply:
         return _is(CancelReply, await self._group.enqueue(CancelCall(task_id, actor)))
@@ -74,14 +85,30 @@ class UserActions:
     async def skip(self, actor: Actor, task_id: UUID) -> SkipReply:
         return _is(SkipReply, await self._group.enqueue(SkipCall(task_id, actor)))
 
-    async def trigger(self, actor: Actor, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
-        """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own."""
-        if actor.org_id is None:
-            raise TraceError("dag_not_found")
-        with unavailable_when_held_up("The trigger met a concurrent change; repeat it."):
-            return await self._trigger(actor, actor.org_id, dag, job_name, body)
+    async def trigger(
+        self, actor: Actor, dag: str, job_name: str, body: TriggerRequest, traceparent: str | None = None
+    ) -> TriggerReply:
+        """A source emits its output's event; a reactive job gets one task for the unit, in a revision of its own.
 
-    async def _trigger(self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest) -> TriggerReply:
+        `traceparent` is what the caller sent, if anything: a trace that this goes on with.
+        """
+        plan = Plan(within=traceparent)
+        try:
+            if actor.org_id is None:
+                raise TraceError("dag_not_found")
+            with unavailable_when_held_up("The trigger met a concurrent change; repeat it."):
+                reply = await self._trigger(actor, actor.org_id, dag, job_name, body, plan)
+        except TraceError as refusal:
+            self._metrics.triggers.labels(refusal.code).inc()
+            raise
+        self._metrics.triggers.labels(
+            "duplicate" if reply.duplicate else "event" if reply.task_id is None else "task"
+        ).inc()
+        return reply
+
+    async def _trigger(
+        self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest, plan: Plan
+    ) -> TriggerReply:
         key = body.idempotency_key or str(new_id())
         request = msgspec.json.encode([dag, job_name, msgspec.structs.replace(body, idempotency_key=None)])
         request_hash = f"sha256:{hashlib.sha256(request).hexdigest()}"
@@ -89,14 +116,16 @@ class UserActions:
             if await connection.fetchval(_OPEN_TRIGGER, org_id, key, request_hash) is None:
                 return await _repeated(connection, org_id, key, request_hash)
             job, document, epoch = await self._active_job(connection, org_id, dag, job_name)
-            plan = Plan(epochs={org_id: epoch})
+            plan.epochs = {org_id: epoch}
             unit: dict[str, Any] = msgspec.to_builtins(body)
             plan.audit.append(Audit(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
-                reply = await self._emit(connection, plan, job, document, body, key)
+                reply, applied = await self._emit(connection, plan, job, document, body, key)
             else:
-                reply = await self._make(connection, plan, job, body, key)
+                reply, applied = await self._make(connection, plan, job, body, key)
             await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(reply).decode())
+        self._writer.committed(plan)
+        count_written(self._metrics, applied)
         self._on_outbox()
         return reply
 
@@ -114,7 +143,7 @@ class UserActions:
 
     async def _emit(
         self, connection: Connection, plan: Plan, job: Job, document: JobDocument, body: TriggerRequest, key: str
-    ) -> TriggerReply:
+    ) -> tuple[TriggerReply, Applied]:
         if not document.only_emits:
             raise TraceError("trigger_invalid", "An always_on source speaks for itself.", field="job")
         output = next((item for item in job.outputs if item.output_index == body.output_index), None)
@@ -126,14 +155,20 @@ class UserActions:
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         unit = {"cursor": body.cursor, "partition_key": partition_key, "start": start, "end": end}
         plan.events.append(source_event(f"manual:{key}", job.org_id, output, **unit))
+        assert job.node_id is not None
+        stopped = await self._upstream.stopped(connection, job.org_id, plan.epochs[job.org_id], [job.node_id])
         applied = await self._writer.write(connection, plan)
-        return TriggerReply(
+        reply = TriggerReply(
             idempotency_key=key,
+            kept=stopped.get(job.node_id),
             event_id=applied.routed[0].event_id if applied.routed else None,
             tasks=[task.task_id for task in applied.made[:SHOWN_TASKS]],
         )
+        return reply, applied
 
-    async def _make(self, connection: Connection, plan: Plan, job: Job, body: TriggerRequest, key: str) -> TriggerReply:
+    async def _make(
+        self, connection: Connection, plan: Plan, job: Job, body: TriggerRequest, key: str
+    ) -> tuple[TriggerReply, Applied]:
         assert job.node_id is not None
         consumer = (await self._directory.nodes(connection, [job.node_id]))[job.node_id]
         item = next((item for item in consumer.inputs if item.input_index == body.input_index), None)
@@ -144,14 +179,15 @@ class UserActions:
         revision = f"{BY_HAND}{key}"
         if len(revision) > MAX_REVISION:
             revision = f"{BY_HAND}sha256:{hashlib.sha256(key.encode()).hexdigest()}"
-        task = await self._router.by_hand(
-            connection, Ask(consumer, item, body.cursor, partition_key, start, end, revision)
-        )
+        ask = Ask(consumer, item, body.cursor, partition_key, start, end, revision)
+        if self._tracing is not None:
+            ask = replace(ask, traceparent=self._tracing.asked(plan, ask))
+        task = await self._router.by_hand(connection, ask)
         if task is None:
             raise TraceError("trigger_invalid", "Not every input of the job has this unit yet.", field="range")
         plan.new_tasks.append(task)
-        await self._writer.write(connection, plan)
-        return TriggerReply(idempotency_key=key, task_id=task.task_id)
+        applied = await self._writer.write(connection, plan)
+        return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
 
 
 async def _repeated(connection: Connection, org_id: UUID, key: str, request_hash: str) -> TriggerReply:

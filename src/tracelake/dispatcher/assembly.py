@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
-from uuid import UUID
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
@@ -46,10 +45,12 @@ from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.deliveries import Deliveries
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
+from tracelake.dispatcher.sources.prune import DeliveryPruner
 from tracelake.dispatcher.sources.webhooks import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
+from tracelake.dispatcher.tracing.spans import Tracing
 from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
@@ -93,12 +94,12 @@ class Dispatcher:
         directory = EdgeDirectory(definitions)
         upstream = UpstreamDirectory()
         router = EventRouter(definitions, directory, upstream, config)
-        self.writer = Writer(router, config)
+        self.tracing = _tracing(config, definitions, self.clock, self.metrics)
+        self.writer = Writer(router, config, self.tracing)
         self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
         self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
         self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
         self.routing_reconciler = RoutingReconciler(ports.store, config, self.metrics)
-        self.gauges = Gauges(ports.store, ports.queue, self.metrics)
         self._relay_loop = Loop(
             "relay",
             self.relay.run_once,
@@ -108,6 +109,7 @@ class Dispatcher:
         )
         self.drain = Drain(ports.store, directory, upstream, router, self.writer, self.metrics)
         self.pressure = PressureWatch(ports.store, upstream)
+        self.gauges = Gauges(ports.store, ports.queue, self.metrics, self.pressure)
         self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.
         self._commit = LifecycleCommit(
@@ -116,9 +118,11 @@ class Dispatcher:
             self.writer,
             config,
             self.clock,
+            self.metrics,
             on_outbox=self._relay_loop.nudge,
             on_freed_edge=self._drain_loop.nudge,
             on_invoke=self._wake_invoke,
+            stopped=upstream.stopped,
         )
         self.group = GroupCommit(
             self._commit_counted, max_batch=config.group_commit_max, lanes=config.group_commit_lanes
@@ -138,9 +142,10 @@ class Dispatcher:
         self._invoke_loop = Loop(
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
-        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config)
+        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
+        self.pruner = DeliveryPruner(ports.store, config)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
-        self.pauses = SourcePauses(ports.store, self._paused, self.pressure.is_stopped)
+        self.pauses = SourcePauses(ports.store, self._paused)
         self.service = DispatcherService(
             store=ports.store,
             objects=ports.objects,
@@ -150,7 +155,6 @@ class Dispatcher:
             clock=self.clock,
             config=config,
             metrics=self.metrics,
-            paused=self._is_paused,
         )
         self.actions = UserActions(
             store=ports.store,
@@ -159,7 +163,10 @@ class Dispatcher:
             directory=directory,
             router=router,
             writer=self.writer,
+            metrics=self.metrics,
             on_outbox=self._wake,
+            upstream=upstream,
+            tracing=self.tracing,
         )
         gatekeeper = Gatekeeper(
             tasks=verifier,
@@ -188,9 +195,10 @@ class Dispatcher:
             config=config,
             metrics=self.metrics,
             on_outbox=self._wake,
+            upstream=upstream,
         )
         handlers = Handlers(
-            self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron
+            self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron, ports.queue
         )
         users = UserHandlers(
             store=ports.store,
@@ -249,6 +257,8 @@ class Dispatcher:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        if self.tracing is not None:
+            await self.tracing.close()
 
     async def _commit_counted(self, calls: Sequence[Call]) -> list[Answer]:
         self.metrics.group_batches.inc()
@@ -282,15 +292,14 @@ class Dispatcher:
         return eased
 
     async def _watch_sources(self) -> int:
-        return self._nudged(await self.monitor.run_once())
+        done = await self.monitor.run_once()
+        await self.pruner.run_when_due()
+        return self._nudged(done)
 
     def _paused(self) -> None:
         """A source that was paused hears it at its next heartbeat; what was kept of one that goes on drains."""
         self._sources_loop.nudge()
         self._drain_loop.nudge()
-
-    def _is_paused(self, node_id: UUID) -> bool:
-        return self.monitor.is_paused(node_id) or self.pressure.is_stopped(node_id)
 
     async def _reap(self) -> int:
         return self._nudged(await self.reaper.run_once())
@@ -315,3 +324,12 @@ class Dispatcher:
 
     def _wake_invoke(self) -> None:
         self._invoke_loop.nudge()
+
+
+def _tracing(config: DispatcherConfig, definitions: Definitions, clock: StoreClock, metrics: Metrics) -> Tracing | None:
+    if not config.otlp_endpoint:
+        return None
+    from tracelake.dispatcher.tracing.exporter import OtlpSink  # slow to import: only who traces waits for it
+
+    sink = OtlpSink(config.otlp_endpoint, metrics.spans_dropped.inc)
+    return Tracing(sink, definitions, clock, config.otlp_sample_ratio)

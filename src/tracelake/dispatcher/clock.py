@@ -19,4 +19,8 @@ class StoreClock:
         self._at = time.monotonic() if asked_at is None else asked_at
 
     def now(self) -> datetime:
-        return self._seen + timedelta(seconds=time.monotonic() - self._at)
+        return self.at(time.monotonic())
+
+    def at(self, moment: float) -> datetime:
+        """The store's time at that moment of the monotonic clock."""
+        return self._seen + timedelta(seconds=moment - self._at)

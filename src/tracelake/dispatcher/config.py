@@ -32,6 +32,7 @@ class DispatcherConfig:
     user_rate_burst: int = 100
     webhook_max_bytes: int = 256 * 1024
     webhook_tolerance_seconds: float = 300.0
+    webhook_retention_days: int = 30
     webhook_rotation_seconds: float = 24 * 3600.0
     webhook_rate_per_second: int = 50
     webhook_rate_burst: int = 100
@@ -49,3 +50,6 @@ class DispatcherConfig:
     reconcile_grace_seconds: float = 60.0
     runtimes: RuntimeRegistry = BUILT_IN
     invoke_slots: int = 16
+    otlp_endpoint: str = ""
+    """Where traces are sent; nowhere, and none are made, if it is empty."""
+    otlp_sample_ratio: float = 1.0

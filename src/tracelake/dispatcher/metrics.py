@@ -1,125 +1,280 @@
-"""Every metric of the Dispatcher, declared once. `docs/reference/metrics.md` is generated from this registry."""
+"""Every metric of the Dispatcher, declared once. `docs/reference/metrics.md` is generated from this registry.
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+Counters and histograms are of this process. Gauges are of the stores, read by `loops.gauges`, and so the same in every
+Dispatcher; each says so. Labels are bounded by what is deployed and not by what happens: routes, codes, kinds, states,
+queues, operators. Names (org, dag, job) are those of sources and of jobs with a queue threshold; of jobs that failed
+units hold there are a hundred at most.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from tracelake import __version__
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_FEW = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
+"""For histograms with a label of many values."""
+_WAITS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0)
+
+SAME = "The same in every Dispatcher."
+NAMED = ("org", "dag", "job")
+PRODUCERS = ("task", "cron", "webhook", "manual")
+MOST = 50_000
+"""Tasks and outbox rows are counted no further: a gauge that says so means that there are so many or more."""
 
 
 class Metrics:
     """A registry of its own, so that several Dispatchers can live in one process (tests do that)."""
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "trace_http_requests",
-            "Requests by listener, route and status.",
-            ("listener", "route", "status"),
-            registry=registry,
+        self.registry = CollectorRegistry()
+        self.process = ProcessCollector(registry=self.registry)
+        self.build_info = self._gauge("trace_build_info", "The running release; always 1.", ("version",))
+        self.build_info.labels(__version__).set(1)
+        self._declare_http()
+        self._declare_tasks()
+        self._declare_events()
+        self._declare_sources()
+        self._declare_pressure()
+        self._declare_outbox()
+        self._declare_loops()
+        self._begin_at_zero()
+
+    def _declare_http(self) -> None:
+        self.requests = self._counter(
+            "trace_http_requests", "Requests by listener, route and status.", ("listener", "route", "status")
         )
-        self.claim_seconds = Histogram(
-            "trace_claim_seconds", "Time to answer a claim.", registry=registry, buckets=_FAST
+        self.request_seconds = self._histogram(
+            "trace_http_request_seconds", "Time to answer a request.", _FEW, ("listener", "route")
         )
-        self.complete_seconds = Histogram(
-            "trace_complete_seconds", "Time to answer a completion.", registry=registry, buckets=_FAST
+        self.internal_errors = self._counter(
+            "trace_internal_errors", "Requests and items of batches that were answered 500: bugs."
         )
-        self.claims = Counter(
-            "trace_claims", "Claims by result (Claimed or the reason).", ("result",), registry=registry
+        self.token_failures = self._counter(
+            "trace_token_failures", "Credentials refused, by kind and reason.", ("kind", "reason")
         )
-        self.completions = Counter(
-            "trace_completions", "Final words taken, by recorded status.", ("status",), registry=registry
+        self.rate_limited = self._counter(
+            "trace_rate_limited", "Requests of users and deliveries that came faster than allowed."
         )
-        self.fenced = Counter(
-            "trace_fenced_calls",
-            "Calls of attempts that were not current, by call and code.",
-            ("call", "code"),
-            registry=registry,
+
+    def _declare_tasks(self) -> None:
+        self.claim_seconds = self._histogram("trace_claim_seconds", "Time to answer a claim.", _FAST)
+        self.complete_seconds = self._histogram("trace_complete_seconds", "Time to answer a completion.", _FAST)
+        self.claims = self._counter("trace_claims", "Claims by result (Claimed or the reason).", ("result",))
+        self.task_wait = self._histogram(
+            "trace_task_wait_seconds",
+            "How long a task had been ready when it was claimed. A task of a live input is ready with the commit that "
+            "accepts its event.",
+            _WAITS,
         )
-        self.token_failures = Counter(
-            "trace_token_failures",
-            "Credentials refused, by kind and reason.",
-            ("kind", "reason"),
-            registry=registry,
+        self.completions = self._counter("trace_completions", "Final words taken, by recorded status.", ("status",))
+        self.failed_tasks = self._counter(
+            "trace_tasks_failed", "Tasks that failed for good: no attempt follows by itself."
         )
-        self.rate_limited = Counter(
-            "trace_rate_limited", "Requests of users that came faster than allowed.", registry=registry
+        self.fenced = self._counter(
+            "trace_fenced_calls", "Calls of attempts that were not current, by call and code.", ("call", "code")
         )
-        self.lease_expiries = Counter(
-            "trace_lease_expiries",
-            "Leases that ran out, by what became of the task.",
-            ("status",),
-            registry=registry,
+        self.lease_expiries = self._counter(
+            "trace_lease_expiries", "Leases that ran out, by what became of the task.", ("status",)
         )
-        self.retries = Counter("trace_retries", "Tasks put back into their queue.", registry=registry)
-        self.reconciled = Counter(
-            "trace_reconciled",
-            "Wake-ups and publishes written again because none was live.",
-            ("kind",),
-            registry=registry,
+        self.retries = self._counter("trace_retries", "Tasks put back into their queue.")
+        self.made = self._counter(
+            "trace_tasks_made",
+            "Tasks made, by what asked for them: event (as it was accepted), drain (an event that had waited), "
+            "invalidation (a page of a large one), run (of an always_on source), call (a trigger or POST "
+            "/internal/tasks).",
+            ("by",),
         )
-        self.group_batches = Counter("trace_group_commit_batches", "Lifecycle transactions.", registry=registry)
-        self.group_calls = Counter("trace_group_commit_calls", "Lifecycle calls in them.", registry=registry)
-        self.outbox_published = Counter("trace_outbox_published", "Outbox rows published.", registry=registry)
-        self.outbox_rejected = Counter(
-            "trace_outbox_rejected", "Outbox rows that the transport rejected.", registry=registry
-        )
-        self.outbox_pending = Gauge("trace_outbox_pending", "Outbox rows not yet published.", registry=registry)
-        self.outbox_failed = Gauge(
-            "trace_outbox_failed",
-            "Outbox rows given up after too many rejections: needs a person.",
-            registry=registry,
-        )
-        self.outbox_lag = Gauge(
-            "trace_outbox_lag_seconds", "Age of the oldest outbox row not yet published.", registry=registry
-        )
-        self.queue_depth = Gauge(
-            "trace_queue_depth",
-            "Messages by queue and state (ready, in_flight, dead).",
-            ("queue", "state"),
-            registry=registry,
-        )
-        self.queue_oldest = Gauge(
-            "trace_queue_oldest_seconds",
-            "Age of the oldest receivable message.",
-            ("queue",),
-            registry=registry,
-        )
-        self.cron_fires = Counter(
-            "trace_cron_fires", "Slots of cron sources, by result: fired, duplicate.", ("result",), registry=registry
-        )
-        self.cron_lateness = Histogram(
-            "trace_cron_lateness_seconds",
-            "How long after its time a slot was fired.",
-            registry=registry,
-            buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0),
-        )
-        self.drained = Counter(
-            "trace_drained_events",
-            "Events shown to edges that had fallen behind.",
-            registry=registry,
-        )
-        self.invocations = Counter(
+        self.group_batches = self._counter("trace_group_commit_batches", "Lifecycle transactions.")
+        self.group_calls = self._counter("trace_group_commit_calls", "Lifecycle calls in them.")
+        self.invocations = self._counter(
             "trace_invocations",
             "Attempts that the Dispatcher started itself, by runtime and outcome: Started or Refused by the invoker; "
             "Completed, Failed or Canceled here; Left to the lease; Unknown.",
             ("runtime", "outcome"),
-            registry=registry,
         )
-        self.in_flight = Gauge("trace_tasks_in_flight", "Running tasks by operator.", ("operator",), registry=registry)
-        self.always_on = Gauge(
-            "trace_always_on_sources", "Always-on sources of active versions, by state.", ("state",), registry=registry
+        self.in_flight = self._stored("trace_tasks_in_flight", "Running tasks by operator.", ("operator",))
+        self.tasks = self._stored(
+            "trace_tasks",
+            f"Tasks that are not done, by state: ready, held (waits for a place of a limit), retrying, running, failed "
+            f"(for good, and not skipped). Counted up to {MOST}; failed ones among the first 10000 that are not done.",
+            ("state",),
         )
-        self.source_lag = Gauge(
-            "trace_source_lag_seconds",
-            "Age of the last event of an always-on source.",
-            ("org", "dag", "job"),
-            registry=registry,
+        self.oldest_ready = self._stored(
+            "trace_tasks_oldest_ready_seconds", "How long the task that is ready longest has been so; 0 without one."
         )
-        self.loop_rounds = Counter(
-            "trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",), registry=registry
+
+    def _declare_events(self) -> None:
+        self.events = self._counter(
+            "trace_events",
+            "Events that were said, by kind of producer (task, cron, webhook, manual) and what became of them: routed; "
+            "kept (waits for the commit of its data, or is not of the generation that counts); duplicate.",
+            ("producer", "result"),
         )
-        self.loop_failures = Counter(
-            "trace_loop_failures", "Rounds of a loop that failed.", ("loop",), registry=registry
+        self.drained = self._counter("trace_drained_events", "Events shown to edges that had fallen behind.")
+        self.edges_behind = self._stored(
+            "trace_edges_behind",
+            "Inputs that events wait for, by state: held (a unit failed for good), building (of a version that does "
+            "not count yet), behind (they drain, or pressure stops them).",
+            ("state",),
         )
+        self.events_waiting = self._stored(
+            "trace_events_waiting",
+            "Events that wait for an input that is behind, by its state. Counted up to 1000 for each of 50 inputs.",
+            ("state",),
+        )
+        self.failed_units = self._stored(
+            "trace_input_failed_units",
+            "Units that failed for good and hold an input of this job; absent for jobs without. At most 100 jobs.",
+            NAMED,
+        )
+        self.invalidations = self._stored(
+            "trace_invalidations_pending", "Readers for whom a large invalidation is not gone through yet."
+        )
+        self.builds = self._stored("trace_builds", "Versions that are being built.")
+        self.oldest_build = self._stored(
+            "trace_builds_oldest_seconds", "How long the oldest of them has been building; 0 without one."
+        )
+        self.sweeping = self._stored(
+            "trace_nodes_to_sweep", "Nodes whose tasks a cutover has yet to cancel, bring back or count."
+        )
+        self.reconciled = self._counter(
+            "trace_reconciled",
+            "What had to be mended, by kind: task_wakeup and buffer_batch that nobody held any more, held_task and "
+            "held_edge held for nothing, event without its task.",
+            ("kind",),
+        )
+
+    def _declare_sources(self) -> None:
+        self.deliveries = self._counter(
+            "trace_webhook_deliveries",
+            "Calls of webhooks by result: accepted, duplicate, or the code of the refusal.",
+            ("result",),
+        )
+        self.triggers = self._counter(
+            "trace_triggers",
+            "Triggers by result: event (a source spoke), task (a job got one), duplicate, or the code of the refusal.",
+            ("result",),
+        )
+        self.cron_fires = self._counter(
+            "trace_cron_fires", "Slots of cron sources, by result: fired, duplicate.", ("result",)
+        )
+        self.cron_lateness = self._histogram(
+            "trace_cron_lateness_seconds",
+            "How long after its time a slot was fired.",
+            (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0),
+        )
+        self.cron_asked = self._counter("trace_cron_lists", "How often a scheduler asked which cron sources there are.")
+        self.sources = self._stored(
+            "trace_sources", "Sources of active versions, by kind and by state as `trace sources` shows it.",
+            ("kind", "state"),
+        )  # fmt: skip
+        self.always_on = self._stored(
+            "trace_always_on_sources", "Always-on sources of active versions, by the state of their run.", ("state",)
+        )
+        self.run_state = self._stored(
+            "trace_always_on_run", "1 for the state that the run of an always-on source is in.", (*NAMED, "state")
+        )
+        self.run_attempts = self._stored(
+            "trace_always_on_attempts", "Attempts of an always-on source's run so far; each restart is one more.", NAMED
+        )
+        self.source_lag = self._stored(
+            "trace_source_lag_seconds", "Age of the last event of an always-on source.", NAMED
+        )
+        self.source_said = self._stored(
+            "trace_source_last_event_timestamp_seconds",
+            "When the last event on an output of a source was accepted; absent without one.",
+            (*NAMED, "kind"),
+        )
+        self.source_paused = self._stored(
+            "trace_source_paused_seconds", "For how long a person has paused a source; absent for the others.", NAMED
+        )
+        self.cron_slot = self._stored(
+            "trace_cron_last_slot_timestamp_seconds", "The last slot of a cron source that was fired.", NAMED
+        )
+        self.cron_overdue = self._stored(
+            "trace_cron_overdue_seconds",
+            "How long ago the slot after the last one that was fired was due; 0 while it is not.",
+            NAMED,
+        )
+
+    def _declare_pressure(self) -> None:
+        """Of each queue with a threshold. Its age is as fresh as the last look of the pressure loop."""
+        labels = (*NAMED, "version")
+        of = "of a job with a threshold, in the active or the building version."
+        self.pressure_depth = self._stored("trace_pressure_depth", f"Ready tasks in the queue {of}", labels)
+        self.pressure_max_depth = self._stored(
+            "trace_pressure_max_depth", "Its `max_queue_depth`; absent if it has none.", labels
+        )
+        self.pressure_age = self._stored("trace_pressure_oldest_seconds", f"Age of the oldest ready task {of}", labels)
+        self.pressure_max_age = self._stored(
+            "trace_pressure_max_age_seconds", "Its `max_queue_age`; absent if it has none.", labels
+        )
+        self.pressure_share = self._stored(
+            "trace_pressure_share", "How full the queue is, by the worse of depth and age: 1 is full.", labels
+        )
+        self.pressure_level = self._stored(
+            "trace_pressure_level", "What it stops upstream: 0 nothing, 1 bulk producers, 2 all producers.", labels
+        )
+        self.producers_stopped = self._stored(
+            "trace_producers_stopped", "Jobs and sources that are stopped by a full queue or by a person."
+        )
+
+    def _declare_outbox(self) -> None:
+        self.outbox_published = self._counter("trace_outbox_published", "Outbox rows published.")
+        self.outbox_rejected = self._counter("trace_outbox_rejected", "Outbox rows that the transport rejected.")
+        self.outbox_pending = self._stored("trace_outbox_pending", f"Outbox rows not yet published, up to {MOST}.")
+        self.outbox_failed = self._stored(
+            "trace_outbox_failed", "Outbox rows given up after too many rejections: needs a person."
+        )
+        self.outbox_lag = self._stored("trace_outbox_lag_seconds", "Age of the oldest outbox row not yet published.")
+        self.queue_depth = self._stored(
+            "trace_queue_depth", "Messages by queue and state (ready, in_flight, dead).", ("queue", "state")
+        )
+        self.queue_oldest = self._stored(
+            "trace_queue_oldest_seconds", "Age of the oldest receivable message.", ("queue",)
+        )
+
+    def _declare_loops(self) -> None:
+        self.loop_rounds = self._counter("trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",))
+        self.loop_failures = self._counter("trace_loop_failures", "Rounds of a loop that failed.", ("loop",))
+        self.loop_seconds = self._histogram("trace_loop_seconds", "How long a round of a loop took.", _FEW, ("loop",))
+        self.spans_dropped = self._counter(
+            "trace_otel_spans_dropped",
+            "Spans that no collector took: the queue was full, or the collector away or unwilling.",
+        )
+
+    def _begin_at_zero(self) -> None:
+        """A counter that is first seen at 1 has not risen, as far as `rate` and `increase` can tell."""
+        for producer in PRODUCERS:
+            for result in ("routed", "kept", "duplicate"):
+                self.events.labels(producer, result)
+        for by in ("event", "drain", "invalidation", "run", "call"):
+            self.made.labels(by)
+        for result in ("accepted", "duplicate"):
+            self.deliveries.labels(result)
+        for result in ("event", "task", "duplicate"):
+            self.triggers.labels(result)
+        for result in ("fired", "duplicate"):
+            self.cron_fires.labels(result)
+        for status in ("Completed", "Failed", "Canceled"):
+            self.completions.labels(status)
+        for status in ("Failed", "Canceled"):
+            self.lease_expiries.labels(status)
+        for kind in ("task_wakeup", "buffer_batch", "held_task", "held_edge", "event"):
+            self.reconciled.labels(kind)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _stored(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        """What the stores hold, whoever asks."""
+        return self._gauge(name, f"{text} {SAME}", labels)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

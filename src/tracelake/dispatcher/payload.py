@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.dispatcher.tracing.context import traceparent_of_attempt
 from tracelake.model.job import Job, Output, Storage
 from tracelake.model.locations import Layout
 from tracelake.model.task import Task
@@ -25,6 +26,7 @@ def build_payload(
         config=_config(job.config),
         inputs=[_input(item, names) for item in inputs],
         outputs=[_output(output, task, layout) for output in job.outputs],
+        traceparent=traceparent_of_attempt(task.traceparent, task.task_id, task.attempt),
     )
 
 

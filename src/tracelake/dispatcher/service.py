@@ -109,9 +109,7 @@ class DispatcherService:
         clock: StoreClock,
         config: DispatcherConfig,
         metrics: Metrics,
-        paused: Callable[[UUID], bool] = lambda _node_id: False,
     ) -> None:
-        """`paused`: whether the always_on source with this node should emit nothing for now."""
         self.store = store
         self.clock = clock
         self.config = config
@@ -120,7 +118,6 @@ class DispatcherService:
         self._group = group
         self._definitions = definitions
         self._mint = mint
-        self._paused = paused
         self._claimed = metrics.claims.labels("Claimed")
 
     # Worker wrappers
@@ -142,8 +139,12 @@ class DispatcherService:
                 lease_expires_at=task.lease_expires_at,
                 capability_token=self._mint.mint(task, job, inputs, self.clock.now()),
                 task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
+                always_on=_is_always_on(job),
+                pause=answer.paused,
             )
             self._claimed.inc()
+            if answer.waited_seconds is not None:
+                self.metrics.task_wait.observe(answer.waited_seconds)
             self.metrics.claim_seconds.observe(time.perf_counter() - started)
             return reply
 
@@ -183,15 +184,11 @@ class DispatcherService:
             return HeartbeatReply(
                 lease_expires_at=task.lease_expires_at,
                 cancel=task.cancel_requested,
-                pause=self._pauses(answer.job),
+                pause=answer.paused,
                 capability_token=self._mint.renew(claims, task, answer.job, answer.now),
             )
 
         return Submitted(self._group.enqueue(HeartbeatCall(body)), finish)
-
-    def _pauses(self, job: Job) -> bool:
-        """Only always_on sources run without a time limit; nobody else is told to wait."""
-        return job.timeout_seconds is None and job.node_id is not None and self._paused(job.node_id)
 
     def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
         _check_token(claims, body)
@@ -317,6 +314,11 @@ class DispatcherService:
             await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
         task = rows.snapshot(record)
         return task, self._definitions.job(task.job_id), inputs, record["now"]
+
+
+def _is_always_on(job: Job) -> bool:
+    """Nothing else has neither a time limit nor an end of attempts."""
+    return job.timeout_seconds is None and job.max_attempts is None and job.node_id is not None
 
 
 def _check_token(claims: VerifiedClaims, body: Fenced) -> None:

@@ -103,6 +103,7 @@ _KINDS = (
         "There is no such dataset.",
         "List them: `trace datasets`.",
     ),
+    ErrorKind("dead_letter_not_found", 404, "There is no such dead letter.", "List them first (`trace outbox dead`)."),
     ErrorKind(
         "deadline_exceeded",
         409,

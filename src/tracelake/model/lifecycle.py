@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tracelake.errors import TraceError
-from tracelake.model.retry import Backoff
+from tracelake.model.retry import Backoff, Retry
 from tracelake.model.task import Outcome, Status, Task
 
 
@@ -136,16 +136,20 @@ def heartbeat(task: Task, now: datetime, *, attempt: int, lease_token: UUID, lea
     )
 
 
-def retry_delay(task: Task, now: datetime, backoff: Backoff) -> timedelta:
-    """How long to wait after this attempt, should it have failed.
+def next_retry(task: Task, now: datetime, backoff: Backoff, *, stopped: bool = False) -> Retry:
+    """When to try again after this attempt, should it have failed; `stopped` if its worker had to end, and it had not.
 
-    A task with attempts without end is meant to run for ever, and its number of attempts says nothing about its health:
-    an attempt that lived longer than the longest wait was a healthy one, and the wait after it is the first one again.
+    The wait follows the attempts that failed in a row. A task with attempts without end is meant to run for ever: an
+    attempt that lived longer than the longest wait was a healthy one, and the counting starts anew with it. One that
+    was stopped is no failure: there is no wait, and it neither lengthens the row nor, if it was short, ends it.
     """
     last_seen = now if task.lease_expires_at is None else min(now, task.lease_expires_at)
     lived = timedelta(0) if task.claimed_at is None else last_seen - task.claimed_at
     healthy = task.max_attempts is None and lived > timedelta(seconds=backoff.max_seconds)
-    return backoff.delay(1 if healthy else task.attempt)
+    forgiven = max(0, task.attempt - 1) if healthy else task.forgiven
+    if stopped:
+        return Retry(timedelta(0), min(forgiven + 1, task.attempt))
+    return Retry(backoff.delay(task.attempt - forgiven), forgiven)
 
 
 def complete(
@@ -157,9 +161,14 @@ def complete(
     status: Outcome,
     retryable: bool,
     error: str | None,
-    retry_delay: timedelta,
+    retry: Retry,
+    stopped: bool = False,
 ) -> Task | None:
-    """The worker's final word. None means a repeat: the word was said before, whatever this one carries."""
+    """The worker's final word. None means a repeat: the word was said before, whatever this one carries.
+
+    `stopped`: the attempt failed because its worker had to end. That costs no attempt: there is another one, also after
+    the last.
+    """
     if _is_repeat(task, attempt, lease_token, status):
         return None
     check_current(task, attempt, lease_token)
@@ -169,15 +178,17 @@ def complete(
         return _end(task, now, Status.COMPLETED, Outcome.COMPLETED, None)
     if status is Outcome.CANCELED or task.cancel_requested:
         return _end(task, now, Status.CANCELED, status, error)
+    if stopped and task.status is Status.RUNNING and not task.may_retry:
+        task = replace(task, max_attempts=task.attempt + 1)
     if not (retryable and task.may_retry):
         return _end(task, now, Status.FAILED, Outcome.FAILED, error)
     if task.status is Status.RUNNING:
-        return _await_retry(task, now, Outcome.FAILED, error, retry_delay)
+        return _await_retry(task, now, Outcome.FAILED, error, retry)
     # The clock had already scheduled the retry: keep its place, only the verdict changes.
     return replace(task, outcome=Outcome.FAILED, error=error)
 
 
-def expire(task: Task, now: datetime, *, retry_delay: timedelta) -> Task:
+def expire(task: Task, now: datetime, *, retry: Retry) -> Task:
     """The timeout verdict on a Running task whose lease ran out."""
     assert task.status is Status.RUNNING
     message = "the lease ran out without a heartbeat"
@@ -185,7 +196,7 @@ def expire(task: Task, now: datetime, *, retry_delay: timedelta) -> Task:
         return _end(task, now, Status.CANCELED, Outcome.TIMEOUT, message)
     if not task.may_retry:
         return _end(task, now, Status.FAILED, Outcome.TIMEOUT, message)
-    return _await_retry(task, now, Outcome.TIMEOUT, message, retry_delay)
+    return _await_retry(task, now, Outcome.TIMEOUT, message, retry)
 
 
 def requeue(task: Task, now: datetime) -> Task:
@@ -292,12 +303,13 @@ def _end(task: Task, now: datetime, status: Status, outcome: Outcome | None, err
     )
 
 
-def _await_retry(task: Task, now: datetime, outcome: Outcome, error: str | None, delay: timedelta) -> Task:
+def _await_retry(task: Task, now: datetime, outcome: Outcome, error: str | None, retry: Retry) -> Task:
     return replace(
         task,
         status=Status.FAILED,
         outcome=outcome,
         lease_expires_at=None,
-        next_retry_at=now + delay,
+        next_retry_at=now + retry.after,
+        forgiven=retry.forgiven,
         error=error,
     )

@@ -20,3 +20,12 @@ class Backoff:
 
     def delay(self, tries: int) -> timedelta:
         return timedelta(seconds=self.seconds(tries))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The next attempt of a task that failed."""
+
+    after: timedelta
+    forgiven: int
+    """How many attempts no later wait counts: those up to the last healthy one, and those that were stopped."""

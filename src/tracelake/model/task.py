@@ -50,6 +50,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     skipped_at: datetime | None = None
     error: str | None = None
+    forgiven: int = 0
+    """So many of the attempts do not count for the wait before the next one."""
     held_by: str | None = None
     """The limit that had no place."""
 
@@ -61,6 +63,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     limit_keys: tuple[str, ...] = ()
     counted: bool = False
     """In the depth of its node's queue, while it is ready."""
+    traceparent: str | None = None
+    """The span of the event that made it, if it is traced."""
 
     @property
     def finished(self) -> bool:

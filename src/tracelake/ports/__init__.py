@@ -3,6 +3,7 @@
 from tracelake.ports.invoker import InvokeError, Invoker
 from tracelake.ports.object_store import FileTransfer, ObjectChangedError, ObjectMeta, ObjectStore
 from tracelake.ports.queue import (
+    DeadLetter,
     Delivery,
     Message,
     Queue,
@@ -14,6 +15,7 @@ from tracelake.ports.signer import PublicKey, Signer
 from tracelake.ports.webhook_secrets import DerivedSecrets, WebhookSecrets
 
 __all__ = [
+    "DeadLetter",
     "Delivery",
     "DerivedSecrets",
     "FileTransfer",

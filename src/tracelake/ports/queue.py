@@ -7,6 +7,7 @@ often than allowed moves to the dead letters of its queue instead of being deliv
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 MAX_BODY_BYTES = 256 * 1024
@@ -47,6 +48,20 @@ class QueueDepth:
     oldest_ready_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was received too often without an ack; `reason` says so to a person."""
+
+    message_id: str
+    queue: str
+    key: str
+    body: bytes
+    receives: int
+    reason: str
+    published_at: datetime
+    died_at: datetime
+
+
 class Queue(Protocol):
     async def publish(self, messages: Sequence[Message]) -> None:
         """All or nothing. Raises QueueRejectedError before anything is stored if one message can never be taken."""
@@ -71,5 +86,13 @@ class Queue(Protocol):
         ...
 
     async def depths(self) -> list[QueueDepth]: ...
+
+    async def dead_letters(self, queue: str | None, limit: int) -> list[DeadLetter]:
+        """Of this queue, or of all; the newest first."""
+        ...
+
+    async def drop_dead(self, message_ids: Sequence[str] | None) -> int:
+        """Forgets these dead letters, or all of them; answers how many there were."""
+        ...
 
     async def close(self) -> None: ...

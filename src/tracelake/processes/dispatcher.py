@@ -54,6 +54,7 @@ def config_from(settings: Settings) -> DispatcherConfig:
         user_rate_burst=settings.user_rate_burst,
         webhook_max_bytes=settings.webhook_max_bytes,
         webhook_tolerance_seconds=settings.webhook_tolerance_seconds,
+        webhook_retention_days=settings.webhook_retention_days,
         webhook_rotation_seconds=settings.webhook_rotation_seconds,
         webhook_rate_per_second=settings.webhook_rate_per_second,
         webhook_rate_burst=settings.webhook_rate_burst,
@@ -71,6 +72,8 @@ def config_from(settings: Settings) -> DispatcherConfig:
         reconcile_grace_seconds=settings.reconcile_grace_seconds,
         runtimes=load_runtimes(settings),
         invoke_slots=settings.invoke_slots,
+        otlp_endpoint=settings.otlp_endpoint,
+        otlp_sample_ratio=settings.otlp_sample_ratio,
     )
 
 

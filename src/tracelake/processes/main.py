@@ -20,6 +20,7 @@ _COMMANDS = {
     "up": ("tracelake.processes.commands:up", "Start the whole stack on this machine."),
     "status": ("tracelake.processes.commands:status", "Show whether the stack runs, and its parts."),
     "down": ("tracelake.processes.commands:down", "Stop the stack."),
+    "top": ("tracelake.cli.top:command", "Watch everything that goes on, on one screen."),
     "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
     "dags": ("tracelake.cli.dags:command", "List DAGs, the versions of one, or a document."),
     "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),

@@ -181,7 +181,7 @@ async def _check_unused(administrator: Connection, state: str) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'", state
     )
     if sessions:
-        raise BackupError(f"{sessions} sessions still use the state database; stop every Dispatcher first")
+        raise BackupError(f"the state database is still used ({sessions} sessions); stop every Dispatcher first")
 
 
 async def _clear(administrator: Connection, place: Place) -> None:
@@ -269,10 +269,13 @@ async def _wake(store: Store, queue_dsn: str, config: DispatcherConfig) -> int:
 
 
 async def _change_names(administrator: Connection, place: Place) -> None:
-    async with administrator.transaction():
-        if await administrator.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", place.state):
-            await administrator.execute(f"ALTER DATABASE {_name(place.state)} RENAME TO {_name(place.replaced)}")
-        await administrator.execute(f"ALTER DATABASE {_name(place.restored)} RENAME TO {_name(place.state)}")
+    try:
+        async with administrator.transaction():
+            if await administrator.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", place.state):
+                await administrator.execute(f"ALTER DATABASE {_name(place.state)} RENAME TO {_name(place.replaced)}")
+            await administrator.execute(f"ALTER DATABASE {_name(place.restored)} RENAME TO {_name(place.state)}")
+    except asyncpg.ObjectInUseError:
+        raise BackupError("somebody has begun to use the state database; stop every Dispatcher first") from None
 
 
 @contextlib.asynccontextmanager

@@ -56,11 +56,12 @@ _UNFINISHED = """
     SELECT task_id, attempt FROM tasks WHERE status <> 'Completed' AND task_id > $1 ORDER BY task_id LIMIT $2"""
 _GIVEN_OUT = "SELECT task_id, attempt FROM tasks WHERE task_id = ANY($1)"
 
-# A number that no attempt of this state had: as if one of it had been heard of no more.
+# A number that no attempt of this state had: as if one of it had been heard of no more. What is skipped was tried by
+# nobody that this state knows, so it takes no attempt away and makes no wait longer.
 _MOVE_ATTEMPTS = """
     UPDATE tasks t SET attempt = f.attempt, max_attempts = t.max_attempts + (f.attempt - t.attempt),
-        lease_token = gen_random_uuid(), outcome = coalesce(t.outcome, 'Timeout'),
-        claimed_at = coalesce(t.claimed_at, trace_now())
+        forgiven = t.forgiven + (f.attempt - t.attempt), lease_token = gen_random_uuid(),
+        outcome = coalesce(t.outcome, 'Timeout'), claimed_at = coalesce(t.claimed_at, trace_now())
     FROM unnest($1::uuid[], $2::int[]) AS f (task_id, attempt)
     WHERE t.task_id = f.task_id AND t.status <> 'Completed' AND f.attempt > t.attempt"""
 
@@ -137,8 +138,8 @@ async def _end_leases(store: Store, config: DispatcherConfig) -> int:
             plan = Plan()
             for record in records:
                 task = rows.snapshot(record)
-                delay = lifecycle.retry_delay(task, record["now"], config.retry)
-                plan.changes.append(Change(task, lifecycle.expire(task, record["now"], retry_delay=delay)))
+                retry = lifecycle.next_retry(task, record["now"], config.retry)
+                plan.changes.append(Change(task, lifecycle.expire(task, record["now"], retry=retry)))
             await writer.write(connection, plan)
         ended += len(records)
         if len(records) < _PAGE:

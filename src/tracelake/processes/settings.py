@@ -32,6 +32,7 @@ _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
 _S3 = re.compile(r"aws|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 _HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
+_OTLP = re.compile(r"(https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?)?")
 _VISIBLE = re.compile(r"[!-~]{1,300}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
@@ -88,6 +89,18 @@ class _Seconds(_Kind):
 
     def show(self, value: Any) -> str:
         return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+class _Ratio(_Kind):
+    expected = "a number from 0 to 1"
+
+    def parse(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        ratio = float(value)
+        if not 0.0 <= ratio <= 1.0:
+            raise ValueError
+        return ratio
 
 
 class _Switch(_Kind):
@@ -278,6 +291,7 @@ class Settings:
 
     webhook_max_bytes: int = _integer(256 * 1024, "The largest body that a webhook takes.")
     webhook_tolerance_seconds: float = _seconds(300, "How far the time of a signature may be from now, either way.")
+    webhook_retention_days: int = _integer(30, "How long a webhook remembers what was delivered: bodies and ids.")
     webhook_rotation_seconds: float = _seconds(86400, "How long a rotated secret of a webhook is still accepted.")
     webhook_rate_per_second: int = _integer(50, "Deliveries that one webhook takes per second, in the long run.")
     webhook_rate_burst: int = _integer(100, "Deliveries that one webhook takes at once.")
@@ -311,6 +325,13 @@ class Settings:
     invoke_slots: int = _integer(16, "Attempts of one runtime that a Dispatcher starts itself at once.", maximum=4096)
     queue_visibility_seconds: float = _seconds(60, "How long a received message is hidden from others.")
     queue_max_receives: int = _integer(10, "Receives after which a message becomes a dead letter.")
+
+    otlp_endpoint: str = _setting(
+        _Text(_OTLP, "an address like http://127.0.0.1:4318, without a name or password"),
+        "",
+        "The OpenTelemetry collector that gets traces, over OTLP/HTTP; nothing is traced without it. See tracing.md.",
+    )
+    otlp_sample_ratio: float = _setting(_Ratio(), 1.0, "The share of traces that is recorded.")
 
     test_clock: bool = _setting(_Switch(), False, "Allow a replaced `trace_now()`; for tests alone.")
 

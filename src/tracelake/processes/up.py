@@ -141,7 +141,9 @@ def plan_parts(
 ) -> list[Part]:
     """Every child of this stack, in the order of their stages."""
     home = settings.layout
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACE_", "OTEL_"))}
+    # The headers of a collector are a secret, and workers run what others wrote.
+    telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
     environment |= settings.to_environment() | {"PYTHONUNBUFFERED": "1", CHILD_VARIABLE: "1"}
     internal_url = listeners.url(sockets["internal"], settings.bind_host)
     parts = [
@@ -181,7 +183,7 @@ def plan_parts(
             name="dispatcher",
             stage=_DISPATCHER_STAGE,
             command=partial(_child_command, "dispatcher"),
-            environment=environment | {listeners.VARIABLE: listeners.to_variable(sockets)},
+            environment=environment | telemetry | {listeners.VARIABLE: listeners.to_variable(sockets)},
             log_file=home.log_file("dispatcher"),
             pass_fds=tuple(listener.fileno() for listener in sockets.values()),
             ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),

@@ -74,7 +74,7 @@ def command(home: str | None, worker_slots: int | None, worker_runtime: str | No
     """Run one worker process.
 
     `trace up` starts and supervises some; any number may be added by hand on the same home. On SIGTERM it finishes
-    what runs, and after ten seconds leaves the rest to be retried.
+    what runs, and after ten seconds hands the rest to whoever is there; sources it hands over at once.
     """
     settings = Settings.load({"home": home, "worker_slots": worker_slots, "worker_runtime": worker_runtime})
     logs.configure("worker", settings.log_level)

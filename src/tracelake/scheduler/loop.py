@@ -21,9 +21,9 @@ from itertools import islice
 from typing import Protocol
 from uuid import UUID
 
+from tracelake.dag.slots import Slots
 from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
-from tracelake.scheduler.slots import Slots
 from tracelake.wire.sources import CronSource, CronSourcesReply, FireReply
 
 logger = logging.getLogger(__name__)

@@ -35,9 +35,13 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     lease_expires_at: datetime | None = None
     capability_token: str | None = None
     task: TaskPayload | None = None
+    always_on: bool = False
+    """The task is the run of an always_on source: it ends when it is told to."""
+    pause: bool = False
+    """As in the answer to a heartbeat: the source should emit nothing for now."""
 
 
-class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+class Invocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an invoked attempt is given: everything, since it can ask for nothing but its own task calls."""
 
     task_id: UUID
@@ -51,6 +55,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     inputs: list[PayloadInput]
     outputs: list[TaskOutput]
+    traceparent: str | None = None
 
 
 class FetchReply(Reply, frozen=True, kw_only=True):

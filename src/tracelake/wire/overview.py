@@ -34,7 +34,8 @@ class JobLoad(Reply, frozen=True, kw_only=True):
     failed: int
     """Failed for good, and neither retried nor skipped."""
     cut: list[CountName] = []
-    """Counts that stopped at 10,000 rows: there are at least as many."""
+    """Counts that were not taken to the end: there are at least as many. Events and tasks of the window are counted up
+    to 10,000 each; of the live tasks the 10,000 oldest and the 10,000 newest."""
 
 
 class OverviewReply(Reply, frozen=True, kw_only=True):

@@ -136,6 +136,33 @@ class RequeueReply(Reply, frozen=True, kw_only=True):
     requeued: int
 
 
+class DeadLetterRow(Reply, frozen=True, kw_only=True):
+    """A message that was received too often; `key` is the task (or the publish) it was for."""
+
+    message_id: str
+    queue: str
+    key: str
+    receives: int
+    reason: str
+    published_at: datetime
+    died_at: datetime
+
+
+class DeadLettersReply(msgspec.Struct, frozen=True, kw_only=True):
+    total: int
+    letters: list[DeadLetterRow]
+
+
+class DropDeadLettersRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Without ids, every dead letter is dropped."""
+
+    message_ids: Annotated[list[ShortText], Meta(max_length=1000)] | None = None
+
+
+class DropDeadLettersReply(Reply, frozen=True, kw_only=True):
+    dropped: int
+
+
 class Health(Reply, frozen=True, kw_only=True):
     status: str
     checks: dict[str, str] = {}

@@ -24,6 +24,13 @@ class SourceRow(Reply, frozen=True, kw_only=True):
     state: SourceState
     paused_by: str | None = None
     paused_at: datetime | None = None
+    since: datetime | None = None
+    """When its state began: the claim, the end, the pause, the first moment of the full queue."""
+    because: str | None = None
+    """Of a source that is `stopped`: what is full."""
+    kept: int = 0
+    """Events that wait for the end of a pause, of a full queue, or to be worked off after it (of the input that has
+    most of them)."""
     until: datetime | None = None
     """When it is tried again."""
     error: str | None = None
@@ -35,10 +42,27 @@ class SourceRow(Reply, frozen=True, kw_only=True):
     """Of an always_on source that has not ended: the age of its last event."""
     task_id: UUID | None = None
     attempt: int = 0
+    schedule: str | None = None
+    """Of a cron source; with its time zone, and what is done about slots that were missed."""
+    time_zone: str | None = None
+    catch_up: Literal["none", "last", "all"] | None = None
+    counts_since: datetime | None = None
+    """Of a cron source: no slot before this is missing."""
+    last_slot: datetime | None = None
+    """Of a cron source: the newest that was fired."""
+    next_slot: datetime | None = None
+    """Of a cron source, as the command line reads its schedule; the API does not say it."""
+    overdue_since: datetime | None = None
+    """The same: a slot that should have been fired by now."""
+    deliveries: int | None = None
+    """Of a webhook: how many there were."""
+    last_delivery_at: datetime | None = None
 
 
 class SourcesReply(Reply, frozen=True, kw_only=True):
     sources: list[SourceRow]
+    now: datetime | None = None
+    """The store's time."""
 
 
 class PauseReply(Reply, frozen=True, kw_only=True):

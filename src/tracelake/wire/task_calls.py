@@ -11,6 +11,8 @@ from tracelake.wire.base import Cursor, Reply, Request, ShortText, Uri
 from tracelake.wire.units import EventIn
 
 FinalStatus = Literal["Completed", "Failed", "Canceled"]
+ErrorCode = Literal["worker_stopping"]
+"""`worker_stopping`: the worker was told to end before the task had. Tried again at once; no attempt is lost by it."""
 CallName = Literal["heartbeat", "complete", "events", "buffer-publish"]
 
 
@@ -85,8 +87,12 @@ class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     datasets_published: Annotated[list[DatasetPublished], Meta(max_length=1000)] = []
     error_message: Annotated[str, Meta(max_length=20_000)] | None = None
     retryable: bool = True
+    error_code: ErrorCode | None = None
+    """Why it Failed, where that matters to what happens next."""
 
     def __post_init__(self) -> None:
+        if self.error_code is not None and not (self.status == "Failed" and self.retryable):
+            raise ValueError("only a Failed, retryable task has an error_code")
         if self.status != "Completed" and (self.outputs or self.datasets_published):
             raise ValueError("only a Completed task has outputs or datasets_published")
 

@@ -124,7 +124,7 @@ class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
     where: dict[str, Scalar | list[Scalar]] | None
 
 
-class TaskPayload(msgspec.Struct, frozen=True, kw_only=True):
+class TaskPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker needs to run a task. `config` and `inputs` are typed by the operator, not here."""
 
     task_id: UUID
@@ -134,3 +134,5 @@ class TaskPayload(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     inputs: list[PayloadInput]
     outputs: list[TaskOutput]
+    traceparent: str | None = None
+    """The attempt's span, for code that goes on with the trace; absent where nothing is traced."""

@@ -219,6 +219,8 @@ class TriggerReply(Reply, frozen=True, kw_only=True):
     tasks: list[UUID] = []
     """Of a source: the tasks that the event made at once (the first hundred)."""
     duplicate: bool = False
+    kept: Literal["paused", "stopped"] | None = None
+    """Of a source: the event makes its tasks later. A person paused the source, or a full queue downstream stops it."""
 
 
 class RetryReply(Reply, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import hmac
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tracelake.wire.base import Reply
 
@@ -75,6 +75,8 @@ class DeliveryReply(Reply, frozen=True, kw_only=True):
     """Deliveries of the source count from 1."""
     duplicate: bool = False
     """It had been delivered before; this is what was recorded then."""
+    kept: Literal["paused", "stopped"] | None = None
+    """It makes its tasks later: the source is paused by a person, or stopped by a full queue downstream."""
 
 
 class WebhookReply(Reply, frozen=True, kw_only=True):

@@ -33,6 +33,12 @@ class Attempt:
     cancel_requested: bool = False
     finishing: bool = False
     """The final word is being said: heartbeats have no meaning any more."""
+    always_on: bool = False
+    """The run of a source: it ends when it is told to, and not before."""
+    leaving: bool = False
+    """The worker ends, and the operator was told to stop before it was done."""
+    given_up: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """The worker ends and waits no longer for the operator: the final word is said without it."""
 
     @classmethod
     def from_claim(cls, delivery: Delivery, reply: ClaimReply) -> "Attempt | None":
@@ -47,7 +53,7 @@ class Attempt:
             return None
         # Only the pace of heartbeats hangs on this; whether the lease still holds is the Dispatcher's to say.
         lease_seconds = (reply.lease_expires_at - datetime.now(UTC)).total_seconds()
-        return cls(
+        attempt = cls(
             delivery,
             reply.task,
             reply.attempt,
@@ -55,7 +61,10 @@ class Attempt:
             reply.capability_token,
             lease_seconds,
             asyncio.get_running_loop().create_future(),
+            always_on=reply.always_on,
         )
+        attempt.pause(reply.pause)
+        return attempt
 
     @property
     def task_id(self) -> UUID:
@@ -68,6 +77,17 @@ class Attempt:
     def stop(self) -> None:
         self.cancel.set()
         self.stopping.set()
+
+    def leave(self) -> None:
+        """The worker ends: the operator should stop. What it is saying at this moment is still to be heard."""
+        self.leaving = True
+        self.cancel.set()
+
+    def give_up(self) -> None:
+        self.leaving = True
+        self.stop()
+        if not self.given_up.done():
+            self.given_up.set_result(None)
 
     def stop_fenced(self) -> None:
         self.stop()
@@ -103,6 +123,18 @@ class Attempt:
             status=status,
             error_message=None if error is None else _plain(error),
             retryable=retryable,
+        )
+
+    def final_when_leaving(self, events: Sequence[EventIn] = ()) -> CompleteRequest:
+        """The worker had to end first: somebody else goes on, at once."""
+        return CompleteRequest(
+            task_id=self.task_id,
+            attempt=self.number,
+            lease_token=self.lease_token,
+            status="Failed",
+            events=list(events),
+            error_message="worker_stopping: the worker was told to stop",
+            error_code="worker_stopping",
         )
 
 

@@ -32,7 +32,9 @@ class OperatorContext:
     progress: Callable[[str], None]
     """Says in a few words how far the work is; goes to the log."""
     cancel: threading.Event
-    """Set when the work should stop. Long work looks at it, or waits on it instead of sleeping."""
+    """Set when the work should stop. Long work looks at it, or waits on it instead of sleeping.
+
+    It was cancelled, or the worker has to end; then somebody else begins anew, whatever is returned."""
     paused: threading.Event
     """Set while a source should emit nothing: a queue downstream is full, or a person said so."""
     emit: Callable[[Sequence[EventIn]], None]
@@ -40,6 +42,8 @@ class OperatorContext:
 
     While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
+    traceparent: str | None = None
+    """The attempt's span as W3C `traceparent`, where it is traced: spans of the operator's own belong below it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.calls import ClaimCalls, Reporter, TaskCalls, may_pass
 from tracelake.worker.operators import OPERATORS, Operator
+from tracelake.worker.slots import Slots
 from tracelake.worker.wrapper import run_operator
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,9 @@ class WorkerConfig:
     heartbeat_seconds: float = 30.0
     visibility_seconds: float = 60.0
     grace_seconds: float = 10.0
+    """How long what runs may go on when the worker is told to stop."""
+    last_word_seconds: float = 1.5
+    """After that: how long operators have to stop, and again how long the words for those that do not may take."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
 
 
@@ -64,13 +68,17 @@ class Worker:
         self._reporter = Reporter(claims, tasks, config.backoff)
         self._operators = operators
         self._signal = on_signal
-        self._held: dict[tuple[str, str], tuple[Delivery, _Slots]] = {}
+        self._held: dict[tuple[str, str], tuple[Delivery, Slots]] = {}
         self._attempts: set[Attempt] = set()
         self._claimed = asyncio.Event()
         self._work: set[asyncio.Task[None]] = set()
+        self._ending = False
+        """Told to stop: no source is begun any more."""
+        self._leaving = False
+        """The grace period is over: nothing is."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set; then finishes what runs, or gives it up to the lease after the grace period."""
+        """Until `stop` is set; then finishes what runs, or says that somebody else should after the grace period."""
         receivers = [asyncio.create_task(self._receive(name)) for name in self._config.queues]
         keepers = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_hidden())]
         stopping = asyncio.create_task(stop.wait())
@@ -85,15 +93,38 @@ class Worker:
             await self._give_up()
 
     async def _drain(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._config.grace_seconds
+        """What runs gets the grace period. Sources would never end by themselves: they are told at once.
+
+        Whoever has not ended then is told to stop, and at last spoken for. Each of them says that it was the worker, so
+        that the next attempt begins at once, wherever there is a worker; only what nobody hears is left to the lease.
+        """
+        self._ending = True
+        for attempt in self._attempts:
+            if attempt.always_on:
+                attempt.leave()
+        if await self._settles(self._config.grace_seconds):
+            return
+        self._leaving = True
+        for attempt in self._attempts:
+            attempt.leave()
+        if await self._settles(self._config.last_word_seconds):
+            return
+        for attempt in self._attempts:
+            attempt.give_up()
+        await self._settles(self._config.last_word_seconds)
+
+    async def _settles(self, seconds: float) -> bool:
+        """Whether everything has ended before so long."""
+        deadline = asyncio.get_running_loop().time() + seconds
         while self._work:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
-                return
+                return False
             await asyncio.wait(self._work, timeout=left)
+        return True
 
     async def _give_up(self) -> None:
-        """Nothing is said and nothing acked: the lease runs out and the task is tried again."""
+        """What was not heard is not acked either: the lease runs out and the task is tried again."""
         if self._attempts:
             logger.warning("giving up running tasks", extra={"tasks": len(self._attempts)})
         for attempt in self._attempts:
@@ -103,7 +134,7 @@ class Worker:
     # --- receive and claim
 
     async def _receive(self, name: str) -> None:
-        slots = _Slots(max(1, self._config.slots // len(self._config.queues)))
+        slots = Slots(max(1, self._config.slots // len(self._config.queues)))
         tries = 0
         while True:
             wanted = await slots.take_all()
@@ -177,6 +208,8 @@ class Worker:
 
     def _start(self, attempt: Attempt) -> None:
         self._signal("claimed", attempt.task_id)
+        if self._leaving or (self._ending and attempt.always_on):
+            attempt.leave()
         self._attempts.add(attempt)
         self._claimed.set()
         self._spawn(self._run(attempt))
@@ -187,7 +220,7 @@ class Worker:
         try:
             operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter.emit))
             try:
-                either: list[asyncio.Future[Any]] = [operator, attempt.fenced]
+                either: list[asyncio.Future[Any]] = [operator, attempt.fenced, attempt.given_up]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.fenced.done():
                     self._signal("fenced", attempt.task_id)
@@ -195,7 +228,8 @@ class Worker:
                     await operator  # the slot stays taken until the operator has really stopped
                     return
                 attempt.finishing = True
-                final = await self._reporter.finish(attempt, operator.result())
+                word = operator.result() if operator.done() else attempt.final_when_leaving()
+                final = await self._reporter.finish(attempt, word)
             finally:
                 operator.cancel()
             if final:
@@ -282,25 +316,6 @@ class Worker:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task's wrapper failed", exc_info=task.exception())
-
-
-class _Slots:
-    """How many more messages one queue's receiver may take."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._freed = asyncio.Event()
-
-    async def take_all(self) -> int:
-        while self._free == 0:
-            self._freed.clear()
-            await self._freed.wait()
-        taken, self._free = self._free, 0
-        return taken
-
-    def release(self, count: int) -> None:
-        self._free += count
-        self._freed.set()
 
 
 def _name(delivery: Delivery) -> tuple[str, str]:

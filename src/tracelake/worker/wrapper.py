@@ -62,6 +62,7 @@ def _context(attempt: Attempt, emit: Emit) -> OperatorContext:
         cancel=attempt.cancel,
         paused=attempt.paused,
         emit=_blocking(attempt, emit),
+        traceparent=attempt.task.traceparent,
     )
 
 
@@ -92,18 +93,26 @@ def _blocking(attempt: Attempt, emit: Emit) -> Callable[[Sequence[EventIn]], Non
 def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
     if attempt.cancel_requested:
         return attempt.final("Canceled")
+    if attempt.leaving:
+        # It was told to stop and may have left something out. What a source announces is whole in itself.
+        return _encoded(attempt.final_when_leaving(result.events if attempt.always_on else ()))
     if not (result.outputs or result.events or result.datasets_published):
         return attempt.final("Completed")
-    final = CompleteRequest(
-        task_id=attempt.task_id,
-        attempt=attempt.number,
-        lease_token=attempt.lease_token,
-        status="Completed",
-        outputs=result.outputs,
-        events=result.events,
-        datasets_published=result.datasets_published,
+    return _encoded(
+        CompleteRequest(
+            task_id=attempt.task_id,
+            attempt=attempt.number,
+            lease_token=attempt.lease_token,
+            status="Completed",
+            outputs=result.outputs,
+            events=result.events,
+            datasets_published=result.datasets_published,
+        )
     )
-    # What cannot be written as JSON is this operator's failure and must not become its neighbours' in a batch.
+
+
+def _encoded(final: CompleteRequest) -> CompleteRequest:
+    """What cannot be written as JSON is this operator's failure and must not become its neighbours' in a batch."""
     msgspec.json.encode(final)
     return final
 
@@ -113,6 +122,8 @@ def _failed(attempt: Attempt, error: BaseException) -> CompleteRequest:
         return attempt.final("Canceled")
     if isinstance(error, CanceledError) and attempt.fenced.done():
         return attempt.final("Failed", "stopped")  # never sent: the attempt is not current
+    if isinstance(error, CanceledError) and attempt.leaving:
+        return attempt.final_when_leaving()
     logger.warning("operator failed", exc_info=error, extra=attempt.log_fields)
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return attempt.final("Failed", text, retryable=not isinstance(error, NonRetryableError))

@@ -12,7 +12,6 @@ What it promises beyond the port:
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from tracelake.adapters.lite.gathering import Gatherer
@@ -22,6 +21,7 @@ from tracelake.db.queue import statements
 from tracelake.db.queue.lane import Lane
 from tracelake.ports.queue import (
     MAX_BODY_BYTES,
+    DeadLetter,
     Delivery,
     Message,
     QueueDepth,
@@ -33,18 +33,6 @@ MAX_NAME, MAX_KEY = 128, 512
 _MAX_GATHERED_MESSAGES = 5000
 _MAX_VISIBILITY = 366 * 24 * 3600.0
 _INT64 = range(-(2**63), 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    message_id: str
-    queue: str
-    key: str
-    body: bytes
-    receives: int
-    reason: str
-    published_at: datetime
-    died_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +106,12 @@ class PostgresQueue:
             QueueDepth(row["queue"], row["ready"], row["in_flight"], row["dead"], float(row["oldest"])) for row in rows
         ]
 
-    async def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
-        """The newest first."""
+    async def dead_letters(self, queue: str | None, limit: int) -> list[DeadLetter]:
         self._check_open()
-        rows = await self._looking.fetch(statements.LIST_DEAD, queue, limit)
+        if queue is None:
+            rows = await self._looking.fetch(statements.LIST_ALL_DEAD, limit)
+        else:
+            rows = await self._looking.fetch(statements.LIST_DEAD, queue, limit)
         return [
             DeadLetter(
                 str(row["message_id"]),
@@ -135,6 +125,16 @@ class PostgresQueue:
             )
             for row in rows
         ]
+
+    async def drop_dead(self, message_ids: Sequence[str] | None) -> int:
+        self._check_open()
+        if message_ids is None:
+            rows = await self._publishing.fetch(statements.DROP_ALL_DEAD)
+        else:
+            numbers = [number for number in map(_number, message_ids) if number is not None]
+            rows = await self._publishing.fetch(statements.DROP_DEAD, numbers)
+        dropped: int = rows[0]["dropped"]
+        return dropped
 
     async def redrive(self, message_ids: Sequence[str]) -> int:
         """Puts dead letters back as new messages; answers how many there were."""

@@ -98,6 +98,21 @@ SELECT message_id, queue, key, body, published_at, receives, died_at, reason
   FROM dead_letters WHERE queue = $1 ORDER BY message_id DESC LIMIT $2
 """
 
+LIST_ALL_DEAD = """
+SELECT message_id, queue, key, body, published_at, receives, died_at, reason
+  FROM dead_letters ORDER BY message_id DESC LIMIT $1
+"""
+
+DROP_DEAD = """
+WITH gone AS (DELETE FROM dead_letters WHERE message_id = ANY ($1::bigint[]) RETURNING message_id)
+SELECT count(*)::int AS dropped FROM gone
+"""
+
+DROP_ALL_DEAD = """
+WITH gone AS (DELETE FROM dead_letters RETURNING message_id)
+SELECT count(*)::int AS dropped FROM gone
+"""
+
 # A redriven message is a new one: old receipts mean nothing to it and its receives start again.
 REDRIVE = """
 WITH raised AS (

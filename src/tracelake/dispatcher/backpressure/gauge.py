@@ -46,9 +46,15 @@ async def count(connection: Connection, deltas: Mapping[UUID, int]) -> bool:
 
 
 async def observe(connection: Connection, seen: Mapping[UUID, Reading]) -> bool:
-    """What a look at the tables found, under the lock that `lock_queues` took."""
+    """What a look at the tables found. The caller has locked the rows before it looked."""
     rows = await _lock(connection, seen)
     return await _write(connection, rows, [seen[row["node_id"]] for row in rows])
+
+
+async def see_oldest(connection: Connection, node_id: UUID, oldest: datetime | None) -> bool:
+    """Since when the oldest task of this queue waits, as of a moment ago. True if its pressure eased."""
+    rows = await _lock(connection, {node_id: oldest})
+    return await _write(connection, rows, [Reading(row["depth"], oldest if row["depth"] else None) for row in rows])
 
 
 async def _lock(connection: Connection, nodes: Mapping[UUID, object]) -> list[asyncpg.Record]:

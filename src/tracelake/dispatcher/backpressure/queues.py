@@ -1,7 +1,9 @@
-"""The queues of a version: their thresholds, and a fresh count of what they hold.
+"""The queues of a version: their thresholds, a fresh count of what they hold, and the age of what waits.
 
-For cutovers, and for the loop that looks after ages. A count is taken while the queue's row is locked: whoever has made
-tasks ready or taken them holds that lock until its commit, so nothing is seen twice or missed.
+A cutover counts while the queue's row is locked: whoever has made tasks ready or taken them holds that lock until its
+commit, so nothing is seen twice or missed. The loop that looks after queues may not do that, because every task that
+comes or goes needs the lock, and a long queue takes a tenth of a second to count. It counts without the lock (see
+`correct`), and looks for the oldest task among the first ones alone.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,6 +17,9 @@ from tracelake.dispatcher.backpressure.gauge import Reading
 from tracelake.dispatcher.backpressure.levels import Thresholds
 
 BATCH = 2_000
+
+LOOKED_AT = 1_000
+"""Ready tasks of a queue, the ones made first, among which the oldest is looked for."""
 
 _NEWLY = """
     SELECT n.node_id FROM unnest($1::uuid[]) AS n(node_id) WHERE NOT EXISTS (
@@ -58,6 +63,29 @@ _COUNT = """
         SELECT count(*) AS depth, min(t.ready_at) AS oldest FROM tasks t
         WHERE t.job_id = j.job_id AND t.status = 'Queued' AND NOT t.held AND t.counted) t ON true
     GROUP BY q.node_id"""
+
+# Along the index of what is not finished, which has the tasks of a job in the order they were made.
+_OLDEST = """
+    SELECT min(l.ready_at) FROM jobs j CROSS JOIN LATERAL (
+        SELECT t.ready_at FROM tasks t
+        WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+          AND t.status = 'Queued' AND NOT t.held AND t.counted
+        ORDER BY t.task_id LIMIT $2) l
+    WHERE j.node_id = $1"""
+
+# Whoever counts this node's tasks is alone with it. Tasks that come and go do not need this row.
+_LOCK_NODE = "SELECT node_id FROM nodes WHERE node_id = $1 FOR NO KEY UPDATE SKIP LOCKED"
+
+_COMPARE = """
+    SELECT p.depth, p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL AS limited,
+           coalesce(sum(t.counted), 0)::int AS counted, coalesce(sum(t.uncounted), 0)::int AS uncounted
+    FROM pressure p LEFT JOIN jobs j ON j.node_id = p.node_id
+    LEFT JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE t.counted) AS counted, count(*) FILTER (WHERE NOT t.counted) AS uncounted
+        FROM tasks t
+        WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+          AND t.status = 'Queued' AND NOT t.held) t ON true
+    WHERE p.node_id = $1 GROUP BY p.node_id"""
 
 
 async def mark_counted(connection: Connection, thresholds: Mapping[UUID, Thresholds]) -> None:
@@ -120,6 +148,28 @@ async def recount(connection: Connection, nodes: Collection[UUID]) -> bool:
         return False
     seen = {row["node_id"]: Reading(row["depth"], row["oldest"]) for row in await connection.fetch(_COUNT, there)}
     return await gauge.observe(connection, seen)
+
+
+async def look_at_age(connection: Connection, node_id: UUID) -> bool:
+    """Since when the oldest ready task waits. True if the pressure eased. The row is locked for the writing alone."""
+    return await gauge.see_oldest(connection, node_id, await connection.fetchval(_OLDEST, node_id, LOOKED_AT))
+
+
+async def correct(connection: Connection, node_id: UUID) -> bool:
+    """Compare the depth that the row says with the tasks there are. True if the pressure eased.
+
+    One statement sees one moment, in which every transaction has changed both or neither: what is wrong there is wrong
+    for good, whatever comes and goes until it is put right.
+    """
+    if await connection.fetchval(_LOCK_NODE, node_id) is None:
+        return False  # somebody else is at it
+    seen = await connection.fetchrow(_COMPARE, node_id)
+    if seen is None:
+        return False
+    if seen["uncounted"] and seen["limited"]:
+        await connection.execute(_HAS_MORE, [node_id])
+    wrong = seen["counted"] - seen["depth"]
+    return await gauge.count(connection, {node_id: wrong}) if wrong else False
 
 
 def _limited(thresholds: Mapping[UUID, Thresholds]) -> dict[UUID, Thresholds]:

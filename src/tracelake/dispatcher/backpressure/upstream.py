@@ -6,6 +6,7 @@ that are read has an empty map and pays nothing.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -14,11 +15,15 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure.levels import Level
 from tracelake.dispatcher.routing.directory import Consumer, Generation
 
+Stopped: TypeAlias = Literal["paused", "stopped"]
+"""`paused` by a person, `stopped` by a full queue downstream."""
+
 _LIMITED = """
     SELECT node_id FROM pressure
     WHERE org_id = $1 AND (max_depth IS NOT NULL OR max_age_seconds IS NOT NULL)"""
 
-# Every reader of every generation that counts or is being built, with the nodes that write it.
+# Every reader of every generation that counts or is being built, with the nodes that write it. A node has one job per
+# set of limits; the one that counts says its priority, before one that is being built.
 _EDGES = """
     SELECT w.node_id AS producer, p.priority, p.source, e.node_id AS consumer, e.dataset_uuid, e.dataset_version
     FROM edges e
@@ -26,7 +31,11 @@ _EDGES = """
           WHERE j.org_id = $1 AND j.node_id IS NOT NULL) w USING (dataset_uuid, dataset_version)
     CROSS JOIN LATERAL (
         SELECT j.priority, j.document->'source' IS NOT NULL AS source FROM jobs j
-        WHERE j.node_id = w.node_id ORDER BY j.created_at DESC, j.job_id DESC LIMIT 1) p
+        LEFT JOIN dags d ON d.org_id = j.org_id AND d.dag_name = j.dag_name
+        LEFT JOIN dag_version_jobs a ON a.dag_version_id = d.active_version AND a.job_id = j.job_id
+        LEFT JOIN dag_version_jobs b ON b.dag_version_id = d.building_version AND b.job_id = j.job_id
+        WHERE j.node_id = w.node_id
+        ORDER BY a.job_id IS NULL, b.job_id IS NULL, j.created_at DESC, j.job_id DESC LIMIT 1) p
     WHERE e.org_id = $1 AND e.phase <> 'Parked'"""
 
 _STOPS = """
@@ -84,9 +93,12 @@ class Upstream:
 
     async def stops(self, connection: Connection, read: Iterable[tuple[Consumer, Generation]]) -> Stops:
         """What stops any of these readers at this moment. Nothing is asked where nothing could."""
+        return await self.stops_of(connection, ((consumer.node_id, generation) for consumer, generation in read))
+
+    async def stops_of(self, connection: Connection, read: Iterable[tuple[UUID, Generation]]) -> Stops:
         nodes: set[UUID] = set()
-        for consumer, generation in read:
-            nodes.add(consumer.node_id)
+        for node, generation in read:
+            nodes.add(node)
             nodes |= self.writers.get(generation, frozenset())
         queues = {queue for node in nodes for queue in self.downstream.get(node, ())}
         return await read_stops(connection, queues, nodes & self.sources)
@@ -142,6 +154,20 @@ class UpstreamDirectory:
         upstream = build([_edge(row) for row in await connection.fetch(_EDGES, org_id)], limited)
         self._orgs[org_id] = (epoch, upstream)
         return upstream
+
+    async def stopped(
+        self, connection: Connection, org_id: UUID, epoch: int, nodes: Collection[UUID]
+    ) -> dict[UUID, Stopped]:
+        """Those of an org's producers that should say nothing at this moment, and why."""
+        upstream = await self.of(connection, org_id, epoch)
+        queues = {queue for node in nodes for queue in upstream.downstream.get(node, ())}
+        stops = await read_stops(connection, queues, nodes)
+        causes = {node: upstream.stopped_by(node, stops) for node in nodes}
+        return {
+            node: "paused" if cause in stops.paused else "stopped"
+            for node, cause in causes.items()
+            if cause is not None
+        }
 
 
 def _edge(row: asyncpg.Record) -> Edge:

@@ -1,7 +1,8 @@
 """The loop that looks after what changes by itself: the age of what waits, and who is stopped at the moment.
 
-It counts anew while it looks, so that a counter that was wrong for some reason is right again soon. What it knows of
-stopped producers is for heartbeats alone; whoever routes asks the tables.
+Now and then it counts, so that a counter that was wrong for some reason is right again soon. Neither holds up the tasks
+of the queue, however long it is (see `queues`). What it knows of stopped producers is for heartbeats alone; whoever
+routes asks the tables.
 """
 
 from uuid import UUID
@@ -11,12 +12,11 @@ from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory, read_stops
 
 _ALL_EVERY = 30
-"""Rounds between two looks at every queue; those under pressure or with an age are looked at every time."""
+"""Rounds between two counts; ages are looked at every time."""
 
-_QUEUES = """
-    SELECT node_id FROM pressure
-    WHERE level > 0 OR (max_age_seconds IS NOT NULL AND depth > 0) OR $1
-    ORDER BY node_id"""
+_AGED = "SELECT node_id FROM pressure WHERE max_age_seconds IS NOT NULL AND depth > 0 ORDER BY node_id"
+
+_EVERY = "SELECT node_id FROM pressure ORDER BY node_id"
 
 _ORGS = """
     SELECT o.org_id, o.routing_epoch FROM orgs o
@@ -35,19 +35,29 @@ class PressureWatch:
         """As of the last look."""
         return node_id in self._stopped
 
+    @property
+    def stopped(self) -> int:
+        """How many jobs and sources are, as of the last look."""
+        return len(self._stopped)
+
     async def run_once(self) -> int:
         """Answers in how many queues the pressure eased."""
-        everything = self._rounds % _ALL_EVERY == 0
-        async with self._store.connection() as connection:
-            nodes = [row["node_id"] for row in await connection.fetch(_QUEUES, everything)]
         eased = 0
-        for node in nodes:
+        if self._rounds % _ALL_EVERY == 0:
+            for node in await self._nodes(_EVERY):
+                async with self._store.transaction() as connection:
+                    eased += await queues.correct(connection, node)
+        for node in await self._nodes(_AGED):
             async with self._store.transaction() as connection:
-                eased += await queues.recount(connection, [node])
+                eased += await queues.look_at_age(connection, node)
         async with self._store.connection() as connection:
             self._stopped = await self._look(connection)
         self._rounds += 1
         return eased
+
+    async def _nodes(self, statement: str) -> list[UUID]:
+        async with self._store.connection() as connection:
+            return [row["node_id"] for row in await connection.fetch(statement)]
 
     async def _look(self, connection: Connection) -> frozenset[UUID]:
         stopped: set[UUID] = set()

@@ -7,6 +7,7 @@ else.
 
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
@@ -56,11 +57,13 @@ class ListenerApp:
         self._limits = {False: body_max_bytes, True: batch_body_max_bytes}
         self._webhook_max_bytes = webhook_max_bytes
         self._counters: dict[tuple[str, int], Any] = {}
+        self._seconds: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        label, max_age, wait = "-", 0, 0
+        label, max_age, wait, route = "-", 0, 0, None
+        began = time.perf_counter()
         more: tuple[tuple[bytes, bytes], ...] = ()
         try:
             methods, parameters = self._find(scope)
@@ -90,10 +93,13 @@ class ListenerApp:
             wait = refusal.details.get("retry_after_seconds", 0)
             if status == 409:
                 self._metrics.fenced.labels(label, refusal.code).inc()
+            self._count_refused(route, refusal.code)
         except Exception:
             logger.exception("request failed", extra={"listener": self.name, "route": label})
             status, body, kind = 500, error_body(TraceError("internal")), _JSON
-        self._count(label, status)
+            self._metrics.internal_errors.inc()
+            self._count_refused(route, "internal")
+        self._count(label, status, time.perf_counter() - began)
         await _send(send, status, body, kind, max_age, wait, more)
 
     def _limit(self, route: Route) -> int:
@@ -106,12 +112,21 @@ class ListenerApp:
             raise TraceError("route_not_found")
         return found
 
-    def _count(self, label: str, status: int) -> None:
+    def _count_refused(self, route: Route | None, code: str) -> None:
+        """Deliveries that are refused here never come to those who count the others."""
+        if route is not None and route.principal is Principal.WEBHOOK:
+            self._metrics.deliveries.labels(code).inc()
+
+    def _count(self, label: str, status: int, seconds: float) -> None:
         counter = self._counters.get((label, status))
         if counter is None:
             counter = self._metrics.requests.labels(self.name, label, str(status))
             self._counters[(label, status)] = counter
         counter.inc()
+        timer = self._seconds.get(label)
+        if timer is None:
+            timer = self._seconds[label] = self._metrics.request_seconds.labels(self.name, label)
+        timer.observe(seconds)
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, *, per_item: bool = False) -> Any:

@@ -22,6 +22,7 @@ WORKER = "x-trace-worker-token"
 SERVICE = "x-trace-service-token"
 AUTHORIZATION = "authorization"
 CONTENT_TYPE = "content-type"
+TRACEPARENT = "traceparent"
 
 HEADERS = {
     Principal.TASK: CAPABILITY,
@@ -80,6 +81,7 @@ class Gatekeeper:
             raise
         if request.user is not None:
             self._admit_user(request, request.user)
+            request.traceparent = header(TRACEPARENT)
 
     def _admit_user(self, request: Request, user: UserClaims) -> None:
         try:

@@ -24,6 +24,7 @@ from tracelake.dispatcher.sources.deliveries import Deliveries
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
+from tracelake.ports import Queue
 from tracelake.wire import platform
 from tracelake.wire.base import Answer, Answers
 from tracelake.wire.claims import MAX_BATCH, ClaimRequest
@@ -58,6 +59,7 @@ class Handlers:
     health: Health
     deliveries: Deliveries
     cron: CronSources
+    queue: Queue
 
     # Worker wrappers
 
@@ -148,6 +150,7 @@ class Handlers:
         except Exception:
             # One item's failure is its own: what its neighbours have done is committed, and they must hear of it.
             logger.exception("an item of a batch failed", extra={"route": route})
+            self.service.metrics.internal_errors.inc()
             return Answer(status=500, body=msgspec.Raw(error_body(TraceError("internal"))))
 
     # Webhooks
@@ -178,6 +181,15 @@ class Handlers:
         if request.body.outbox_ids and not requeued:
             raise TraceError("outbox_row_not_found")
         return platform.RequeueReply(requeued=requeued)
+
+    async def list_dead_letters(self, request: Request) -> msgspec.Struct:
+        return await outbox.dead_letters(self.queue, request.query["limit"])
+
+    async def drop_dead_letters(self, request: Request) -> msgspec.Struct:
+        dropped = await outbox.drop_dead_letters(self.queue, request.body.message_ids)
+        if request.body.message_ids and not dropped:
+            raise TraceError("dead_letter_not_found")
+        return platform.DropDeadLettersReply(dropped=dropped)
 
     # Sources
 

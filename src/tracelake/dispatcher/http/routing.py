@@ -51,6 +51,8 @@ class Request:
     path: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     """Of both the typed values. What the caller left out is at its default."""
+    traceparent: str | None = None
+    """The header of a user's request, as it came. Nobody else may say which trace to go on with."""
 
     @property
     def task_claims(self) -> VerifiedClaims:

@@ -72,6 +72,10 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
                      p.limit(most=1000, default=100))),
         Route(_INTERNAL, "POST", "/internal/outbox/requeue", service, h.requeue_outbox, "Try failed outbox rows again",
               body=platform.RequeueRequest, reply=platform.RequeueReply),
+        Route(_INTERNAL, "GET", "/internal/dead-letters", service, h.list_dead_letters, "List dead letters",
+              reply=platform.DeadLettersReply, query=(p.limit(most=1000, default=100),)),
+        Route(_INTERNAL, "POST", "/internal/dead-letters/drop", service, h.drop_dead_letters, "Drop dead letters",
+              body=platform.DropDeadLettersRequest, reply=platform.DropDeadLettersReply),
         # The scheduler
         Route(_INTERNAL, "GET", "/internal/sources", service, h.list_sources, "The sources that are at work",
               reply=sources.CronSourcesReply,

@@ -55,7 +55,9 @@ class DeploysDags(Protocol):
 
 
 class ActsOnTasks(Protocol):
-    async def trigger(self, actor: Actor, dag: str, job: str, body: user.TriggerRequest) -> user.TriggerReply: ...
+    async def trigger(
+        self, actor: Actor, dag: str, job: str, body: user.TriggerRequest, traceparent: str | None = None
+    ) -> user.TriggerReply: ...
 
     async def cancel(self, actor: Actor, task_id: UUID) -> platform.CancelReply: ...
 
@@ -74,8 +76,6 @@ class PausesSources(Protocol):
     async def pause(self, actor: Actor, dag: str, job: str) -> PauseReply: ...
 
     async def resume(self, actor: Actor, dag: str, job: str) -> PauseReply: ...
-
-    def is_stopped(self, node_id: UUID) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,8 @@ class UserHandlers:
 
     async def trigger(self, request: Request) -> msgspec.Struct:
         actor = await self._actor(request)
-        return await self.actions.trigger(actor, request.path["dag"], request.path["job"], request.body)
+        names = (request.path["dag"], request.path["job"])
+        return await self.actions.trigger(actor, *names, request.body, request.traceparent)
 
     # Webhooks
 
@@ -148,7 +149,7 @@ class UserHandlers:
     # Sources
 
     async def list_sources(self, request: Request) -> msgspec.Struct:
-        return await self._view(request, list_sources, self.pauses.is_stopped)
+        return await self._view(request, list_sources)
 
     async def pause(self, request: Request) -> msgspec.Struct:
         return await self.pauses.pause(await self._actor(request), request.path["dag"], request.path["job"])
@@ -198,7 +199,7 @@ class UserHandlers:
 
     async def overview(self, request: Request) -> msgspec.Struct:
         wanted = overview.OverviewFilter(**request.query)
-        return await self._view(request, overview.read_overview, wanted, self.pauses.is_stopped, self.horizon.since)
+        return await self._view(request, overview.read_overview, wanted, self.horizon.since)
 
     async def pressure(self, request: Request) -> msgspec.Struct:
         return await self._view(request, pressure.list_pressure)

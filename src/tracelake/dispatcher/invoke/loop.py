@@ -157,6 +157,8 @@ class Invocations:
             done.append(row["outbox_id"])
             self._metrics.claims.labels(answer.value if isinstance(answer, NotClaimed) else "Claimed").inc()
             if isinstance(answer, Claimed):
+                if answer.waited_seconds is not None:
+                    self._metrics.task_wait.observe(answer.waited_seconds)
                 self._supervise(answer, slots)
         if done:
             async with self._store.connection() as connection:
@@ -234,6 +236,7 @@ class Invocations:
             config=payload.config,
             inputs=payload.inputs,
             outputs=payload.outputs,
+            traceparent=payload.traceparent,
         )
         try:
             # After that time its lease has run out, and whatever it starts will not count.

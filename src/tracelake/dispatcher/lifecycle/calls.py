@@ -5,6 +5,7 @@ plan and returns how to answer once the plan is written. It does no I/O; whateve
 looked up before.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,7 +30,7 @@ from tracelake.dispatcher.lifecycle.plan import (
 )
 from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, decode_unit
 from tracelake.dispatcher.lifecycle.publications import Request as PublicationRequest
-from tracelake.dispatcher.lifecycle.wake import wake_of
+from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_id, new_secret_id
@@ -79,6 +80,8 @@ class Subject:
     """The routing epoch of its org."""
     superseded: bool = False
     """Its job is of a version that does not count now. Known for retries alone; nothing else asks."""
+    paused: bool = False
+    """The run of a source that should emit nothing for now. Known for claims and heartbeats alone."""
 
 
 class Call(Protocol):
@@ -97,6 +100,10 @@ class Claimed:
     task: Task
     job: Job
     inputs: list[TaskInput]
+    waited_seconds: float | None = None
+    """How long it had been ready. None where a lost answer is repeated."""
+    paused: bool = False
+    """It is the run of a source that should emit nothing for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,8 @@ class Beaten:
     task: Task
     job: Job
     now: datetime
+    paused: bool = False
+    """As above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +140,12 @@ class ClaimCall:
         )
         if isinstance(claimed, NotClaimed):
             return _always(claimed)
+        waited = None
         if claimed is not task:
             context.plan.changes.append(Change(task, claimed))
-        return _always(Claimed(claimed, job, subject.inputs))
+            if task.ready_at is not None:
+                waited = max(0.0, (subject.now - task.ready_at).total_seconds())
+        return _always(Claimed(claimed, job, subject.inputs, waited, subject.paused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +166,8 @@ class HeartbeatCall:
             lease_seconds=job.lease_seconds,
         )
         context.plan.changes.append(Change(task, alive))
-        return _always(Beaten(alive, job, now))
+        assert subject is not None
+        return _always(Beaten(alive, job, now, subject.paused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,7 @@ class EventsCall:
     body: EventsRequest
     org_id: UUID
     """By the token: which org's routing lock the transaction needs."""
+    received: float = field(default_factory=time.monotonic)
 
     @property
     def task_id(self) -> UUID:
@@ -170,7 +184,7 @@ class EventsCall:
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, _ = _existing(subject)
         lifecycle.check_current(task, self.body.attempt, self.body.lease_token)
-        events = _new_events(self.body.events, task, job, committed={})
+        events = _new_events(self.body.events, task, job, committed={}, received=self.received)
         context.plan.events.extend(events)
         return lambda applied: _events_reply(events, applied)
 
@@ -182,6 +196,7 @@ class CompleteCall:
     publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """What the object store had against it. A repeat is answered all the same."""
+    received: float = field(default_factory=time.monotonic)
 
     @property
     def task_id(self) -> UUID:
@@ -190,6 +205,8 @@ class CompleteCall:
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
         body = self.body
+        # Only what waits in a queue has a worker that may have to end.
+        stopped = body.error_code == "worker_stopping" and wake_of(context.config.runtimes, job.runtime).kind == WAKEUP
         ended = lifecycle.complete(
             task,
             now,
@@ -198,7 +215,8 @@ class CompleteCall:
             status=Outcome(body.status),
             retryable=body.retryable,
             error=body.error_message,
-            retry_delay=lifecycle.retry_delay(task, now, context.config.retry),
+            retry=lifecycle.next_retry(task, now, context.config.retry, stopped=stopped),
+            stopped=stopped,
         )
         if ended is None:
             return _always(CompleteReply(status=_recorded(task), duplicate=True, next_retry_at=task.next_retry_at))
@@ -209,11 +227,11 @@ class CompleteCall:
         made_for = decode_unit(subject.unit) if self.publications else None
         moves = [context.registry.publish(item, task, made_for, job) for item in self.publications]
         committed = {(move.dataset_uuid, move.unit): move.revision for move in moves}
-        events = _new_events(body.events, task, job, committed)
+        events = _new_events(body.events, task, job, committed, self.received)
         for move in moves:
             context.registry.accept(move)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
-        context.plan.changes.append(Change(task, ended, result))
+        context.plan.changes.append(Change(task, ended, result, called=self.received))
         context.plan.publications.extend(moves)
         context.plan.events.extend(events)
         return _always(CompleteReply(status=_recorded(ended), next_retry_at=ended.next_retry_at))
@@ -400,9 +418,11 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
 
 
 def _new_events(
-    events: Sequence[EventIn], task: Task, job: Job, committed: dict[tuple[UUID, str], int]
+    events: Sequence[EventIn], task: Task, job: Job, committed: dict[tuple[UUID, str], int], received: float
 ) -> list[NewEvent]:
     producer = str(task.task_id)
+    starts = job.timeout_seconds is None  # an always_on source: each of its events is news
+    said = (task.revision, received, task.traceparent, starts)
     new = []
     for event in events:
         output = output_for(job, event.dataset_uuid, None, event.dataset_version)
@@ -410,7 +430,7 @@ def _new_events(
         revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
         waits = not output.dataset.storage.routes_at_once
         key = event_key(producer, event)
-        new.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, task.revision))
+        new.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, *said))
     return new
 
 

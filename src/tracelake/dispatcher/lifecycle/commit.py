@@ -1,7 +1,8 @@
 """One batch of calls, one transaction."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -19,14 +20,25 @@ from tracelake.dispatcher.lifecycle.calls import (
     Context,
     CreateCall,
     EventsCall,
+    HeartbeatCall,
     Respond,
     RetryCall,
     Subject,
 )
 from tracelake.dispatcher.lifecycle.wake import INVOKE
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tally import count_failed, count_written
 from tracelake.errors import TraceError
 from tracelake.wire.units import TaskInput
+
+Stopped: TypeAlias = Callable[[Connection, UUID, int, Collection[UUID]], Awaitable[Collection[UUID]]]
+"""Which of these nodes of an org, at this epoch, should emit nothing at this moment."""
+
+
+async def _nobody(_connection: Connection, _org_id: UUID, _epoch: int, _nodes: Collection[UUID]) -> Collection[UUID]:
+    return ()
+
 
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 
@@ -41,18 +53,22 @@ class LifecycleCommit:
         writer: Writer,
         config: DispatcherConfig,
         clock: StoreClock,
+        metrics: Metrics,
         on_outbox: Callable[[], None],
         on_freed_edge: Callable[[], None] = lambda: None,
         on_invoke: Callable[[], None] = lambda: None,
+        stopped: Stopped = _nobody,
     ) -> None:
         self._store = store
         self._definitions = definitions
         self._writer = writer
         self._config = config
         self._clock = clock
+        self._metrics = metrics
         self._on_outbox = on_outbox
         self._on_freed_edge = on_freed_edge
         self._on_invoke = on_invoke
+        self._stopped = stopped
 
     async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
         """One answer per call; a refusal is a `TraceError` in its place."""
@@ -69,6 +85,9 @@ class LifecycleCommit:
                 context.registry = await publications.load(connection, requests)
             decisions = [_decide(call, subjects.get(call.task_id), context) for call in calls]
             applied = await self._writer.write(connection, context.plan)
+        self._writer.committed(context.plan)
+        count_written(self._metrics, applied)
+        count_failed(self._metrics, context.plan.changes)
         if context.plan.wakeups or context.plan.buffer_publishes:
             self._on_outbox()
         if any(wake.kind == INVOKE for _, wake in context.plan.wakeups):
@@ -93,14 +112,38 @@ class LifecycleCommit:
         )
         retries = [call.task_id for call in calls if isinstance(call, RetryCall)]
         superseded = await rows.superseded(connection, retries) if retries else set()
+        paused = await self._paused(connection, calls, locked)
         subjects = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
             job = self._definitions.job(task.job_id)
             subjects[task_id] = Subject(
-                task, job, record["now"], record["unit"], inputs[task_id], record["epoch"], task_id in superseded
+                task,
+                job,
+                record["now"],
+                record["unit"],
+                inputs[task_id],
+                record["epoch"],
+                superseded=task_id in superseded,
+                paused=task_id in paused,
             )
         return subjects
+
+    async def _paused(self, connection: Connection, calls: Sequence[Call], locked: rows.Locked) -> set[UUID]:
+        """The runs of always_on sources (nothing else has attempts without end) that should emit nothing for now.
+
+        Whoever claims one or heartbeats for it hears what the tables say: also if this Dispatcher has just started, or
+        the pause was another's to take.
+        """
+        runs: dict[tuple[UUID, int], dict[UUID, UUID]] = {}
+        for task_id in (call.task_id for call in calls if isinstance(call, ClaimCall | HeartbeatCall)):
+            task = locked.tasks.get(task_id)
+            if task is not None and task.max_attempts is None and task.node_id is not None:
+                runs.setdefault((task.org_id, locked.records[task_id]["epoch"]), {})[task.node_id] = task_id
+        found: set[UUID] = set()
+        for (org_id, epoch), nodes in runs.items():
+            found |= {nodes[node] for node in await self._stopped(connection, org_id, epoch, nodes)}
+        return found
 
 
 def _decide(call: Call, subject: Subject | None, context: Context) -> Respond | TraceError:

@@ -1,9 +1,11 @@
 """What one transaction will write: filled by pure decisions, written by `rows.apply` in one statement a table."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+from tracelake.dispatcher.tracing.span import Span
 from tracelake.model.job import Output
 from tracelake.model.task import Task
 from tracelake.ports import ObjectMeta
@@ -42,6 +44,7 @@ class NewTask:
     unit_end: int | None = None
     revision: str = ""
     counted: bool = False
+    traceparent: str | None = None
 
     @property
     def definition(self) -> TaskDefinition:
@@ -57,6 +60,8 @@ class Change:
     result: str | None = None
     wake: Wake | None = None
     """For what becomes ready, unless it is held."""
+    called: float | None = None
+    """When the call came that said the final word; monotonic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,14 @@ class NewEvent:
     commit_revision: int | None = None
     inherited: str = ""
     """The revision that the producing task was made for: what a re-run says is new, also where it does not say so."""
+    received: float = 0.0
+    """When the call came that says it (monotonic); 0 is with the plan. The rest is for tracing too."""
+    within: str | None = None
+    """The trace of the task that says it."""
+    starts: bool = False
+    """Nothing stands behind it that a trace could follow: it may begin one."""
+    traceparent: str | None = None
+    parent_span: int | None = None
 
     @property
     def effective_revision(self) -> str:
@@ -143,6 +156,7 @@ class RoutedEvent(NamedTuple):
     """The effective one."""
     invalidates: str | None
     producer: str
+    traceparent: str | None = None
 
     @property
     def generation(self) -> tuple[UUID, UUID]:
@@ -166,6 +180,12 @@ class Plan:
     """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""
     waited_for: set[str] = field(default_factory=set)
     """Limits of held tasks that this transaction locked. Whoever freed a place meanwhile had to pass these by."""
+    received: float = field(default_factory=time.monotonic)
+    """When the call came. This and the rest is for tracing."""
+    within: str | None = None
+    """The `traceparent` of whoever called; it may be anything."""
+    spans: list[Span] = field(default_factory=list)
+    """To be said once the transaction is committed."""
 
 
 @dataclass(slots=True)
@@ -185,12 +205,14 @@ class Applied:
     """Events that became routed in this transaction."""
     freed_edges: bool = False
     """An edge that a failed unit held may go on."""
+    traced: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """traceparent -> (event_id, state) of new events that have one."""
 
 
 def source_event(producer: str, org_id: UUID, output: Output, **unit: Any) -> NewEvent:
     """What a source says of one of its outputs: no task stands behind it, and no data that it would wait for."""
     event = EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **unit)
-    return NewEvent(event_key(producer, event), org_id, None, event, waits=False)
+    return NewEvent(event_key(producer, event), org_id, None, event, waits=False, starts=True)
 
 
 def event_key(producer: str, event: EventIn) -> EventKey:

@@ -23,7 +23,7 @@ from tracelake.model.task import Outcome, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
     lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-    skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted"""
+    forgiven, skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted, traceparent"""
 
 # $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held.
 _LOCK = f"""
@@ -57,16 +57,16 @@ _UPDATE = """
         deadline_at = u.deadline_at, claimed_at = u.claimed_at, worker_id = u.worker_id, claim_id = u.claim_id,
         ready_at = u.ready_at, next_retry_at = u.next_retry_at, finished_at = u.finished_at, error = u.error,
         skipped_at = u.skipped_at, held_by = u.held_by, max_attempts = u.max_attempts,
-        result = coalesce(u.result::json, t.result)
+        forgiven = u.forgiven, result = coalesce(u.result::json, t.result)
     FROM unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[],
                 $5::text[], $6::int[], $7::bool[], $8::bool[], $9::text[], $10::uuid[], $11::timestamptz[],
                 $12::timestamptz[], $13::timestamptz[], $14::text[], $15::text[], $16::timestamptz[],
                 $17::timestamptz[], $18::timestamptz[], $19::text[], $20::timestamptz[], $21::text[], $22::int[],
-                $23::text[])
+                $23::int[], $24::text[])
         AS u(task_id, was_status, was_attempt, was_lease_token,
              status, attempt, held, cancel_requested, outcome, lease_token, lease_expires_at, deadline_at,
              claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-             skipped_at, held_by, max_attempts, result)
+             skipped_at, held_by, max_attempts, forgiven, result)
     WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
       AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""
 
@@ -75,7 +75,7 @@ _MUTABLE = tuple(
     for name in (
         "status", "attempt", "held", "cancel_requested", "outcome", "lease_token", "lease_expires_at", "deadline_at",
         "claimed_at", "worker_id", "claim_id", "ready_at", "next_retry_at", "finished_at", "error",
-        "skipped_at", "held_by", "max_attempts",
+        "skipped_at", "held_by", "max_attempts", "forgiven",
     )
 )  # fmt: skip
 
@@ -85,16 +85,16 @@ _CREATE = """
     WITH u AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[],
                              $8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
-                             $14::text[], $15::text[], $16::bool[])
+                             $14::text[], $15::text[], $16::bool[], $17::text[])
             AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
-                 revision, limit_keys, kind, queue, counted)),
+                 revision, limit_keys, kind, queue, counted, traceparent)),
     made AS (
         INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
                            node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by,
-                           counted)
+                           counted, traceparent)
         SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
                node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
-               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted
+               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted, traceparent
         FROM u ON CONFLICT DO NOTHING RETURNING task_id),
     woken AS (
         INSERT INTO outbox (kind, queue, key)
@@ -146,6 +146,7 @@ def snapshot(record: asyncpg.Record) -> Task:
         next_retry_at=record["next_retry_at"],
         finished_at=record["finished_at"],
         error=record["error"],
+        forgiven=record["forgiven"],
         skipped_at=record["skipped_at"],
         held_by=record["held_by"],
         node_id=record["node_id"],
@@ -154,6 +155,7 @@ def snapshot(record: asyncpg.Record) -> Task:
         revision=record["revision"],
         limit_keys=tuple(record["limit_keys"] or ()),
         counted=record["counted"],
+        traceparent=record["traceparent"],
     )
 
 
@@ -223,6 +225,7 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
         [task.wake.kind for task in new],
         [task.wake.queue for task in new],
         [task.counted for task in new],
+        [task.traceparent for task in new],
     )
     made = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in made]

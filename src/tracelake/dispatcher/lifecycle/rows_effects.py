@@ -12,20 +12,22 @@ from tracelake.wire.task_calls import BufferPublishRequest
 
 # The columns of a RoutedEvent, in order.
 _ROUTED = """e.routed_seq, e.event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key,
-              e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer"""
+              e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer, e.traceparent"""
 
 _ROUTED_NAMES = [name.strip().removeprefix("e.") for name in _ROUTED.split(",")]
 
 _INSERT_EVENTS = """
     INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
-                        range_start, range_end, invalidates, commit_revision, effective_revision, state, routed_seq)
+                        range_start, range_end, invalidates, commit_revision, effective_revision, state, routed_seq,
+                        traceparent)
     SELECT u.producer, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.org_id, u.attempt, u.cursor,
            u.partition_key, u.range_start, u.range_end, u.invalidates::json, u.commit_revision, u.effective_revision,
-           s.state, CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
+           s.state, CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END, u.traceparent
     FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::bigint[],
-                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[], $15::text[])
+                $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[], $15::text[],
+                $16::text[])
          AS u(producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
-              range_start, range_end, invalidates, commit_revision, waits, effective_revision)
+              range_start, range_end, invalidates, commit_revision, waits, effective_revision, traceparent)
     JOIN datasets d USING (dataset_uuid)
     CROSS JOIN LATERAL (SELECT CASE
         WHEN u.waits AND u.commit_revision IS NULL THEN 'AwaitsCommit'
@@ -33,7 +35,7 @@ _INSERT_EVENTS = """
     ON CONFLICT DO NOTHING
     RETURNING producer, dataset_uuid, dataset_version, unit, revision, state,
               routed_seq, event_id, org_id, cursor, partition_key, range_start, range_end, effective_revision,
-              invalidates"""
+              invalidates, traceparent"""
 
 _FIND_EVENTS = """
     SELECT e.producer, e.dataset_uuid, e.dataset_version, e.unit, e.revision, e.state
@@ -138,10 +140,13 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
         [event.commit_revision for event in events],
         [event.waits for event in events],
         [event.effective_revision for event in events],
+        [event.traceparent for event in events],
     )
     for row in rows:
         key = tuple(row)[:5]
         applied.events[key] = (False, row["state"] == "Routed")
+        if row["traceparent"] is not None:
+            applied.traced[row["traceparent"]] = (row["event_id"], row["state"])
         if row["state"] == "Routed":
             applied.routed.append(RoutedEvent(*(row[name] for name in _ROUTED_NAMES)))
     repeated = [event for event in events if event.key not in applied.events]

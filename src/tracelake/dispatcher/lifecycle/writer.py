@@ -4,6 +4,8 @@ Locks are taken in one order everywhere: the org's routing lock (by whoever rout
 queues.
 """
 
+import time
+from collections.abc import Sequence
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
@@ -11,20 +13,26 @@ from tracelake.dispatcher import audit
 from tracelake.dispatcher.backpressure import gauge
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import places, rows
-from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan
+from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan, RoutedEvent
+from tracelake.dispatcher.routing.directory import Reader
 from tracelake.dispatcher.routing.router import Router
+from tracelake.dispatcher.tracing.spans import Tracing
 
 
 class Writer:
-    def __init__(self, router: Router, config: DispatcherConfig) -> None:
+    def __init__(self, router: Router, config: DispatcherConfig, tracing: Tracing | None = None) -> None:
         self._router = router
+        self._tracing = tracing
         self._runtimes = config.runtimes
 
     async def write(self, connection: Connection, plan: Plan) -> Applied:
         """`plan.wakeups` holds afterwards whom this transaction wakes."""
+        if self._tracing is not None:
+            self._tracing.begin(plan)
         places.hold_what_becomes_ready(plan.changes)
         locked = await self._router.lock(connection, plan)
         applied = await rows.apply(connection, plan)
+        routing_since = time.monotonic()
         if applied.routed or any(edge.changed for edge in locked.edges.values()):
             tasks = await self._router.route(connection, locked, applied.routed)
             if tasks:
@@ -33,6 +41,8 @@ class Writer:
         applied.freed_edges |= await self._settle(connection, plan, applied.made)
         for entry in plan.audit:
             await audit.record(connection, *entry)
+        if self._tracing is not None:
+            await self._tracing.written(connection, plan, applied, locked, routing_since)
         return applied
 
     async def create(self, connection: Connection, plan: Plan, tasks: list[NewTask]) -> list[NewTask]:
@@ -40,6 +50,16 @@ class Writer:
         made = await rows.create(connection, tasks) if tasks else []
         await self._settle(connection, plan, made)
         return made
+
+    def shown(self, plan: Plan, events: Sequence[RoutedEvent], made: Sequence[NewTask], reader: Reader) -> None:
+        """Events that waited for this reader made these tasks."""
+        if self._tracing is not None:
+            self._tracing.shown(plan, events, made, reader)
+
+    def committed(self, plan: Plan) -> None:
+        """To be called once what was written is committed: only now may anybody hear of it."""
+        if self._tracing is not None:
+            self._tracing.committed(plan)
 
     async def _settle(self, connection: Connection, plan: Plan, made: list[NewTask]) -> bool:
         """Places for what is limited, wake-ups for what became ready (new tasks came with theirs), depths of queues.

@@ -1,11 +1,23 @@
-"""Gauges: what the metrics say about the stores, refreshed now and then, so that a scrape costs no query."""
+"""Gauges: what the metrics say about the stores, refreshed now and then, so that a scrape costs no query.
+
+A look costs the same however much is stored: every statement goes along an index over what is not done yet, and counts
+no further than a bound (`MOST` and the limits in the statements). While a store is away the gauges keep what they said
+last, and `trace_loop_failures_total{loop="gauges"}` rises.
+"""
 
 from collections import Counter
+from datetime import datetime
 from typing import get_args
+from uuid import UUID
 
-from tracelake.db.transaction import Store
-from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.outbox import admin as outbox
+import asyncpg
+from prometheus_client import Gauge
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.backpressure.levels import Thresholds, share
+from tracelake.dispatcher.backpressure.watch import PressureWatch
+from tracelake.dispatcher.loops.named import Named
+from tracelake.dispatcher.metrics import MOST, Metrics
 from tracelake.dispatcher.views.sources import Health, read_health
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
@@ -15,40 +27,202 @@ _IN_FLIGHT = """
     SELECT j.operator, count(*) AS running FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.status = 'Running' GROUP BY j.operator"""
 
+# Each in the order of its index. Nothing knows failed tasks by themselves, so they are looked for among the live ones.
+_TASKS = f"""
+    SELECT r.ready, r.oldest, h.held, w.retrying, f.failed, trace_now() AS now FROM
+        (SELECT count(*) AS ready, min(ready_at) AS oldest FROM (
+            SELECT ready_at FROM tasks WHERE status = 'Queued' AND NOT held
+            ORDER BY ready_at, task_id LIMIT {MOST}) t) r,
+        (SELECT count(*) AS held FROM (
+            SELECT FROM tasks WHERE held ORDER BY held_by, ready_at, task_id LIMIT {MOST}) t) h,
+        (SELECT count(*) AS retrying FROM (
+            SELECT FROM tasks WHERE next_retry_at IS NOT NULL ORDER BY next_retry_at LIMIT {MOST}) t) w,
+        (SELECT count(*) FILTER (WHERE status = 'Failed' AND next_retry_at IS NULL AND skipped_at IS NULL) AS failed
+         FROM (SELECT status, next_retry_at, skipped_at FROM tasks WHERE status IN ('Queued', 'Running', 'Failed')
+               ORDER BY job_id, task_id LIMIT 10000) t) f"""  # noqa: S608 - constants only
+
+# The oldest rows come first, and a row that was given up is older than those that still go out.
+_OUTBOX = f"""
+    SELECT count(*) FILTER (WHERE status = 'Pending') AS pending, count(*) FILTER (WHERE status = 'Failed') AS failed,
+           min(created_at) FILTER (WHERE status = 'Pending') AS oldest, trace_now() AS now
+    FROM (SELECT status, created_at FROM outbox ORDER BY outbox_id LIMIT {MOST}) o"""  # noqa: S608 - constants only
+
+_EDGES = """
+    SELECT CASE WHEN failed_units > 0 THEN 'held' WHEN phase = 'Staged' THEN 'building' ELSE 'behind' END AS state,
+           count(*) AS edges
+    FROM edges WHERE position IS NOT NULL AND phase <> 'Parked' GROUP BY 1"""
+
+_EVENTS = """
+    SELECT e.state, sum(w.events)::bigint AS events FROM (
+        SELECT CASE WHEN failed_units > 0 THEN 'held' WHEN phase = 'Staged' THEN 'building' ELSE 'behind' END AS state,
+               dataset_uuid, dataset_version, position
+        FROM edges WHERE position IS NOT NULL AND phase <> 'Parked' ORDER BY org_id, node_id LIMIT 50) e
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS events FROM (
+            SELECT FROM events v
+            WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version
+              AND v.routed_seq > e.position
+            ORDER BY v.routed_seq LIMIT 1000) x) w
+    GROUP BY e.state"""
+
+_FAILED_UNITS = """
+    SELECT o.name AS org, n.dag_name, n.job_name, sum(e.failed_units)::bigint AS units
+    FROM edges e JOIN nodes n USING (node_id) JOIN orgs o ON o.org_id = e.org_id
+    WHERE e.position IS NOT NULL AND e.phase <> 'Parked' AND e.failed_units > 0
+    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT 100"""
+
+_WORK = """
+    SELECT (SELECT count(*) FROM (SELECT FROM invalidation_work LIMIT 10000) w) AS invalidations,
+           b.builds, b.oldest, trace_now() AS now,
+           (SELECT count(*) FROM nodes WHERE sweep IS NOT NULL OR uncounted) AS to_sweep
+    FROM (SELECT count(*) AS builds, min(requested_at) AS oldest FROM activations WHERE state = 'Building') b"""
+
+_SOURCES = """
+    SELECT s.node_id, i.last_slot, extract(epoch FROM trace_now() - i.paused_at)::float8 AS paused, last.said_at,
+           trace_now() AS now
+    FROM unnest($1::uuid[], $2::uuid[]) AS s(node_id, job_id)
+    LEFT JOIN source_state i ON i.node_id = s.node_id
+    LEFT JOIN LATERAL (
+        SELECT max(e.created_at) AS said_at FROM job_outputs o CROSS JOIN LATERAL (
+            SELECT v.created_at FROM events v
+            WHERE v.dataset_uuid = o.dataset_uuid AND v.dataset_version = o.dataset_version
+              AND v.routed_seq IS NOT NULL
+            ORDER BY v.routed_seq DESC LIMIT 1) e
+        WHERE o.job_id = s.job_id) last ON true"""
+
+_QUEUES = """
+    SELECT node_id, max_depth, max_age_seconds, depth, oldest_ready_at, level, trace_now() AS now
+    FROM pressure WHERE node_id = ANY($1)"""
+
+EDGE_STATES = ("held", "building", "behind")
+
 
 class Gauges:
-    def __init__(self, store: Store, queue: Queue, metrics: Metrics) -> None:
+    def __init__(self, store: Store, queue: Queue, metrics: Metrics, pressure: PressureWatch) -> None:
         self._store = store
         self._queue = queue
         self._metrics = metrics
+        self._pressure = pressure
+        self._named = Named()
 
     async def run_once(self) -> int:
-        await self._read_state()
+        async with self._store.connection() as connection:
+            await self._named.look(connection)
+            await self._read_tasks(connection)
+            await self._read_outbox(connection)
+            await self._read_edges(connection)
+            await self._read_sources(connection)
+            await self._read_pressure(connection)
         await self._read_queue()
         return 0
 
-    async def _read_state(self) -> None:
-        pending, failed, lag = await outbox.summary(self._store)
-        self._metrics.outbox_pending.set(pending)
-        self._metrics.outbox_failed.set(failed)
-        self._metrics.outbox_lag.set(lag)
-        async with self._store.connection() as connection:
-            rows = await connection.fetch(_IN_FLIGHT)
-            sources = await read_health(connection)
+    async def _read_tasks(self, connection: Connection) -> None:
+        running = await connection.fetch(_IN_FLIGHT)
+        row = await _row(connection, _TASKS)
+        tasks = self._metrics.tasks
+        for state in ("ready", "held", "retrying", "failed"):
+            tasks.labels(state).set(row[state])
+        tasks.labels("running").set(sum(item["running"] for item in running))
+        self._metrics.oldest_ready.set(_age(row["now"], row["oldest"]))
         self._metrics.in_flight.clear()
-        for row in rows:
-            self._metrics.in_flight.labels(row["operator"]).set(row["running"])
+        for item in running:
+            self._metrics.in_flight.labels(item["operator"]).set(item["running"])
 
-        self._set_sources(sources)
+    async def _read_outbox(self, connection: Connection) -> None:
+        row = await _row(connection, _OUTBOX)
+        self._metrics.outbox_pending.set(row["pending"])
+        self._metrics.outbox_failed.set(row["failed"])
+        self._metrics.outbox_lag.set(_age(row["now"], row["oldest"]))
 
-    def _set_sources(self, sources: list[Health]) -> None:
-        states = Counter(source.state for source in sources)
-        for state in get_args(RunState):
-            self._metrics.always_on.labels(state).set(states[state])
-        self._metrics.source_lag.clear()
+    async def _read_edges(self, connection: Connection) -> None:
+        edges = {row["state"]: row["edges"] for row in await connection.fetch(_EDGES)}
+        events = {row["state"]: row["events"] for row in await connection.fetch(_EVENTS)} if edges else {}
+        failed = await connection.fetch(_FAILED_UNITS) if "held" in edges else []
+        work = await _row(connection, _WORK)
+        for state in EDGE_STATES:
+            self._metrics.edges_behind.labels(state).set(edges.get(state, 0))
+            self._metrics.events_waiting.labels(state).set(events.get(state, 0))
+        self._metrics.failed_units.clear()
+        for row in failed:
+            self._metrics.failed_units.labels(row["org"], row["dag_name"], row["job_name"]).set(row["units"])
+        self._metrics.invalidations.set(work["invalidations"])
+        self._metrics.builds.set(work["builds"])
+        self._metrics.oldest_build.set(_age(work["now"], work["oldest"]))
+        self._metrics.sweeping.set(work["to_sweep"])
+
+    async def _read_sources(self, connection: Connection) -> None:
+        sources = self._named.sources
+        nodes, jobs = [source.node_id for source in sources], [source.job_id for source in sources]
+        rows = {row["node_id"]: row for row in await connection.fetch(_SOURCES, nodes, jobs)}
+        runs = {run.node_id: run for run in await read_health(connection)}
+        self._set_runs(list(runs.values()))
+        states: Counter[tuple[str, str]] = Counter()
+        metrics = self._metrics
+        for gauge in (
+            metrics.sources,
+            metrics.source_said,
+            metrics.source_paused,
+            metrics.cron_slot,
+            metrics.cron_overdue,
+        ):
+            gauge.clear()
         for source in sources:
-            if source.lag_seconds is not None:
-                self._metrics.source_lag.labels(source.org, source.dag, source.job).set(source.lag_seconds)
+            row = rows[source.node_id]
+            states[source.kind, self._state(source.node_id, runs.get(source.node_id), row["paused"])] += 1
+            if row["said_at"] is not None:
+                metrics.source_said.labels(*source.name, source.kind).set(row["said_at"].timestamp())
+            if row["paused"] is not None:
+                metrics.source_paused.labels(*source.name).set(max(0.0, row["paused"]))
+            if source.slots is not None and row["last_slot"] is not None:
+                metrics.cron_slot.labels(*source.name).set(row["last_slot"].timestamp())
+                metrics.cron_overdue.labels(*source.name).set(_age(row["now"], source.slots.after(row["last_slot"])))
+        for (kind, state), number in states.items():
+            metrics.sources.labels(kind, state).set(number)
+
+    def _state(self, node_id: UUID, run: Health | None, paused: float | None) -> str:
+        """In the words of `trace sources`."""
+        state = "waiting" if run is None else run.state
+        if state in ("dead", "ended", "stopping"):
+            return state
+        if paused is not None:
+            return "paused"
+        return "stopped" if state in ("running", "waiting") and self._pressure.is_stopped(node_id) else state
+
+    def _set_runs(self, runs: list[Health]) -> None:
+        metrics = self._metrics
+        states = Counter(run.state for run in runs)
+        for state in get_args(RunState):
+            metrics.always_on.labels(state).set(states[state])
+        for gauge in (metrics.run_state, metrics.run_attempts, metrics.source_lag):
+            gauge.clear()
+        for run in runs:
+            name = (run.org, run.dag, run.job)
+            metrics.run_state.labels(*name, run.state).set(1)
+            metrics.run_attempts.labels(*name).set(run.attempts)
+            if run.lag_seconds is not None:
+                metrics.source_lag.labels(*name).set(run.lag_seconds)
+
+    async def _read_pressure(self, connection: Connection) -> None:
+        metrics, queues = self._metrics, self._named.queues
+        rows = await connection.fetch(_QUEUES, list(queues)) if queues else []
+        metrics.producers_stopped.set(self._pressure.stopped)
+        values: dict[Gauge, str] = {
+            metrics.pressure_depth: "depth",
+            metrics.pressure_max_depth: "max_depth",
+            metrics.pressure_max_age: "max_age_seconds",
+            metrics.pressure_level: "level",
+        }
+        for gauge in (*values, metrics.pressure_age, metrics.pressure_share):
+            gauge.clear()
+        for row in rows:
+            labels = queues[row["node_id"]]
+            for gauge, column in values.items():
+                if row[column] is not None:
+                    gauge.labels(*labels).set(row[column])
+            age = _age(row["now"], row["oldest_ready_at"]) if row["depth"] else 0.0
+            full = share(Thresholds(row["max_depth"], row["max_age_seconds"]), row["depth"], age)
+            metrics.pressure_age.labels(*labels).set(age)
+            metrics.pressure_share.labels(*labels).set(float(full))
 
     async def _read_queue(self) -> None:
         try:
@@ -62,3 +236,13 @@ class Gauges:
             self._metrics.queue_depth.labels(depth.queue, "in_flight").set(depth.in_flight)
             self._metrics.queue_depth.labels(depth.queue, "dead").set(depth.dead)
             self._metrics.queue_oldest.labels(depth.queue).set(depth.oldest_ready_seconds)
+
+
+async def _row(connection: Connection, statement: str) -> asyncpg.Record:
+    row = await connection.fetchrow(statement)
+    assert row is not None
+    return row
+
+
+def _age(now: datetime, since: datetime | None) -> float:
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())

@@ -16,6 +16,7 @@ from tracelake.dispatcher.lifecycle import rows
 from tracelake.dispatcher.lifecycle.plan import Change, Plan
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tally import count_failed
 from tracelake.errors import StoreUnavailableError
 from tracelake.model import lifecycle
 
@@ -61,11 +62,13 @@ class Reaper:
             plan = Plan()
             for record in records:
                 task = rows.snapshot(record)
-                delay = lifecycle.retry_delay(task, record["now"], self._config.retry)
-                verdict = lifecycle.expire(task, record["now"], retry_delay=delay)
+                retry = lifecycle.next_retry(task, record["now"], self._config.retry)
+                verdict = lifecycle.expire(task, record["now"], retry=retry)
                 plan.changes.append(Change(task, verdict))
             await self._writer.write(connection, plan)
+        self._writer.committed(plan)
         self._last_round = _awake_clock()
+        count_failed(self._metrics, plan.changes)
         for change in plan.changes:
             self._metrics.lease_expiries.labels(change.after.status.value).inc()
             logger.info(

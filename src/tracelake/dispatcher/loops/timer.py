@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from tracelake.dispatcher.metrics import Metrics
@@ -29,10 +30,11 @@ class Loop:
         self._run_once = run_once
         self._every = every_seconds
         self._full_round = full_round
-        self._metrics = metrics
         self._nudged = asyncio.Event()
         self._stopped = False
         self._failures = 0
+        self._seconds = metrics.loop_seconds.labels(name)
+        self._rounds_done, self._rounds_failed = metrics.loop_rounds.labels(name), metrics.loop_failures.labels(name)
 
     def nudge(self) -> None:
         """There is work now: do not wait for the timer."""
@@ -50,6 +52,7 @@ class Loop:
 
     async def _round(self) -> float:
         self._nudged.clear()
+        began = time.monotonic()
         try:
             done = await self._run_once()
         except StoreUnavailableError as away:
@@ -63,9 +66,10 @@ class Loop:
             if self._failures:
                 logger.info("loop goes on", extra={"loop": self.name, "failed_rounds": self._failures})
             self._failures = 0
-            self._metrics.loop_rounds.labels(self.name).inc()
+            self._rounds_done.inc()
+            self._seconds.observe(time.monotonic() - began)
             return 0.0 if self._full_round and done >= self._full_round else self._every
-        self._metrics.loop_failures.labels(self.name).inc()
+        self._rounds_failed.inc()
         self._nudged.clear()
         return max(self._every, _AWAY.seconds(self._failures))
 

@@ -1,9 +1,11 @@
-"""What an operator does with the outbox: look, and try again."""
+"""What an operator does with the outbox and with dead letters: look, try again, drop."""
 
 from collections.abc import Sequence
 
 from tracelake.db.transaction import Store
-from tracelake.wire.platform import OutboxReply, OutboxRow
+from tracelake.errors import StoreUnavailableError
+from tracelake.ports import Queue, QueueUnavailableError
+from tracelake.wire.platform import DeadLetterRow, DeadLettersReply, OutboxReply, OutboxRow
 
 _SUMMARY = """
     SELECT count(*) FILTER (WHERE status = 'Pending') AS pending, count(*) FILTER (WHERE status = 'Failed') AS failed,
@@ -44,3 +46,32 @@ async def requeue(store: Store, outbox_ids: Sequence[int] | None) -> int:
     async with store.connection() as connection:
         rows = await connection.fetch(_REQUEUE, None if outbox_ids is None else list(outbox_ids))
     return len(rows)
+
+
+async def dead_letters(queue: Queue, limit: int) -> DeadLettersReply:
+    try:
+        letters = await queue.dead_letters(None, limit)
+        total = sum(depth.dead for depth in await queue.depths())
+    except QueueUnavailableError as away:
+        raise StoreUnavailableError("The queue is not available right now.") from away
+    rows = [
+        DeadLetterRow(
+            message_id=letter.message_id,
+            queue=letter.queue,
+            key=letter.key,
+            receives=letter.receives,
+            reason=letter.reason,
+            published_at=letter.published_at,
+            died_at=letter.died_at,
+        )
+        for letter in letters
+    ]
+    return DeadLettersReply(total=total, letters=rows)
+
+
+async def drop_dead_letters(queue: Queue, message_ids: Sequence[str] | None) -> int:
+    """What a letter was for is not dropped: a task that is still ready gets a new wake-up from the reconciler."""
+    try:
+        return await queue.drop_dead(message_ids)
+    except QueueUnavailableError as away:
+        raise StoreUnavailableError("The queue is not available right now.") from away

@@ -7,6 +7,8 @@ the same rounds (see `rework`).
 """
 
 import logging
+import random
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -24,14 +26,17 @@ from tracelake.dispatcher.routing.router import Locked, Router
 
 logger = logging.getLogger(__name__)
 
-PAGE = 500
+PAGE = 200
+"""A page holds its edge, and its wake-ups stand before everybody else's: larger ones drain a little faster, and whoever
+has nothing to do with them waits for as much longer."""
 _EDGES_A_ROUND = 100
 
 _BEHIND = """
-    SELECT org_id, node_id, input_index FROM edges
+    SELECT org_id, node_id, input_index, dataset_uuid, dataset_version FROM edges
     WHERE position IS NOT NULL AND phase <> 'Parked' AND failed_units = 0
-      AND (drain_until IS NULL OR position < drain_until)
-    ORDER BY random() LIMIT $1"""
+      AND (drain_until IS NULL OR position < drain_until)"""
+
+_EPOCHS = "SELECT org_id, routing_epoch FROM orgs WHERE org_id = ANY($1)"
 
 _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 
@@ -39,7 +44,7 @@ _ROOM = "SELECT max_depth - depth FROM pressure WHERE node_id = $1"
 
 _EVENTS = """
     SELECT routed_seq, event_id, org_id, dataset_uuid, dataset_version, cursor, partition_key, range_start, range_end,
-           effective_revision, invalidates, producer
+           effective_revision, invalidates, producer, traceparent
     FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq > $3 AND routed_seq <= $4
     ORDER BY routed_seq LIMIT $5"""
 
@@ -60,7 +65,7 @@ class Drain:
         self._router = router
         self._writer = writer
         self._metrics = metrics
-        self._rework = Rework(store, directory, router, writer, self._room)
+        self._rework = Rework(store, directory, router, writer, self._room, metrics)
 
     async def run_once(self) -> int:
         """One page for each edge that is behind, and for each invalidation that is not done with.
@@ -68,14 +73,34 @@ class Drain:
         Answers how many events were shown to edges, edges made live, pages of units made again.
         """
         async with self._store.connection() as connection:
-            behind = await connection.fetch(_BEHIND, _EDGES_A_ROUND)
+            behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
         done = 0
-        for row in behind:
-            done += await self._take_on(row)
+        for org_id, node_id, input_index in behind[:_EDGES_A_ROUND]:
+            done += await self._take_on(org_id, node_id, input_index)
         return done + await self._rework.run_once()
 
-    async def _take_on(self, row: asyncpg.Record) -> int:
-        org_id, node_id, input_index = row
+    async def _not_stopped(
+        self, connection: Connection, behind: Sequence[asyncpg.Record]
+    ) -> list[tuple[UUID, UUID, int]]:
+        """However many edges wait for a pause or a full queue, the others have their turn in every round."""
+        orgs: dict[UUID, list[asyncpg.Record]] = {}
+        for row in behind:
+            orgs.setdefault(row["org_id"], []).append(row)
+        found = []
+        for org_id, epoch in await connection.fetch(_EPOCHS, list(orgs)):
+            upstream = await self._upstream.of(connection, org_id, epoch)
+            read = [(row["node_id"], (row["dataset_uuid"], row["dataset_version"])) for row in orgs[org_id]]
+            stops = await upstream.stops_of(connection, read)
+            found += [
+                (org_id, row["node_id"], row["input_index"])
+                for row, reader in zip(orgs[org_id], read, strict=True)
+                if upstream.blocked_by(*reader, stops) is None
+            ]
+        random.shuffle(found)
+        return found
+
+    async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
+        plan = Plan()
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
@@ -88,11 +113,17 @@ class Drain:
                 generation = consumer.input(input_index).generation
                 await coverage.lock_generations(connection, [generation])
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            if consumer.job.counted:  # somebody else may have shown it a page while this one waited for the lock
+                page = await self._room(connection, org_id, consumer, input_index, PAGE)
+                if not page:
+                    return 0
             edge = states[(node_id, input_index)]
             if edge.position is None or edge.failed_units:
                 return 0
-            shown = await self._show(connection, consumer, edge, Locked({}, states), page)
+            shown, made = await self._show(connection, plan, consumer, edge, Locked({}, states), page)
+        self._writer.committed(plan)
         self._metrics.drained.inc(shown)
+        self._metrics.made.labels("drain").inc(made)
         return shown + (1 if edge.live else 0)
 
     async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
@@ -109,15 +140,16 @@ class Drain:
         return most if room is None else max(0, min(most, room))
 
     async def _show(
-        self, connection: Connection, consumer: Consumer, edge: EdgeState, locked: Locked, page: int
-    ) -> int:
+        self, connection: Connection, plan: Plan, consumer: Consumer, edge: EdgeState, locked: Locked, page: int
+    ) -> tuple[int, int]:
+        """How many events were shown, and how many tasks they made."""
         item = consumer.input(edge.input_index)
         until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
         rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
         events = [RoutedEvent(*row) for row in rows]
-        plan = Plan()
         tasks = await self._router.show(connection, locked, events, (consumer, item))
         made = await self._writer.create(connection, plan, tasks)
+        self._writer.shown(plan, events, made, (consumer, item))
         whole = len(rows) < page
         if whole and edge.drain_until is None:
             edge.seen(None)
@@ -125,4 +157,4 @@ class Drain:
             edge.seen(until if whole else events[-1].routed_seq)
         await edges.write(connection, locked.edges.values())
         logger.debug("drained", extra={"events": len(events), "tasks": len(made)})
-        return len(events)
+        return len(events), len(made)

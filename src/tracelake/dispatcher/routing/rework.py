@@ -7,6 +7,7 @@ generation by now has nothing to make again, since what was wrong is not what it
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -15,6 +16,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.lifecycle.plan import Plan
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import edges
 from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.routing.invalidate import Position, Wrong, next_units
@@ -38,7 +40,9 @@ _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 # Under the edge's lock, which everybody takes who writes here.
 _WORK = """
     SELECT w.own_unit, w.unit_size, w.unit_offset, w.unit_start, w.cursor,
-           i.dataset_uuid, i.dataset_version, i.range_start, i.range_end
+           i.dataset_uuid, i.dataset_version, i.range_start, i.range_end,
+           (SELECT e.traceparent FROM events e
+            WHERE e.dataset_uuid = i.dataset_uuid AND e.event_id = substr(i.invalidation_id, 3)::bigint) AS traceparent
     FROM invalidation_work w JOIN invalidations i USING (invalidation_id)
     WHERE w.node_id = $1 AND w.input_index = $2 AND w.invalidation_id = $3"""
 
@@ -50,12 +54,21 @@ _END = "DELETE FROM invalidation_work WHERE node_id = $1 AND input_index = $2 AN
 
 
 class Rework:
-    def __init__(self, store: Store, directory: EdgeDirectory, router: Router, writer: Writer, room: Room) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: EdgeDirectory,
+        router: Router,
+        writer: Writer,
+        room: Room,
+        metrics: Metrics,
+    ) -> None:
         self._store = store
         self._directory = directory
         self._router = router
         self._writer = writer
         self._room = room
+        self._metrics = metrics
 
     async def run_once(self) -> int:
         """One page for each row of work. Answers how many moved on."""
@@ -76,6 +89,10 @@ class Rework:
             if not page:
                 return 0
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            if consumer.job.counted:  # somebody else may have made a page while this one waited for the lock
+                page = await self._room(connection, org_id, consumer, input_index, PAGE)
+                if not page:
+                    return 0
             key = (node_id, input_index, invalidation_id)
             work = await connection.fetchrow(_WORK, *key)
             if work is None:
@@ -92,11 +109,12 @@ class Rework:
                 return 1
             position = Position(int(work["unit_size"]), int(work["unit_offset"]), work["unit_start"], work["cursor"])
             asks, more = await next_units(connection, wrong, consumer, item, position, page)
-            asks = [ask for ask in asks if ask.unit_key != work["own_unit"]]
+            asks = [replace(ask, traceparent=work["traceparent"]) for ask in asks if ask.unit_key != work["own_unit"]]
             made = await self._writer.create(connection, Plan(), await self._router.draft(connection, asks, states))
             if more is None:
                 await connection.execute(_END, *key)
             else:
                 await connection.execute(_MOVE_ON, *key, *more)
+        self._metrics.made.labels("invalidation").inc(len(made))
         logger.debug("made again", extra={"units": len(asks), "tasks": len(made)})
         return 1

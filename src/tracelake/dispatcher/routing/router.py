@@ -8,7 +8,7 @@ makes its task once.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
@@ -186,6 +186,7 @@ class Router:
                 key = (consumer.node_id, item.input_index)
                 again = await rerun(connection, event, consumer, item, max(0, AT_ONCE - counts[key]))
                 counts[key] += len(again)
+                again = [replace(ask, traceparent=event.traceparent) for ask in again]
             own = Ask.of(event, consumer, item)
             if own.unit_key not in {ask.unit_key for ask in again}:
                 asks.append(own)

@@ -30,6 +30,8 @@ class Ask:
     revision: str
     again: bool = False
     """A unit that was there before: it never takes its edge on."""
+    traceparent: str | None = None
+    """Of the event that asks."""
 
     @classmethod
     def of(cls, event: RoutedEvent, consumer: Consumer, item: Input) -> "Ask":
@@ -41,6 +43,7 @@ class Ask:
             event.range_start,
             event.range_end,
             event.revision,
+            traceparent=event.traceparent,
         )
 
     @property
@@ -99,6 +102,7 @@ def draft(
         unit_end=bounds[1],
         revision=combine([said for _, said in read]),
         counted=job.counted,
+        traceparent=ask.traceparent,
     )
 
 

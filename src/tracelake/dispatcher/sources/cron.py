@@ -14,9 +14,10 @@ import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.plan import Plan, source_event
+from tracelake.dispatcher.lifecycle.plan import Applied, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tally import count_written
 from tracelake.errors import TraceError
 from tracelake.model.dag import JobDocument, SourceKind
 from tracelake.model.job import Job
@@ -101,6 +102,7 @@ class CronSources:
 
     async def list(self) -> CronSourcesReply:
         """Every cron source that counts, of every org."""
+        self._metrics.cron_asked.inc()
         async with self._store.connection() as connection:
             known = dict(self._known)
             epochs = [item.epoch for item in known.values()]
@@ -130,6 +132,7 @@ class CronSources:
         return reply
 
     async def _fire(self, job_id: UUID, slot: datetime) -> tuple[FireReply, timedelta]:
+        plan = Plan()
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(_ORG_OF_JOB, job_id)
         if org_id is None:
@@ -142,22 +145,21 @@ class CronSources:
                 raise TraceError("body_invalid", "The slot lies in the future.", field="slot")
             await self._definitions.load_jobs(connection, [job_id])
             job = self._definitions.job(job_id)
-            events = await self._emit(connection, job, slot, row["routing_epoch"])
+            plan.epochs = {org_id: row["routing_epoch"]}
+            applied = await self._emit(connection, plan, job, slot)
             assert job.node_id is not None
             await connection.execute(_TAKEN, job.node_id, org_id, slot)
+        self._writer.committed(plan)
+        count_written(self._metrics, applied)
+        events = sum(not duplicate for duplicate, _ in applied.events.values())
         # A source without outputs has nothing to say, and nothing that could tell the second time from the first.
         return FireReply(slot=slot, events=events, duplicate=bool(job.outputs) and not events), row["now"] - slot
 
-    async def _emit(self, connection: Connection, job: Job, slot: datetime, epoch: int) -> int:
-        """Answers how many events are new."""
+    async def _emit(self, connection: Connection, plan: Plan, job: Job, slot: datetime) -> Applied:
         producer = f"cron:{slot:%Y-%m-%dT%H:%M:%SZ}"
-        plan = Plan(epochs={job.org_id: epoch})
         cursor = int(slot.timestamp())
         plan.events += [source_event(producer, job.org_id, output, cursor=cursor) for output in job.outputs]
-        if not plan.events:
-            return 0
-        applied = await self._writer.write(connection, plan)
-        return sum(not duplicate for duplicate, _ in applied.events.values())
+        return await self._writer.write(connection, plan) if plan.events else Applied()
 
 
 def _read(rows: list[asyncpg.Record]) -> dict[UUID, _Known]:

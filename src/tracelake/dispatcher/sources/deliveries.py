@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
+from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.jobs import Definitions
@@ -22,6 +23,7 @@ from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.sources.webhooks import Webhook, find_by_path
+from tracelake.dispatcher.tally import count_written
 from tracelake.errors import TraceError
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
@@ -70,7 +72,9 @@ class Deliveries:
         config: DispatcherConfig,
         metrics: Metrics,
         on_outbox: Callable[[], None],
+        upstream: UpstreamDirectory,
     ) -> None:
+        self._upstream = upstream
         self._store = store
         self._definitions = definitions
         self._writer = writer
@@ -91,6 +95,7 @@ class Deliveries:
                     webhook = await find_by_path(connection, path)
                 self._check(webhook, head, body)
                 reply = await self._take(webhook, head, body)
+        self._metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
         self._on_outbox()
         return reply
 
@@ -112,6 +117,7 @@ class Deliveries:
 
     async def _take(self, webhook: Webhook, head: SignedHead, body: bytes) -> DeliveryReply:
         body_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        plan = Plan()
         async with self._store.transaction(routing=[webhook.org_id]) as connection:
             # Again, since only from here on nobody deploys.
             webhook = await find_by_path(connection, webhook.path)
@@ -124,11 +130,16 @@ class Deliveries:
                 return await _repeated(connection, job, head, known, body_hash)
             content = (head.delivery_id, number, body_hash, head.content_type, body)
             await connection.execute(_KEEP, job.node_id, *content)
-            plan = Plan(epochs={webhook.org_id: webhook.routing_epoch})
+            plan.epochs = {webhook.org_id: webhook.routing_epoch}
             plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
-            await self._writer.write(connection, plan)
+            stopped = await self._upstream.stopped(connection, job.org_id, webhook.routing_epoch, [job.node_id])
+            applied = await self._writer.write(connection, plan)
             event_ids = await _event_ids(connection, job, head.delivery_id)
-        return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number)
+        self._writer.committed(plan)
+        count_written(self._metrics, applied)
+        return DeliveryReply(
+            delivery_id=head.delivery_id, event_ids=event_ids, number=number, kept=stopped.get(job.node_id)
+        )
 
 
 async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> int:

@@ -18,7 +18,8 @@ from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import NewTask, Plan
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.lifecycle.writer import Writer
-from tracelake.dispatcher.sources.pause import inherit_pauses, paused_nodes
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.sources.pause import inherit_pauses
 from tracelake.model.ids import new_id
 
 RUN = "run"
@@ -48,16 +49,14 @@ _LOCK = "SELECT FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"
 
 
 class SourceMonitor:
-    def __init__(self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig, metrics: Metrics
+    ) -> None:
         self._store = store
         self._writer = writer
         self._definitions = definitions
         self._runtimes = config.runtimes
-        self._paused: frozenset[UUID] = frozenset()
-
-    def is_paused(self, node_id: UUID) -> bool:
-        """Whether somebody paused it, as of the last look."""
-        return node_id in self._paused
+        self._metrics = metrics
 
     async def run_once(self) -> int:
         """Answers how many runs it started or gave another definition."""
@@ -66,8 +65,6 @@ class SourceMonitor:
         done = 0
         for org_id in sorted(orgs):
             done += await self._settle(org_id)
-        async with self._store.connection() as connection:
-            self._paused = await paused_nodes(connection)
         return done
 
     async def _settle(self, org_id: UUID) -> int:
@@ -79,6 +76,7 @@ class SourceMonitor:
             if adopted:
                 await connection.execute(_LOCK, [task_id for task_id, _ in adopted])
                 await connection.execute(_ADOPT, *(list(column) for column in zip(*adopted, strict=True)))
+        self._metrics.made.labels("run").inc(started)
         return started + len(adopted)
 
     async def _start(self, connection: Connection, job_ids: Iterable[UUID]) -> int:

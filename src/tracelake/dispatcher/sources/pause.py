@@ -13,8 +13,6 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.errors import TraceError
 from tracelake.wire.sources_view import PauseReply
 
-_PAUSED = "SELECT node_id FROM source_state WHERE paused_at IS NOT NULL AND org_id = coalesce($1, org_id)"
-
 _SOURCE = """
     SELECT d.active_version, j.node_id, j.document->'source' IS NOT NULL AS source, s.paused_by, s.paused_at
     FROM dags d
@@ -48,23 +46,15 @@ _INHERIT = """
     ON CONFLICT DO NOTHING"""
 
 
-async def paused_nodes(connection: Connection, org_id: UUID | None = None) -> frozenset[UUID]:
-    """The nodes that somebody paused: of an org, or of all."""
-    return frozenset(row["node_id"] for row in await connection.fetch(_PAUSED, org_id))
-
-
 async def inherit_pauses(connection: Connection, node_ids: Collection[UUID]) -> None:
     """New nodes of a job that is paused are paused too."""
     await connection.execute(_INHERIT, list(node_ids))
 
 
 class SourcePauses:
-    """`is_stopped` is not a person's word but the pressure's; whoever shows the one wants to show the other."""
-
-    def __init__(self, store: Store, on_change: Callable[[], None], is_stopped: Callable[[UUID], bool]) -> None:
+    def __init__(self, store: Store, on_change: Callable[[], None]) -> None:
         self._store = store
         self._on_change = on_change
-        self.is_stopped = is_stopped
 
     async def pause(self, actor: Actor, dag: str, job: str) -> PauseReply:
         return await self._say(actor, dag, job, paused=True)

@@ -2,13 +2,13 @@
 
 It is read every second by whoever watches, so its cost follows what is live and what came in the window, never what is
 stored: open tasks are counted by the index of the live ones, tasks of the window by their ids, which start with the
-time, and events backwards from the newest in growing steps until one is older. No count goes further than `CAP`.
+time, and events backwards from the newest in growing steps until one is older. Of each no more than `CAP` are looked
+at, of the live tasks of a job twice as many.
 
 The counts of a job are of one statement and so of one moment. Finished tasks are counted nowhere; who looks twice knows
 how many there were: those made, less those by which the open ones became more.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -18,7 +18,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.pressure import list_pressure
+from tracelake.dispatcher.views.pressure import list_pressure, read_pressure
 from tracelake.dispatcher.views.sources import list_sources
 from tracelake.dispatcher.views.tasks import first_id
 from tracelake.errors import TraceError
@@ -29,10 +29,14 @@ WINDOW = timedelta(seconds=10)
 
 _FIRST_STEP, _LARGEST_STEP = 16, 4096
 
+_LIVE = "task_id, status, held, ready_at, next_retry_at, skipped_at"
+
 # A definition that differs in limits alone is another row of the same node, and the node's tasks are the job's.
+# Of its live tasks the oldest and the newest are looked at: many failed ones do not hide a queue behind them, nor a
+# long queue what failed before it.
 _JOBS = f"""
     SELECT d.dag_name, j.name, j.job_id, j.document #>> '{{source,kind}}' AS source, trace_now() AS now,
-           made.made, said.events, open.*, failed.*
+           made.made, said.events, open.*
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     CROSS JOIN LATERAL (
         SELECT array_agg(s.job_id) AS ids
@@ -43,25 +47,26 @@ _JOBS = f"""
                 SELECT FROM tasks t WHERE t.job_id = i.job_id AND t.task_id >= $3 LIMIT {CAP + 1}) t
             LIMIT {CAP + 1}) m) made
     CROSS JOIN LATERAL (
-        SELECT count(*) AS open, count(*) FILTER (WHERE o.status = 'Queued' AND NOT o.held) AS ready,
-               count(*) FILTER (WHERE o.status = 'Running') AS running, count(*) FILTER (WHERE o.held) AS held,
-               min(o.ready_at) FILTER (WHERE NOT o.held) AS oldest_ready_at
-        FROM (
-            SELECT t.* FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
-                SELECT status, held, ready_at FROM tasks
-                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') AND status <> 'Failed'
-                ORDER BY task_id LIMIT {CAP + 1}) t
-            LIMIT {CAP + 1}) o) open
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS unfinished, count(*) FILTER (WHERE f.next_retry_at IS NOT NULL) AS retrying,
-               count(*) FILTER (WHERE f.next_retry_at IS NULL) AS failed
-        FROM (
-            SELECT t.* FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
-                SELECT next_retry_at FROM tasks
-                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') AND status = 'Failed'
-                  AND skipped_at IS NULL
-                ORDER BY task_id LIMIT {CAP + 1}) t
-            LIMIT {CAP + 1}) f) failed
+        SELECT bool_or(c.looked_at > {2 * CAP}) AS cut,
+               sum(c.ready)::bigint AS ready, sum(c.running)::bigint AS running, sum(c.held)::bigint AS held,
+               sum(c.retrying)::bigint AS retrying, sum(c.failed)::bigint AS failed,
+               min(c.oldest_ready_at) AS oldest_ready_at
+        FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
+            WITH oldest AS MATERIALIZED (
+                SELECT {_LIVE} FROM tasks
+                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') ORDER BY task_id LIMIT {CAP})
+            SELECT count(*) AS looked_at, count(*) FILTER (WHERE t.status = 'Queued' AND NOT t.held) AS ready,
+                   count(*) FILTER (WHERE t.status = 'Running') AS running, count(*) FILTER (WHERE t.held) AS held,
+                   count(*) FILTER (WHERE t.next_retry_at IS NOT NULL) AS retrying,
+                   count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
+                       AS failed,
+                   min(t.ready_at) FILTER (WHERE NOT t.held) AS oldest_ready_at
+            FROM (
+                SELECT * FROM oldest UNION ALL (
+                    SELECT {_LIVE} FROM tasks
+                    WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed')
+                      AND task_id > (SELECT o.task_id FROM oldest o ORDER BY o.task_id DESC LIMIT 1)
+                    ORDER BY task_id DESC LIMIT {CAP + 1})) t) c) open
     CROSS JOIN LATERAL (
         WITH RECURSIVE walk AS (
             SELECT o.dataset_uuid, {2**63 - 1}::bigint AS below, 0::bigint AS fresh, {_FIRST_STEP} AS step, true AS more
@@ -92,7 +97,6 @@ async def read_overview(
     connection: Connection,
     org_id: UUID,
     wanted: OverviewFilter,
-    is_stopped: Callable[[UUID], bool],
     serving_since: datetime,
 ) -> OverviewReply:
     if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
@@ -100,8 +104,9 @@ async def read_overview(
     now: datetime = await connection.fetchval("SELECT trace_now()")
     since = now - WINDOW if wanted.since is None else wanted.since
     rows = await connection.fetch(_JOBS, org_id, since, first_id(since), wanted.dag)
-    pressure = await list_pressure(connection, org_id)
-    sources = await list_sources(connection, org_id, is_stopped)
+    stops = await read_pressure(connection, org_id)
+    pressure = await list_pressure(connection, org_id, stops)
+    sources = await list_sources(connection, org_id, stops)
     return OverviewReply(
         now=rows[0]["now"] if rows else now,
         since=since,
@@ -119,10 +124,8 @@ def _load(row: asyncpg.Record) -> JobLoad:
         cut.append("made")
     if row["events"] > CAP:
         cut.append("events")
-    if row["open"] > CAP:
-        cut += ["ready", "running", "held"]
-    if row["unfinished"] > CAP:
-        cut += ["retrying", "failed"]
+    if row["cut"]:
+        cut += ["ready", "running", "held", "retrying", "failed"]
     oldest: datetime | None = row["oldest_ready_at"]
     return JobLoad(
         dag=row["dag_name"],
@@ -131,11 +134,11 @@ def _load(row: asyncpg.Record) -> JobLoad:
         source=row["source"],
         made=min(row["made"], CAP),
         events=min(row["events"], CAP),
-        ready=min(row["ready"], CAP),
+        ready=row["ready"],
         oldest_ready_seconds=None if oldest is None else max(0.0, (row["now"] - oldest).total_seconds()),
-        running=min(row["running"], CAP),
-        held=min(row["held"], CAP),
-        retrying=min(row["retrying"], CAP),
-        failed=min(row["failed"], CAP),
+        running=row["running"],
+        held=row["held"],
+        retrying=row["retrying"],
+        failed=row["failed"],
         cut=cut,
     )

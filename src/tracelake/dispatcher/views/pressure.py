@@ -164,8 +164,9 @@ async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
     return Pressure(upstream, stops, queues, paused)
 
 
-async def list_pressure(connection: Connection, org_id: UUID) -> PressureReply:
-    found = await read_pressure(connection, org_id)
+async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | None = None) -> PressureReply:
+    """`found`: what was read before, for a view that shows more than this."""
+    found = found or await read_pressure(connection, org_id)
     fed = {*found.queues, *found.upstream.downstream}
     generations = [
         generation

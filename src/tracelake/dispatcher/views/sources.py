@@ -1,6 +1,5 @@
 """The sources of the versions that count: what each is doing, when it last said something, and how far it is behind."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -9,6 +8,8 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.sources.monitor import ALWAYS_ON, IS_RUN
+from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.pressure import Cause, Pressure, read_pressure
 from tracelake.wire.sources_view import RunState, SourceRow, SourcesReply, SourceState
 
 # The newest event of any of its outputs. A page of an index for each.
@@ -21,21 +22,46 @@ _LAST = """
             ORDER BY v.routed_seq DESC LIMIT 1) e
         WHERE o.job_id = {job_id} ORDER BY e.routed_seq DESC LIMIT 1) last ON true"""
 
+_DELIVERED = """
+    LEFT JOIN LATERAL (
+        SELECT w.received_at FROM webhook_deliveries w WHERE w.node_id = j.node_id
+        ORDER BY w.number DESC LIMIT 1) delivered ON true"""
+
+_WAITING = f"""
+    LEFT JOIN LATERAL (
+        SELECT max(b.kept) AS kept FROM job_outputs o
+        JOIN edges e ON e.dataset_uuid = o.dataset_uuid AND e.dataset_version = o.dataset_version
+            AND e.phase <> 'Parked' AND e.position IS NOT NULL
+        CROSS JOIN LATERAL (
+            SELECT count(*)::int AS kept FROM (
+                SELECT FROM events v
+                WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version
+                  AND v.routed_seq > e.position LIMIT {CAP}) waits) b
+        WHERE o.job_id = j.job_id) waiting ON true"""  # noqa: S608 - constants only
+
 _SOURCES = f"""
     SELECT d.dag_name, j.name, j.node_id, j.document #>> '{{source,kind}}' AS kind, s.paused_by, s.paused_at,
+           j.document #>> '{{source,schedule}}' AS schedule,
+           coalesce(j.document #>> '{{source,time_zone}}', 'UTC') AS time_zone,
+           coalesce(j.document #>> '{{source,catch_up}}', 'last') AS catch_up, s.last_slot, s.deliveries,
+           a.cutover_at, delivered.received_at, waiting.kept,
            t.task_id, t.status, t.attempt, t.next_retry_at, t.finished_at, t.cancel_requested, t.superseded, t.error,
+           t.claimed_at, t.ready_at,
            last.cursor, last.partition_key, last.created_at AS said_at, trace_now() AS now
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     LEFT JOIN tasks t ON {IS_RUN}
     LEFT JOIN source_state s ON s.node_id = j.node_id
+    LEFT JOIN activations a ON a.org_id = d.org_id AND a.dag_name = d.dag_name AND a.state = 'Active'
     {_LAST.format(job_id="j.job_id")}
+    {_DELIVERED}
+    {_WAITING}
     WHERE d.org_id = $1 AND j.document->'source' IS NOT NULL
     ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
 
 _HEALTH = f"""
     SELECT a.*, o.name AS org, last.created_at AS said_at, trace_now() AS now FROM (
-        SELECT j.org_id, d.dag_name, j.name, j.job_id, 'always_on' AS kind, t.status, t.next_retry_at, t.finished_at,
-               t.cancel_requested, t.superseded
+        SELECT j.org_id, d.dag_name, j.name, j.job_id, j.node_id, 'always_on' AS kind, t.status, t.next_retry_at,
+               t.finished_at, t.cancel_requested, t.superseded, t.attempt
         FROM {ALWAYS_ON}) a
     JOIN orgs o USING (org_id)
     {_LAST.format(job_id="a.job_id")}"""  # noqa: S608 - constants only
@@ -47,26 +73,39 @@ class Health(NamedTuple):
     org: str
     dag: str
     job: str
+    node_id: UUID
     state: RunState
     lag_seconds: float | None
+    attempts: int
 
 
-async def list_sources(connection: Connection, org_id: UUID, is_stopped: Callable[[UUID], bool]) -> SourcesReply:
-    """`is_stopped`: by a full queue downstream, by node."""
+async def list_sources(connection: Connection, org_id: UUID, pressure: Pressure | None = None) -> SourcesReply:
+    """`pressure`: what was read before, for a view that shows more than this."""
     rows = await connection.fetch(_SOURCES, org_id)
-    return SourcesReply(sources=[_row(row, stopped=is_stopped(row["node_id"])) for row in rows])
+    stops = pressure or await read_pressure(connection, org_id)
+    now: datetime = rows[0]["now"] if rows else await connection.fetchval("SELECT trace_now()")
+    return SourcesReply(sources=[_row(row, stops.on_source(row["node_id"])) for row in rows], now=now)
 
 
 async def read_health(connection: Connection) -> list[Health]:
     """Every always_on source of every org."""
     return [
-        Health(row["org"], row["dag_name"], row["name"], state := _run_state(row), _lag(row, state))
+        Health(
+            row["org"],
+            row["dag_name"],
+            row["name"],
+            row["node_id"],
+            state := _run_state(row),
+            _lag(row, state),
+            row["attempt"] or 0,
+        )
         for row in await connection.fetch(_HEALTH)
     ]
 
 
-def _row(row: asyncpg.Record, *, stopped: bool) -> SourceRow:
-    state = _state(row, stopped=stopped)
+def _row(row: asyncpg.Record, cause: Cause | None) -> SourceRow:
+    state = _state(row, stopped=cause is not None and cause.state != "paused")
+    cron, webhook = row["kind"] == "cron", row["kind"] == "webhook"
     return SourceRow(
         dag=row["dag_name"],
         job=row["name"],
@@ -74,6 +113,9 @@ def _row(row: asyncpg.Record, *, stopped: bool) -> SourceRow:
         state=state,
         paused_by=row["paused_by"],
         paused_at=row["paused_at"],
+        since=_since(row, state, cause),
+        because=cause.words if cause is not None and state == "stopped" else None,
+        kept=row["kept"] or 0,
         until=row["next_retry_at"],
         error=row["error"],
         last_cursor=row["cursor"],
@@ -82,6 +124,13 @@ def _row(row: asyncpg.Record, *, stopped: bool) -> SourceRow:
         lag_seconds=_lag(row, state),
         task_id=row["task_id"],
         attempt=row["attempt"] or 0,
+        schedule=row["schedule"],
+        time_zone=row["time_zone"] if cron else None,
+        catch_up=row["catch_up"] if cron else None,
+        counts_since=row["cutover_at"] if cron else None,
+        last_slot=row["last_slot"],
+        deliveries=(row["deliveries"] or 0) if webhook else None,
+        last_delivery_at=row["received_at"],
     )
 
 
@@ -92,6 +141,22 @@ def _state(row: asyncpg.Record, *, stopped: bool) -> SourceState:
     if row["paused_at"] is not None:
         return "paused"
     return "stopped" if stopped and state in ("running", "waiting") else state
+
+
+def _since(row: asyncpg.Record, state: SourceState, cause: Cause | None) -> datetime | None:
+    found: datetime | None = None
+    match state:
+        case "paused":
+            found = row["paused_at"]
+        case "stopped":
+            found = None if cause is None else cause.since
+        case "running" | "stopping":
+            found = row["claimed_at"]
+        case "starting":
+            found = row["ready_at"]
+        case "dead" | "ended":
+            found = row["finished_at"]
+    return found
 
 
 def _run_state(row: asyncpg.Record) -> RunState:

@@ -1,0 +1,353 @@
+"""`--follow` of events and tasks: one line for each thing that happens, from now on until Ctrl-C.
+
+What was printed is never printed again, and what comes next is asked for behind it; so a Dispatcher that is away for a
+while costs time and nothing else. That it was away is said on standard error. With `--json` every line is a document.
+
+Events: each one once, when it is first seen (with a state: when it is first seen in that state), and none is missed.
+Tasks: a line when it was made and one for each change, until it is finished. What happened between two looks is told by
+the times in the task's row; only the newest open ones are remembered (`MOST_OPEN`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol, TypeVar
+from uuid import UUID
+
+import click
+import msgspec
+from rich.text import Text
+
+from tracelake.cli import text as words
+from tracelake.cli.listing import whole_line
+from tracelake.cli.missing import explained
+from tracelake.cli.paging import PAGE_ROWS
+from tracelake.cli.session import Session, away, looks
+from tracelake.cli.text import ago, clean, compact, shortened, unit_text
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+from tracelake.wire.base import MAX_CURSOR
+from tracelake.wire.user import EventKey, EventRow, TaskRow
+
+MOST_OPEN = 5000
+"""Tasks, or events that wait for a state, that are remembered."""
+_AT_ONCE = 1000
+_ERROR_LENGTH = 200
+_LAST_TASK = UUID(int=2**128 - 1)
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+Change = Literal["made", "claimed", "stopping", "queued", "retrying", "completed", "failed", "skipped", "canceled"]
+_STATUS: dict[Change, str] = {
+    "made": "Queued",
+    "queued": "Queued",
+    "claimed": "Running",
+    "stopping": "Running",
+    "retrying": "Retrying",
+    "completed": "Completed",
+    "failed": "Failed",
+    "skipped": "Skipped",
+    "canceled": "Canceled",
+}
+_CHANGE_STYLES: dict[Change, str] = {
+    "claimed": "cyan",
+    "stopping": "yellow",
+    "retrying": "yellow",
+    "completed": "green",
+    "failed": "bold red",
+    "skipped": "dim",
+    "canceled": "dim",
+}
+_EVENT_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
+
+
+class TaskChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of `trace tasks --follow --json`."""
+
+    at: datetime
+    """When it happened, or was seen, where nothing says when it happened."""
+    change: Change
+    task: TaskRow
+    """As it was when it was looked at."""
+
+
+class Follower(Protocol):
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+
+    @property
+    def serving_since(self) -> datetime | None:
+        """Since when the Dispatcher that answered last has been running."""
+
+    async def look(self) -> None:
+        """Print all that is new."""
+
+
+def follow(session: Session, start: Callable[[UserClient], Follower]) -> None:
+    """Until Ctrl-C."""
+    try:
+        session.run(lambda client: _follow(session, start(client)))
+    except KeyboardInterrupt:
+        return
+
+
+async def _follow(session: Session, follower: Follower) -> None:
+    lost, since = False, None
+    async for found in looks(follower.look):
+        if isinstance(found, TraceError):
+            if not lost:
+                note(away(found))
+            lost = True
+            continue
+        if since is None and not lost and not session.as_json:
+            note("Following; Ctrl-C ends it.")
+        elif lost:
+            note(f"The Dispatcher answers again; going on {follower.place}.")
+        elif since is not None and is_newer(follower.serving_since, since):
+            # It was back before anybody had to wait: the supervisor keeps its sockets open.
+            note(f"The Dispatcher was restarted; going on {follower.place}.")
+        since, lost = max(filter(None, (since, follower.serving_since)), default=None), False
+
+
+def is_newer(since: datetime | None, before: datetime) -> bool:
+    """Several Dispatchers may answer in turn: only one that started later than all of those before is a new one."""
+    return since is not None and since > before
+
+
+def note(text: str) -> None:
+    click.echo(clean(text), err=True)
+
+
+# --- events
+
+
+class EventFollower:
+    def __init__(self, session: Session, client: UserClient, dataset: str | None, state: str | None) -> None:
+        self._session, self._client = session, client
+        self._dataset, self._state = dataset, state
+        self._after: int | None = None
+        self.serving_since: datetime | None = None
+        self._open: Newest[int, str] = Newest("events that may come into this state")
+        """Events that may still come into the wanted state, with their datasets."""
+
+    @property
+    def place(self) -> str:
+        return f"after event {self._after}"
+
+    async def look(self) -> None:
+        if self._after is None:
+            first = self._client.events(dataset=self._dataset, after=str(MAX_CURSOR), limit=1)
+            self._after = (await explained(self._client, first, dataset=self._dataset)).settled or 0
+        while True:
+            page = await self._client.events(dataset=self._dataset, after=str(self._after), limit=PAGE_ROWS)
+            self.serving_since = page.serving_since
+            for event in page.events:
+                self._take(event)
+            if page.next is None:
+                self._after = max(self._after, page.settled or 0)
+                break
+            self._after = int(page.next)
+        await self._look_again()
+
+    def _take(self, event: EventRow) -> None:
+        if self._state in (None, event.state):
+            self._print(event)
+        elif self._state != "AwaitsCommit":  # nothing comes into that state later
+            self._open.put(event.event_id, event.dataset)
+
+    async def _look_again(self) -> None:
+        for part in parts(list(self._open.items())):
+            keys = [EventKey(dataset=dataset, event_id=event_id) for event_id, dataset in part]
+            for event in (await self._client.look_up_events(keys)).events:
+                if event.state == self._state:
+                    del self._open[event.event_id]
+                    self._print(event)
+
+    def _print(self, event: EventRow) -> None:
+        if self._session.as_json:
+            self._session.json(event)
+        else:
+            self._session.show(whole_line(event_line(event)))
+
+
+def event_line(event: EventRow) -> Text:
+    unit = event.partition_key if event.cursor is None else str(event.cursor)
+    producer = event.producer if event.attempt is None else f"{event.producer}#{event.attempt}"
+    line = Text.assemble(
+        (f"{_clock(event.created_at)}  ", "dim"),
+        (f"{clean(event.dataset)}  ", "bold"),
+        f"{clean(unit or '')}  ",
+        (event.state, _EVENT_STYLES.get(event.state, "")),
+        (f"  event {event.event_id} by {clean(producer)}", "dim"),
+    )
+    if event.revision:
+        line.append(f"  revision {clean(event.revision)}", style="dim")
+    if event.invalidates is not None:
+        line.append(f"  invalidates {compact(event.invalidates)}", style="yellow")
+    return line
+
+
+# --- tasks
+
+
+class TaskFollower:
+    def __init__(
+        self, session: Session, client: UserClient, status: str | None, since: datetime | None, **names: str | None
+    ) -> None:
+        self._session, self._client = session, client
+        self._status, self._names = status, names
+        self.serving_since: datetime | None = None
+        self._filters: dict[str, Any] = {"since": since} | names
+        self._after: UUID | None = None if since is None else UUID(int=0)
+        self._seen: set[UUID] = set()
+        """Of those that the server will show again."""
+        self._open: Newest[UUID, TaskRow] = Newest("open tasks")
+
+    @property
+    def place(self) -> str:
+        return f"with {words.count(len(self._open), 'open task')}"
+
+    async def look(self) -> None:
+        if self._after is None:
+            first = self._client.tasks(after=str(_LAST_TASK), limit=1, **self._filters)
+            # What is there already is not of now, also if it comes again for a while.
+            begin = (await explained(self._client, first, **self._names)).settled or UUID(int=0)
+            seen, begin = await self._read(begin, lambda _: None)
+            self._after, self._seen = begin, seen
+            return
+        _, self._after = await self._read(self._after, self._begin)
+        self._seen = {task_id for task_id in self._seen if task_id > self._after}
+        await self._look_again()
+
+    async def _read(self, after: UUID, take: Callable[[TaskRow], None]) -> tuple[set[UUID], UUID]:
+        """What is above it, each task once; and where to go on the next time."""
+        found: set[UUID] = set()
+        position = after
+        while True:
+            page = await self._client.tasks(after=str(position), limit=PAGE_ROWS, **self._filters)
+            self.serving_since = page.serving_since
+            for task in page.tasks:
+                found.add(task.task_id)
+                if task.task_id not in self._seen:
+                    take(task)
+            if page.next is None:
+                return found, max(after, page.settled or after)
+            position = UUID(page.next)
+
+    def _begin(self, task: TaskRow) -> None:
+        self._seen.add(task.task_id)
+        self._tell(None, task)
+
+    async def _look_again(self) -> None:
+        for part in parts(list(self._open)):
+            now = {task.task_id: task for task in (await self._client.look_up_tasks(list(part))).tasks}
+            for task_id in part:
+                if task_id in now:
+                    self._tell(self._open[task_id], now[task_id])
+                else:
+                    del self._open[task_id]
+
+    def _tell(self, before: TaskRow | None, task: TaskRow) -> None:
+        for change in changes(before, task):
+            if self._status in (None, _STATUS[change.change]):
+                self._print(change)
+        if is_finished(task):
+            self._open.pop(task.task_id, None)
+        else:
+            self._open.put(task.task_id, task)
+
+    def _print(self, change: TaskChange) -> None:
+        if self._session.as_json:
+            self._session.json(change)
+        else:
+            self._session.show(whole_line(change_line(change)))
+
+
+def is_finished(task: TaskRow) -> bool:
+    return task.status in ("Completed", "Canceled") or (task.status == "Failed" and task.next_retry_at is None)
+
+
+def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskChange]:
+    """What happened between two looks at a task, in order, as far as its row tells."""
+    now = words.current_time()
+    if before is None:
+        yield TaskChange(at=task.created_at, change="made", task=task)
+    if task.claimed_at is not None and task.attempt > (0 if before is None else before.attempt):
+        yield TaskChange(at=task.claimed_at, change="claimed", task=task)
+    if task.status == "Running":
+        if task.cancel_requested and not (before is not None and before.cancel_requested):
+            yield TaskChange(at=now, change="stopping", task=task)
+        return
+    word = _word(task)
+    if before is None:
+        is_new = word != "queued"
+    else:
+        is_new = (_word(before), before.held, before.attempt) != (word, task.held, task.attempt)
+    if is_new:
+        yield TaskChange(at=task.finished_at or now, change=word, task=task)
+
+
+def _word(task: TaskRow) -> Change:
+    match task.status:
+        case "Completed":
+            return "completed"
+        case "Canceled":
+            return "canceled"
+        case "Failed" if task.skipped:
+            return "skipped"
+        case "Failed":
+            return "failed" if task.next_retry_at is None else "retrying"
+        case "Running":
+            return "claimed"
+        case _:
+            return "queued"
+
+
+def change_line(change: TaskChange) -> Text:
+    task = change.task
+    attempt = f"{task.attempt}/{task.max_attempts}" if task.max_attempts else str(task.attempt)
+    line = Text.assemble(
+        (f"{_clock(change.at)}  ", "dim"),
+        (f"{change.change:<9}  ", _CHANGE_STYLES.get(change.change, "")),
+        (f"{clean(f'{task.dag}/{task.job}')}  ", "bold"),
+        f"{unit}  " if (unit := unit_text(task.unit)) else "",
+        (str(task.task_id), "dim"),
+    )
+    if change.change in ("claimed", "retrying", "failed"):
+        line.append(f"  attempt {attempt}", style="dim")
+    if change.change == "retrying":
+        line.append(f"  again {ago(task.next_retry_at)}", style="dim")
+    if change.change in ("made", "queued") and task.held:
+        line.append("  waits for a place of a limit", style="yellow")
+    if change.change in ("retrying", "failed") and task.error:
+        line.append(f"  {shortened(task.error, _ERROR_LENGTH)}", style="red")
+    return line
+
+
+# --- both
+
+
+def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
+
+
+class Newest(dict[K, T]):
+    """Remembers no more than `MOST_OPEN`: what was put in first is forgotten first, and that is said once."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what, self._said = what, False
+
+    def put(self, key: K, value: T) -> None:
+        self[key] = value
+        if len(self) > MOST_OPEN:
+            del self[next(iter(self))]
+            if not self._said:
+                note(f"There are more than {MOST_OPEN} {self._what}; the oldest are not followed any more.")
+            self._said = True
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M:%S}Z"

@@ -1,0 +1,109 @@
+"""Rates out of looks: what was made, said and done per second, between a look some seconds ago and the last one.
+
+The server counts what was made and what is open, and nothing of what is finished. Done is what was made, less that by
+which the open tasks became more; where a count was cut off it is not known. A task that failed for good stays open for
+this; one that was skipped or canceled counts as done.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from tracelake.client.user import UserClient
+from tracelake.wire.overview import JobLoad, OverviewReply
+
+WINDOW_SECONDS = 10.0
+_OPEN = ("ready", "running", "held", "retrying", "failed")
+
+JobKey = tuple[str, str]
+
+
+class _Look(NamedTuple):
+    at: datetime
+    open: dict[JobKey, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Per second; without a value it is not known, and `least` says that there is at least as much."""
+
+    value: float | None
+    least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRates:
+    events: Rate
+    made: Rate
+    done: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    reply: OverviewReply
+    seconds: float
+    jobs: dict[JobKey, JobRates]
+    total: JobRates
+
+
+class Meter:
+    """Asks for the overview, and remembers the looks of the last seconds."""
+
+    def __init__(self, client: UserClient, dag: str | None = None) -> None:
+        self._client, self._dag = client, dag
+        self._looks: deque[_Look] = deque()
+        self._much = False
+        """More came than is counted: the window is as short as it can be."""
+
+    async def look(self) -> Measured:
+        reply = await self._client.overview(since=self._since(), dag=self._dag)
+        before = next((look for look in self._looks if look.at == reply.since), None)
+        found = measure(reply, None if before is None else before.open)
+        self._much = any("made" in job.cut or "events" in job.cut for job in reply.jobs)
+        while len(self._looks) > 1 and (reply.now - self._looks[0].at).total_seconds() >= WINDOW_SECONDS:
+            self._looks.popleft()
+        self._looks.append(_Look(reply.now, open_tasks(reply)))
+        return found
+
+    def _since(self) -> datetime | None:
+        if not self._looks:
+            return None
+        return self._looks[-1 if self._much else 0].at
+
+
+def open_tasks(reply: OverviewReply) -> dict[JobKey, int | None]:
+    return {
+        (job.dag, job.job): None if set(_OPEN) & set(job.cut) else sum(getattr(job, name) for name in _OPEN)
+        for job in reply.jobs
+    }
+
+
+def measure(reply: OverviewReply, before: dict[JobKey, int | None] | None) -> Measured:
+    seconds = max((reply.now - reply.since).total_seconds(), 0.001)
+    now = open_tasks(reply)
+    jobs = {}
+    for job in reply.jobs:
+        key = (job.dag, job.job)
+        done = _done(job, now[key], None if before is None else before.get(key))
+        jobs[key] = JobRates(
+            events=Rate(job.events / seconds, "events" in job.cut),
+            made=Rate(job.made / seconds, "made" in job.cut),
+            done=Rate(None if done is None else done / seconds),
+        )
+    total = JobRates(*(_sum([getattr(rates, name) for rates in jobs.values()]) for name in ("events", "made", "done")))
+    return Measured(reply, seconds, jobs, total)
+
+
+def _done(job: JobLoad, now: int | None, before: int | None) -> int | None:
+    if now is None or before is None or "made" in job.cut:
+        return None
+    # Ids are given a moment before tasks can be seen, so a window may miss one that another has.
+    return max(0, job.made - (now - before))
+
+
+def _sum(rates: list[Rate]) -> Rate:
+    known = [rate.value for rate in rates if rate.value is not None]
+    if rates and not known:
+        return Rate(None)
+    return Rate(sum(known), len(known) < len(rates) or any(rate.least for rate in rates))

@@ -1,0 +1,225 @@
+"""`trace top`: everything at once, on one screen, every second.
+
+On a terminal it fills the screen until `q` or Ctrl-C; a Dispatcher that is away is said there, with the age of what is
+shown. Elsewhere (a pipe, TERM=dumb, `--once`, `--json`) it looks twice, a second apart, and ends: what was done can
+only be told between two looks.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+import click
+import msgspec
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from tracelake.cli import session as sessions
+from tracelake.cli import text as words
+from tracelake.cli.missing import explained
+from tracelake.cli.rates import Measured, Meter, Rate
+from tracelake.cli.session import Session, looks, user_command
+from tracelake.cli.text import clean, span
+from tracelake.cli.top_screen import TopScreen
+from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
+
+_SAID_FOR_SECONDS = 60
+"""How long it is said that the Dispatcher was away."""
+
+
+@click.command()
+@click.option("--dag", help="Only of this DAG.")
+@click.option("--once", is_flag=True, help="Print it once, after a second of measuring, and end.")
+@user_command
+def command(session: Session, dag: str | None, once: bool) -> None:
+    """Show live what the jobs of active versions have to do: rates, queues, failures, pressure, sources.
+
+    Rates are of the last ten seconds. Jobs with something going on come first, the one whose oldest ready task waits
+    longest on top. `waiting` tasks wait for a place of a limit, `retrying` ones for their next attempt; `failed` ones
+    failed for good and wait for you. A number with + is where counting stopped; - is not known. Done is what was
+    finished and did not fail.
+
+    `q` or Ctrl-C ends it.
+
+    \b
+    Examples:
+      trace top
+      trace top --dag pools
+      trace top --once
+      trace top --json | jq .rates
+    """
+    if once or session.as_json or not session.console.is_terminal or session.console.is_dumb_terminal:
+        _print_once(session, dag)
+        return
+    with suppress(KeyboardInterrupt):
+        session.run(lambda client: _live(session, client, dag))
+
+
+def _print_once(session: Session, dag: str | None) -> None:
+    measured = session.run(lambda client: _twice(client, dag))
+    if session.as_json:
+        session.json(document(measured))
+        return
+    session.show(TopScreen(measured, _title(dag)))
+    worst = next((edge.queue for edge in measured.reply.stopped if edge.queue is not None), None)
+    failed = next((f"{job.dag}/{job.job}" for job in measured.reply.jobs if job.failed), None)
+    if worst or failed:
+        session.hint("see why", "why", str(worst or failed))
+
+
+async def _twice(client: UserClient, dag: str | None) -> Measured:
+    meter = Meter(client, dag)
+    await explained(client, meter.look(), dag=dag)
+    await asyncio.sleep(sessions.EVERY_SECONDS)
+    return await meter.look()
+
+
+def document(measured: Measured) -> dict[str, object]:
+    """For programs: the overview as the server answers it, and the rates; null is not known."""
+    found: dict[str, object] = msgspec.to_builtins(measured.reply)
+    for job in found["jobs"]:  # type: ignore[attr-defined]
+        rates = measured.jobs[(job["dag"], job["job"])]
+        job["rates"] = {name: _value(getattr(rates, name)) for name in ("events", "made", "done")}
+    found["rates"] = {name: _value(getattr(measured.total, name)) for name in ("events", "made", "done")}
+    found["window_seconds"] = measured.seconds
+    return found
+
+
+def _value(rate: Rate) -> float | None:
+    return None if rate.value is None else round(rate.value, 3)
+
+
+def _title(dag: str | None) -> str:
+    return "all DAGs" if dag is None else f"DAG {dag}"
+
+
+# --- on a terminal
+
+
+class LiveScreen:
+    """What the terminal shows now: drawn for the size that it has now."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._measured: Measured | None = None
+        self._trouble: TraceError | None = None
+        self._seen_at: datetime | None = None
+        self._lost_at: datetime | None = None
+        self._back: tuple[datetime, float] | None = None
+        """When it answered again, and for how long it had not."""
+        self._since: datetime | None = None
+        self._restarted: tuple[datetime, datetime] | None = None
+        """When that was seen, and when it was."""
+
+    def take(self, found: Measured | TraceError) -> None:
+        now = words.current_time()
+        if isinstance(found, TraceError):
+            self._trouble, self._lost_at = found, self._lost_at or self._seen_at or now
+            return
+        if self._lost_at is not None:
+            self._back = (now, (now - self._lost_at).total_seconds())
+        if self._since is not None and found.reply.serving_since > self._since:
+            self._restarted = (now, found.reply.serving_since)
+        self._since = max(filter(None, (self._since, found.reply.serving_since)))
+        self._measured, self._trouble, self._seen_at, self._lost_at = found, None, now, None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._measured is None:
+            yield self.note() or Text("Looking ...", style="dim")
+            return
+        yield TopScreen(self._measured, self._title, self.note(), options.height or console.height)
+
+    def note(self) -> Text | None:
+        now = words.current_time()
+        if self._trouble is not None:
+            age = (
+                "" if self._seen_at is None else f"this is {span((now - self._seen_at).total_seconds()) or '0s'} old, "
+            )
+            message = f"The Dispatcher does not answer: {age}trying again ... ({clean(self._trouble.message)})"
+            return Text(message, style="bold yellow")
+        said = []
+        if self._restarted is not None and (now - self._restarted[0]).total_seconds() <= _SAID_FOR_SECONDS:
+            said.append(f"The Dispatcher was restarted at {self._restarted[1].astimezone(UTC):%H:%M:%S}Z.")
+        if self._back is not None and (now - self._back[0]).total_seconds() <= _SAID_FOR_SECONDS:
+            at, seconds = self._back
+            said.append(f"No answer for {span(seconds) or '0s'}, until {at.astimezone(UTC):%H:%M:%S}Z.")
+        return Text(" ".join(said), style="yellow") if said else None
+
+
+async def _live(session: Session, client: UserClient, dag: str | None) -> None:
+    meter = Meter(client, dag)
+    screen = LiveScreen(_title(dag))
+    first = await explained(client, meter.look(), dag=dag)  # what is wrong with the question is said without a screen
+    screen.take(first)
+    with full_screen(session.console, screen) as live, quit_key() as quitting:
+        drawing = asyncio.ensure_future(_draw(meter, screen, live))
+        leaving = asyncio.ensure_future(quitting.wait())
+        try:
+            await asyncio.wait({drawing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            drawing.cancel()
+            ended = (await asyncio.gather(drawing, return_exceptions=True))[0]
+    if isinstance(ended, Exception):
+        raise ended
+
+
+async def _draw(meter: Meter, screen: LiveScreen, live: Live) -> None:
+    await asyncio.sleep(sessions.EVERY_SECONDS)
+    async for found in looks(meter.look):
+        screen.take(found)
+        live.refresh()
+
+
+@contextmanager
+def full_screen(console: Console, view: RenderableType) -> Iterator[Live]:
+    """Another screen of the terminal, drawn anew also when its size changes; what was there before comes back."""
+    loop = asyncio.get_running_loop()
+    with Live(
+        view, console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    ) as live:
+        live.refresh()
+        resized = getattr(signal, "SIGWINCH", None)
+        if resized is not None:
+            loop.add_signal_handler(resized, live.refresh)
+        try:
+            yield live
+        finally:
+            if resized is not None:
+                loop.remove_signal_handler(resized)
+
+
+@contextmanager
+def quit_key() -> Iterator[asyncio.Event]:
+    """Set when somebody presses `q`. Where keys cannot be read one by one, only Ctrl-C ends it."""
+    pressed = asyncio.Event()
+    try:
+        stream = sys.stdin.fileno()
+        before = termios.tcgetattr(stream)
+    except (OSError, ValueError, AttributeError, termios.error):
+        yield pressed
+        return
+
+    def read() -> None:
+        keys = os.read(stream, 100)
+        if not keys or b"q" in keys.lower():
+            pressed.set()
+        if not keys:  # the terminal is gone
+            asyncio.get_running_loop().remove_reader(stream)
+
+    tty.setcbreak(stream)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(stream, read)
+    try:
+        yield pressed
+    finally:
+        loop.remove_reader(stream)
+        termios.tcsetattr(stream, termios.TCSADRAIN, before)

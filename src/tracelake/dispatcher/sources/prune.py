@@ -1,0 +1,84 @@
+"""Old deliveries of webhooks are forgotten, with their bodies, in small pages.
+
+Not one that somebody may still need: whose event has not reached every reader of the versions that count, or whose
+tasks are neither done nor given up. And not one whose signature could still be good: who forgets a delivery would take
+its repeat for a new one, so it is remembered until the repeat is refused by its time alone.
+"""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.config import DispatcherConfig
+
+PAGE = 200
+REST_ROUNDS = 600
+"""Rounds of the loop between two passes over everything that is old enough."""
+
+_START = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0), "")
+
+# A page of what is old enough, oldest first, each with whether somebody may need it. The unit of an event is the unit
+# of the tasks that it made; a task that failed for good waits for a person's word.
+_OLD = """
+    SELECT p.received_at, p.node_id, p.delivery_id, EXISTS (
+        SELECT FROM jobs j JOIN job_outputs o USING (job_id)
+        JOIN events v ON v.producer = 'webhook:' || p.delivery_id
+            AND v.dataset_uuid = o.dataset_uuid AND v.dataset_version = o.dataset_version
+        JOIN edges e ON e.dataset_uuid = v.dataset_uuid AND e.dataset_version = v.dataset_version
+        WHERE j.node_id = p.node_id AND e.phase <> 'Parked' AND (
+            e.position < v.routed_seq
+            OR EXISTS (
+                SELECT FROM tasks t
+                WHERE t.node_id = e.node_id AND t.edge IN (e.input_index, -1)
+                  AND t.unit_end = coalesce(v.cursor, v.range_end) AND t.unit_key = v.unit
+                  AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.skipped_at IS NULL)))
+            OR EXISTS (
+                SELECT FROM tasks t
+                WHERE coalesce(v.cursor, v.range_end) IS NULL
+                  AND t.node_id = e.node_id AND t.edge IN (e.input_index, -1)
+                  AND t.unit_end IS NULL AND t.unit_key = v.unit
+                  AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.skipped_at IS NULL))))
+        ) AS needed
+    FROM (
+        SELECT w.received_at, w.node_id, w.delivery_id FROM webhook_deliveries w
+        WHERE w.received_at < trace_now() - $1::interval AND (w.received_at, w.node_id, w.delivery_id) > ($2, $3, $4)
+        ORDER BY w.received_at, w.node_id, w.delivery_id LIMIT $5) p
+    ORDER BY p.received_at, p.node_id, p.delivery_id"""
+
+_FORGET = """
+    DELETE FROM webhook_deliveries w USING unnest($1::uuid[], $2::text[]) AS u(node_id, delivery_id)
+    WHERE w.node_id = u.node_id AND w.delivery_id = u.delivery_id"""
+
+
+class DeliveryPruner:
+    def __init__(self, store: Store, config: DispatcherConfig) -> None:
+        self._store = store
+        # A signature may be from as far in the future as it may be old.
+        memory = timedelta(seconds=2 * config.webhook_tolerance_seconds)
+        self._keep = max(timedelta(days=config.webhook_retention_days), memory)
+        self._after = _START
+        self._rest = 0
+
+    async def run_when_due(self) -> int:
+        """A page in each round while there are more; after the last one a rest."""
+        if self._rest:
+            self._rest -= 1
+            return 0
+        return await self.run_once()
+
+    async def run_once(self) -> int:
+        """One page; answers how many deliveries were forgotten."""
+        async with self._store.transaction() as connection:
+            rows = await connection.fetch(_OLD, self._keep, *self._after, PAGE)
+            gone = [row for row in rows if not row["needed"]]
+            if gone:
+                await connection.execute(
+                    _FORGET, [row["node_id"] for row in gone], [row["delivery_id"] for row in gone]
+                )
+        if len(rows) == PAGE:
+            last = rows[-1]
+            self._after = (last["received_at"], last["node_id"], last["delivery_id"])
+        else:
+            self._after = _START
+            self._rest = REST_ROUNDS
+        return len(gone)

@@ -1,0 +1,135 @@
+"""Sends spans over OTLP. The only module that imports OpenTelemetry; import it only where tracing is on.
+
+A collector that is away, slow or wrong costs nothing but spans: `take` appends to a bounded queue, a thread of the SDK
+sends. What finds no room, or is refused, is counted and dropped. The log says it once when it begins, and once when it
+is over.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from tracelake.dispatcher.tracing.span import Span
+
+logger = logging.getLogger(__name__)
+
+QUEUE = 8_192
+BATCH = 512
+SEND_EVERY_SECONDS = 1.0
+TIMEOUT_SECONDS = 5.0
+"""Of one batch, with all its tries."""
+FLUSH_SECONDS = 2.0
+"""How long a Dispatcher that stops waits for what is still to be sent."""
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class OtlpSink:
+    """One instance belongs to one event loop; `take` and `close` are called there alone."""
+
+    def __init__(self, endpoint: str, on_dropped: Callable[[int], None], *, queue: int = QUEUE) -> None:
+        """`on_dropped` is told how many spans were dropped, from any thread."""
+        # Its loggers say every try of every batch, and might quote the request. `_Counting` says what matters.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        url = f"{endpoint.rstrip('/')}/v1/traces"
+        self._exporter = _Counting(OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS), on_dropped)
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=queue + BATCH,
+            schedule_delay_millis=SEND_EVERY_SECONDS * 1000,
+            max_export_batch_size=BATCH,
+        )
+        self._resource = Resource.create(
+            {"service.name": "trace-dispatcher", "service.version": version("tracelake")},
+        )
+        self._scope = InstrumentationScope("tracelake.dispatcher", version("tracelake"))
+        self._on_dropped = on_dropped
+        self._room = queue
+        self._taken = 0
+
+    def take(self, span: Span, end: datetime) -> None:
+        if self._taken - self._exporter.given >= self._room:
+            self._on_dropped(1)
+            return
+        self._taken += 1
+        self._processor.on_end(self._readable(span, end))
+
+    async def close(self) -> None:
+        """Send what there is, but wait no longer than a moment: a daemon thread is left to its fate."""
+        closing = threading.Thread(target=self._processor.shutdown, name="spans", daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, FLUSH_SECONDS)
+        left = self._taken - self._exporter.given
+        if left:
+            self._on_dropped(left)
+
+    def flush(self) -> None:
+        """Send now, in this thread."""
+        self._processor.force_flush()
+
+    def _readable(self, span: Span, end: datetime) -> ReadableSpan:
+        trace_id = span.context.trace_id
+        parent = None if span.parent is None else SpanContext(trace_id, span.parent, True, _SAMPLED)
+        start = _nanoseconds(span.start)
+        return ReadableSpan(
+            name=span.name,
+            context=SpanContext(trace_id, span.context.span_id, False, _SAMPLED),
+            parent=parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=SpanKind.SERVER if span.server else SpanKind.INTERNAL,
+            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
+            start_time=start,
+            end_time=max(start, _nanoseconds(end)),
+            instrumentation_scope=self._scope,
+        )
+
+
+class _Counting(SpanExporter):
+    """Counts what gets lost, and says once that it does."""
+
+    def __init__(self, inner: SpanExporter, on_dropped: Callable[[int], None]) -> None:
+        self._inner = inner
+        self._on_dropped = on_dropped
+        self._failing = False
+        self.given = 0
+        """Spans that left the queue. Written by the sending thread alone."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.given += len(spans)
+        try:
+            result = self._inner.export(spans)
+        except Exception:
+            result = SpanExportResult.FAILURE
+        failed = result is not SpanExportResult.SUCCESS
+        if failed:
+            self._on_dropped(len(spans))
+        if failed and not self._failing:
+            logger.warning("the collector takes no traces; spans are dropped and counted until it does")
+        elif self._failing and not failed:
+            logger.info("the collector takes traces again")
+        self._failing = failed
+        return result
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._inner.force_flush(timeout_millis)
+
+
+def _nanoseconds(moment: datetime) -> int:
+    """Exact, which a float of seconds is not."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000

@@ -1,0 +1,80 @@
+"""The drain under pressure: those who wait for a stop do not take the turns of others, and no queue is filled twice."""
+
+import asyncio
+
+import pytest
+
+from tests.backpressure.test_pressure import feed, level
+from tests.routing.support import Flow
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.routing import drain
+
+MANY = 3 * drain._EDGES_A_ROUND
+FEW = 8
+
+
+def jobs(source: str, number: int) -> str:
+    """A source and so many readers of it."""
+    readers = "".join(
+        f"  - {{name: {source}{index}, activation: reactive, operator: noop, inputs: [{{from: {{job: {source}}}}}]}}\n"
+        for index in range(number)
+    )
+    return f"  - {{name: {source}, activation: source, source: {{kind: manual}}}}\n{readers}"
+
+
+def pause(flow: Flow, job: str, *, paused: bool = True) -> None:
+    pauses = flow.harness.dispatcher.pauses
+    flow.harness.run((pauses.pause if paused else pauses.resume)(flow.actor, "d", job))
+
+
+def test_edges_that_must_wait_leave_their_turn_to_others(flow: Flow) -> None:
+    flow.deploy(f"name: d\ndefaults: {{runtime: ecs_platform}}\njobs:\n{jobs('many', MANY)}{jobs('few', FEW)}")
+    for source in ("many", "few"):
+        pause(flow, source)
+        flow.trigger("d", source, cursor=1)
+    assert flow.drain() == 0
+    pause(flow, "few", paused=False)
+    flow.harness.run(flow.harness.dispatcher.drain.run_once())
+    assert [len(flow.tasks(f"few{index}")) for index in range(FEW)] == [1] * FEW, "all of them in the first round"
+    pause(flow, "many", paused=False)
+    flow.drain()
+    assert flow.harness.sql("SELECT count(*) AS number FROM tasks")[0]["number"] == MANY + FEW
+
+
+LIMITED = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: slow, activation: reactive, operator: noop, inputs: [{from: {job: src}}], max_queue_depth: 10}
+"""
+
+
+def test_two_that_drain_at_once_do_not_fill_a_queue_twice(
+    flow: Flow, harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find room for ten; the one that gets the lock second looks again."""
+    flow.deploy(LIMITED)
+    pause(flow, "src")
+    feed(flow, range(50))
+    pause(flow, "src", paused=False)
+    loop = harness.dispatcher.drain
+    room, arrived = loop._room, asyncio.Barrier(2)
+    first_looks = 0
+
+    async def both_look(*arguments: object) -> int:
+        nonlocal first_looks
+        found = await room(*arguments)  # type: ignore[arg-type]
+        first_looks += 1
+        if first_looks <= 2:
+            await arrived.wait()
+        return found
+
+    monkeypatch.setattr(loop, "_room", both_look)
+
+    async def at_once() -> None:
+        await asyncio.gather(loop.run_once(), loop.run_once())
+
+    harness.run(at_once())
+    assert first_looks > 2
+    assert level(flow) == (10, 2)

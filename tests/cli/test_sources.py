@@ -1,0 +1,167 @@
+"""`trace sources` for each kind, and `trace trigger` on a source that keeps what is said."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli import samples
+from tests.cli.conftest import Trace
+from tests.cli.fake_api import FakeApi
+from tracelake.wire.sources_view import SourceRow, SourcesReply
+from tracelake.wire.user import TasksPage, TriggerReply
+
+NOW = datetime(2026, 1, 31, 6, 40, tzinfo=UTC)
+TRIGGER = "POST /v1/dags/pools/jobs/blocks/trigger"
+CURSOR = ("trigger", "pools/blocks", "--cursor", "5")
+
+
+def row(**fields: Any) -> SourceRow:
+    return SourceRow(**({"dag": "pools", "job": "blocks", "kind": "manual", "state": "waiting"} | fields))
+
+
+def reply(*rows: SourceRow) -> SourcesReply:
+    return SourcesReply(sources=list(rows), now=NOW)
+
+
+def cron(**fields: Any) -> SourceRow:
+    berlin: dict[str, Any] = {
+        "kind": "cron",
+        "schedule": "30 7 * * *",
+        "time_zone": "Europe/Berlin",
+        "catch_up": "last",
+    }
+    return row(**berlin, counts_since=NOW - timedelta(days=9), **fields)
+
+
+FIRED = NOW.replace(hour=6, minute=30)
+
+
+def test_a_cron_source_shows_its_last_and_next_slot(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/sources"] = reply(cron(last_slot=FIRED))
+    shown = trace("sources").out
+    assert "2026-01-31 06:30Z, 10m ago" in shown
+    assert "2026-02-01 06:30Z, in 1d" in shown
+    assert "overdue" not in shown
+    as_json = msgspec.json.decode(trace("sources", "--json").out, type=SourcesReply).sources[0]
+    assert (as_json.next_slot, as_json.overdue_since) == (FIRED + timedelta(days=1), None)
+
+
+@pytest.mark.parametrize("last_slot", [None, FIRED - timedelta(days=1)])
+def test_a_slot_that_nobody_fired_is_overdue(trace: Trace, api: FakeApi, last_slot: datetime | None) -> None:
+    source = cron(last_slot=last_slot)
+    if last_slot is None:
+        source = msgspec.structs.replace(source, counts_since=NOW - timedelta(hours=1))
+    api.answers["GET /v1/sources"] = reply(source)
+    shown = trace("sources").out
+    assert "overdue, 10m ago" in shown
+    assert "trace status" in shown
+
+
+def test_what_was_due_before_it_counted_is_not_overdue(trace: Trace, api: FakeApi) -> None:
+    source = msgspec.structs.replace(cron(last_slot=NOW - timedelta(days=20)), counts_since=NOW)
+    api.answers["GET /v1/sources"] = reply(source)
+    assert "overdue" not in trace("sources").out
+
+
+@pytest.mark.parametrize("schedule", ["every full moon", "61 * * * *"])
+def test_a_schedule_that_cannot_be_read_here_is_no_reason_to_fail(trace: Trace, api: FakeApi, schedule: str) -> None:
+    api.answers["GET /v1/sources"] = reply(msgspec.structs.replace(cron(), schedule=schedule))
+    assert trace("sources").status == 0
+
+
+def test_the_others_show_what_matters_to_them(trace: Trace, api: FakeApi) -> None:
+    earlier = NOW - timedelta(minutes=3)
+    api.answers["GET /v1/sources"] = reply(
+        row(job="hook", kind="webhook", deliveries=12, last_delivery_at=earlier, last_event_at=earlier),
+        row(job="head", kind="always_on", state="running", since=NOW - timedelta(days=3), attempt=2, lag_seconds=7.0),
+        row(job="pressed", state="stopped", because="pools/slow has 10 of 10 ready tasks", kept=17),
+        row(job="dead", kind="always_on", state="dead", since=earlier, error="no such chain"),
+    )
+    shown = trace("sources").out
+    for text in (
+        "delivery 12, 3m ago",
+        "running for 3d (attempt 2)",
+        "stopped: pools/slow has 10 of 10 ready tasks",
+        "17",
+        "dead, 3m ago",
+    ):
+        assert text in shown
+    assert "trace why pools/pressed" in shown
+
+
+# A trigger that is kept
+
+
+def kept(kind: str) -> TriggerReply:
+    return TriggerReply(idempotency_key="k", event_id=7, kept=kind)  # type: ignore[arg-type]
+
+
+PAUSED = row(state="paused", paused_by="ann", paused_at=NOW, kept=1)
+STOPPED = row(state="stopped", because="pools/slow has 10 of 10 ready tasks", kept=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "step"),
+    [
+        ("paused", "it is paused", "trace resume pools/blocks"),
+        ("stopped", "a queue downstream is full", "trace pressure"),
+    ],
+)
+def test_a_trigger_says_that_it_is_kept_and_what_to_do(
+    trace: Trace, api: FakeApi, kind: str, said: str, step: str
+) -> None:
+    api.answers[TRIGGER] = kept(kind)
+    shown = trace(*CURSOR).out
+    assert said in shown
+    assert step in shown
+    assert "No job has a new unit" not in shown
+
+
+@pytest.mark.parametrize(
+    ("source", "why"), [(PAUSED, "paused by ann"), (STOPPED, "pools/slow has 10 of 10 ready tasks")]
+)
+def test_waiting_on_what_is_kept_says_why_and_goes_on_with_the_work(
+    trace: Trace, api: FakeApi, source: SourceRow, why: str
+) -> None:
+    done = [samples.task_row(1, status="Completed")]
+    api.answers |= {
+        TRIGGER: kept(source.state),
+        "GET /v1/sources": [reply(source), reply(source), reply(row(kept=1)), reply(row())],
+        "GET /v1/tasks": [
+            *[TasksPage(tasks=[])] * 3,
+            TasksPage(tasks=[samples.task_row(1, status="Queued")]),
+            TasksPage(tasks=done),
+        ],
+    }
+    shown = trace(*CURSOR, "--wait")
+    assert shown.status == 0
+    for text in ("kept: pools/blocks", why, "works off 1 kept event", "1 open", "1 done, 0 open", "Nothing is open"):
+        assert text in shown.out
+    assert "trace resume" not in shown.out.split("Nothing is open")[1]
+
+
+def test_waiting_no_longer_than_the_timeout(trace: Trace, api: FakeApi) -> None:
+    api.answers |= {TRIGGER: kept("paused"), "GET /v1/sources": reply(PAUSED), "GET /v1/tasks": TasksPage(tasks=[])}
+    shown = trace(*CURSOR, "--wait", "--timeout", "0")
+    assert shown.status == 3
+    assert (
+        "It is not done yet: pools/blocks is paused by ann since 2026-01-31 06:40:00Z. The work goes on." in shown.out
+    )
+    assert "trace resume pools/blocks" in shown.out
+    as_json = trace(*CURSOR, "--wait", "--timeout", "0", "--json")
+    assert (as_json.status, msgspec.json.decode(as_json.out, type=TriggerReply).kept) == (3, "paused")
+
+
+def test_the_timeout_ends_the_wait_for_open_tasks_too(trace: Trace, api: FakeApi) -> None:
+    running = TasksPage(tasks=[samples.task_row(1, status="Running")])
+    api.answers |= {TRIGGER: TriggerReply(idempotency_key="k", event_id=7), "GET /v1/tasks": running}
+    shown = trace(*CURSOR, "--wait", "--timeout", "0")
+    assert shown.status == 3
+    assert "with 1 task open" in shown.out
+
+
+def test_a_timeout_without_waiting_means_nothing(trace: Trace, api: FakeApi) -> None:
+    shown = trace(*CURSOR, "--timeout", "5")
+    assert (shown.status, api.calls) == (2, [])

@@ -1,0 +1,114 @@
+"""No metric is there for nothing: over the whole registry, each is seen to change."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from tests.monitoring.promql import Scrape
+from tests.monitoring.situations import PIPE, SITUATIONS, Stage
+from tests.routing.support import block
+from tests.sources.webhook_support import Hook
+from tests.support import dags
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.http.rates import RateLimiter
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.routing.invalidate import AT_ONCE
+from tracelake.dispatcher.routing.rework import PAGE
+from tracelake.dispatcher.tracing.context import TraceContext
+from tracelake.dispatcher.tracing.exporter import OtlpSink
+from tracelake.dispatcher.tracing.span import Span
+
+CONSTANT = {"trace_build_info"}
+
+
+def moved(before: Scrape, now: Scrape, name: str) -> bool:
+    return before.family(name) != now.family(name)
+
+
+def test_every_metric_moves(harness: DispatcherHarness) -> None:
+    first = Stage(harness).scrape()
+    seen: set[str] = set()
+    names = {family.name for family in Metrics().registry.collect()}
+
+    def look(stage: Stage) -> None:
+        now = stage.scrape()
+        seen.update(name for name in names - seen if moved(first, now, name))
+
+    for name, situation in SITUATIONS.items():
+        if name == "TraceDispatcherDown":
+            continue
+        stage = Stage(harness, org=re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+        for _ in situation(stage):
+            look(stage)
+        look(stage)
+    for number, more in enumerate(MORE):
+        stage = Stage(harness, org=f"more_{number}")
+        more(stage)
+        look(stage)
+    never = {name for name in names - seen if not name.startswith("process_")}
+    assert never == CONSTANT, "nobody has seen these move"
+
+
+def drained(stage: Stage) -> None:
+    """A full queue, worked off: what waited is drained. Its producers are stopped meanwhile."""
+    flow = stage.flow
+    flow.deploy(PIPE.replace("max_queue_depth: 10", "max_queue_depth: 2, max_queue_age: 5m"))
+    stage.fill(2)
+    flow.trigger("d", "src", cursor=9)
+    stage.harness.run(stage.harness.dispatcher.pressure.run_once())
+    stage.scrape()
+    flow.run_all("slow")
+    assert flow.drain()
+
+
+def invalidated(stage: Stage) -> None:
+    """So much at once that it is gone through page by page."""
+    flow = stage.flow
+    flow.deploy(
+        """
+        name: d
+        defaults: {runtime: ecs_platform}
+        jobs:
+          - {name: src, activation: source, source: {kind: manual}}
+          - {name: step, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+          - {name: each, activation: reactive, operator: noop, inputs: [{from: {job: step}}]}"""
+    )
+    flow.trigger("d", "src", cursor=1)
+    generation = dags.output(stage.harness, "d", "step", org=stage.org)
+    many = 10 * (AT_ONCE + PAGE)
+    stage.harness.sql("INSERT INTO dataset_runs VALUES ($1, $2, 10, 0, 0, $3)", *generation, many - 1)
+    (task,) = flow.tasks("step")
+    lease = flow.claim(task["task_id"])
+    wrong = {"start": 0, "end": many - 1, "reason": "reorg"}
+    flow.say(task["task_id"], lease, flow.event("d", "step", **block(50, 59), invalidates=wrong))
+
+
+def invoked(stage: Stage) -> None:
+    """A task that the Dispatcher runs itself."""
+    job = stage.harness.make_job(org=stage.org, runtime="dispatcher", operator="range_splitter", config={"size": 10})
+    stage.harness.make_task(job["job_id"])
+    stage.harness.invoke()
+
+
+def hurried(stage: Stage) -> None:
+    """A sender that is too fast."""
+    hook = Hook(stage.harness, org=stage.org).deploy()
+    stage.harness.dispatcher.deliveries._rates = RateLimiter(1, 1, monotonic=lambda: 0.0)
+    assert [hook.send(delivery=delivery).status for delivery in ("one", "two")] == [200, 429]
+
+
+def swept(stage: Stage) -> None:
+    """A cutover that has left something to do."""
+    stage.flow.deploy(PIPE)
+    stage.harness.sql("UPDATE nodes SET uncounted = true WHERE org_id = $1", stage.flow.actor.org_id)
+
+
+def untold(stage: Stage) -> None:
+    """A span that finds no room in the queue to the collector."""
+    sink = OtlpSink("http://127.0.0.1:9", stage.harness.dispatcher.metrics.spans_dropped.inc, queue=0)
+    now = datetime.now(UTC)
+    sink.take(Span("a span", TraceContext(1, 1), None, now), now)
+    stage.harness.run(sink.close())
+
+
+MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold)
