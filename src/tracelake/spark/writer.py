@@ -6,10 +6,10 @@ same file again. `_SUCCESS` is written last, by the driver, when every part is t
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SUCCESS = "_SUCCESS"
 ROWS_PER_GROUP = 128 * 1024
+PartFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _MANIFEST = "uri string, size long, etag string, rows long"
 
 
@@ -146,7 +147,9 @@ def manifest_batch(files: Sequence[WrittenFile]) -> pa.RecordBatch:
     )
 
 
-def _part_function(target: Target, schema: pa.Schema, by: str | None, unit: tuple[int, int], files: int):  # type: ignore[no-untyped-def] # noqa: ANN202
+def _part_function(
+    target: Target, schema: pa.Schema, by: str | None, unit: tuple[int, int], files: int
+) -> PartFunction:
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = None
         blocks: list[int] = []
