@@ -4,7 +4,9 @@
 SHELL := /bin/sh
 VENV  := .venv
 PY    := $(VENV)/bin/python
-PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all:
+# Wheels only, but for pyspark, of which there is none: it is built with the tools that requirements/build.txt pins.
+PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
+	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices

@@ -18,7 +18,7 @@ import pytest
 
 from tests.client.scripted_server import Certificates, Request, reply, serving
 from tracelake.cli import session
-from tracelake.client.stack import Stack
+from tracelake.client.stack import ObjectStoreAddress, Stack
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
 
@@ -111,6 +111,7 @@ def write_stack(home: Path, url: str, ca_file: Path) -> None:
         admin_token_file=str(token),
         queue_dsn_file=unused,
         data_dsn_file=unused,
+        object_store=ObjectStoreAddress(endpoint=None, region="us-east-1", buckets={}),
     )
     (home / "stack.json").write_bytes(msgspec.json.encode(stack))
 

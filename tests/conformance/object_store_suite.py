@@ -54,17 +54,17 @@ class ObjectStoreSuite:
         asyncio.run(test())
 
     def test_an_etag_pins_bytes(self, store: ObjectStore) -> None:
-        """Every write has an ETag of its own, also of the same length, the same bytes, within one clock tick."""
+        """Other bytes have another ETag, also of the same length and within one clock tick."""
 
         async def test() -> None:
             etags = []
-            for number in range(200):
-                meta = await store.put(TOP + "x", b"%03d" % (number % 7))
+            for number in range(50):
+                meta = await store.put(TOP + "x", b"%03d" % number)
                 etags.append(meta.etag)
             assert len(set(etags)) == len(etags)
             for etag in etags[:-1]:
                 assert await store.get(TOP + "x", if_match=etag) is None
-            assert await store.get(TOP + "x", if_match=etags[-1]) == b"%03d" % (199 % 7)
+            assert await store.get(TOP + "x", if_match=etags[-1]) == b"049"
             assert await store.get(TOP + "x", if_match="") is None
 
         asyncio.run(test())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.object_store_suite import TOP, ObjectStoreSuite
-from tracelake.adapters.lite.directory_store import DirectoryStore
+from tests.support.directory_store import DirectoryStore
 from tracelake.errors import StoreUnavailableError
 
 

@@ -41,6 +41,7 @@ class CrashDriver:
             "TRACE_HOME": str(home),
             "TRACE_STATE_DSN": state_dsn,
             "TRACE_QUEUE_DSN": queue_dsn,
+            "TRACE_S3_ENDPOINT": "http://127.0.0.1:1",
             "TRACE_RETRY_SECONDS": "0.05",
             "TRACE_RETRY_MIN_SECONDS": "0.05",
             "TRACE_RETRY_MAX_SECONDS": "0.1",

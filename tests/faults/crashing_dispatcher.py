@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import uvloop
 
+from tests.support.directory_store import DirectoryStore
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.http import app
@@ -72,6 +73,8 @@ def serve(point: str, number: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     settings = Settings.load()
     logs.configure("dispatcher", settings.log_level)
+    # Objects as files: what is killed here is the Dispatcher.
+    patch.object(dispatcher, "S3ObjectStore", lambda _: DirectoryStore(settings.layout.objects)).start()
     Failpoints(point, number, settings.home / "reached").install()
     uvloop.run(dispatcher._main(settings))
 

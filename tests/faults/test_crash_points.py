@@ -15,8 +15,8 @@ import pytest
 
 from tests.faults.crash_driver import CrashDriver
 from tests.faults.crashing_dispatcher import POINTS
+from tests.support.directory_store import DirectoryStore
 from tests.support.postgres import TestCluster
-from tracelake.adapters.lite.directory_store import DirectoryStore
 from tracelake.model.ids import new_id
 
 QUEUE = "tasks.crash"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tracelake.client.stack import ObjectStoreAddress
 from tracelake.processes.home import Home, Stack, write_private
 
 
@@ -21,6 +22,7 @@ def make_stack(home: Path) -> Stack:
         admin_token_file="a",
         queue_dsn_file="q",
         data_dsn_file="d",
+        object_store=ObjectStoreAddress(endpoint=None, region="us-east-1", buckets={}),
     )
 
 
@@ -53,6 +55,7 @@ def test_stack_json_is_private_whole_and_complete(tmp_path: Path) -> None:
         "admin_token_file",
         "queue_dsn_file",
         "data_dsn_file",
+        "object_store",
     ]
     home.remove_stack()
     home.remove_stack()

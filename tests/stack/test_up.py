@@ -251,7 +251,7 @@ def test_databases_of_ones_own_replace_the_embedded_clusters(
     monkeypatch.setenv("TRACE_QUEUE_DSN", cluster.fresh("queue"))
     monkeypatch.setenv("TRACE_DATA_DSN", cluster.empty())
     process, ready = stack.up_ready()
-    assert sorted(stack.parts()) == ["dispatcher", "scheduler", "worker"]
+    assert sorted(stack.parts()) == ["dispatcher", "object-store", "scheduler", "worker"]
     assert not any(stack.home.postgres.iterdir())
     assert run(execute(ready["data_dsn_file"], "SELECT count(*) FROM schema_migrations")) >= 1
     for part in stack.parts().values():

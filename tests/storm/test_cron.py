@@ -17,7 +17,7 @@ from tests.deploy.support import Text
 from tests.faults.crash_driver import ROOT
 from tests.storm.support import Storm
 from tests.support.dags import deploy
-from tracelake.client.stack import Stack
+from tracelake.client.stack import ObjectStoreAddress, Stack
 from tracelake.processes import listeners
 from tracelake.processes.home import Home
 from tracelake.processes.settings import Settings
@@ -54,6 +54,7 @@ class Schedulers:
                 admin_token_file="",
                 queue_dsn_file="",
                 data_dsn_file="",
+                object_store=ObjectStoreAddress(endpoint=None, region="us-east-1", buckets={}),
             )
         )
         self.environment = driver.environment | {

@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 import uvloop
 
-from tracelake.adapters.lite.directory_store import DirectoryStore
+from tests.support.directory_store import DirectoryStore
 from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.client.http import HttpClient

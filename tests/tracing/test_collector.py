@@ -143,7 +143,9 @@ def test_only_the_dispatcher_is_given_the_headers(tmp_path: Path, monkeypatch: p
     settings = Settings.load({"home": tmp_path, "otlp_endpoint": "http://127.0.0.1:4318"}, environ={})
     sockets = listeners.bind(settings)
     try:
-        parts = plan_parts(settings, Clusters(None, None), sockets, ensure_tls(tmp_path / "tls", settings.bind_host))
+        parts = plan_parts(
+            settings, Clusters(None, None), None, sockets, ensure_tls(tmp_path / "tls", settings.bind_host)
+        )
     finally:
         for sock in sockets.values():
             sock.close()

@@ -16,6 +16,16 @@ class NoStackError(Exception):
     """There is no stack to talk to; the message says how to start one."""
 
 
+class ObjectStoreAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where files are; keys are handed out by the Dispatcher, not written here."""
+
+    endpoint: str | None
+    """None: S3 in AWS, in that region."""
+    region: str
+    buckets: dict[str, str]
+    """`datasets`, `scratch`, `bundles`."""
+
+
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `stack.json`."""
 
@@ -31,6 +41,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     admin_token_file: str
     queue_dsn_file: str
     data_dsn_file: str
+    object_store: ObjectStoreAddress
 
     def internal_client(self) -> InternalClient:
         return InternalClient(

@@ -1,7 +1,7 @@
 """What the platform needs from the outside, as Protocols. Adapters of one port pass one conformance suite."""
 
 from tracelake.ports.invoker import InvokeError, Invoker
-from tracelake.ports.object_store import ObjectMeta, ObjectStore
+from tracelake.ports.object_store import FileTransfer, ObjectChangedError, ObjectMeta, ObjectStore
 from tracelake.ports.queue import (
     DeadLetter,
     Delivery,
@@ -18,9 +18,11 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "DerivedSecrets",
+    "FileTransfer",
     "InvokeError",
     "Invoker",
     "Message",
+    "ObjectChangedError",
     "ObjectMeta",
     "ObjectStore",
     "PublicKey",

@@ -1,6 +1,7 @@
 """The ObjectStore port: whole objects at `s3://bucket/key` addresses."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 
@@ -25,3 +26,20 @@ class ObjectStore(Protocol):
     async def put(self, uri: str, body: bytes) -> ObjectMeta: ...
 
     async def delete(self, uri: str) -> None: ...
+
+
+class ObjectChangedError(Exception):
+    """An object is not what was pinned: gone, or other bytes."""
+
+
+class FileTransfer(Protocol):
+    """Files between a machine and the store, for work that is done elsewhere: it can be pickled, and blocks.
+
+    Both raise `StoreUnavailableError` when the store does not answer.
+    """
+
+    def download(self, meta: ObjectMeta, path: Path) -> None:
+        """The pinned bytes, whole, or `ObjectChangedError` and no file."""
+        ...
+
+    def upload(self, path: Path, uri: str) -> ObjectMeta: ...

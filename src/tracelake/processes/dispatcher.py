@@ -13,9 +13,9 @@ import click
 import uvloop
 
 from tracelake.adapters.jwks import JwksFile, JwksUrl
-from tracelake.adapters.lite.directory_store import DirectoryStore
 from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports
 from tracelake.dispatcher.config import DispatcherConfig
@@ -83,7 +83,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
     ports = Ports(
         store=Store(settings.resolve_state_dsn(), size=settings.state_pool_size, name="state"),
         queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
-        objects=DirectoryStore(settings.layout.objects),
+        objects=S3ObjectStore(settings.resolve_object_store()),
         invoker=LocalInvoker(task_url, tls.ca),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,

@@ -99,6 +99,14 @@ class Home:
     def data_dsn_file(self) -> Path:
         return self.secrets / "data.dsn"
 
+    @property
+    def object_store_file(self) -> Path:
+        return self.secrets / "object-store.json"
+
+    @property
+    def object_store_config(self) -> Path:
+        return self.secrets / "object-store"
+
     def log_file(self, part: str) -> Path:
         return self.logs / f"{part}.log"
 

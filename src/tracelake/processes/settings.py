@@ -18,6 +18,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tracelake.adapters.s3.access import S3Access, read_access
 from tracelake.processes.home import Home
 
 # Set by Trace for its own children and tasks, or read by the commands of people; not settings.
@@ -28,6 +29,8 @@ _INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
+_S3 = re.compile(r"aws|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
 _HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
 _OTLP = re.compile(r"(https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?)?")
 _VISIBLE = re.compile(r"[!-~]{1,300}")
@@ -123,6 +126,9 @@ class _Text(_Kind):
             raise ValueError
         return value
 
+    def show(self, value: Any) -> str:
+        return "" if value is None else str(value)
+
 
 class _Dsn(_Kind):
     expected = "an address like postgresql://user:password@host:5432/database"
@@ -130,6 +136,16 @@ class _Dsn(_Kind):
 
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError
+        return value
+
+
+class _Secret(_Kind):
+    expected = "visible characters without spaces"
+    secret = True
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not _VISIBLE.fullmatch(value):
             raise ValueError
         return value
 
@@ -193,6 +209,11 @@ def _visible(default: str, doc: str) -> str:
 def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
     kind = _Text(re.compile("|".join(choices)), "one of " + ", ".join(choices))
     return _setting(kind, default, doc)  # type: ignore[no-any-return]
+
+
+def _secret(doc: str) -> str | None:
+    secret: str | None = _setting(_Secret(), None, doc)
+    return secret
 
 
 def _dsn(doc: str) -> str | None:
@@ -275,8 +296,18 @@ class Settings:
     webhook_rate_per_second: int = _integer(50, "Deliveries that one webhook takes per second, in the long run.")
     webhook_rate_burst: int = _integer(100, "Deliveries that one webhook takes at once.")
 
+    s3_endpoint: str | None = _setting(
+        _Text(_S3, "`aws`, or an address like https://host:9000"),
+        None,
+        "The object store of your own instead of the embedded one: an address, or `aws` for S3 itself.",
+    )
+    s3_region: str = _setting(_Text(_REGION, "a region"), "us-east-1", "The region of the object store.")
+    s3_access_key: str | None = _secret("The key of an identity there; without one, the machine's own is used.")
+    s3_secret_key: str | None = _secret("The secret of that key.")
+    s3_port: int = _port("Port of the embedded object store.")
     dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")
+    bundle_bucket: str = _name("trace-bundles", "The bucket of users' uploaded code.")
 
     workers: int = _integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
@@ -351,6 +382,14 @@ class Settings:
     def resolve_data_dsn(self) -> str:
         return self.data_dsn or _read_dsn("data_dsn", self.layout.data_dsn_file)
 
+    def resolve_object_store(self) -> S3Access:
+        if self.s3_endpoint is None:
+            return _read_access(self.layout.object_store_file)
+        endpoint = None if self.s3_endpoint == "aws" else self.s3_endpoint
+        if self.s3_access_key is None and CHILD_VARIABLE in os.environ:  # secrets reach children by this file
+            return _read_access(self.layout.object_store_file)
+        return S3Access(endpoint, self.s3_region, self.s3_access_key, self.s3_secret_key)
+
 
 _FIELDS: dict[str, Field[Any]] = {spec.name: spec for spec in fields(Settings)}
 
@@ -411,6 +450,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _check_together(settings: Settings) -> None:
     if (settings.state_dsn is None) != (settings.queue_dsn is None):
         raise SettingsError("state_dsn and queue_dsn belong together: set both, or neither")
+    if (settings.s3_access_key is None) != (settings.s3_secret_key is None):
+        raise SettingsError("s3_access_key and s3_secret_key belong together: set both, or neither")
+    if settings.s3_access_key is not None and settings.s3_endpoint is None:
+        raise SettingsError("s3_access_key is for an object store of your own: set s3_endpoint too")
     if settings.user_jwks is not None and settings.user_issuer == _FIELDS["user_issuer"].default:
         raise SettingsError("user_jwks needs user_issuer: the issuer whose keys these are")
     claims = ("iss", "aud", "sub", "iat", "exp", "nbf")
@@ -439,6 +482,18 @@ def _read_dsn(name: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError):
         raise SettingsError(f"{path} cannot be read") from None
     return str(_parse(name, text, str(path)))
+
+
+def _read_access(path: Path) -> S3Access:
+    try:
+        return read_access(path)
+    except FileNotFoundError:
+        raise SettingsError(
+            f"s3_endpoint is not set and {path} does not exist; start the stack with `trace up`, or set "
+            "TRACE_S3_ENDPOINT"
+        ) from None
+    except (OSError, ValueError):
+        raise SettingsError(f"{path} cannot be read") from None
 
 
 def _nearest(name: str, known: list[str]) -> str:

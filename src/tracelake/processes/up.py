@@ -1,8 +1,8 @@
 """`trace up`: the whole stack on one machine, in one command, stopped by Ctrl-C.
 
-Order: lock the home, TLS, Postgres clusters, roles and migrations, credentials, Dispatcher, scheduler and workers;
-`stack.json` appears when all of it is ready and is gone before anything stops. The supervisor holds the
-listener sockets, so addresses stay the same while a Dispatcher restarts.
+Order: lock the home, TLS, Postgres clusters and the object store, roles and migrations, credentials, Dispatcher,
+scheduler and workers; `stack.json` appears when all of it is ready and is gone before anything stops. The supervisor
+holds the listener sockets, so addresses stay the same while a Dispatcher restarts.
 
 Secrets reach the children through 0600 files below HOME, never through their environment.
 """
@@ -21,6 +21,8 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
+from tracelake.adapters.s3.access import write_access
+from tracelake.client.stack import ObjectStoreAddress
 from tracelake.db import Database
 from tracelake.processes import credentials, listeners, lock, probe
 from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
@@ -29,11 +31,12 @@ from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, Databa
 from tracelake.processes.provision import migrate_dsn, provision
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.screen import Screen
+from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
 from tracelake.processes.settings import CHILD_VARIABLE, Settings
 from tracelake.processes.supervisor import Part, PartView, StartError, Supervisor
 from tracelake.processes.tls import TlsFiles, ensure_tls, tls_files
 
-_POSTGRES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
+_STORES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
 _RENEW_SECONDS = 12 * 3600.0
 
 
@@ -63,6 +66,20 @@ class Clusters:
 
     def all(self) -> list[EmbeddedPostgres]:
         return [cluster for cluster in (self.state, self.data) if cluster is not None]
+
+
+def plan_object_store(settings: Settings) -> EmbeddedObjectStore | None:
+    """None where one of the person's own replaces it."""
+    if settings.s3_endpoint is not None:
+        return None
+    home = settings.layout
+    return EmbeddedObjectStore(
+        data_dir=home.objects,
+        access_file=home.object_store_file,
+        config_dir=home.object_store_config,
+        log_file=home.log_file("object-store"),
+        ports=Ports.choose(settings.s3_port, home.object_store_config / "ports.json"),
+    )
 
 
 def _cluster(home: Home, name: str, data_dir: Path, port: int, databases: tuple[DatabaseSpec, ...]) -> EmbeddedPostgres:
@@ -118,6 +135,7 @@ async def _migrate(dsn: str, database: Database, *, users: tuple[str, ...] = ())
 def plan_parts(
     settings: Settings,
     clusters: Clusters,
+    objects: EmbeddedObjectStore | None,
     sockets: Mapping[str, socket.socket],
     tls: TlsFiles,
 ) -> list[Part]:
@@ -131,7 +149,7 @@ def plan_parts(
     parts = [
         Part(
             name=f"postgres-{cluster.name}",
-            stage=_POSTGRES_STAGE,
+            stage=_STORES_STAGE,
             command=cluster.command,
             environment=cluster.environment(),
             log_file=cluster.log_file,
@@ -146,6 +164,20 @@ def plan_parts(
         )
         for cluster in clusters.all()
     ]
+    if objects is not None:
+        parts.append(
+            Part(
+                name="object-store",
+                stage=_STORES_STAGE,
+                command=objects.command,
+                environment=objects.environment(),
+                log_file=objects.log_file,
+                prepare=objects.prepare,
+                ready=partial(asyncio.to_thread, objects.ready),
+                # It takes half a minute to end politely, and loses nothing by being killed.
+                stop_signal=signal.SIGKILL,
+            )
+        )
     parts.append(
         Part(
             name="dispatcher",
@@ -206,7 +238,7 @@ class Up:
         clusters = Clusters.plan(settings)
         tls = ensure_tls(home.tls, settings.bind_host)
         sockets = listeners.bind(settings)
-        parts = plan_parts(settings, clusters, sockets, tls)
+        parts = plan_parts(settings, clusters, plan_object_store(settings), sockets, tls)
         self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
         try:
             if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls)):
@@ -230,8 +262,10 @@ class Up:
         tls: TlsFiles,
     ) -> None:
         settings, home = self._settings, self._home
-        await supervisor.start(_POSTGRES_STAGE)
+        await supervisor.start(_STORES_STAGE)
         await prepare_databases(settings, clusters)
+        if settings.s3_endpoint is not None:
+            write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
         await supervisor.start(_DISPATCHER_STAGE)
         await supervisor.start(_WORKER_STAGE)
@@ -248,6 +282,7 @@ class Up:
             admin_token_file=str(tokens.admin_token),
             queue_dsn_file=str(home.queue_dsn_file),
             data_dsn_file=str(home.data_dsn_file),
+            object_store=_address(settings),
         )
         home.write_stack(stack)
         self._screen.ready(stack)
@@ -297,6 +332,16 @@ class Up:
         while True:
             await asyncio.sleep(1.0)
             self._screen.tick()
+
+
+def _address(settings: Settings) -> ObjectStoreAddress:
+    access = settings.resolve_object_store()
+    buckets = {
+        "datasets": settings.dataset_bucket,
+        "scratch": settings.scratch_bucket,
+        "bundles": settings.bundle_bucket,
+    }
+    return ObjectStoreAddress(endpoint=access.endpoint, region=access.region, buckets=buckets)
 
 
 def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:

@@ -1,4 +1,8 @@
-"""The ObjectStore port on a directory: `s3://bucket/key` is `root/bucket/key`.
+"""The ObjectStore port on a directory, for tests that need many objects at no cost.
+
+`s3://bucket/key` is `root/bucket/key`.
+
+The product never uses it; it passes the same suite as what the product uses.
 
 Only canonical addresses are taken, so nothing outside the root can be named; symbolic links are not
 followed, at no level. A file whose name no canonical address can spell is no object. Objects appear whole

@@ -1,0 +1,1 @@
+"""What every profile shares that speaks S3."""

@@ -1,0 +1,38 @@
+"""How an object store is reached: an address, a region, and who asks. No client is needed to read this."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracelake.adapters.lite.files import write_private
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """Without an endpoint it is S3 in AWS; without keys the machine's own identity is used (its role, say)."""
+
+    endpoint: str | None
+    region: str
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+def write_access(path: Path, access: S3Access) -> None:
+    """For the parts of a stack, in a file that only they can read."""
+    said = {
+        "endpoint": access.endpoint,
+        "region": access.region,
+        "access_key": access.access_key,
+        "secret_key": access.secret_key,
+    }
+    write_private(path, json.dumps(said) + "\n")
+
+
+def read_access(path: Path) -> S3Access:
+    """Raises FileNotFoundError or another OSError, and ValueError for what is no such file."""
+    try:
+        said = json.loads(path.read_text())
+        return S3Access(said["endpoint"], said["region"], said["access_key"], said["secret_key"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("not an object store's access file") from error

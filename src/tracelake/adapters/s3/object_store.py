@@ -1,0 +1,129 @@
+"""The ObjectStore port over the S3 protocol: SeaweedFS on one machine, S3 in AWS, whatever speaks it elsewhere.
+
+Only canonical addresses are taken. An ETag is the store's own word for the bytes of an object, handed on unchanged.
+A store that does not answer, answers with an error of its own, or does not know our credentials is away:
+`StoreUnavailableError`, and the caller may try again.
+"""
+
+import builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import obstore
+from obstore.exceptions import BaseError, PreconditionError
+from obstore.store import S3Store
+
+from tracelake.adapters.s3.access import S3Access
+from tracelake.errors import StoreUnavailableError
+from tracelake.model.locations import is_canonical_prefix, parse_uri
+from tracelake.ports import ObjectMeta
+
+_CONNECT = timedelta(seconds=5)
+_REQUEST = timedelta(seconds=60)
+
+
+def open_bucket(access: S3Access, name: str, *, retries: int = 3, retry_seconds: float = 10.0) -> S3Store:
+    """A client of one bucket. It repeats what failed on the way for a short time; longer waits are the caller's."""
+    said = {
+        "region": access.region,
+        "virtual_hosted_style_request": "false",
+        "endpoint": access.endpoint,
+        "access_key_id": access.access_key,
+        "secret_access_key": access.secret_key,
+        "session_token": access.session_token,
+    }
+    options = {name: value for name, value in said.items() if value is not None}
+    return S3Store(
+        name,
+        config=options,  # type: ignore[arg-type]
+        client_options={
+            "allow_http": (access.endpoint or "").startswith("http://"),
+            "connect_timeout": _CONNECT,
+            "timeout": _REQUEST,
+        },
+        retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=retry_seconds)},
+    )
+
+
+class S3ObjectStore:
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+        self._buckets: dict[str, S3Store] = {}
+
+    async def head(self, uri: str) -> ObjectMeta | None:
+        store, key = self._object(uri)
+        with _away():
+            try:
+                found = await obstore.head_async(store, key)
+            except FileNotFoundError:
+                return None
+        return ObjectMeta(uri, found["size"], found["e_tag"] or "")
+
+    async def list(self, prefix: str) -> list[ObjectMeta]:
+        if not is_canonical_prefix(prefix):
+            raise ValueError("not a canonical prefix")
+        bucket, key = _parsed(prefix)
+        found: builtins.list[ObjectMeta] = []
+        with _away():
+            try:
+                async for page in obstore.list(self._bucket(bucket), key):
+                    found += [
+                        ObjectMeta(f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "") for item in page
+                    ]
+            except BaseError as error:
+                if "<Code>NoSuchBucket</Code>" in str(error):  # it is made with its first object
+                    return []
+                raise
+        return sorted((meta for meta in found if meta.uri.startswith(prefix)), key=lambda meta: meta.uri)
+
+    async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None:
+        store, key = self._object(uri)
+        if if_match == "":
+            return None  # no object has that one, and a header without a value would ask for nothing
+        with _away():
+            try:
+                result = await obstore.get_async(store, key, options={} if if_match is None else {"if_match": if_match})
+                return bytes(await result.bytes_async())
+            except (FileNotFoundError, PreconditionError):
+                return None
+
+    async def put(self, uri: str, body: bytes) -> ObjectMeta:
+        store, key = self._object(uri)
+        with _away():
+            result = await obstore.put_async(store, key, body)
+        return ObjectMeta(uri, len(body), result["e_tag"] or "")
+
+    async def delete(self, uri: str) -> None:
+        store, key = self._object(uri)
+        with _away():
+            try:
+                await obstore.delete_async(store, key)
+            except FileNotFoundError:
+                return
+
+    def _object(self, uri: str) -> tuple[S3Store, str]:
+        if uri.endswith("/"):
+            raise ValueError("not a canonical object address")
+        bucket, key = _parsed(uri)
+        return self._bucket(bucket), key
+
+    def _bucket(self, name: str) -> S3Store:
+        if name not in self._buckets:
+            self._buckets[name] = open_bucket(self._access, name)
+        return self._buckets[name]
+
+
+def _parsed(uri: str) -> tuple[str, str]:
+    parsed = parse_uri(uri)
+    if parsed is None:
+        raise ValueError("not a canonical address")
+    return parsed
+
+
+@contextmanager
+def _away() -> Iterator[None]:
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise StoreUnavailableError("The object store is not available right now.") from error

