@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from tracelake.catalogue import NoopConfig
+from tracelake.catalogue.context import OperatorContext
 from tracelake.wire.units import CursorRange, EventIn, PayloadInput, StorageOut, TaskOutput, Unit
-from tracelake.worker.context import OperatorContext
 from tracelake.worker.operators import OPERATORS
 
 OUTPUTS = [

@@ -55,6 +55,7 @@ def _output(output: Output, task: Task, layout: Layout) -> TaskOutput:
         output_index=output.output_index,
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
+        name=output.dataset.name,
         storage=StorageOut(
             kind=kind.value,
             write_prefix=where if kind is Storage.S3 else None,

@@ -104,6 +104,8 @@ class TaskOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_index: int
     dataset_uuid: UUID
     dataset_version: UUID
+    name: str = ""
+    """Of the dataset; files are called after it."""
     storage: StorageOut
 
 

@@ -5,7 +5,7 @@ context. Rules it keeps: it aborts on 409 and never on its own clock; while the 
 is away it keeps computing and repeats what it has to say; it acks only what is final.
 """
 
-from tracelake.worker.context import (
+from tracelake.catalogue.context import (
     CanceledError,
     EmitRefusedError,
     NonRetryableError,

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from tracelake.catalogue.context import CanceledError, EmitRefusedError
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
@@ -18,7 +19,6 @@ from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenRepl
 from tracelake.wire.task_calls import CompleteReply, CompleteRequest, EventsReply, EventsRequest, HeartbeatReply
 from tracelake.wire.units import EventIn
 from tracelake.worker.attempt import Attempt
-from tracelake.worker.context import CanceledError, EmitRefusedError
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tracelake.catalogue import SleepConfig
 from tracelake.catalogue.announce import announce
-from tracelake.worker.context import CanceledError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import CanceledError, OperatorContext, OperatorResult
 from tracelake.worker.ticker import ticker
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from tracelake.catalogue import TickerConfig
 from tracelake.catalogue.announce import ANNOUNCED
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.wire.units import EventIn
-from tracelake.worker.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 
 _LOOK_SECONDS = 0.5
 """How often a paused ticker looks whether it may go on."""

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from tracelake.catalogue import read_config
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.errors import TraceError
 from tracelake.wire.task_calls import CompleteRequest
 from tracelake.wire.units import EventIn
 from tracelake.worker.attempt import Attempt
-from tracelake.worker.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.worker.operators import Operator
 
 logger = logging.getLogger(__name__)

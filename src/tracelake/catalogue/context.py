@@ -1,11 +1,11 @@
 """What an operator sees and what it gives back. No HTTP, no tokens, no other tasks."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tracelake.catalogue import OperatorConfig
+from tracelake.catalogue.spec import OperatorConfig
 from tracelake.wire.task_calls import DatasetPublished, OutputReport
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
@@ -42,6 +42,8 @@ class OperatorContext:
 
     While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the job's `secrets` name, by those names; nothing else is in reach."""
     traceparent: str | None = None
     """The attempt's span as W3C `traceparent`, where it is traced: spans of the operator's own belong below it."""
 

@@ -1,0 +1,135 @@
+"""What a Spark operator works with: its context, the session, its inputs as frames, its outputs as files.
+
+An operator is a function from `SparkWork` to `OperatorResult`, in a file of its own below `spark/operators/`. It uses
+the DataFrame API alone, so that it runs the same on one machine, on a cluster and over Spark Connect.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.model.locations import parse_uri
+from tracelake.ports import FileTransfer
+from tracelake.spark.writer import Target, Written, WrittenFile, mark_success, write_empty, write_frame
+from tracelake.wire.task_calls import DatasetPublished, OutputReport, StorageRef
+from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, Unit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ReadInput: TypeAlias = "Callable[[PayloadInput], DataFrame]"
+
+
+@dataclass(slots=True)
+class SparkWork:
+    context: OperatorContext
+    session: "SparkSession"
+    transfer: FileTransfer
+    read_input: ReadInput
+    """The rows of an input: pinned to its generation, of the task's unit, with `where` applied."""
+    written: dict[int, Written] = field(default_factory=dict)
+    """By output: what `write` and `publish` have put there."""
+
+    @property
+    def unit(self) -> Unit:
+        """What the task is for. Every input of it has the same one."""
+        return self.context.inputs[0].unit
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """First and last block of the unit, both included."""
+        unit = self.unit
+        if unit.cursor is not None:
+            return unit.cursor.after + 1, unit.cursor.to
+        if unit.start is None or unit.end is None:
+            raise NonRetryableError(f"the unit {unit.partition_key} is no range of blocks")
+        return unit.start, unit.end
+
+    def read(self, input_index: int = 0) -> "DataFrame":
+        self.stop_if_canceled()
+        return self.read_input(next(item for item in self.context.inputs if item.input_index == input_index))
+
+    def output(self, output_index: int = 0) -> TaskOutput:
+        return next(item for item in self.context.outputs if item.output_index == output_index)
+
+    def has_output(self, output_index: int) -> bool:
+        return any(item.output_index == output_index for item in self.context.outputs)
+
+    def target(self, output_index: int = 0, *, block_column: str | None = "block_number") -> Target:
+        """Where files of an output go; for operators whose Spark tasks write by themselves (`PartWriter`)."""
+        output = self.output(output_index)
+        prefix = output.storage.write_prefix
+        if prefix is None:
+            raise NonRetryableError(f"output {output_index} is not kept in files")
+        return Target(prefix, output.name or "data", self.transfer, block_column)
+
+    def write(self, frame: "DataFrame", output_index: int = 0, *, order: Sequence[str] = (), files: int = 1) -> Written:
+        """All rows of the frame as the content of an output, sorted; at least one file, also without rows."""
+        self.stop_if_canceled()
+        written = write_frame(frame, self.target(output_index), *self.blocks, order=order, files=files)
+        return self.publish(output_index, written.files, None)
+
+    def publish(self, output_index: int, files: Sequence[WrittenFile], schema: pa.Schema | None) -> Written:
+        """These files are the output's content; without any, an empty one with this schema is."""
+        self.stop_if_canceled()
+        target = self.target(output_index)
+        found = list(files)
+        if not found:
+            assert schema is not None
+            found = [write_empty(target, schema, *self.blocks)]
+        mark_success(target)
+        self.written[output_index] = Written(found)
+        return self.written[output_index]
+
+    def stop_if_canceled(self) -> None:
+        if self.context.cancel.is_set():
+            raise CanceledError
+
+    def result(self) -> OperatorResult:
+        """Every output that was written, committed and announced as the task's unit."""
+        result = OperatorResult()
+        for index, written in sorted(self.written.items()):
+            output = self.output(index)
+            assert output.storage.write_prefix is not None
+            place = parse_uri(output.storage.write_prefix)
+            assert place is not None
+            ref = StorageRef(scheme="s3", bucket=place[0], prefix=place[1], glob="*.parquet")
+            unit = self.unit
+            start, end = (unit.start, unit.end) if unit.cursor is None else (None, None)
+            result.outputs.append(
+                OutputReport(
+                    output_index=index,
+                    dataset_uuid=output.dataset_uuid,
+                    dataset_version=output.dataset_version,
+                    row_count=written.rows,
+                )
+            )
+            result.datasets_published.append(
+                DatasetPublished(
+                    dataset_uuid=output.dataset_uuid,
+                    dataset_version=output.dataset_version,
+                    storage_ref=ref,
+                    range_start=start,
+                    range_end=end,
+                )
+            )
+            result.events.append(announced(output, unit))
+        return result
+
+
+def announced(output: TaskOutput, unit: Unit) -> EventIn:
+    if unit.cursor is not None:
+        return EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, cursor=unit.cursor.to)
+    return EventIn(
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+        partition_key=unit.partition_key,
+        start=unit.start,
+        end=unit.end,
+    )
+
+
+SparkOperator: TypeAlias = Callable[[SparkWork], OperatorResult]
