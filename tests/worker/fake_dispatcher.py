@@ -1,7 +1,7 @@
 """A Dispatcher in memory: the calls a worker makes, with the answers of the contract and faults on demand."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,8 @@ from tracelake.wire.task_calls import (
     EventAnswer,
     EventsReply,
     EventsRequest,
+    FilesReply,
+    FilesRequest,
     HeartbeatReply,
     HeartbeatRequest,
 )
@@ -57,6 +59,9 @@ class FakeDispatcher:
     refused_while_away: Counter[str] = field(default_factory=Counter)
     batches: list[int] = field(default_factory=list)
     tokens: int = 0
+    file_answers: deque[FilesReply | TraceError] = field(default_factory=deque)
+    """What the next questions for files are answered; then there are none."""
+    file_requests: list[tuple[str, FilesRequest]] = field(default_factory=list)
 
     def add(self, operator: str = "noop", config: dict[str, Any] | None = None, **state: Any) -> FakeTask:
         task = FakeTask(uuid4(), operator, config or {}, **state)
@@ -89,6 +94,14 @@ class FakeDispatcher:
         await self._arrive("batch")
         self.batches.append(len(calls))
         return self._answer([self._task_call(call) for call in calls])
+
+    async def files(self, capability_token: str, request: FilesRequest) -> FilesReply:
+        await self._arrive("files")
+        answer = self.file_answers.popleft() if self.file_answers else FilesReply(units=[])
+        if isinstance(answer, TraceError):
+            raise answer
+        self.file_requests.append((capability_token, request))
+        return answer
 
     # --- how they are answered
 

@@ -213,7 +213,7 @@ def test_an_inline_operator_cannot_wait_for_its_own_loop(bench: Bench) -> None:
             await bench.wake(task)
             await until(lambda: task.status == "Failed", "the failure")
         assert task.final is not None
-        assert "an inline operator returns its events" in (task.final.error_message or "")
+        assert "an inline operator returns what it has to say" in (task.final.error_message or "")
 
     asyncio.run(main())
 

@@ -34,6 +34,7 @@ def run(*units: Unit) -> list[EventIn]:
         cancel=threading.Event(),
         paused=threading.Event(),
         emit=lambda _events: None,
+        files=lambda _item: [],
     )
     return OPERATORS["noop"].run(context).events
 

@@ -57,6 +57,7 @@ def run(
         cancel=clock,  # type: ignore[arg-type]
         paused=paused or threading.Event(),
         emit=lambda events: emit(list(events)),
+        files=lambda _item: [],
     )
     ticker(context, clock)
 

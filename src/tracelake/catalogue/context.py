@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
+from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import DatasetPublished, OutputReport
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
@@ -42,6 +43,8 @@ class OperatorContext:
 
     While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
+    files: Callable[[PayloadInput], list[ObjectMeta]]
+    """What an input consists of: the files that count now, exactly as they were committed. From any thread."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the job's `secrets` name, by those names; nothing else is in reach."""
     traceparent: str | None = None

@@ -21,6 +21,8 @@ from tracelake.wire.task_calls import (
     CompleteRequest,
     EventsReply,
     EventsRequest,
+    FilesReply,
+    FilesRequest,
     HeartbeatReply,
     HeartbeatRequest,
 )
@@ -36,6 +38,7 @@ _answers = msgspec.json.Decoder(Answers)
 _heartbeat = msgspec.json.Decoder(HeartbeatReply)
 _complete = msgspec.json.Decoder(CompleteReply)
 _events = msgspec.json.Decoder(EventsReply)
+_files = msgspec.json.Decoder(FilesReply)
 _buffer_publish = msgspec.json.Decoder(BufferPublishReply)
 
 
@@ -62,6 +65,10 @@ class TaskClient:
 
     async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply:
         return await self._call("buffer-publish", capability_token, request, _buffer_publish)
+
+    async def files(self, capability_token: str, request: FilesRequest) -> FilesReply:
+        header = (CAPABILITY_HEADER, capability_token)
+        return await call(self._http, "POST", "/v1/task/files", _files, header=header, body=request)
 
     async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]:
         """One answer per call, in order; a call that failed is an error in its place."""

@@ -39,10 +39,11 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
+from tracelake.dispatcher.views.files import list_files
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
-from tracelake.model.lifecycle import NotClaimed, fenced
+from tracelake.model.lifecycle import NotClaimed, check_current, fenced
 from tracelake.model.task import Task
 from tracelake.ports import ObjectStore
 from tracelake.wire.claims import (
@@ -63,6 +64,8 @@ from tracelake.wire.task_calls import (
     EventsReply,
     EventsRequest,
     Fenced,
+    FilesReply,
+    FilesRequest,
     HeartbeatReply,
     HeartbeatRequest,
 )
@@ -235,6 +238,16 @@ class DispatcherService:
                 pinned = await find_pinned(connection, body)
             call = BufferPublishCall(body, pinned, None if pinned else objection)
         return await Submitted(self._group.enqueue(call), _as(BufferPublishReply))
+
+    async def files(self, claims: VerifiedClaims, body: FilesRequest) -> FilesReply:
+        _check_token(claims, body)
+        generation = (body.dataset_uuid, body.dataset_version)
+        if generation not in {(grant.dataset_uuid, grant.dataset_version) for grant in claims.datasets}:
+            raise TraceError("dataset_forbidden", "The task does not read this dataset.", field="dataset_uuid")
+        task, _, _, _ = await self._read(body.task_id)
+        check_current(task, body.attempt, body.lease_token)
+        async with self.store.connection() as connection:
+            return await list_files(connection, generation, body.start, body.end, body.after)
 
     # Platform services
 

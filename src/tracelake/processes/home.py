@@ -63,6 +63,11 @@ class Home:
         return self.root / "objects"
 
     @property
+    def spark(self) -> Path:
+        """What Spark leaves on the way, and copies of files; may be removed while nothing runs."""
+        return self.root / "spark"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

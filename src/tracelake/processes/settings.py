@@ -33,6 +33,7 @@ _S3 = re.compile(r"aws|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 _HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
 _OTLP = re.compile(r"(https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?)?")
+_MEMORY = re.compile(r"[1-9][0-9]{0,5}[mgMG]")
 _VISIBLE = re.compile(r"[!-~]{1,300}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
@@ -312,6 +313,16 @@ class Settings:
     workers: int = _integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
+    spark_master: str = _setting(
+        _Text(_VISIBLE, "a master like local[*], spark://host:7077 or sc://host:15002"),
+        "local[*]",
+        "Where Spark runs; see docs/spark.md.",
+    )
+    spark_memory: str = _setting(
+        _Text(_MEMORY, "an amount like 2g or 512m"),
+        "1g",
+        "Memory of the Spark driver; in local mode it does the work.",
+    )
     runtimes_file: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
         _File(), None, "A TOML file that adds or changes runtimes and limits operators; see operating.md."
     )

@@ -7,12 +7,15 @@ import asyncio
 import logging
 import os
 import secrets
+import shutil
 import socket
+from pathlib import Path
 
 import click
 import uvloop
 
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes import logs
 from tracelake.processes.follow import follow_stack
@@ -20,12 +23,22 @@ from tracelake.processes.home import Stack
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.settings import Settings
 from tracelake.processes.signals import stop_event
+from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.worker import Worker, WorkerConfig
+from tracelake.worker.operators import OPERATORS
+from tracelake.worker.spark import Engine
 
 logger = logging.getLogger(__name__)
 
 
-def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
+def build_engine(settings: Settings) -> Engine:
+    """For one run of this process: what an earlier one left is of no use to anybody."""
+    scratch = settings.layout.spark / f"worker-{os.getpid()}"
+    config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
+    return Engine(SharedSession(config), S3Transfer(settings.resolve_object_store()), scratch)
+
+
+def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
     queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives)
     internal = HttpClient(stack.internal_url, stack.ca_file)
     task = HttpClient(stack.task_url, stack.ca_file)
@@ -41,6 +54,7 @@ def build(settings: Settings, stack: Stack) -> tuple[Worker, PostgresQueue, list
         queue=queue,
         claims=InternalClient(internal, worker=FileCredential(settings.layout.keys / "worker.token")),
         tasks=TaskClient(task),
+        operators=OPERATORS | engine.operators(),
     )
     return worker, queue, [internal, task]
 
@@ -49,17 +63,28 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Until told to stop. A stack that was started again has other addresses: the worker moves with it."""
 
     async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
-        worker, queue, clients = build(settings, stack)
+        _sweep(settings.layout.spark)
+        engine = build_engine(settings)
+        worker, queue, clients = build(settings, stack, engine)
         logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
         try:
             await worker.run(leave)
         finally:
+            engine.close()
             await queue.close()
             for client in clients:
                 await client.close()
 
     await follow_stack(settings.layout, stop, serve_stack)
     logger.info("worker stops")
+
+
+def _sweep(directory: Path) -> None:
+    """What processes left that were killed."""
+    for left in directory.glob("worker-*"):
+        pid = left.name.removeprefix("worker-")
+        if not pid.isdigit() or not Path("/proc", pid).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 async def _main(settings: Settings) -> None:

@@ -41,12 +41,10 @@ class SparkWork:
     @property
     def blocks(self) -> tuple[int, int]:
         """First and last block of the unit, both included."""
-        unit = self.unit
-        if unit.cursor is not None:
-            return unit.cursor.after + 1, unit.cursor.to
-        if unit.start is None or unit.end is None:
-            raise NonRetryableError(f"the unit {unit.partition_key} is no range of blocks")
-        return unit.start, unit.end
+        start, end = self.unit.blocks
+        if start is None or end is None:
+            raise NonRetryableError(f"the unit {self.unit.partition_key} is no range of blocks")
+        return start, end
 
     def read(self, input_index: int = 0) -> "DataFrame":
         self.stop_if_canceled()
@@ -89,7 +87,7 @@ class SparkWork:
             raise CanceledError
 
     def result(self) -> OperatorResult:
-        """Every output that was written, committed and announced as the task's unit."""
+        """Every output that was written, committed and announced as a range: the unit, or what its cursor passed."""
         result = OperatorResult()
         for index, written in sorted(self.written.items()):
             output = self.output(index)
@@ -97,8 +95,7 @@ class SparkWork:
             place = parse_uri(output.storage.write_prefix)
             assert place is not None
             ref = StorageRef(scheme="s3", bucket=place[0], prefix=place[1], glob="*.parquet")
-            unit = self.unit
-            start, end = (unit.start, unit.end) if unit.cursor is None else (None, None)
+            start, end = self.blocks
             result.outputs.append(
                 OutputReport(
                     output_index=index,
@@ -116,20 +113,16 @@ class SparkWork:
                     range_end=end,
                 )
             )
-            result.events.append(announced(output, unit))
+            result.events.append(
+                EventIn(
+                    dataset_uuid=output.dataset_uuid,
+                    dataset_version=output.dataset_version,
+                    partition_key=f"{start}-{end}",
+                    start=start,
+                    end=end,
+                )
+            )
         return result
-
-
-def announced(output: TaskOutput, unit: Unit) -> EventIn:
-    if unit.cursor is not None:
-        return EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, cursor=unit.cursor.to)
-    return EventIn(
-        dataset_uuid=output.dataset_uuid,
-        dataset_version=output.dataset_version,
-        partition_key=unit.partition_key,
-        start=unit.start,
-        end=unit.end,
-    )
 
 
 SparkOperator: TypeAlias = Callable[[SparkWork], OperatorResult]

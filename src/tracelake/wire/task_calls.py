@@ -125,6 +125,46 @@ class BufferPublishReply(Reply, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
+class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
+    """The files of a dataset that the task reads; of a range, or all of them."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    start: Cursor | None = None
+    end: Cursor | None = None
+    after: Cursor | None = None
+    """What `next` of the page before said."""
+
+    def __post_init__(self) -> None:
+        if (self.start is None) != (self.end is None):
+            raise ValueError("start and end go together")
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise ValueError("a range needs start <= end")
+
+
+class DataFile(Reply, frozen=True, kw_only=True):
+    """One file as it was committed. Another ETag is another file."""
+
+    uri: str
+    size: int
+    etag: str
+
+
+class FileUnit(Reply, frozen=True, kw_only=True):
+    """A committed unit with its files. Without a range it is all of the generation."""
+
+    start: int | None = None
+    end: int | None = None
+    revision: int
+    files: list[DataFile]
+
+
+class FilesReply(Reply, frozen=True, kw_only=True):
+    units: list[FileUnit]
+    next: int | None = None
+    """There are more: ask again with this as `after`."""
+
+
 class BatchCall(Request, frozen=True, kw_only=True):
     call: CallName
     capability_token: str

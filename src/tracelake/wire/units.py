@@ -34,6 +34,13 @@ class Unit(Request, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a unit has either a cursor or a partition_key")
         check_partition(self.partition_key, self.start, self.end)
 
+    @property
+    def blocks(self) -> tuple[int | None, int | None]:
+        """First and last block, both included; a cursor's are those it passed. None and None if it is no range."""
+        if self.cursor is not None:
+            return min(self.cursor.after + 1, self.cursor.to), self.cursor.to
+        return self.start, self.end
+
 
 class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     input_index: Cursor

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from tracelake.ports.queue import Delivery
 from tracelake.wire.claims import ClaimReply, TokenRequest
-from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FinalStatus, HeartbeatRequest
-from tracelake.wire.units import EventIn, TaskPayload
+from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FilesRequest, FinalStatus, HeartbeatRequest
+from tracelake.wire.units import EventIn, PayloadInput, TaskPayload
 
 _MAX_ERROR_TEXT = 2000
 
@@ -110,6 +110,20 @@ class Attempt:
     def events_request(self, events: Sequence[EventIn]) -> EventsRequest:
         return EventsRequest(
             task_id=self.task_id, attempt=self.number, lease_token=self.lease_token, events=list(events)
+        )
+
+    def files_request(self, item: PayloadInput) -> FilesRequest:
+        """Of the task's unit; all of the generation if that is no range."""
+        unit = item.unit
+        start, end = unit.blocks
+        return FilesRequest(
+            task_id=self.task_id,
+            attempt=self.number,
+            lease_token=self.lease_token,
+            dataset_uuid=item.dataset_uuid,
+            dataset_version=item.dataset_version,
+            start=start,
+            end=end,
         )
 
     def token_request(self) -> TokenRequest:

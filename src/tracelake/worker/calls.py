@@ -10,14 +10,25 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from tracelake.catalogue.context import CanceledError, EmitRefusedError
+import msgspec
+
+from tracelake.catalogue.context import CanceledError, EmitRefusedError, NonRetryableError
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
+from tracelake.ports import ObjectMeta
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
-from tracelake.wire.task_calls import CompleteReply, CompleteRequest, EventsReply, EventsRequest, HeartbeatReply
-from tracelake.wire.units import EventIn
+from tracelake.wire.task_calls import (
+    CompleteReply,
+    CompleteRequest,
+    EventsReply,
+    EventsRequest,
+    FilesReply,
+    FilesRequest,
+    HeartbeatReply,
+)
+from tracelake.wire.units import EventIn, PayloadInput
 from tracelake.worker.attempt import Attempt
 
 logger = logging.getLogger(__name__)
@@ -36,6 +47,8 @@ class ClaimCalls(Protocol):
 
 class TaskCalls(Protocol):
     async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]: ...
+
+    async def files(self, capability_token: str, request: FilesRequest) -> FilesReply: ...
 
 
 def may_pass(error: TraceError) -> bool:
@@ -105,9 +118,39 @@ class Reporter:
             tries += 1
             if tries == 1 or tries % 10 == 0:
                 logger.warning("events not yet heard", extra={**attempt.log_fields, "code": error.code})
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._backoff.seconds(tries)):
-                    await attempt.stopping.wait()
+            await self._wait(attempt, tries)
+
+    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta]:
+        """Asks until it was answered; raises as `OperatorContext.files` does."""
+        found: list[ObjectMeta] = []
+        request = attempt.files_request(item)
+        while True:
+            reply = await self._files(attempt, request)
+            found += [ObjectMeta(file.uri, file.size, file.etag) for unit in reply.units for file in unit.files]
+            if reply.next is None:
+                return found
+            request = msgspec.structs.replace(request, after=reply.next)
+
+    async def _files(self, attempt: Attempt, request: FilesRequest) -> FilesReply:
+        tries = 0
+        while True:
+            if attempt.stopping.is_set():
+                raise CanceledError
+            try:
+                return await self._tasks.files(attempt.capability_token, request)
+            except TraceError as error:
+                refreshed = await self._take_refusal(attempt, error)
+                if attempt.fenced.done():
+                    raise CanceledError from error
+                if not refreshed and error.status != 401 and not may_pass(error):
+                    raise NonRetryableError(f"{error.code}: {error.message}") from error
+            tries += 1
+            await self._wait(attempt, tries)
+
+    async def _wait(self, attempt: Attempt, tries: int) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._backoff.seconds(tries)):
+                await attempt.stopping.wait()
 
     async def heartbeat(self, attempts: Sequence[Attempt]) -> bool:
         """One call for all. False if the Dispatcher did not take it."""

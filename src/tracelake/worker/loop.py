@@ -218,7 +218,7 @@ class Worker:
 
     async def _run(self, attempt: Attempt) -> None:
         try:
-            operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter.emit))
+            operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter))
             try:
                 either: list[asyncio.Future[Any]] = [operator, attempt.fenced, attempt.given_up]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

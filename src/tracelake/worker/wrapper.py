@@ -9,31 +9,40 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.errors import TraceError
+from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import CompleteRequest
-from tracelake.wire.units import EventIn
+from tracelake.wire.units import EventIn, PayloadInput
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.operators import Operator
 
 logger = logging.getLogger(__name__)
 
+S = TypeVar("S")
 T = TypeVar("T")
-Emit: TypeAlias = Callable[[Attempt, Sequence[EventIn]], Coroutine[Any, Any, None]]
 
 
-async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], emit: Emit) -> CompleteRequest:
+class Speaker(Protocol):
+    """What an operator has the worker say for it."""
+
+    async def emit(self, attempt: Attempt, events: Sequence[EventIn]) -> None: ...
+
+    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta]: ...
+
+
+async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], speaker: Speaker) -> CompleteRequest:
     """The final word on the attempt. Never raises for anything an operator does."""
     operator = operators.get(attempt.task.operator)
     if operator is None:
         return attempt.final("Failed", f"this worker has no operator {attempt.task.operator!r}", retryable=False)
     try:
-        context = _context(attempt, emit)
+        context = _context(attempt, speaker)
     except TraceError as error:
         return attempt.final("Failed", error.message, retryable=False)
     try:
@@ -48,7 +57,7 @@ async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], emit
         return _failed(attempt, error)
 
 
-def _context(attempt: Attempt, emit: Emit) -> OperatorContext:
+def _context(attempt: Attempt, speaker: Speaker) -> OperatorContext:
     def progress(text: str) -> None:
         logger.info("progress", extra={**attempt.log_fields, "progress": text})
 
@@ -61,24 +70,25 @@ def _context(attempt: Attempt, emit: Emit) -> OperatorContext:
         progress=progress,
         cancel=attempt.cancel,
         paused=attempt.paused,
-        emit=_blocking(attempt, emit),
+        emit=_blocking(attempt, speaker.emit),
+        files=_blocking(attempt, speaker.files),
         traceparent=attempt.task.traceparent,
     )
 
 
-def _blocking(attempt: Attempt, emit: Emit) -> Callable[[Sequence[EventIn]], None]:
-    """`emit` for the operator's thread, which waits while the event loop speaks."""
+def _blocking(attempt: Attempt, say: Callable[[Attempt, S], Coroutine[Any, Any, T]]) -> Callable[[S], T]:
+    """For the operator's thread, which waits while the event loop speaks."""
     loop = asyncio.get_running_loop()
     loop_thread = threading.get_ident()
 
-    def blocking(events: Sequence[EventIn]) -> None:
+    def blocking(what: S) -> T:
         if threading.get_ident() == loop_thread:
-            raise RuntimeError("an inline operator returns its events, it cannot wait for them")
+            raise RuntimeError("an inline operator returns what it has to say, it cannot wait for an answer")
         if attempt.cancel.is_set():
             raise CanceledError
-        speaking = emit(attempt, events)
+        speaking = say(attempt, what)
         try:
-            asyncio.run_coroutine_threadsafe(speaking, loop).result()
+            return asyncio.run_coroutine_threadsafe(speaking, loop).result()
         except concurrent.futures.CancelledError:
             raise CanceledError from None  # the worker ends
         except RuntimeError as error:

@@ -99,6 +99,9 @@ class Handlers:
     async def buffer_publish(self, request: Request) -> msgspec.Struct:
         return await self.service.buffer_publish(request.task_claims, request.body)
 
+    async def files(self, request: Request) -> msgspec.Struct:
+        return await self.service.files(request.task_claims, request.body)
+
     async def batch(self, request: Request) -> msgspec.Struct:
         """Calls of one task run in the order they stand, also when one must ask the object store first."""
         items: Sequence[msgspec.Raw] = request.body.calls

@@ -53,6 +53,8 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
               body=task_calls.EventsRequest, reply=task_calls.EventsReply),
         Route(_TASK, "POST", "/v1/task/buffer-publish", task, h.buffer_publish, "Publish a batch artifact",
               body=task_calls.BufferPublishRequest, reply=task_calls.BufferPublishReply),
+        Route(_TASK, "POST", "/v1/task/files", task, h.files, "The files of a dataset that the task reads",
+              body=task_calls.FilesRequest, reply=task_calls.FilesReply),
         Route(_TASK, "POST", "/v1/task/batch", Principal.ITEMS, h.batch, "Many task calls, each with its own token",
               body=task_calls.BatchRequest, reply=Answers, batch=True, per_item=True),
         Route((Listener.TASK, Listener.INTERNAL), "GET", "/internal/jwks/task", Principal.NOBODY, h.jwks,

@@ -1,0 +1,50 @@
+"""What went wrong in Spark, in one line: the kind and the message, without stack traces, plans or paths.
+
+An error of our own that was raised in an executor comes back as text, the last line of a traceback; it is what it was
+when it was raised.
+"""
+
+import re
+
+from tracelake.catalogue.context import CanceledError, NonRetryableError
+
+_LAST_LINE = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning|Exit)): ?(.*)$", re.MULTILINE)
+_CANCELED = ("cancelled because", "cancelled part of cancelled job group", "[INTERRUPTED]", "OPERATION_CANCELED")
+_PATH = re.compile(r"(?:file:)?/[\w.@+=,~%-]+(?:/[\w.@+=,~%-]+)+/?")
+_NON_RETRYABLE = f"{NonRetryableError.__module__}.{NonRetryableError.__qualname__}"
+_USER_ERRORS = frozenset({"22", "42", "21", "0A"})
+"""Classes of SQLSTATE that another attempt would meet again: data exceptions, names and syntax, features."""
+_MAX_TEXT = 600
+
+
+class SparkFailedError(Exception):
+    """Spark could not do it; another attempt may."""
+
+
+def explain(error: Exception) -> Exception:
+    """The error to report instead of what pyspark raised; anything else is handed back as it is."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, (PySparkException, Py4JError)):
+        return error
+    text = str(error)
+    if any(mark in text for mark in _CANCELED):
+        return CanceledError("Spark stopped its work")
+    raised = _LAST_LINE.findall(text) if "Traceback (most recent call last)" in text else []
+    if raised:
+        kind, message = raised[-1]
+        said = _short(message)
+        if kind == _NON_RETRYABLE:
+            return NonRetryableError(said)
+        return SparkFailedError(f"{kind.rpartition('.')[2]}: {said}")
+    state = ""
+    if isinstance(error, PySparkException):
+        state = error.getSqlState() or ""
+        text = error.getMessage() or text
+    said = _short(text.split("\n", 1)[0])
+    return NonRetryableError(said) if state[:2] in _USER_ERRORS else SparkFailedError(said)
+
+
+def _short(text: str) -> str:
+    return _PATH.sub("...", text.strip())[:_MAX_TEXT]

@@ -1,0 +1,132 @@
+"""From the files of a dataset to a frame: exactly the given files, of the given range, with `where` applied.
+
+On one machine the files are fetched once, linked, and read by Spark's own Parquet reader, which skips what range and
+filters leave out. Elsewhere each executor fetches and reads its files, and gets the same filters.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake.catalogue.context import NonRetryableError
+from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark.files import FileCache
+from tracelake.wire.units import Scalar
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BLOCK = "block_number"
+Where: TypeAlias = Mapping[str, Scalar | list[Scalar]]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows of the files are wanted."""
+
+    start: int | None = None
+    end: int | None = None
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    session: "SparkSession"
+    cache: FileCache
+    scratch: Path
+    """The task's own: links to what it reads. The caller removes it."""
+    local: bool
+
+    def read(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
+        if not files:
+            raise NonRetryableError(f"the input {name} has no files for this unit")
+        if self.local:
+            paths = self.cache.link(files, self.scratch / name)
+            frame = self.session.read.parquet(*(str(path) for path in paths))
+        else:
+            frame = self._read_by_executors(files, selection)
+        return _select(frame, name, selection)
+
+    def _read_by_executors(self, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        with tempfile.TemporaryDirectory(prefix="trace-schema-") as directory:
+            first = Path(directory, "first.parquet")
+            self.cache.transfer.download(files[0], first)
+            schema = signed(pq.read_schema(first))
+        rows = [(file.uri, file.size, file.etag) for file in files]
+        frame = self.session.createDataFrame(rows, "uri string, size long, etag string")
+        placed = frame.repartition(min(len(files), 200))
+        return placed.mapInArrow(_fetch_function(self.cache.transfer, schema, selection), from_arrow_schema(schema))
+
+
+def signed(schema: pa.Schema) -> pa.Schema:
+    """Spark has no unsigned numbers: each gets the next larger type, as Spark's own reader does it."""
+    larger = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+    }
+    return pa.schema([field.with_type(larger.get(field.type, field.type)) for field in schema])
+
+
+def _fetch_function(
+    transfer: FileTransfer, schema: pa.Schema, selection: Selection
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                with tempfile.TemporaryDirectory(prefix="trace-read-") as directory:
+                    path = Path(directory, "file.parquet")
+                    transfer.download(ObjectMeta(row["uri"], row["size"], row["etag"]), path)
+                    table = pq.read_table(path, filters=_arrow_filter(schema, selection))
+                yield from table.cast(schema).to_batches(max_chunksize=20_000)
+
+    return fetch
+
+
+def _arrow_filter(schema: pa.Schema, selection: Selection) -> "pa.compute.Expression | None":
+    import pyarrow.compute as pc
+
+    if selection.start is None or selection.end is None or BLOCK not in schema.names:
+        return None
+    return (pc.field(BLOCK) >= selection.start) & (pc.field(BLOCK) <= selection.end)
+
+
+def _select(frame: "DataFrame", name: str, selection: Selection) -> "DataFrame":
+    import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
+
+    if selection.start is not None and selection.end is not None and BLOCK in frame.columns:
+        frame = frame.filter(F.col(BLOCK).between(selection.start, selection.end))
+    for field, value in (selection.where or {}).items():
+        if field not in frame.columns:
+            raise NonRetryableError(f"`where` names {field!r}, which {name} does not have")
+        frame = frame.filter(_matches(frame, field, value))
+    return frame
+
+
+def _matches(frame: "DataFrame", field: str, value: Scalar | list[Scalar]) -> "Column":
+    import pyspark.sql.functions as F  # noqa: N812
+
+    column = F.col(f"`{field}`")
+    binary = frame.schema[field].dataType.typeName() == "binary"
+    wanted = [_literal(item, binary=binary) for item in (value if isinstance(value, list) else [value])]
+    some = [item for item in wanted if item is not None]
+    condition = column.isin(some) if len(some) != 1 else column == F.lit(some[0])
+    return condition if len(some) == len(wanted) else condition | column.isNull()
+
+
+def _literal(value: Scalar, *, binary: bool) -> Any:
+    """Hashes and addresses are written as people know them: 0x..."""
+    if binary and isinstance(value, str):
+        try:
+            return bytes.fromhex(value.removeprefix("0x"))
+        except ValueError:
+            raise NonRetryableError(f"`where` compares bytes with {value!r}; write them as 0x...") from None
+    return value

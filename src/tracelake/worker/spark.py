@@ -1,0 +1,116 @@
+"""Spark operators in a worker: several tasks at a time in one session, each a job group that can be cancelled.
+
+The session is opened when the first of them comes, so that nothing else waits for it. While an operator runs, somebody
+watches whether it should stop, and stops Spark's work for it: an operator that waits for Spark cannot look by itself.
+"""
+
+import importlib
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelake.catalogue.context import CanceledError, OperatorContext, OperatorResult
+from tracelake.ports import FileTransfer
+from tracelake.spark.failures import explain
+from tracelake.spark.files import FileCache
+from tracelake.spark.operators import OPERATORS
+from tracelake.spark.reader import Reader, Selection
+from tracelake.spark.session import SharedSession
+from tracelake.spark.work import SparkWork
+from tracelake.wire.units import PayloadInput
+from tracelake.worker.operators import Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOOK_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What Spark operators of one worker share."""
+
+    shared: SharedSession
+    transfer: FileTransfer
+    scratch: Path
+
+    @property
+    def cache(self) -> FileCache:
+        return FileCache(self.scratch / "cache", self.transfer)
+
+    def operators(self) -> dict[str, Operator]:
+        return {name: Operator(partial(self._run, module)) for name, module in OPERATORS.items()}
+
+    def close(self) -> None:
+        self.shared.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _run(self, module: str, context: OperatorContext) -> OperatorResult:
+        run = importlib.import_module(module).run
+        session = self.shared.get()
+        scratch = self.scratch / "tasks" / f"{context.task_id}-{context.attempt}"
+        reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
+        work = SparkWork(context, session, self.transfer, partial(_read, context, reader))
+        try:
+            with _cancellable(session, context, connect=self.shared.config.connect):
+                result: OperatorResult = run(work)
+                return result
+        except CanceledError:
+            raise
+        except Exception as error:
+            if context.cancel.is_set():
+                raise CanceledError from error
+            explained = explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _read(context: OperatorContext, reader: Reader, item: PayloadInput) -> "DataFrame":
+    return reader.read(item.name, context.files(item), Selection(*item.unit.blocks, item.where))
+
+
+@contextmanager
+def _cancellable(session: "SparkSession", context: OperatorContext, *, connect: bool) -> Iterator[None]:
+    """Everything that this thread asks of Spark belongs to the attempt's group."""
+    group = f"{context.task_id}#{context.attempt}"
+    if connect:
+        session.addTag(group)
+    else:
+        session.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", group)
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(session, group, context.cancel, done, connect), name="cancel", daemon=True
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        if connect:
+            session.removeTag(group)
+        else:
+            for name in ("spark.jobGroup.id", "spark.job.description", "spark.scheduler.pool"):
+                session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+def _watch(session: "SparkSession", group: str, cancel: threading.Event, done: threading.Event, connect: bool) -> None:
+    while not done.wait(_LOOK_SECONDS):
+        while cancel.is_set():
+            # Again and again: the operator may be on its way to its next job.
+            if connect:
+                session.interruptTag(group)
+            else:
+                session.sparkContext.cancelJobGroup(group)
+            if done.wait(_AGAIN_SECONDS):
+                return
