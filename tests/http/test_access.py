@@ -61,6 +61,7 @@ TABLE = {
     ("task", "POST", "/v1/task/heartbeat", "task"),
     ("task", "POST", "/v1/task/complete", "task"),
     ("task", "POST", "/v1/task/events", "task"),
+    ("task", "POST", "/v1/task/files", "task"),
     ("task", "POST", "/v1/task/buffer-publish", "task"),
     ("task", "POST", "/v1/task/batch", "per item"),
     ("task", "GET", "/internal/jwks/task", "none"),

@@ -1,0 +1,141 @@
+"""Which files a task is told: those that were committed, of its own inputs, as long as it is current."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.routing.support import Flow, block
+from tests.support.dispatcher import Reply, fence
+from tracelake.dispatcher.views import files as view
+
+FILES = """
+name: files
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: write, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+  - {name: read, activation: reactive, operator: noop, inputs: [{from: {job: write}}]}
+publish:
+  blocks: {from: {job: write}, storage: s3}
+"""
+
+
+def write(flow: Flow, start: int, end: int, *names: str) -> None:
+    """One unit, committed."""
+    flow.trigger("files", "src", range={"start": start, "end": end})
+    task = next(task["task_id"] for task in flow.tasks("write", "Queued"))
+    lease = flow.claim(task)
+    prefix = lease["task"]["outputs"][0]["storage"]["write_prefix"]
+    for name in (*names, "_SUCCESS"):
+        flow.harness.run(flow.harness.objects.put(prefix + name, name.encode()))
+    bucket, _, key = prefix.removeprefix("s3://").partition("/")
+    ref = {"scheme": "s3", "bucket": bucket, "prefix": key, "glob": "*.parquet"}
+    published = flow.event("files", "write", range_start=start, range_end=end) | {"storage_ref": ref}
+    event = flow.event("files", "write", **block(start, end))
+    flow.complete(task, lease, datasets_published=[published], events=[event])
+
+
+def ask(flow: Flow, task: Any, lease: Any, **fields: Any) -> Reply:
+    item = lease["task"]["inputs"][0]
+    body = {"dataset_uuid": item["dataset_uuid"], "dataset_version": item["dataset_version"]} | fields
+    return flow.harness.task("files", lease["capability_token"], fence(str(task), lease, **body))
+
+
+def names(reply: Reply) -> list[tuple[int, int, list[str]]]:
+    assert reply.status == 200, reply
+    return [
+        (unit["start"], unit["end"], [file["uri"].rsplit("/", 1)[1] for file in unit["files"]])
+        for unit in reply.body["units"]
+    ]
+
+
+@pytest.fixture
+def reader(flow: Flow) -> tuple[Any, Any]:
+    """A claimed task that reads `blocks`, which has three units."""
+    flow.deploy(FILES)
+    write(flow, 0, 9, "blocks_0_4.parquet", "blocks_5_9.parquet")
+    write(flow, 10, 19, "blocks_10_19.parquet")
+    write(flow, 30, 39, "blocks_30_39.parquet")
+    task = flow.tasks("read", "Queued")[0]["task_id"]
+    return task, flow.claim(task)
+
+
+FIRST = (0, 9, ["blocks_0_4.parquet", "blocks_5_9.parquet"])
+SECOND = (10, 19, ["blocks_10_19.parquet"])
+THIRD = (30, 39, ["blocks_30_39.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ((None, None), [FIRST, SECOND, THIRD]),
+        ((0, 9), [FIRST]),
+        ((9, 10), [FIRST, SECOND]),
+        ((12, 15), [SECOND]),
+        ((19, 29), [SECOND]),
+        ((20, 29), []),
+        ((20, 30), [THIRD]),
+        ((39, 2**62), [THIRD]),
+        ((40, 50), []),
+    ],
+)
+def test_the_units_of_a_range(
+    flow: Flow, reader: tuple[Any, Any], blocks: tuple[int | None, int | None], expected: list[Any]
+) -> None:
+    start, end = blocks
+    fields = {} if start is None else {"start": start, "end": end}
+    assert names(ask(flow, *reader, **fields)) == expected
+
+
+def test_pages(flow: Flow, reader: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "PAGE", 1)
+    first = ask(flow, *reader)
+    assert names(first) == [FIRST, SECOND]
+    second = ask(flow, *reader, after=first.body["next"])
+    assert names(second) == [THIRD]
+    assert "next" not in second.body
+
+
+def test_what_was_committed_and_nothing_else(flow: Flow, reader: tuple[Any, Any]) -> None:
+    before = ask(flow, *reader, start=0, end=9)
+    prefix = before.body["units"][0]["files"][0]["uri"].rsplit("/", 1)[0]
+    flow.harness.run(flow.harness.objects.put(f"{prefix}/late.parquet", b"late"))
+    flow.harness.run(flow.harness.objects.put(f"{prefix}/blocks_0_4.parquet", b"changed"))
+    assert ask(flow, *reader, start=0, end=9).body == before.body
+
+
+def test_a_new_commit_of_a_unit_takes_its_place(flow: Flow, reader: tuple[Any, Any]) -> None:
+    flow.trigger("files", "write", range={"start": 10, "end": 19})
+    write_again = next(task["task_id"] for task in flow.tasks("write", "Queued"))
+    lease = flow.claim(write_again)
+    prefix = lease["task"]["outputs"][0]["storage"]["write_prefix"]
+    for name in ("again.parquet", "_SUCCESS"):
+        flow.harness.run(flow.harness.objects.put(prefix + name, b"x"))
+    bucket, _, key = prefix.removeprefix("s3://").partition("/")
+    ref = {"scheme": "s3", "bucket": bucket, "prefix": key, "glob": "*.parquet"}
+    published = flow.event("files", "write", range_start=10, range_end=19) | {"storage_ref": ref}
+    flow.complete(write_again, lease, datasets_published=[published])
+    reply = ask(flow, *reader, start=10, end=19)
+    assert names(reply) == [(10, 19, ["again.parquet"])]
+    assert reply.body["units"][0]["revision"] == 2
+
+
+def test_another_dataset_is_refused(flow: Flow, reader: tuple[Any, Any]) -> None:
+    own = flow.event("files", "read")
+    for fields in (own, {"dataset_version": str(uuid4())}, {"dataset_uuid": str(uuid4())}):
+        reply = ask(flow, *reader, **fields)
+        assert (reply.status, reply.code) == (403, "dataset_forbidden")
+
+
+def test_a_range_needs_both_ends_in_order(flow: Flow, reader: tuple[Any, Any]) -> None:
+    for fields in ({"start": 1}, {"end": 1}, {"start": 2, "end": 1}, {"start": -1, "end": 1}):
+        assert ask(flow, *reader, **fields).status == 422
+
+
+def test_an_attempt_that_is_not_current_hears_nothing(flow: Flow, reader: tuple[Any, Any]) -> None:
+    task, lease = reader
+    flow.complete(task, lease)
+    reply = ask(flow, task, lease)
+    assert reply.status == 409
+    assert ask(flow, task, lease | {"attempt": 2}).code == "token_mismatch"
