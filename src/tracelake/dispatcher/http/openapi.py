@@ -174,7 +174,7 @@ def _error_statuses(route: Route) -> list[int]:
         statuses |= {422, 503}
     if route.principal is Principal.TASK:
         statuses |= {403, 404, 409}
-    if route.path.startswith(_NAMES_A_TASK) or route.path.endswith("/requeue"):
+    if route.path.startswith(_NAMES_A_TASK) or route.path.endswith(("/requeue", "/drop")):
         statuses.add(404)
     if route.path.startswith(_NAMES_A_SOURCE):
         statuses.add(404)
