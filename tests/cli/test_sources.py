@@ -59,6 +59,20 @@ def test_a_slot_that_nobody_fired_is_overdue(trace: Trace, api: FakeApi, last_sl
     assert "trace status" in shown
 
 
+def test_a_schedule_with_seconds_shows_them(trace: Trace, api: FakeApi) -> None:
+    source = msgspec.structs.replace(cron(last_slot=NOW - timedelta(seconds=5)), schedule="*/5 * * * * *")
+    api.answers["GET /v1/sources"] = reply(source)
+    shown = trace("sources").out
+    assert "2026-01-31 06:39:55Z, 5s ago" in shown
+    assert "2026-01-31 06:40:05Z, in 5s" in shown
+    assert "overdue" not in shown
+    api.answers["GET /v1/sources"] = reply(msgspec.structs.replace(source, last_slot=NOW - timedelta(seconds=100)))
+    assert "overdue, 1m35s ago" in trace("sources").out
+    as_json = msgspec.json.decode(trace("sources", "--json").out, type=SourcesReply).sources[0]
+    assert as_json.next_slot == NOW + timedelta(seconds=5)
+    assert as_json.overdue_since == NOW - timedelta(seconds=95)
+
+
 def test_what_was_due_before_it_counted_is_not_overdue(trace: Trace, api: FakeApi) -> None:
     source = msgspec.structs.replace(cron(last_slot=NOW - timedelta(days=20)), counts_since=NOW)
     api.answers["GET /v1/sources"] = reply(source)

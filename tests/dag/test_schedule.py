@@ -1,12 +1,13 @@
 """Cron schedules: fields, ranges, and those that never come due."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.dag import ScheduleError, parse_schedule
+from tracelake.dag import Schedule, ScheduleError, parse_schedule
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,13 @@ from tracelake.dag import ScheduleError, parse_schedule
         # Both days are restricted: one of them is enough.
         ("0 0 13 * 5", ["2024-01-13T00:00", "2024-01-05T00:00"], ["2024-01-06T00:00"]),
         ("0 0 31 2 1", ["2024-02-05T00:00"], ["2024-02-06T00:00"]),
+        # Five fields are due at the full minute, six when they say.
+        ("* * * * *", ["2024-01-01T00:01:00"], ["2024-01-01T00:01:01", "2024-01-01T00:01:59"]),
+        ("* * * * * *", ["2024-01-01T00:00:00", "2024-12-31T23:59:59"], []),
+        ("*/5 * * * * *", ["2024-01-01T00:00:55"], ["2024-01-01T00:00:56"]),
+        ("10-50/20,59 * * * * *", ["2024-01-01T00:01:30", "2024-01-01T00:01:59"], ["2024-01-01T00:01:20"]),
+        ("7 30 2 1 jan Mon", ["2024-01-01T02:30:07"], ["2024-01-01T02:30:00", "2024-01-02T02:30:07"]),
+        ("0 0 0 13 * 5", ["2024-01-13T00:00", "2024-01-05T00:00"], ["2024-01-05T00:00:01"]),
     ],
 )
 def test_when_it_is_due(text: str, due: list[str], not_due: list[str]) -> None:
@@ -39,8 +47,22 @@ def test_when_it_is_due(text: str, due: list[str], not_due: list[str]) -> None:
         "",
         "*",
         "* * * *",
-        "* * * * * *",
+        "* * * * * * *",
         "60 * * * *",
+        "60 * * * * *",
+        "-1 * * * * *",
+        "*/60 * * * * *",
+        "*/0 * * * * *",
+        "5/10 * * * * *",
+        "9-1 * * * * *",
+        "1,,2 * * * * *",
+        "a * * * * *",
+        "0.5 * * * * *",
+        "mon * * * * *",
+        "0 60 * * * *",
+        "0 0 24 * * *",
+        "0 0 0 30 2 *",
+        "0 0 0 * * 8",
         "* 24 * * *",
         "* * 0 * *",
         "* * 32 * *",
@@ -76,6 +98,44 @@ def test_what_is_no_schedule(text: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         parse_schedule(text)
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("* * * *", "5 fields (minute hour day month weekday), or 6 with seconds before them; this has 4"),
+        ("* * * * * * *", "this has 7"),
+        ("60 * * * * *", "`60` is not a second: 0 to 59"),
+        ("x-5 * * * * *", "`x` is not a second"),
+        ("9-5 * * * * *", "`9-5` of the field second runs backwards"),
+        ("1.5 * * * * *", "`1.5` is not a value, range or step of the field second"),
+        ("0 60 * * * *", "`60` is not a minute"),
+        ("60 * * * *", "`60` is not a minute"),
+    ],
+)
+def test_an_error_names_the_field(text: str, words: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        parse_schedule(text)
+    assert words in str(caught.value)
+
+
+@given(st.text(st.sampled_from("0123456789*/,- abcjanmonsufri@"), max_size=20))
+def test_seconds_are_read_as_minutes_are(field: str) -> None:
+    def read(text: str) -> Schedule | str:
+        try:
+            return parse_schedule(text)
+        except ScheduleError as error:
+            return str(error)
+
+    if len(field.split()) != 1:
+        return
+    minute, second = read(f"{field} * * * *"), read(f"{field} * * * * *")
+    if isinstance(minute, str):
+        assert second == minute.replace("minute", "second")
+    else:
+        assert isinstance(second, Schedule)
+        assert second.seconds == minute.minutes
+        assert second == replace(minute, seconds=minute.minutes, minutes=frozenset(range(60)))
 
 
 @given(st.text(st.sampled_from("0123456789*/,- abcjanmonsufri@"), max_size=20))

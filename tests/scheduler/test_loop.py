@@ -1,6 +1,8 @@
 """What a scheduler fires, and when it looks again; by a Dispatcher in memory whose clock the test moves."""
 
 import asyncio
+import tracemalloc
+from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
@@ -104,6 +106,78 @@ def test_one_round_makes_up_for_so_many_and_no_more(dispatcher: FakeDispatcher) 
     assert len(dispatcher.fired) == CONFIG.batch
     settle(running)
     assert dispatcher.fired == [at("12:01") + timedelta(minutes=number) for number in range(60)]
+
+
+EVERY_SECOND = "* * * * * *"
+YEAR = 365 * 86400
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [("none", range(30, 90)), ("last", [89]), ("all", range(90))],
+)
+def test_every_second(dispatcher: FakeDispatcher, catch_up: str, expected: Sequence[int]) -> None:
+    dispatcher.now = START + timedelta(seconds=0.25)
+    dispatcher.add(catch_up, EVERY_SECOND)
+    dispatcher.advance(90)
+    running = scheduler(dispatcher)
+    assert settle(running) == pytest.approx(0.75), "it wakes for the slot, not for its next look"
+    assert dispatcher.fired == [START + timedelta(seconds=1 + number) for number in expected]
+    dispatcher.advance(0.75)
+    assert settle(running) == 1.0
+    assert dispatcher.fired[-1] == START + timedelta(seconds=91)
+
+
+def test_a_year_of_seconds_is_made_up_for_in_small_steps(dispatcher: FakeDispatcher) -> None:
+    """What a round takes does not depend on how much there is to do."""
+    dispatcher.add("all", EVERY_SECOND)
+    dispatcher.advance(YEAR)
+    running = scheduler(dispatcher)
+    asyncio.run(running.run_once())
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            assert asyncio.run(running.run_once()) == 0.0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+    assert dispatcher.fired == [START + timedelta(seconds=1 + number) for number in range(101 * CONFIG.batch)]
+    assert dispatcher.calls == 101 * (1 + CONFIG.batch), "one look a round, one call a slot"
+
+
+def test_seconds_of_none_that_nobody_hears_are_kept_as_one_stretch(dispatcher: FakeDispatcher) -> None:
+    job_id = dispatcher.add("none", EVERY_SECOND)
+    running = scheduler(dispatcher)
+    dispatcher.refuses[job_id] = TraceError("store_unavailable")
+    for _ in range(600):
+        dispatcher.advance(10)
+        asyncio.run(running.run_once())
+    assert len(running._owed[job_id]) == 1
+    dispatcher.advance(1000)
+    asyncio.run(running.run_once())
+    assert len(running._owed[job_id]) == 2, "what was not seen in time lies between them"
+    dispatcher.refuses.clear()
+    before = len(dispatcher.fired)
+    asyncio.run(running.run_once())
+    assert len(dispatcher.fired) - before == CONFIG.batch
+    while asyncio.run(running.run_once()) == 0.0:
+        pass
+    seconds = [*range(1, 6001), *range(6941, 7001)]
+    assert dispatcher.fired == [START + timedelta(seconds=number) for number in seconds]
+    assert running._owed == {}
+
+
+def test_a_clock_that_is_set_back_forgets_nothing_that_was_seen(dispatcher: FakeDispatcher) -> None:
+    job_id = dispatcher.add("none", EVERY_SECOND)
+    running = scheduler(dispatcher)
+    dispatcher.refuses[job_id] = TraceError("store_unavailable")
+    for move in (50, 50, -5, 1):
+        dispatcher.advance(move)
+        asyncio.run(running.run_once())
+    dispatcher.refuses.clear()
+    settle(running)
+    assert dispatcher.fired == [START + timedelta(seconds=1 + number) for number in range(100)]
 
 
 @pytest.mark.parametrize("catch_up", ["none", "last", "all"])

@@ -17,6 +17,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, shortened, span
 from tracelake.client.user import UserClient
+from tracelake.dag.schedule import has_seconds
 from tracelake.dag.slots import Slots
 from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
 
@@ -202,7 +203,7 @@ def _state(source: SourceRow, now: datetime) -> Text:
 
 def _last(source: SourceRow, now: datetime) -> str:
     if source.kind == "cron" and source.last_slot is not None:
-        return f"{source.last_slot.astimezone(UTC):%Y-%m-%d %H:%MZ}, {ago(source.last_slot, now)}"
+        return _slot(source, source.last_slot, now)
     if source.kind == "webhook" and source.deliveries:
         at = source.last_delivery_at or source.last_event_at
         return f"delivery {source.deliveries}" + ("" if at is None else f", {ago(at, now)}")
@@ -224,9 +225,13 @@ def why_kept(source: SourceRow) -> str | None:
 
 
 def _next(source: SourceRow, now: datetime) -> str:
-    if source.next_slot is None:
-        return ""
-    return f"{source.next_slot.astimezone(UTC):%Y-%m-%d %H:%MZ}, {ago(source.next_slot, now)}"
+    return "" if source.next_slot is None else _slot(source, source.next_slot, now)
+
+
+def _slot(source: SourceRow, slot: datetime, now: datetime) -> str:
+    """To the second only where that says something."""
+    to_the_second = slot.second or (source.schedule is not None and has_seconds(source.schedule))
+    return f"{slot.astimezone(UTC):{'%Y-%m-%d %H:%M:%SZ' if to_the_second else '%Y-%m-%d %H:%MZ'}}, {ago(slot, now)}"
 
 
 def _seconds(seconds: float) -> str:

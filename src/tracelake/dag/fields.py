@@ -110,7 +110,7 @@ INPUT = Fields(
 SOURCE = Fields(
     {
         "kind": Field(Choice(tuple(SourceKind)), "What makes it emit.", required=True),
-        "schedule": Field(Text("a schedule", max_length=500), "Of cron: minute hour day month weekday."),
+        "schedule": Field(Text("a schedule", max_length=500), "Of cron: [second] minute hour day month weekday."),
         "time_zone": Field(
             Text("a time zone", max_length=64), "Of cron: whose clock it goes by, like Europe/Berlin.", default="UTC"
         ),

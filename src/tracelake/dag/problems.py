@@ -40,7 +40,7 @@ CODES = {
     "out_of_range": "A number, a length or a count is outside of its limits.",
     "partition_without_inputs": "`PerPartition` waits for the units of its inputs, and there are none.",
     "reactive_without_inputs": "A reactive job needs at least one input.",
-    "schedule_invalid": "The schedule is not five cron fields, or it never comes due.",
+    "schedule_invalid": "The schedule is not five cron fields, or six with seconds, or it never comes due.",
     "several_sources": "Only a buffered dataset may have several writers.",
     "source_field": "This kind of source does not have this field.",
     "source_with_inputs": "A source has no inputs.",

@@ -1,8 +1,8 @@
-"""Cron schedules: five fields, to the minute, by the clock of the time zone that goes with them.
+"""Cron schedules: five fields, or six with seconds, by the clock of the time zone that goes with them.
 
-`minute hour day-of-month month day-of-week`, each `*`, numbers, ranges (`1-5`), steps (`*/15`, `10-50/20`) and lists
-of these. Months and days have names (`jan`, `mon`); Sunday is 0 or 7. As in cron, when both days are restricted one of
-them is enough.
+`[second] minute hour day-of-month month day-of-week`, each `*`, numbers, ranges (`1-5`), steps (`*/15`, `10-50/20`) and
+lists of these. Months and days have names (`jan`, `mon`); Sunday is 0 or 7. As in cron, when both days are restricted
+one of them is enough. Five fields are due at the full minute: they mean the same as six of which the first is `0`.
 """
 
 import re
@@ -25,6 +25,7 @@ class _FieldKind:
 
 
 _FIELDS = (
+    _FieldKind("second", 0, 59),
     _FieldKind("minute", 0, 59),
     _FieldKind("hour", 0, 23),
     _FieldKind("day of month", 1, 31),
@@ -39,6 +40,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
+    seconds: frozenset[int]
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
@@ -49,8 +51,13 @@ class Schedule:
     any_weekday: bool
 
     def matches(self, time: datetime) -> bool:
-        """Whether it is due in the minute that a clock shows as `time`."""
-        return time.hour in self.hours and time.minute in self.minutes and self.matches_day(time)
+        """Whether it is due in the second that a clock shows as `time`."""
+        return (
+            time.second in self.seconds
+            and time.minute in self.minutes
+            and time.hour in self.hours
+            and self.matches_day(time)
+        )
 
     def matches_day(self, time: datetime) -> bool:
         if time.month not in self.months:
@@ -64,23 +71,36 @@ def parse_schedule(text: str) -> Schedule:
     if len(text) > _MAX_LENGTH:
         raise ScheduleError("The schedule is too long.")
     if text.startswith("@"):
-        raise ScheduleError("Names like @daily are not supported; write the five fields.")
+        raise ScheduleError("Names like @daily are not supported; write the fields.")
     parts = text.split()
-    if len(parts) != len(_FIELDS):
-        raise ScheduleError(f"A schedule has 5 fields (minute hour day month weekday); this has {len(parts)}.")
-    minutes, hours, days, months, weekdays = (_values(part, kind) for part, kind in zip(parts, _FIELDS, strict=True))
+    if len(parts) not in (len(_FIELDS) - 1, len(_FIELDS)):
+        raise ScheduleError(
+            "A schedule has 5 fields (minute hour day month weekday), or 6 with seconds before them; "
+            f"this has {len(parts)}."
+        )
+    if len(parts) < len(_FIELDS):
+        parts = ["0", *parts]
+    seconds, minutes, hours, days, months, weekdays = (
+        _values(part, kind) for part, kind in zip(parts, _FIELDS, strict=True)
+    )
     schedule = Schedule(
+        seconds=seconds,
         minutes=minutes,
         hours=hours,
         days=days,
         months=months,
         weekdays=frozenset(day % 7 for day in weekdays),
-        any_day=parts[2].startswith("*"),
-        any_weekday=parts[4].startswith("*"),
+        any_day=parts[3].startswith("*"),
+        any_weekday=parts[5].startswith("*"),
     )
     if schedule.any_weekday and all(min(days) > _LONGEST_MONTH.get(month, 31) for month in months):
         raise ScheduleError("No month that it names has such a day: it would never come due.")
     return schedule
+
+
+def has_seconds(text: str) -> bool:
+    """Whether a schedule says at which seconds it is due."""
+    return len(text.split()) == len(_FIELDS)
 
 
 def normal_schedule(text: str) -> str:

@@ -6,15 +6,19 @@ change, one rule holds for schedules that name hours, another for those that run
 - **Named hours** (`30 2 * * *`, `0 */6 * * *`) are times on the wall. A time that the clock skips is made up for at the
   first instant after the gap, once, however many times fell into it. A time that the clock shows twice is a slot at its
   first occurrence alone.
-- **Every hour** (`0 * * * *`, `*/15 * * * *`, `* * * * *`) is a rhythm. A slot is every instant at which the clock
+- **Every hour** (`0 * * * *`, `*/15 * * * *`, `*/5 * * * * *`) is a rhythm. A slot is every instant at which the clock
   shows a matching time, in skipped and repeated hours as in all others: no hour is left out and none counts twice.
   (Where clocks move by less than an hour, the step over the change may be shorter or longer by that much.)
+
+Seconds change nothing in this: `*/5 * 2 * * *` names an hour, so of an hour that is repeated its 720 slots are the
+first ones, and of an hour that is skipped one slot is left. Nothing here walks over the seconds, minutes or hours
+between two slots, however far they are apart.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -36,10 +40,12 @@ class Slots:
     zone: tzinfo
     _hours: tuple[int, ...] = field(init=False)
     _minutes: tuple[int, ...] = field(init=False)
+    _seconds: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hours", tuple(sorted(self.schedule.hours)))
         object.__setattr__(self, "_minutes", tuple(sorted(self.schedule.minutes)))
+        object.__setattr__(self, "_seconds", tuple(sorted(self.schedule.seconds)))
 
     @staticmethod
     @lru_cache(maxsize=10_000)
@@ -62,7 +68,9 @@ class Slots:
             if change is None:
                 if self.every_hour or not found.astimezone(self.zone).fold:
                     return found
-                position, inclusive = found, False  # the clock has shown it before
+                # The clock has shown it before.
+                shown_anew = self._end_of_repeat(found, offset)
+                position, inclusive = (found, False) if shown_anew is None else (shown_anew, True)
                 continue
             # The clock moves before it shows that time.
             new_offset = self._offset(change)
@@ -109,29 +117,46 @@ class Slots:
             before = here
         return None
 
+    def _end_of_repeat(self, instant: datetime, offset: timedelta) -> datetime | None:
+        """When the clock shows times again that it has not shown before; None where it is set once more until then."""
+        first_offset = instant.astimezone(self.zone).replace(fold=0).utcoffset() or _ZERO
+        set_back = first_offset - offset
+        change = self._first_change(instant - set_back, instant)
+        if change is None or self._first_change(instant, change + set_back) is not None:
+            return None
+        return change + set_back
+
     def _next_on_wall(self, wall: datetime, *, inclusive: bool) -> datetime | None:
         """The first matching time on a clock that nobody touches: after `wall`, or at it if `inclusive`."""
         try:
-            minute = wall.replace(second=0, microsecond=0)
-            if minute < wall or not inclusive:
-                minute += timedelta(minutes=1)
-            if self.schedule.matches_day(minute):
-                time = self._next_in_day(minute.hour, minute.minute)
-                if time is not None:
-                    return minute.replace(hour=time[0], minute=time[1])
-            day = self._next_day(minute.date())
+            at = wall.replace(microsecond=0)
+            if at < wall or not inclusive:
+                at += _SECOND
+            if self.schedule.matches_day(at):
+                found = self._next_in_day(at.hour, at.minute, at.second)
+                if found is not None:
+                    return datetime.combine(at, found)
+            day = self._next_day(at.date())
         except OverflowError:
             return None
-        return None if day is None else datetime(day.year, day.month, day.day, self._hours[0], self._minutes[0])
+        return None if day is None else datetime.combine(day, self._time(self._hours[0]))
 
-    def _next_in_day(self, hour: int, minute: int) -> tuple[int, int] | None:
-        place = bisect_left(self._hours, hour)
-        if place < len(self._hours) and self._hours[place] == hour:
-            at = bisect_left(self._minutes, minute)
-            if at < len(self._minutes):
-                return hour, self._minutes[at]
-            place += 1
-        return None if place == len(self._hours) else (self._hours[place], self._minutes[0])
+    def _next_in_day(self, hour: int, minute: int, second: int) -> time | None:
+        """The first time of a matching day, from this one on."""
+        if hour in self.schedule.hours:
+            if minute in self.schedule.minutes:
+                found = _from(self._seconds, second)
+                if found is not None:
+                    return time(hour, minute, found)
+            later = _from(self._minutes, minute + 1)
+            if later is not None:
+                return self._time(hour, later)
+        next_hour = _from(self._hours, hour + 1)
+        return None if next_hour is None else self._time(next_hour)
+
+    def _time(self, hour: int, minute: int | None = None) -> time:
+        """The first of an hour, or of a minute."""
+        return time(hour, self._minutes[0] if minute is None else minute, self._seconds[0])
 
     def _next_day(self, day: date) -> date | None:
         """The first matching day after this one."""
@@ -148,3 +173,9 @@ class Slots:
 def _wall(instant: datetime, offset: timedelta) -> datetime:
     """What the clock shows."""
     return instant.replace(tzinfo=None) + offset
+
+
+def _from(numbers: tuple[int, ...], low: int) -> int | None:
+    """The first of sorted numbers that is not below."""
+    place = bisect_left(numbers, low)
+    return numbers[place] if place < len(numbers) else None

@@ -9,7 +9,10 @@ What was missed is made up for as the source says:
 - `none`: a slot is fired if it is seen no later than `tolerance_seconds` after its time; then it is repeated until it
   is heard.
 - `last`: of the slots since the last one that was fired, only the newest.
-- `all`: each of them, in order, at most `batch` in one round.
+- `all`: each of them, in order.
+
+Of one source at most `batch` are fired in one round, and no more than that are ever held: what is still to come is
+known by its times alone, however many slots lie between them.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 from uuid import UUID
 
@@ -59,13 +62,21 @@ class _Coming:
         return self.slots is slots and self.floor <= floor and (self.slot is None or floor < self.slot)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Seen:
+    """Slots after `after`, up to and with `until`, that were seen in time."""
+
+    after: datetime
+    until: datetime
+
+
 class Scheduler:
     def __init__(self, config: SchedulerConfig, *, calls: SourceCalls) -> None:
         self._config = config
         self._calls = calls
         self._coming: dict[UUID, _Coming] = {}
-        self._owed: dict[UUID, list[datetime]] = {}
-        """Of `none`: slots that were seen in time and that nobody has heard of yet."""
+        self._owed: dict[UUID, list[_Seen]] = {}
+        """Of `none`: when slots were seen that nobody has heard of yet."""
         self._refused: set[UUID] = set()
         self._tries = 0
 
@@ -110,20 +121,30 @@ class Scheduler:
             return []
         floor = source.since if source.last_slot is None else max(source.since, source.last_slot)
         if source.catch_up == "none":
-            floor = max(floor, now - timedelta(seconds=self._config.tolerance_seconds))
-        owed = [
-            slot for slot in self._owed.pop(source.job_id, ()) if source.last_slot is None or slot > source.last_slot
-        ]
+            return self._seen_in_time(source, slots, floor, now)
         first = self._next(source.job_id, slots, floor)
         if first is None or first > now:
-            found = owed
-        elif source.catch_up == "last":
+            return []
+        if source.catch_up == "last":
             newest = slots.last(floor, now)
-            found = [] if newest is None else [newest]
-        else:
-            found = sorted({*owed, *islice(slots.between(floor, now), self._config.batch)})
-        if source.catch_up == "none" and found:
-            self._owed[source.job_id] = found
+            return [] if newest is None else [newest]
+        return list(islice(slots.between(floor, now), self._config.batch))
+
+    def _seen_in_time(self, source: CronSource, slots: Slots, floor: datetime, now: datetime) -> list[datetime]:
+        heard = source.last_slot
+        recent = max(floor, now - timedelta(seconds=self._config.tolerance_seconds))
+        first = self._next(source.job_id, slots, recent)
+        owed = [
+            seen if heard is None else _Seen(max(seen.after, heard), seen.until)
+            for seen in self._owed.pop(source.job_id, ())
+            if heard is None or seen.until > heard
+        ]
+        if first is not None and first <= now:
+            owed = _joined([*owed, _Seen(recent, now)])
+        seen_slots = chain.from_iterable(slots.between(seen.after, seen.until) for seen in owed)
+        found = list(islice(seen_slots, self._config.batch))
+        if found:
+            self._owed[source.job_id] = owed
         return found
 
     def _next(self, job_id: UUID, slots: Slots, floor: datetime) -> datetime | None:
@@ -166,6 +187,17 @@ class Scheduler:
             for job_id in known.keys() - job_ids:
                 del known[job_id]
         self._refused &= job_ids
+
+
+def _joined(stretches: Sequence[_Seen]) -> list[_Seen]:
+    """In order. Slots that were seen without a break are one stretch, however long nobody hears of them."""
+    joined: list[_Seen] = []
+    for seen in sorted(stretches):
+        if joined and seen.after <= joined[-1].until:
+            joined[-1] = _Seen(joined[-1].after, max(joined[-1].until, seen.until))
+        else:
+            joined.append(seen)
+    return joined
 
 
 def _said(source: CronSource) -> dict[str, str]:
