@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,10 @@ def main() -> None:
                 status = 0
             except (KeyboardInterrupt, asyncio.CancelledError):
                 status = 0
+            except BaseException:
+                traceback.print_exc()  # to whatever log the process was given; below, nobody would
             finally:
+                sys.stderr.flush()
                 os._exit(status)
         print(f"started {pid}", flush=True)
         os.waitpid(pid, 0)

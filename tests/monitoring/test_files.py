@@ -12,6 +12,7 @@ from tracelake.dispatcher.metrics import SAME, Metrics
 
 OF_PROMETHEUS = {"up": ("job", "instance")}
 """Metrics that Prometheus adds, with their labels."""
+RUNBOOKS = ROOT / "docs/runbooks"
 TARGET = ("job", "instance")
 """Labels that Prometheus gives to every series."""
 
@@ -90,6 +91,13 @@ def test_an_alert_says_what_to_do(name: str) -> None:
     kept = re.findall(r"(?:by|on) \(([^)]*)\)", rule["expr"])
     labels = {label.strip() for group in kept for label in group.split(",")} | {"instance"}
     assert set(re.findall(r"\$labels\.(\w+)", words)) <= labels, "the expression has dropped that label"
+
+
+@pytest.mark.parametrize("page", sorted({path.name for path in RUNBOOKS.glob("*.md")} - {"README.md"}))
+def test_a_runbook_names_the_alerts_that_lead_to_it(page: str) -> None:
+    named = set(re.findall(r"`(Trace[A-Z][A-Za-z]+)`", (RUNBOOKS / page).read_text(encoding="utf-8")))
+    leading = {name for name, rule in rules().items() if rule["annotations"]["runbook"] == f"docs/runbooks/{page}"}
+    assert named == leading
 
 
 def test_the_dashboard_can_be_imported_as_it_is() -> None:

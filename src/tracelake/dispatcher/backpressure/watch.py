@@ -1,8 +1,8 @@
 """The loop that looks after what changes by itself: the age of what waits, and who is stopped at the moment.
 
 Now and then it counts, so that a counter that was wrong for some reason is right again soon. Neither holds up the tasks
-of the queue, however long it is (see `queues`). What it knows of stopped producers is for heartbeats alone; whoever
-routes asks the tables.
+of the queue, however long it is (see `queues`). What it knows of stopped producers is for the metrics alone; whoever
+routes or answers a heartbeat asks the tables.
 """
 
 from uuid import UUID
@@ -31,8 +31,8 @@ class PressureWatch:
         self._rounds = 0
         self._stopped: frozenset[UUID] = frozenset()
 
-    def is_stopped(self, node_id: UUID | None) -> bool:
-        """As of the last look."""
+    def is_stopped(self, node_id: UUID) -> bool:
+        """Whether this job or source is, as of the last look."""
         return node_id in self._stopped
 
     @property
