@@ -5,21 +5,22 @@ import asyncio
 import pytest
 
 from tests.backpressure.test_pressure import feed, level
-from tests.routing.support import Flow
+from tests.routing.support import Flow, block
+from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.routing import drain
+from tracelake.dispatcher.routing import drain, router
 
 MANY = 3 * drain._EDGES_A_ROUND
 FEW = 8
 
 
-def jobs(source: str, number: int) -> str:
+def jobs(source: str, number: int, kind: str = "{kind: manual}") -> str:
     """A source and so many readers of it."""
     readers = "".join(
         f"  - {{name: {source}{index}, activation: reactive, operator: noop, inputs: [{{from: {{job: {source}}}}}]}}\n"
         for index in range(number)
     )
-    return f"  - {{name: {source}, activation: source, source: {{kind: manual}}}}\n{readers}"
+    return f"  - {{name: {source}, activation: source, source: {kind}}}\n{readers}"
 
 
 def pause(flow: Flow, job: str, *, paused: bool = True) -> None:
@@ -39,6 +40,29 @@ def test_edges_that_must_wait_leave_their_turn_to_others(flow: Flow) -> None:
     pause(flow, "many", paused=False)
     flow.drain()
     assert flow.harness.sql("SELECT count(*) AS number FROM tasks")[0]["number"] == MANY + FEW
+
+
+def test_invalidations_that_must_wait_leave_their_turn_to_others(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "AT_ONCE", 0)
+    kind = "{kind: always_on}, operator: noop"
+    sources = jobs("many", MANY, kind) + jobs("few", FEW, kind)
+    flow.deploy(f"name: d\ndefaults: {{runtime: ecs_platform}}\njobs:\n{sources}")
+    flow.harness.run(flow.harness.dispatcher.monitor.run_once())
+    for source in ("many", "few"):
+        (run,) = flow.tasks(source)
+        flow.harness.sql(
+            "INSERT INTO dataset_runs VALUES ($1, $2, 10, 0, 0, 29)", *dags.output(flow.harness, "d", source)
+        )
+        wrong = {"start": 0, "end": 29, "reason": "reorg"}
+        flow.say(run["task_id"], flow.claim(run["task_id"]), flow.event("d", source, **block(0, 9), invalidates=wrong))
+    assert flow.harness.sql("SELECT count(*) AS number FROM invalidation_work")[0]["number"] == MANY + FEW
+    pause(flow, "many")
+    assert flow.harness.run(flow.harness.dispatcher.drain.run_once()) == FEW
+    assert [len(flow.tasks(f"few{index}")) for index in range(FEW)] == [3] * FEW, "all of them in the first round"
+    assert flow.drain() == 0
+    pause(flow, "many", paused=False)
+    flow.drain()
+    assert flow.harness.sql("SELECT count(*) AS number FROM tasks")[0]["number"] == 3 * (MANY + FEW) + 2
 
 
 LIMITED = """

@@ -65,7 +65,7 @@ class Drain:
         self._router = router
         self._writer = writer
         self._metrics = metrics
-        self._rework = Rework(store, directory, router, writer, self._room, metrics)
+        self._rework = Rework(store, directory, router, writer, self._room, self._not_stopped, metrics)
 
     async def run_once(self) -> int:
         """One page for each edge that is behind, and for each invalidation that is not done with.
@@ -75,24 +75,22 @@ class Drain:
         async with self._store.connection() as connection:
             behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
         done = 0
-        for org_id, node_id, input_index in behind[:_EDGES_A_ROUND]:
-            done += await self._take_on(org_id, node_id, input_index)
+        for row in behind[:_EDGES_A_ROUND]:
+            done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
         return done + await self._rework.run_once()
 
-    async def _not_stopped(
-        self, connection: Connection, behind: Sequence[asyncpg.Record]
-    ) -> list[tuple[UUID, UUID, int]]:
-        """However many edges wait for a pause or a full queue, the others have their turn in every round."""
+    async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
+        """Mixed. However many edges wait for a pause or a full queue, the others have their turn in every round."""
         orgs: dict[UUID, list[asyncpg.Record]] = {}
-        for row in behind:
+        for row in waiting:
             orgs.setdefault(row["org_id"], []).append(row)
-        found = []
+        found: list[asyncpg.Record] = []
         for org_id, epoch in await connection.fetch(_EPOCHS, list(orgs)):
             upstream = await self._upstream.of(connection, org_id, epoch)
             read = [(row["node_id"], (row["dataset_uuid"], row["dataset_version"])) for row in orgs[org_id]]
             stops = await upstream.stops_of(connection, read)
             found += [
-                (org_id, row["node_id"], row["input_index"])
+                row
                 for row, reader in zip(orgs[org_id], read, strict=True)
                 if upstream.blocked_by(*reader, stops) is None
             ]

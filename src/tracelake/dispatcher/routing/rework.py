@@ -2,11 +2,12 @@
 
 The row of work says which unit came last, and goes when there are no more. A page that is made twice makes no second
 task. A reader whose version does not count keeps its row and goes on when it counts again; one that reads another
-generation by now has nothing to make again, since what was wrong is not what it reads.
+generation by now has nothing to make again, since what was wrong is not what it reads. One that a pause or a full queue
+stops keeps its row too, and takes no turn of others.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
@@ -30,10 +31,13 @@ _ROWS_A_ROUND = 100
 Room: TypeAlias = Callable[[Connection, UUID, Consumer, int, int], Awaitable[int]]
 """(connection, org_id, consumer, input_index, most): how many units a reader may be given now."""
 
+NotStopped: TypeAlias = Callable[[Connection, Sequence[asyncpg.Record]], Awaitable[list[asyncpg.Record]]]
+"""(connection, rows with `org_id`, `node_id`, `dataset_uuid`, `dataset_version`): those that may go on now, mixed."""
+
 _WAITING = """
-    SELECT w.org_id, w.node_id, w.input_index, w.invalidation_id
+    SELECT w.org_id, w.node_id, w.input_index, w.invalidation_id, e.dataset_uuid, e.dataset_version
     FROM invalidation_work w JOIN edges e USING (node_id, input_index)
-    WHERE e.phase <> 'Parked' ORDER BY random() LIMIT $1"""
+    WHERE e.phase <> 'Parked'"""
 
 _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 
@@ -61,6 +65,7 @@ class Rework:
         router: Router,
         writer: Writer,
         room: Room,
+        not_stopped: NotStopped,
         metrics: Metrics,
     ) -> None:
         self._store = store
@@ -68,19 +73,20 @@ class Rework:
         self._router = router
         self._writer = writer
         self._room = room
+        self._not_stopped = not_stopped
         self._metrics = metrics
 
     async def run_once(self) -> int:
         """One page for each row of work. Answers how many moved on."""
         async with self._store.connection() as connection:
-            waiting = await connection.fetch(_WAITING, _ROWS_A_ROUND)
+            waiting = await self._not_stopped(connection, await connection.fetch(_WAITING))
         done = 0
-        for row in waiting:
+        for row in waiting[:_ROWS_A_ROUND]:
             done += await self._take_on(row)
         return done
 
     async def _take_on(self, row: asyncpg.Record) -> int:
-        org_id, node_id, input_index, invalidation_id = row
+        org_id, node_id, input_index, invalidation_id, *_ = row
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
