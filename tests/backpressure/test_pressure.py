@@ -160,3 +160,33 @@ jobs:
         seen += 1
         assert seen < 100
     assert len(flow.tasks("slow")) == 100
+
+
+@pytest.mark.parametrize("threshold", ["max_queue_depth: 10", "max_queue_age: 60s"])
+def test_what_is_being_built_stops_nobody_who_counts(flow: Flow, threshold: str) -> None:
+    active = f"""
+name: d
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {{name: src, activation: source, source: {{kind: manual}}}}
+  - {{name: slow, activation: reactive, operator: noop, inputs: [{{from: {{job: src}}}}], {threshold}}}
+  - {{name: beside, activation: reactive, operator: noop, inputs: [{{from: {{job: src}}}}]}}
+"""
+    flow.deploy(active)
+    for cursor in range(30):
+        flow.trigger("d", "src", cursor=cursor)
+        flow.run_all("slow", "beside")
+    another = "name: slow, activation: reactive, operator: sleep, config: {seconds: 1}"
+    built = flow.deploy(active.replace("name: slow, activation: reactive, operator: noop", another))
+    assert built.state == "Building"
+    flow.drain()
+    flow.harness.advance(61)
+    flow.harness.run(flow.harness.dispatcher.pressure.run_once())
+    levels = flow.harness.sql("SELECT depth, level FROM pressure ORDER BY depth")
+    assert (levels[0]["depth"], levels[0]["level"]) == (0, 0)
+    assert levels[1]["level"] == 2, "the queue that is being filled is full"
+    assert levels[1]["depth"] == (10 if "depth" in threshold else 30), "and gets no more than it has room for"
+    reply = flow.trigger("d", "src", cursor=100)
+    assert reply.kept is None
+    assert len(flow.tasks("beside")) == 31
+    assert [task["status"] for task in flow.tasks("slow") if task["unit"]["cursor"]["to"] == 100] == ["Queued"]

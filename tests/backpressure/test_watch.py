@@ -209,3 +209,29 @@ def test_who_is_stopped_is_known_after_a_look(flow: Flow) -> None:
     work(flow, "slow", 10)
     flow.harness.run(flow.harness.dispatcher.pauses.resume(flow.actor, "d", "other"))
     assert stopped() == set()
+
+
+def test_a_queue_that_is_held_up_hides_no_other(flow: Flow) -> None:
+    text = PIPE.replace("max_queue_depth: 10", "max_queue_age: 60s") + (
+        "  - {name: second, activation: reactive, operator: noop, inputs: [{from: {job: step}}], max_queue_age: 60s}\n"
+    )
+    flow.deploy(text)
+    fill(flow, 0, 1)
+    flow.harness.advance(61)
+    first, other = sorted(
+        (dags.job(flow.harness, "d", name)["node_id"] for name in ("slow", "second")), key=lambda node: node.bytes
+    )
+    flow.harness.sql("UPDATE pressure SET depth = depth + 3 WHERE node_id = $1", first)
+
+    async def look_beside_a_lock() -> None:
+        dispatcher = flow.harness.dispatcher
+        async with dispatcher.ports.store.transaction() as connection:
+            await connection.execute("SELECT FROM pressure WHERE node_id = $1 FOR UPDATE", first)
+            await dispatcher.pressure.run_once()
+
+    flow.harness.run(look_beside_a_lock())
+    levels = {row["node_id"]: row["level"] for row in flow.harness.sql("SELECT node_id, level FROM pressure")}
+    assert levels == {first: 0, other: 2}
+    look(flow)
+    levels = {row["node_id"]: row["level"] for row in flow.harness.sql("SELECT node_id, level FROM pressure")}
+    assert levels == {first: 2, other: 2}

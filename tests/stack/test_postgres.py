@@ -105,6 +105,7 @@ def test_a_wrong_password_is_refused(cluster: TestCluster) -> None:
 
 def test_provisioning_twice_changes_nothing(cluster: TestCluster) -> None:
     query = "SELECT string_agg(datname || coalesce(datacl::text, ''), ';' ORDER BY datname) FROM pg_database"
+    run(provision(cluster.cluster))  # databases that other tests made here are closed by it, too
     before = run(fetchval(cluster.cluster.superuser_dsn(), query))
     run(provision(cluster.cluster))
     assert run(fetchval(cluster.cluster.superuser_dsn(), query)) == before

@@ -23,20 +23,21 @@ _LIMITED = """
     WHERE org_id = $1 AND (max_depth IS NOT NULL OR max_age_seconds IS NOT NULL)"""
 
 # Every reader of every generation that counts or is being built, with the nodes that write it. A node has one job per
-# set of limits; the one that counts says its priority, before one that is being built.
+# set of limits; the one that counts says its priority, before one that is being built. What is being built stops
+# nobody who counts: its drain gives it no more than it has room for, and the active version goes on meanwhile.
 _EDGES = """
     SELECT w.node_id AS producer, p.priority, p.source, e.node_id AS consumer, e.dataset_uuid, e.dataset_version
     FROM edges e
     JOIN (SELECT DISTINCT j.node_id, o.dataset_uuid, o.dataset_version FROM jobs j JOIN job_outputs o USING (job_id)
           WHERE j.org_id = $1 AND j.node_id IS NOT NULL) w USING (dataset_uuid, dataset_version)
     CROSS JOIN LATERAL (
-        SELECT j.priority, j.document->'source' IS NOT NULL AS source FROM jobs j
+        SELECT j.priority, j.document->'source' IS NOT NULL AS source, a.job_id IS NOT NULL AS counts FROM jobs j
         LEFT JOIN dags d ON d.org_id = j.org_id AND d.dag_name = j.dag_name
         LEFT JOIN dag_version_jobs a ON a.dag_version_id = d.active_version AND a.job_id = j.job_id
         LEFT JOIN dag_version_jobs b ON b.dag_version_id = d.building_version AND b.job_id = j.job_id
         WHERE j.node_id = w.node_id
         ORDER BY a.job_id IS NULL, b.job_id IS NULL, j.created_at DESC, j.job_id DESC LIMIT 1) p
-    WHERE e.org_id = $1 AND e.phase <> 'Parked'"""
+    WHERE e.org_id = $1 AND e.phase <> 'Parked' AND NOT (e.phase = 'Staged' AND p.counts)"""
 
 _STOPS = """
     SELECT node_id, level::int FROM pressure WHERE node_id = ANY($1) AND level > 0

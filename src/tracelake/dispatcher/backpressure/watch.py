@@ -5,18 +5,29 @@ of the queue, however long it is (see `queues`). What it knows of stopped produc
 routes or answers a heartbeat asks the tables.
 """
 
+import logging
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from tracelake.db.transaction import Connection, Store
+import asyncpg
+
+from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory, read_stops
+
+logger = logging.getLogger(__name__)
 
 _ALL_EVERY = 30
 """Rounds between two counts; ages are looked at every time."""
 
 _AGED = "SELECT node_id FROM pressure WHERE max_age_seconds IS NOT NULL AND depth > 0 ORDER BY node_id"
 
-_EVERY = "SELECT node_id FROM pressure ORDER BY node_id"
+_EVERY = """
+    SELECT node_id FROM pressure WHERE max_depth IS NOT NULL OR max_age_seconds IS NOT NULL OR level > 0
+    ORDER BY node_id"""
+
+_LATER = (*HELD_UP, asyncpg.QueryCanceledError, TimeoutError)
+"""Somebody else's lock, or a count that takes too long: no reason to leave the other queues out."""
 
 _ORGS = """
     SELECT o.org_id, o.routing_epoch FROM orgs o
@@ -41,18 +52,24 @@ class PressureWatch:
         return len(self._stopped)
 
     async def run_once(self) -> int:
-        """Answers in how many queues the pressure eased."""
-        eased = 0
-        if self._rounds % _ALL_EVERY == 0:
-            for node in await self._nodes(_EVERY):
-                async with self._store.transaction() as connection:
-                    eased += await queues.correct(connection, node)
-        for node in await self._nodes(_AGED):
-            async with self._store.transaction() as connection:
-                eased += await queues.look_at_age(connection, node)
+        """Answers in how many queues the pressure eased. A queue that cannot be looked at now is looked at later."""
+        count = self._rounds % _ALL_EVERY == 0
+        self._rounds += 1
+        eased = await self._each(_AGED, queues.look_at_age)
+        if count:
+            eased += await self._each(_EVERY, queues.correct)
         async with self._store.connection() as connection:
             self._stopped = await self._look(connection)
-        self._rounds += 1
+        return eased
+
+    async def _each(self, statement: str, look: Callable[[Connection, UUID], Awaitable[bool]]) -> int:
+        eased = 0
+        for node in await self._nodes(statement):
+            try:
+                async with self._store.transaction() as connection:
+                    eased += await look(connection, node)
+            except _LATER as error:
+                logger.warning("a queue could not be looked at", extra={"reason": type(error).__name__})
         return eased
 
     async def _nodes(self, statement: str) -> list[UUID]:

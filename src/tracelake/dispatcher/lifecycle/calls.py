@@ -54,6 +54,8 @@ from tracelake.wire.units import EventIn, TaskInput
 from tracelake.wire.user import RetryReply, SkipReply
 
 Answer: TypeAlias = object
+FREE_STOPS = 10
+"""So many attempts a task may get on top of its job's because workers stopped; after that a stop is a failure."""
 Respond: TypeAlias = Callable[[Applied], Answer]
 
 
@@ -205,8 +207,12 @@ class CompleteCall:
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
         body = self.body
-        # Only what waits in a queue has a worker that may have to end.
-        stopped = body.error_code == "worker_stopping" and wake_of(context.config.runtimes, job.runtime).kind == WAKEUP
+        # Only what waits in a queue has a worker that may have to end, and no task has that many in a row.
+        stopped = (
+            body.error_code == "worker_stopping"
+            and wake_of(context.config.runtimes, job.runtime).kind == WAKEUP
+            and (task.max_attempts is None or task.max_attempts < (job.max_attempts or 0) + FREE_STOPS)
+        )
         ended = lifecycle.complete(
             task,
             now,
