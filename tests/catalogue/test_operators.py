@@ -17,6 +17,7 @@ from tracelake.catalogue import (
     read_config,
 )
 from tracelake.errors import TraceError
+from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
 
 
 def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
@@ -32,6 +33,8 @@ def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
         ("range_splitter", {"size": 1}),
         ("range_splitter", {"size": 1000, "align": False}),
         ("range_aggregator", {"size": 2**62}),
+        ("evm_ingest", {"chain_id": 1}),
+        ("cryo_ingest", {"chain_id": 10, "tables": ["logs"], "rpc": "archive", "max_requests_per_second": 0.5}),
         ("ticker", {"seconds": 0.01}),
         ("ticker", {"seconds": 12, "start": 100, "ticks": 5}),
         ("udf", {}),
@@ -51,6 +54,7 @@ def test_a_config_is_read_with_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("operator", "runtimes"),
     [
+        ("evm_ingest", {"ecs_platform"}),
         ("noop", {"dispatcher", "lambda", "ecs_platform", "one_of_your_own"}),
         ("range_aggregator", {"dispatcher"}),
         ("range_splitter", {"dispatcher"}),
@@ -71,7 +75,12 @@ def test_the_dispatcher_runs_control_operators_alone() -> None:
 
 
 def test_what_needs_a_function_in_the_worker() -> None:
-    assert {name for name, spec in CATALOGUE.items() if spec.for_workers} == {"noop", "sleep", "ticker"}
+    assert {name for name, spec in CATALOGUE.items() if spec.for_workers} == {
+        "noop",
+        "sleep",
+        "ticker",
+        *SPARK_OPERATORS,
+    }
 
 
 @pytest.mark.parametrize(
@@ -91,6 +100,14 @@ def test_what_needs_a_function_in_the_worker() -> None:
         ("ticker", {"seconds": 0}, "config.seconds"),
         ("ticker", {"seconds": 1, "start": -1}, "config.start"),
         ("ticker", {"seconds": 1, "ticks": 0}, "config.ticks"),
+        ("evm_ingest", {}, "config"),
+        ("evm_ingest", {"chain_id": 0}, "config.chain_id"),
+        ("evm_ingest", {"chain_id": 1, "tables": []}, "config.tables"),
+        ("evm_ingest", {"chain_id": 1, "tables": ["logs", "logs"]}, "config"),
+        ("evm_ingest", {"chain_id": 1, "tables": ["traces"]}, "config.tables[0]"),
+        ("evm_ingest", {"chain_id": 1, "rpc": "https://node/key"}, "config.rpc"),
+        ("evm_ingest", {"chain_id": 1, "max_requests_per_second": 0}, "config.max_requests_per_second"),
+        ("evm_ingest", {"chain_id": 1, "endpoint": "x"}, "config"),
         ("range_splitter", {}, "config"),
         ("range_splitter", {"size": 0}, "config.size"),
         ("range_splitter", {"size": 10, "align": 1}, "config.align"),

@@ -8,13 +8,14 @@ import pytest
 from tests.worker.conftest import QUEUE, Bench
 from tests.worker.fake_dispatcher import until
 from tracelake.catalogue import CATALOGUE
+from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
 from tracelake.wire.units import EventIn
 from tracelake.worker import OperatorContext, OperatorResult
 from tracelake.worker.operators import OPERATORS, Operator
 
 
 def test_every_operator_of_the_catalogue_has_its_function() -> None:
-    assert set(OPERATORS) == {name for name, spec in CATALOGUE.items() if spec.for_workers}
+    assert {*OPERATORS, *SPARK_OPERATORS} == {name for name, spec in CATALOGUE.items() if spec.for_workers}
 
 
 def test_many_tasks_complete_and_are_acked(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
@@ -48,6 +49,20 @@ class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
 
 
 SPECS = (
+    OperatorSpec(
+        "cryo_ingest",
+        EvmIngestConfig,
+        "Another name of `evm_ingest`.",
+        runtimes=frozenset({"ecs_platform"}),
+        output_storage="s3",
+    ),
+    OperatorSpec(
+        "evm_ingest",
+        EvmIngestConfig,
+        "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
+        runtimes=frozenset({"ecs_platform"}),
+        output_storage="s3",
+    ),
     OperatorSpec("noop", NoopConfig, "Does nothing and completes; for measuring and for demonstrations.", control=True),
     OperatorSpec(
         "range_aggregator",

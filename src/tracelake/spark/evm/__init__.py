@@ -1,0 +1,1 @@
+"""EVM chains over JSON-RPC: asking nodes (`rpc`), judging what they say (`check`), rows of it (`tables`)."""

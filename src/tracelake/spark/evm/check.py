@@ -1,0 +1,108 @@
+"""Whether what a node said can be true: of the blocks that were asked for, of one piece, complete.
+
+What is not checked: hashes are compared, not computed, so a node that invents a whole consistent chain is believed.
+Every error names the block and the node's host.
+"""
+
+from collections.abc import Callable, Sequence
+
+from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.errors import (
+    AnswerError,
+    BrokenChainError,
+    ForeignReceiptsError,
+    LogGapError,
+    MissingAnswerError,
+    WrongBlockError,
+    WrongReceiptsError,
+)
+from tracelake.spark.evm.rpc import quantity
+
+_COUNTED = [hex(number) for number in range(4096)]
+
+
+def counted(count: int) -> list[str]:
+    """0x0, 0x1, ... as nodes number what is in a block."""
+    while len(_COUNTED) < count:
+        _COUNTED.append(hex(len(_COUNTED)))
+    return _COUNTED[:count]
+
+
+def check_blocks(numbers: Sequence[int], blocks: Sequence[Block | Header | None], host: str) -> list[Block | Header]:
+    """All there, numbered as asked, each the child of the one before it."""
+    checked: list[Block | Header] = []
+    for number, block in zip(numbers, blocks, strict=True):
+        if block is None:
+            raise MissingAnswerError(f"null for block {number}", host=host)
+        said = quantity(block.number, host)
+        if said != number:
+            raise WrongBlockError(f"asked for block {number}, it gave one that calls itself {said}", host=host)
+        if checked and block.parent_hash != checked[-1].hash:
+            raise BrokenChainError(f"block {number} is not the child of block {number - 1}", host=host)
+        _check_transactions(number, block, host)
+        checked.append(block)
+    return checked
+
+
+def _check_transactions(number: int, block: Block | Header, host: str) -> None:
+    if isinstance(block, Header):
+        return
+    transactions = block.transactions
+    if {transaction.block_hash for transaction in transactions} - {block.hash, None}:
+        raise ForeignReceiptsError(f"block {number} has transactions that say they are of another block", host=host)
+    places = [transaction.transaction_index for transaction in transactions]
+    if places != counted(len(places)):
+        known = [_position(place, number, host) for place in places]
+        if known != list(range(len(places))):
+            raise WrongBlockError(f"the transactions of block {number} are not numbered from 0 on", host=host)
+
+
+def check_receipts(number: int, block: Block | Header, receipts: Sequence[Receipt] | None, host: str) -> list[Receipt]:
+    """One for each transaction, in their order, of this very block, with logs numbered without a gap."""
+    if receipts is None:
+        raise MissingAnswerError(f"null for the receipts of block {number}", host=host)
+    hashes = block.transactions if isinstance(block, Header) else [one.hash for one in block.transactions]
+    if len(receipts) != len(hashes):
+        raise WrongReceiptsError(
+            f"block {number} has {len(hashes)} transactions, and there are {len(receipts)} receipts", host=host
+        )
+    if {receipt.block_hash for receipt in receipts} - {block.hash}:
+        raise ForeignReceiptsError(f"receipts of block {number} are of another block with that number", host=host)
+    found = list(receipts)
+    if [receipt.transaction_hash for receipt in found] != hashes:
+        found.sort(key=lambda receipt: _position(receipt.transaction_index, number, host))
+        if [receipt.transaction_hash for receipt in found] != hashes:
+            raise WrongReceiptsError(f"receipts of block {number} are of other transactions", host=host)
+    _check_logs(number, block, found, host)
+    return found
+
+
+def _check_logs(number: int, block: Block | Header, receipts: Sequence[Receipt], host: str) -> None:
+    logs = [log for receipt in receipts for log in receipt.logs]
+    if not logs:
+        return
+    places = [log.log_index for log in logs]
+    if places != counted(len(places)):
+        known = [_position(place, number, host) for place in places]
+        if known != list(range(len(known))):
+            raise LogGapError(f"the logs of block {number} are not numbered from 0 on without a gap", host=host)
+    if {log.block_hash for log in logs} != {block.hash} or any(log.removed for log in logs):
+        raise ForeignReceiptsError(f"logs of block {number} are of another block with that number", host=host)
+    owners = [receipt.transaction_hash for receipt in receipts for _ in receipt.logs]
+    if [log.transaction_hash for log in logs] != owners:
+        raise WrongReceiptsError(f"logs of block {number} say they are of other transactions", host=host)
+    if max(len(log.topics) for log in logs) > 4:
+        raise AnswerError(f"a log of block {number} has more than four topics", host=host)
+
+
+def check_follows(number: int, parent_hash: str, previous: str | None, broken: Callable[[str], Exception]) -> None:
+    """That what was read in another request, or by another task, ends where this begins."""
+    if previous is not None and parent_hash != previous:
+        raise broken(f"block {number} is not the child of the block {number - 1} that was read before it")
+
+
+def _position(said: str | None, number: int, host: str) -> int:
+    try:
+        return quantity(said or "", host)
+    except AnswerError:
+        raise AnswerError(f"something in block {number} has no place", host=host) from None

@@ -1,0 +1,194 @@
+"""What one Spark task does: read a chunk of blocks, write a file of each table, say what was written.
+
+Requests of a chunk overlap, a few at a time; what has arrived is written in the order of the blocks and let go, so
+memory follows from the size of a stretch and not from that of the chunk. How many blocks a stretch has follows from how
+much the ones before it held.
+
+What fails is told as a row (`kind`, `message`), not raised: Spark would wrap it in pages of Java. If the chain changed
+while the chunk was read, the chunk is read again.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tracelake.catalogue.context import NonRetryableError
+from tracelake.spark.evm.check import check_follows
+from tracelake.spark.evm.endpoints import RpcEndpoint
+from tracelake.spark.evm.errors import ReorganisedError, RpcError
+from tracelake.spark.evm.fetch import Stretch, fetch
+from tracelake.spark.evm.rpc import RpcOptions, RpcPool
+from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.writer import PartWriter, Target, WrittenFile
+
+STREAMS = 3
+_STRETCH_BYTES = 4 * 1024 * 1024
+_MOST_BLOCKS = 100
+_GROUP_BYTES = 32 * 1024 * 1024
+_READINGS = 3
+_KEPT_POOLS = 4
+
+MANIFEST = pa.schema(
+    [
+        ("table", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("first_parent", pa.string()),
+        ("last_hash", pa.string()),
+        ("uri", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("rows", pa.int64()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+        ("retryable", pa.bool_()),
+    ]
+)
+MANIFEST_DDL = (
+    "table string, first long, last long, first_parent string, last_hash string, uri string, size long, etag string,"
+    " rows long, kind string, message string, retryable boolean"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What Spark carries to its tasks: how chunk number n is read, and where it goes."""
+
+    endpoints: tuple[RpcEndpoint, ...]
+    options: RpcOptions
+    targets: Mapping[str, Target]
+    """By table."""
+    first: int
+    last: int
+    size: int
+
+    @property
+    def count(self) -> int:
+        return -(-(self.last - self.first + 1) // self.size)
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        first = self.first + number * self.size
+        return first, min(self.last, first + self.size - 1)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                first, last = self.range_of(number)
+                try:
+                    rows = self._written(first, last)
+                except (RpcError, NonRetryableError) as error:
+                    kind = getattr(error, "kind", "failed")
+                    retryable = not isinstance(error, NonRetryableError)
+                    told = {"kind": kind, "message": str(error), "retryable": retryable}
+                    rows = [{"first": first, "last": last, **told}]
+                yield pa.RecordBatch.from_pylist(rows, schema=MANIFEST)
+
+    def _written(self, first: int, last: int) -> list[dict[str, object]]:
+        pool = shared_pool(self.endpoints, self.options)
+        for reading in range(_READINGS):
+            writers = {table: TableWriter(target, SCHEMAS[table]) for table, target in self.targets.items()}
+            try:
+                parent, head = read_chunk(pool, first, last, writers)
+                return [
+                    {
+                        "table": table,
+                        "first": first,
+                        "last": last,
+                        "first_parent": parent,
+                        "last_hash": head,
+                        "uri": file.meta.uri,
+                        "size": file.meta.size,
+                        "etag": file.meta.etag,
+                        "rows": file.rows,
+                    }
+                    for table, file in ((table, writer.upload(first, last)) for table, writer in writers.items())
+                ]
+            except ReorganisedError:
+                if reading + 1 == _READINGS:
+                    raise
+            finally:
+                for writer in writers.values():
+                    writer.discard()
+        raise AssertionError("unreachable")
+
+
+class TableWriter:
+    """Gathers what comes until a row group is worth it."""
+
+    def __init__(self, target: Target, schema: pa.Schema) -> None:
+        self._part = PartWriter(target, schema)
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+
+    def write(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self._waiting.append(table)
+            self._bytes += table.nbytes
+            if self._bytes >= _GROUP_BYTES:
+                self._flush()
+
+    def upload(self, first: int, last: int) -> WrittenFile:
+        self._flush()
+        return self._part.upload(first, last)
+
+    def discard(self) -> None:
+        self._waiting.clear()
+        self._part.discard()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._part.write(pa.concat_tables(self._waiting).combine_chunks())
+            self._waiting.clear()
+            self._bytes = 0
+
+
+def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, TableWriter]) -> tuple[str, str]:
+    """The parent's hash of the first block and the hash of the last one."""
+    parent, previous = "", None
+    for stretch in stretches(pool, first, last, writers.keys()):
+        check_follows(stretch.numbers[0], stretch.first_parent, previous, ReorganisedError)
+        parent = parent or stretch.first_parent
+        previous = stretch.last_hash
+        for table, writer in writers.items():
+            writer.write(stretch.tables[table])
+    assert previous is not None
+    return parent, previous
+
+
+def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> Iterator[Stretch]:
+    """In the order of the blocks, `STREAMS` of them on their way at a time."""
+    size, following = min(pool.options.batch_size, _MOST_BLOCKS), first
+    coming: deque[Future[Stretch]] = deque()
+    with ThreadPoolExecutor(STREAMS, thread_name_prefix="rpc") as threads:
+        try:
+            while following <= last or coming:
+                while following <= last and len(coming) < STREAMS:
+                    numbers = range(following, min(last, following + size - 1) + 1)
+                    coming.append(threads.submit(fetch, pool, numbers, tables))
+                    following = numbers[-1] + 1
+                stretch = coming.popleft().result()
+                held = sum(table.nbytes for table in stretch.tables.values()) / len(stretch.numbers)
+                size = max(1, min(_MOST_BLOCKS, int(_STRETCH_BYTES / max(1.0, held))))
+                yield stretch
+        finally:
+            for one in coming:
+                one.cancel()
+
+
+_pools: dict[tuple[tuple[RpcEndpoint, ...], RpcOptions], RpcPool] = {}
+_pools_lock = threading.Lock()
+
+
+def shared_pool(endpoints: tuple[RpcEndpoint, ...], options: RpcOptions) -> RpcPool:
+    """Spark's Python processes run one task after another: connections, and what is known of nodes, are kept."""
+    with _pools_lock:
+        pool = _pools.pop((endpoints, options), None) or RpcPool(endpoints, options)
+        _pools[endpoints, options] = pool
+        if len(_pools) > _KEPT_POOLS:
+            _pools.pop(next(iter(_pools)))
+    pool.forgive()
+    return pool

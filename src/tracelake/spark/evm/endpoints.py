@@ -1,0 +1,92 @@
+"""Where the nodes are. Their addresses often carry keys, so they are shown by scheme, host and port alone."""
+
+import base64
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from tracelake.spark.evm.errors import NoEndpointError
+
+PREFIX = "TRACE_RPC_"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RpcEndpoint:
+    scheme: str
+    host: str
+    port: int
+    path: str
+    authorization: str | None = None
+
+    @property
+    def label(self) -> str:
+        """All of it that may be seen."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"<RpcEndpoint {self.label}>"
+
+
+ResolveEndpoints: TypeAlias = Callable[[str], tuple[RpcEndpoint, ...]]
+"""From the name that a job's config gives (`rpc`) to the nodes behind it; raises `NoEndpointError`."""
+
+
+def parse_endpoint(url: str) -> RpcEndpoint:
+    """Raises ValueError, which says nothing of the address."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise ValueError("an RPC address is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an RPC address must begin with http:// or https:// and name a host")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not path.isascii() or any(character <= " " for character in path):
+        raise ValueError("an RPC address has characters that must be percent-encoded")
+    authorization = None
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = "Basic " + base64.b64encode(pair.encode()).decode()
+    return RpcEndpoint(
+        parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path, authorization
+    )
+
+
+def endpoints_of(name: str, addresses: Mapping[str, str]) -> tuple[RpcEndpoint, ...]:
+    """`addresses`: by endpoint name, the URLs of its nodes, separated by commas."""
+    urls = [url for url in addresses.get(name, "").split(",") if url.strip()]
+    if not urls:
+        raise NoEndpointError(
+            f"there are no RPC endpoints called {name!r}: set {PREFIX}{name.upper()} on the workers"
+            " to the URLs of the nodes, separated by commas"
+        )
+    try:
+        found = tuple(dict.fromkeys(parse_endpoint(url) for url in urls))
+    except ValueError as error:
+        raise NoEndpointError(f"the RPC endpoints called {name!r} cannot be used: {error}") from None
+    return found
+
+
+def from_environment(name: str) -> tuple[RpcEndpoint, ...]:
+    """`TRACE_RPC_<NAME>` of this process. The default way; a composition root may set another (`resolve_with`)."""
+    if not _NAME.fullmatch(name):
+        raise NoEndpointError(f"{name!r} is no name of RPC endpoints")
+    return endpoints_of(name, {name: os.environ.get(PREFIX + name.upper(), "")})
+
+
+class _Resolver:
+    resolve: ResolveEndpoints = staticmethod(from_environment)
+
+
+def resolve_with(resolve: ResolveEndpoints) -> None:
+    """For composition roots: from now on, names of endpoints are looked up by this."""
+    _Resolver.resolve = staticmethod(resolve)
+
+
+def resolve(name: str) -> tuple[RpcEndpoint, ...]:
+    return _Resolver.resolve(name)

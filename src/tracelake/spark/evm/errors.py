@@ -1,0 +1,122 @@
+"""What can go wrong between us and a node. Each says which node (its host, never more) and, where known, which block.
+
+They pass from Spark's tasks to the driver as (kind, message), so a kind is for programs and stays as it is.
+"""
+
+from typing import ClassVar
+
+from tracelake.catalogue.context import NonRetryableError
+
+
+class RpcError(Exception):
+    """A node did not give what it was asked for. Another node may; so may the same one later."""
+
+    kind: ClassVar[str] = "rpc_error"
+
+    def __init__(self, message: str, *, host: str = "") -> None:
+        super().__init__(f"{host}: {message}" if host else message)
+        self.host = host
+
+
+class UnavailableError(RpcError):
+    """No answer, half an answer, or one that is not JSON-RPC."""
+
+    kind = "rpc_unavailable"
+
+
+class RateLimitedError(RpcError):
+    kind = "rpc_rate_limited"
+
+    def __init__(self, message: str, *, host: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message, host=host)
+        self.retry_after = retry_after
+
+
+class RefusedError(RpcError):
+    """The node does not want us: a wrong key or path. Waiting does not help, another node may."""
+
+    kind = "rpc_refused"
+
+
+class TooLargeError(RpcError):
+    """The node would answer a smaller batch."""
+
+    kind = "rpc_too_large"
+
+
+class NoSuchMethodError(RpcError):
+    kind = "rpc_no_such_method"
+
+
+class AnswerError(RpcError):
+    """The node answered, and the answer is wrong."""
+
+    kind = "rpc_malformed_answer"
+
+
+class MissingAnswerError(AnswerError):
+    """Null, or nothing at all, where there must be something."""
+
+    kind = "rpc_missing_answer"
+
+
+class WrongBlockError(AnswerError):
+    kind = "rpc_wrong_block"
+
+
+class BrokenChainError(AnswerError):
+    """A block does not follow the one before it: a node that errs, or a chain that was reorganised meanwhile."""
+
+    kind = "rpc_broken_chain"
+
+
+class WrongReceiptsError(AnswerError):
+    """Receipts that are not those of the block's transactions."""
+
+    kind = "rpc_wrong_receipts"
+
+
+class ForeignReceiptsError(AnswerError):
+    """Receipts, transactions or logs that say they are of another block."""
+
+    kind = "rpc_foreign_receipts"
+
+
+class LogGapError(AnswerError):
+    kind = "rpc_log_gap"
+
+
+class BeyondHeadError(RpcError):
+    """The range is not there yet, or not yet deep enough."""
+
+    kind = "beyond_head"
+
+
+class ReorganisedError(RpcError):
+    """The chain changed while its range was read; read again, it is of one piece."""
+
+    kind = "reorganised"
+
+
+class ChainMismatchError(NonRetryableError):
+    """A node of another chain. Nothing of it may be kept, and it will be of another chain tomorrow."""
+
+    kind: ClassVar[str] = "chain_mismatch"
+
+
+class ValueTooLargeError(NonRetryableError):
+    """A value that its column cannot hold."""
+
+    kind: ClassVar[str] = "value_too_large"
+
+
+class NoEndpointError(NonRetryableError):
+    kind: ClassVar[str] = "no_rpc_endpoint"
+
+
+class IngestError(Exception):
+    """What a Spark task met, said again by the driver; another attempt may succeed."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind

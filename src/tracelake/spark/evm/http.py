@@ -1,0 +1,182 @@
+"""One HTTP exchange with one node: POST a body, get a body, on connections that stay open.
+
+Whatever happens is one of the errors of `tracelake.spark.evm.errors`. An answer is whole or it is none: its length and
+its compression are checked, its size and its time are bounded.
+"""
+
+import email.utils
+import http.client
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracelake.spark.evm.endpoints import RpcEndpoint
+from tracelake.spark.evm.errors import (
+    RateLimitedError,
+    RefusedError,
+    RpcError,
+    TooLargeError,
+    UnavailableError,
+)
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""Also when unpacked."""
+_PIECE = 1024 * 1024
+_LONGEST_RETRY_AFTER = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    connect_seconds: float = 10.0
+    answer_seconds: float = 60.0
+    """For a whole answer, however slowly it comes."""
+
+
+class HttpNode:
+    """Safe to use from several threads; each exchange has a connection of its own."""
+
+    def __init__(
+        self, endpoint: RpcEndpoint, options: HttpOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.endpoint = endpoint
+        self._options = options
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._tls = ssl.create_default_context() if endpoint.scheme == "https" else None
+        self._headers = {"content-type": "application/json", "accept-encoding": "gzip", "user-agent": "tracelake"}
+        if endpoint.authorization is not None:
+            self._headers["authorization"] = endpoint.authorization
+
+    def post(self, body: bytes, *, until: float) -> bytes:
+        """`until`: on our clock, when an answer is of no use any more."""
+        until = min(until, self._clock() + self._options.answer_seconds)
+        while True:
+            connection, used = self._connection()
+            try:
+                answer, keep = self._exchange(connection, body, until)
+            except RpcError:
+                connection.close()
+                raise
+            except (http.client.RemoteDisconnected, ConnectionError, BrokenPipeError) as error:
+                connection.close()
+                if used and self._clock() < until:
+                    continue  # it had been closed while it was idle, which says nothing about the node
+                raise UnavailableError(_reason(error), host=self.endpoint.label) from None
+            except (OSError, http.client.HTTPException, zlib.error, ValueError) as error:
+                connection.close()
+                raise UnavailableError(_reason(error), host=self.endpoint.label) from None
+            except BaseException:
+                connection.close()
+                raise
+            if keep:
+                with self._lock:
+                    self._idle.append(connection)
+            else:
+                connection.close()
+            return answer
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop(), True
+        place, seconds = self.endpoint, self._options.connect_seconds
+        if self._tls is not None:
+            return http.client.HTTPSConnection(place.host, place.port, timeout=seconds, context=self._tls), False
+        return http.client.HTTPConnection(place.host, place.port, timeout=seconds), False
+
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[bytes, bool]:
+        connection.request("POST", self.endpoint.path, body, self._headers)
+        connection.sock.settimeout(max(0.001, until - self._clock()))
+        response = connection.getresponse()
+        raw = self._read(response, until)
+        self._judge(response, raw)
+        encoding = (response.getheader("content-encoding") or "identity").lower()
+        if encoding == "gzip":
+            raw = self._unpack(raw)
+        elif encoding != "identity":
+            raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.label)
+        return raw, not response.will_close
+
+    def _read(self, response: http.client.HTTPResponse, until: float) -> bytes:
+        parts, size = [], 0
+        while part := response.read1(_PIECE):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_ANSWER_BYTES:
+                raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.label)
+            if self._clock() > until:
+                raise UnavailableError("the answer came too slowly", host=self.endpoint.label)
+        if response.length:
+            raise UnavailableError("the answer was cut short", host=self.endpoint.label)
+        response.close()  # `read1` leaves it open, and an open one keeps the connection from being used again
+        return b"".join(parts)
+
+    def _unpack(self, raw: bytes) -> bytes:
+        unpacker = zlib.decompressobj(wbits=31)
+        answer = unpacker.decompress(raw, MAX_ANSWER_BYTES)
+        if unpacker.unconsumed_tail:
+            raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.label)
+        if not unpacker.eof:
+            raise UnavailableError("the answer was cut short", host=self.endpoint.label)
+        return answer
+
+    def _judge(self, response: http.client.HTTPResponse, raw: bytes) -> None:
+        status, host = response.status, self.endpoint.label
+        if status == 200:
+            return
+        said = f"HTTP status {status}"
+        if status in (429, 503) and (status == 429 or response.getheader("retry-after")):
+            raise RateLimitedError(said, host=host, retry_after=_seconds(response.getheader("retry-after")))
+        if status == 413:
+            raise TooLargeError(said, host=host)
+        if status in (401, 403):
+            raise RefusedError(f"{said}: the node wants another key", host=host)
+        if 300 <= status < 400 or status in (404, 405):
+            raise RefusedError(f"{said}: this is not the address of a JSON-RPC server", host=host)
+        if status == 400 and raw[:1] in (b"{", b"["):
+            return  # some nodes send JSON-RPC errors so
+        raise UnavailableError(said, host=host)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except ValueError:
+            return None
+    if seconds != seconds:  # not a number
+        return None
+    return min(max(0.0, seconds), _LONGEST_RETRY_AFTER)
+
+
+def _reason(error: Exception) -> str:
+    """Never the error's own words, which may repeat what was sent."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate cannot be trusted"
+    if isinstance(error, ssl.SSLError):
+        return "no TLS connection could be made"
+    if isinstance(error, ConnectionRefusedError):
+        return "it takes no connections"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer was cut short"
+    if isinstance(error, ConnectionError | http.client.RemoteDisconnected):
+        return "the connection was lost"
+    if isinstance(error, OSError):
+        return "it cannot be reached"
+    return "the answer is not HTTP as it should be"

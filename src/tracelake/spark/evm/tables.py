@@ -1,0 +1,176 @@
+"""From checked answers to Arrow tables: `blocks`, `transactions`, `logs`, with the columns and types that cryo gives
+them (and `parent_hash`), column by column.
+
+The answers must have passed `check`: that receipts fit their transactions and logs are numbered is taken as given.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.columns import BadHexError, binary, integers, lists, numbers, words, zeros_in
+
+_HASH, _ADDRESS, _TOPICS = 32, 20, 4
+
+BLOCKS = pa.schema(
+    [
+        ("block_hash", pa.binary()),
+        ("parent_hash", pa.binary()),
+        ("author", pa.binary()),
+        ("block_number", pa.uint32()),
+        ("gas_used", pa.uint64()),
+        ("extra_data", pa.binary()),
+        ("timestamp", pa.uint32()),
+        ("base_fee_per_gas", pa.uint64()),
+        ("chain_id", pa.uint64()),
+    ]
+)
+TRANSACTIONS = pa.schema(
+    [
+        ("block_number", pa.uint32()),
+        ("transaction_index", pa.uint64()),
+        ("transaction_hash", pa.binary()),
+        ("nonce", pa.uint64()),
+        ("from_address", pa.binary()),
+        ("to_address", pa.binary()),
+        ("value_binary", pa.binary()),
+        ("value_string", pa.string()),
+        ("value_f64", pa.float64()),
+        ("input", pa.binary()),
+        ("gas_limit", pa.uint64()),
+        ("gas_used", pa.uint64()),
+        ("gas_price", pa.uint64()),
+        ("transaction_type", pa.uint32()),
+        ("max_priority_fee_per_gas", pa.uint64()),
+        ("max_fee_per_gas", pa.uint64()),
+        ("success", pa.bool_()),
+        ("n_input_bytes", pa.uint32()),
+        ("n_input_zero_bytes", pa.uint32()),
+        ("n_input_nonzero_bytes", pa.uint32()),
+        ("chain_id", pa.uint64()),
+    ]
+)
+LOGS = pa.schema(
+    [
+        ("block_number", pa.uint32()),
+        ("transaction_index", pa.uint32()),
+        ("log_index", pa.uint32()),
+        ("transaction_hash", pa.binary()),
+        ("address", pa.binary()),
+        ("topic0", pa.binary()),
+        ("topic1", pa.binary()),
+        ("topic2", pa.binary()),
+        ("topic3", pa.binary()),
+        ("data", pa.binary()),
+        ("chain_id", pa.uint64()),
+    ]
+)
+SCHEMAS = {"blocks": BLOCKS, "transactions": TRANSACTIONS, "logs": LOGS}
+
+
+def blocks_table(blocks: Sequence[Block | Header], chain_id: int) -> pa.Table:
+    return _table(
+        BLOCKS,
+        binary("block_hash", [block.hash for block in blocks], _HASH),
+        binary("parent_hash", [block.parent_hash for block in blocks], _HASH),
+        binary("author", [block.miner for block in blocks], _ADDRESS),
+        numbers("block_number", [block.number for block in blocks], "uint32"),
+        numbers("gas_used", [block.gas_used for block in blocks], "uint64"),
+        binary("extra_data", [block.extra_data for block in blocks]),
+        numbers("timestamp", [block.timestamp for block in blocks], "uint32"),
+        numbers("base_fee_per_gas", [block.base_fee_per_gas for block in blocks], "uint64"),
+        _same(chain_id, len(blocks)),
+    )
+
+
+def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Receipt]], chain_id: int) -> pa.Table:
+    rows = [transaction for block in blocks for transaction in block.transactions]
+    fates = [receipt for of_block in receipts for receipt in of_block]
+    counts = np.fromiter((len(block.transactions) for block in blocks), np.int64, len(blocks))
+    values = [row.value for row in rows]
+    exact = integers("value", values)
+    sent = binary("input", [row.input for row in rows])
+    sizes = np.diff(np.frombuffer(sent.buffers()[1], np.int32, len(rows) + 1)).astype(np.uint32)
+    zeros = zeros_in(sent)
+    prices = [
+        fate.effective_gas_price if row.gas_price is None else row.gas_price
+        for row, fate in zip(rows, fates, strict=True)
+    ]
+    return _table(
+        TRANSACTIONS,
+        pa.array(np.repeat(_numbers_of(blocks), counts)),
+        pa.array(_positions(counts).astype(np.uint64)),
+        binary("transaction_hash", [row.hash for row in rows], _HASH),
+        numbers("nonce", [row.nonce for row in rows], "uint64"),
+        binary("from_address", [row.from_ for row in rows], _ADDRESS),
+        binary("to_address", [row.to for row in rows], _ADDRESS),
+        words("value", values, exact),
+        pa.array([str(value) for value in exact], pa.string()),
+        pa.array([float(value) for value in exact], pa.float64()),
+        sent,
+        numbers("gas_limit", [row.gas for row in rows], "uint64"),
+        numbers("gas_used", [fate.gas_used for fate in fates], "uint64"),
+        numbers("gas_price", prices, "uint64"),
+        numbers("transaction_type", ["0x0" if row.type is None else row.type for row in rows], "uint32"),
+        numbers("max_priority_fee_per_gas", [row.max_priority_fee_per_gas for row in rows], "uint64"),
+        numbers("max_fee_per_gas", [row.max_fee_per_gas for row in rows], "uint64"),
+        _success([fate.status for fate in fates]),
+        pa.array(sizes),
+        pa.array(zeros),
+        pa.array(sizes - zeros),
+        _same(chain_id, len(rows)),
+    )
+
+
+def logs_table(blocks: Sequence[Block | Header], receipts: Sequence[Sequence[Receipt]], chain_id: int) -> pa.Table:
+    fates = [receipt for of_block in receipts for receipt in of_block]
+    rows = [log for fate in fates for log in fate.logs]
+    by_block = np.fromiter((sum(len(fate.logs) for fate in of_block) for of_block in receipts), np.int64, len(receipts))
+    by_fate = np.fromiter((len(fate.logs) for fate in fates), np.int64, len(fates))
+    places = _positions(np.fromiter(map(len, receipts), np.int64, len(receipts)))
+    return _table(
+        LOGS,
+        pa.array(np.repeat(_numbers_of(blocks), by_block)),
+        pa.array(np.repeat(places, by_fate).astype(np.uint32)),
+        pa.array(_positions(by_block).astype(np.uint32)),
+        binary("transaction_hash", [log.transaction_hash for log in rows], _HASH),
+        binary("address", [log.address for log in rows], _ADDRESS),
+        *lists("topics", [log.topics for log in rows], _TOPICS, _HASH),
+        binary("data", [log.data for log in rows]),
+        _same(chain_id, len(rows)),
+    )
+
+
+def _table(schema: pa.Schema, *columns: pa.Array) -> pa.Table:
+    return pa.Table.from_arrays(list(columns), schema=schema)
+
+
+def _same(value: int, count: int) -> pa.Array:
+    return pa.array(np.full(count, value, np.uint64))
+
+
+def _numbers_of(blocks: Sequence[Block | Header]) -> npt.NDArray[np.uint32]:
+    found: npt.NDArray[np.uint32] = numbers("block_number", [block.number for block in blocks], "uint32").to_numpy(
+        zero_copy_only=False
+    )
+    return found
+
+
+def _positions(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0, 1, ... anew for each group of so many."""
+    starts = np.cumsum(counts) - counts
+    total = int(counts.sum())
+    return np.arange(total, dtype=np.int64) - np.repeat(starts, counts)
+
+
+def _success(said: Sequence[str | None]) -> pa.Array:
+    """Null where the receipt does not say, as before Byzantium."""
+    known = set(said)
+    if known <= {"0x1"}:
+        return pa.array(np.ones(len(said), np.bool_))
+    if known - {"0x0", "0x1", None}:
+        raise BadHexError("success")
+    return pa.array([None if status is None else status == "0x1" for status in said], pa.bool_())

@@ -1,0 +1,113 @@
+"""evm_ingest: a range of blocks from JSON-RPC to `blocks`, `transactions` and `logs`.
+
+Spark's tasks read chunks of the range by themselves and write the files; the driver gets rows of the manifest. It looks
+whether the chunks are of one chain (each begins where the one before it ends) and commits, or fails for another attempt
+with nothing committed.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tracelake.catalogue.context import NonRetryableError, OperatorResult
+from tracelake.catalogue.evm import EvmIngestConfig
+from tracelake.ports import ObjectMeta
+from tracelake.spark.evm import endpoints
+from tracelake.spark.evm.chunk import MANIFEST_DDL, Chunks
+from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
+from tracelake.spark.evm.rpc import RpcOptions, RpcPool, head_of
+from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.work import SparkWork
+from tracelake.spark.writer import WrittenFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MOST_PARTITIONS = 10_000
+_LAST_BLOCK = 2**32 - 1
+
+
+def run(work: SparkWork) -> OperatorResult:
+    config = work.context.config
+    assert isinstance(config, EvmIngestConfig)
+    first, last = work.blocks
+    if first > last or last > _LAST_BLOCK:
+        raise NonRetryableError(f"blocks {first} to {last} are no range that can be read")
+    outputs: dict[str, int] = {table: index for index, table in enumerate(config.tables) if work.has_output(index)}
+    chunks = _chunks(work, config, outputs, first, last)
+    _check_head(chunks, config)
+    work.stop_if_canceled()
+    work.context.progress(f"reading blocks {first} to {last} in {chunks.count} chunks")
+    frame = work.session.range(0, chunks.count, 1, min(chunks.count, _MOST_PARTITIONS))
+    rows = frame.mapInArrow(chunks, MANIFEST_DDL).collect()
+    work.stop_if_canceled()
+    _check_rows(rows, chunks)
+    rows.sort(key=lambda row: row.first)
+    for table, index in outputs.items():
+        files = [
+            WrittenFile(ObjectMeta(row.uri, row["size"], row.etag), row["rows"]) for row in rows if row.table == table
+        ]
+        work.publish(index, files, SCHEMAS[table])
+    return work.result()
+
+
+def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], first: int, last: int) -> Chunks:
+    try:
+        found = endpoints.resolve(config.rpc)
+    except NoEndpointError as error:
+        raise NonRetryableError(f"{error.kind}: {error}") from None
+    size = min(config.chunk_blocks, last - first + 1)
+    count = -(-(last - first + 1) // size)
+    pace = config.max_requests_per_second
+    options = RpcOptions(
+        chain_id=config.chain_id,
+        batch_size=config.batch_size,
+        requests_per_second=None if pace is None else pace / _at_once(work.session, count),
+    )
+    return Chunks(found, options, {table: work.target(index) for table, index in outputs.items()}, first, last, size)
+
+
+def _at_once(session: "SparkSession", count: int) -> int:
+    """How many chunks are read at a time. Over Spark Connect nobody says, so it could be all of them."""
+    try:
+        return max(1, min(count, session.sparkContext.defaultParallelism))
+    except Exception:
+        return count
+
+
+def _check_head(chunks: Chunks, config: EvmIngestConfig) -> None:
+    pool = RpcPool(chunks.endpoints, chunks.options)
+    try:
+        head = head_of(pool)
+        if chunks.last + config.confirmations > head:
+            raise BeyondHeadError(
+                f"block {chunks.last} with {config.confirmations} confirmations is not there yet: the newest block is"
+                f" {head}"
+            )
+    except RpcError as error:
+        raise IngestError(error.kind, str(error)) from None
+    except NonRetryableError as error:
+        raise NonRetryableError(f"{getattr(error, 'kind', 'failed')}: {error}") from None
+    finally:
+        pool.close()
+
+
+def _check_rows(rows: Sequence[Any], chunks: Chunks) -> None:
+    """Every chunk is there, and each begins where the one before it ends."""
+    failed = sorted((row for row in rows if row.kind is not None), key=lambda row: (row.retryable, row.first))
+    if failed:
+        worst = failed[0]
+        if not worst.retryable:
+            raise NonRetryableError(f"{worst.kind}: {worst.message}")
+        raise IngestError(worst.kind, f"blocks {worst.first} to {worst.last}: {worst.message}")
+    found = {row.first: row for row in rows}
+    wanted = [chunks.range_of(number) for number in range(chunks.count)]
+    if [(row.first, row.last) for row in (found[first] for first in sorted(found))] != wanted:
+        raise IngestError("chunks_missing", "Spark did not return every chunk")
+    for before, after in pairwise(found[first] for first, _ in wanted):
+        if after.first_parent != before.last_hash:
+            raise IngestError(
+                "reorganised",
+                f"block {after.first} is not the child of the block {before.last} that was read: the chain was"
+                " reorganised meanwhile; another attempt reads it as it is then",
+            )

@@ -1,0 +1,173 @@
+"""The whole operator on a real Spark session against a served chain."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.chain.faults import Call, Drop, Status
+from tests.spark.evm.support import CHAIN_ID, expected
+from tests.spark.support import Bench
+from tests.support.chain import ServedChain, recorded, serve_chain
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorResult
+from tracelake.spark.evm import endpoints
+from tracelake.spark.evm.errors import IngestError
+from tracelake.spark.evm.tables import SCHEMAS
+from tracelake.spark.operators.evm_ingest import run
+
+TABLES = ("blocks", "transactions", "logs")
+BLOCKS = 400
+CONFIG = {"chain_id": CHAIN_ID, "chunk_blocks": 50}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedChain]:
+    with serve_chain(BLOCKS) as chain:
+        yield chain
+
+
+@pytest.fixture
+def chain(served: ServedChain, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedChain]:
+    monkeypatch.setenv("TRACE_RPC_DEFAULT", served.url)
+    yield served
+    served.clear()
+    served.restore()
+    served.show(BLOCKS)
+    served.calls.clear()
+    served._watchers.clear()
+
+
+def ingest(
+    bench: Bench, blocks: tuple[int, int], config: dict[str, Any] | None = None, attempt: int = 1
+) -> OperatorResult:
+    given = {**CONFIG, **(config or {})}
+    bench.outputs = list(given.get("tables", TABLES))
+    return bench.run("evm_ingest", run, given, blocks=blocks, attempt=attempt)
+
+
+def test_a_range_becomes_the_tables_of_its_recording(chain: ServedChain, bench: Bench) -> None:
+    result = ingest(bench, (0, 379))
+    wanted = expected(recorded(BLOCKS)[:380])
+    for index, table in enumerate(TABLES):
+        found = bench.table(index)
+        assert found.schema == SCHEMAS[table]
+        assert found.to_pylist() == wanted[table]
+        assert result.outputs[index].row_count == len(wanted[table])
+    assert [(event.start, event.end) for event in result.events] == [(0, 379)] * 3
+    names = [f"blocks_{first}_{min(379, first + 49)}.parquet" for first in range(0, 380, 50)]
+    assert list(bench.names()) == sorted([*names, "_SUCCESS"])
+
+
+def test_each_file_is_sorted_and_holds_its_own_blocks(chain: ServedChain, bench: Bench) -> None:
+    ingest(bench, (120, 260))
+    for path in bench.files(2):
+        numbers = pq.read_table(path)["block_number"].to_pylist()
+        first, last = (int(part) for part in path.stem.split("_")[-2:])
+        assert numbers == sorted(numbers)
+        assert all(first <= number <= last for number in numbers)
+
+
+def test_only_the_tables_that_are_wanted_are_asked_for(chain: ServedChain, bench: Bench) -> None:
+    ingest(bench, (5, 60), {"tables": ["logs"]})
+    found = bench.table()
+    assert found.to_pylist() == expected(recorded(BLOCKS)[5:61])["logs"]
+    assert {call.params[1] for call in chain.calls if call.method == "eth_getBlockByNumber"} == {False}
+
+    chain.calls.clear()
+    ingest(bench, (5, 60), {"tables": ["blocks"]})
+    assert bench.table().to_pylist() == expected(recorded(BLOCKS)[5:61])["blocks"]
+    assert not [call for call in chain.calls if "Receipt" in call.method]
+
+
+def test_a_block_range_without_logs_has_an_empty_table(chain: ServedChain, bench: Bench) -> None:
+    ingest(bench, (0, 0))
+    assert [bench.table(index).num_rows for index in range(3)] == [1, 0, 0]
+    assert bench.table(2).schema == SCHEMAS["logs"]
+
+
+def test_blocks_that_are_not_deep_enough_are_for_later(chain: ServedChain, bench: Bench) -> None:
+    chain.show(100)
+    with pytest.raises(IngestError, match=r"beyond_head.*the newest block is 99"):
+        ingest(bench, (0, 90), {"confirmations": 10})
+    ingest(bench, (0, 89), {"confirmations": 10})
+    assert bench.table().num_rows == 90
+
+
+def test_a_node_of_another_chain_is_never_tried_again(chain: ServedChain, bench: Bench) -> None:
+    chain.other_chain(1)
+    with pytest.raises(NonRetryableError, match=f"chain_mismatch.*chain 1, and the job is for chain {CHAIN_ID}"):
+        ingest(bench, (0, 9))
+
+
+def test_a_reorganisation_in_mid_range_commits_nothing(chain: ServedChain, bench: Bench) -> None:
+    """The fourth chunk is begun when two of the others are done, and then the chain changes below all of them."""
+    done = False
+
+    def reorganise(calls: list[Call]) -> None:
+        nonlocal done
+        late = any(call.method == "eth_getBlockByNumber" and int(call.params[0], 16) >= 300 for call in calls)
+        if late and not done:
+            done = True
+            chain.reorganise(20)
+
+    chain.watch(reorganise)
+    config = {"chunk_blocks": 100}
+    with pytest.raises(IngestError, match=r"reorganised: block \d+ is not the child"):
+        ingest(bench, (0, 399), config)
+    assert bench.last is not None
+    assert not bench.last.written
+    assert "_SUCCESS" not in bench.names()
+
+    ingest(bench, (0, 399), config, attempt=2)
+    wanted = expected([chain.block(number) for number in range(400)])
+    for index, table in enumerate(TABLES):
+        assert bench.table(index).to_pylist() == wanted[table]
+
+
+def test_what_a_node_does_not_give_names_the_block_and_the_host_alone(
+    chain: ServedChain, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE_RPC_KEYED", chain.url.replace("//", "//me:password@") + "/v3/topsecretkey?token=hidden")
+    monkeypatch.setattr("tracelake.spark.operators.evm_ingest.RpcOptions", _impatient)
+    chain.null_block(33)
+    with pytest.raises(IngestError) as caught:
+        ingest(bench, (0, 99), {"rpc": "keyed"})
+    assert str(caught.value) == f"rpc_missing_answer: blocks 0 to 49: {chain.url}: null for block 33"
+
+
+def test_faults_on_the_way_leave_no_trace_in_the_tables(
+    chain: ServedChain, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelake.spark.operators.evm_ingest.RpcOptions", _impatient)
+    chain.inject(Drop(), times=3)
+    chain.inject(Status(503), times=3)
+    chain.inject(Status(429), times=1)
+    ingest(bench, (0, 99))
+    assert bench.table(1).to_pylist() == expected(recorded(BLOCKS)[:100])["transactions"]
+
+
+def test_unknown_endpoints_say_what_to_set(bench: Bench) -> None:
+    with pytest.raises(NonRetryableError, match="set TRACE_RPC_NOWHERE on the workers"):
+        ingest(bench, (0, 9), {"rpc": "nowhere"})
+
+
+def test_endpoints_may_come_from_elsewhere(served: ServedChain, bench: Bench) -> None:
+    endpoints.resolve_with(lambda name: (endpoints.parse_endpoint(served.url),) if name == "mine" else ())
+    try:
+        ingest(bench, (0, 9), {"rpc": "mine"})
+    finally:
+        endpoints.resolve_with(endpoints.from_environment)
+    assert bench.table().num_rows == 10
+
+
+def test_work_that_was_cancelled_stops(chain: ServedChain, bench: Bench) -> None:
+    bench.cancel.set()
+    with pytest.raises(CanceledError):
+        ingest(bench, (0, 9))
+
+
+def _impatient(**given: object) -> object:
+    from tests.spark.evm.support import options
+
+    return options(**given)
