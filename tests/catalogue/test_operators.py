@@ -27,6 +27,10 @@ def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
 @pytest.mark.parametrize(
     ("operator", "config"),
     [
+        ("decode_logs", {}),
+        ("decode_logs", {"events": ["erc20.Approval", "Note(string memo)"], "addresses": ["0x" + "Ab" * 20]}),
+        ("decode_logs", {"events": [{"type": "event", "name": "A", "inputs": [{"name": "x", "type": "uint8[]"}]}]}),
+        ("integrity_check", {"fail_on": "warning"}),
         ("noop", {}),
         ("sleep", {"seconds": 0}),
         ("sleep", {"seconds": 1.5, "fail_attempts": 2}),
@@ -55,6 +59,8 @@ def test_a_config_is_read_with_its_defaults() -> None:
     ("operator", "runtimes"),
     [
         ("evm_ingest", {"ecs_platform"}),
+        ("decode_logs", {"ecs_platform"}),
+        ("integrity_check", {"ecs_platform"}),
         ("noop", {"dispatcher", "lambda", "ecs_platform", "one_of_your_own"}),
         ("range_aggregator", {"dispatcher"}),
         ("range_splitter", {"dispatcher"}),
@@ -108,6 +114,11 @@ def test_what_needs_a_function_in_the_worker() -> None:
         ("evm_ingest", {"chain_id": 1, "rpc": "https://node/key"}, "config.rpc"),
         ("evm_ingest", {"chain_id": 1, "max_requests_per_second": 0}, "config.max_requests_per_second"),
         ("evm_ingest", {"chain_id": 1, "endpoint": "x"}, "config"),
+        ("decode_logs", {"events": ["erc20.Mint"]}, "config"),
+        ("decode_logs", {"events": ["event A(uint7 x)"]}, "config"),
+        ("decode_logs", {"events": [""]}, "config.events[0]"),
+        ("decode_logs", {"addresses": ["0x12"]}, "config.addresses[0]"),
+        ("integrity_check", {"fail_on": "sometimes"}, "config.fail_on"),
         ("range_splitter", {}, "config"),
         ("range_splitter", {"size": 0}, "config.size"),
         ("range_splitter", {"size": 10, "align": 1}, "config.align"),

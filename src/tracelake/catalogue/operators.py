@@ -4,7 +4,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm import EvmIngestConfig
+from tracelake.catalogue.integrity import IntegrityCheckConfig
 from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
@@ -57,9 +59,23 @@ SPECS = (
         output_storage="s3",
     ),
     OperatorSpec(
+        "decode_logs",
+        DecodeLogsConfig,
+        "Decodes logs to typed columns by the ABI of their events; token transfers without being told how.",
+        runtimes=frozenset({"ecs_platform"}),
+        output_storage="s3",
+    ),
+    OperatorSpec(
         "evm_ingest",
         EvmIngestConfig,
         "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
+        runtimes=frozenset({"ecs_platform"}),
+        output_storage="s3",
+    ),
+    OperatorSpec(
+        "integrity_check",
+        IntegrityCheckConfig,
+        "Checks that blocks, transactions and logs of a range are whole and belong together.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
     ),

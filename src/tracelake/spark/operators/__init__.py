@@ -2,5 +2,7 @@
 
 OPERATORS: dict[str, str] = {
     "cryo_ingest": "tracelake.spark.operators.evm_ingest",
+    "decode_logs": "tracelake.spark.operators.decode_logs",
     "evm_ingest": "tracelake.spark.operators.evm_ingest",
+    "integrity_check": "tracelake.spark.operators.integrity_check",
 }

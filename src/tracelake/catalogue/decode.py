@@ -1,0 +1,125 @@
+"""What `decode_logs` is told, and the columns that follow from it. Wrong events are refused when a DAG is deployed."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, Parameter, Plain, Tuple, parse_event, read_event
+from tracelake.catalogue.spec import OperatorConfig
+
+BUILT_IN = {
+    "erc20.Transfer": "Transfer(address indexed from, address indexed to, uint256 value)",
+    "erc20.Approval": "Approval(address indexed owner, address indexed spender, uint256 value)",
+    "erc721.Transfer": "Transfer(address indexed from, address indexed to, uint256 indexed tokenId)",
+    "erc721.Approval": "Approval(address indexed owner, address indexed approved, uint256 indexed tokenId)",
+    "erc721.ApprovalForAll": "ApprovalForAll(address indexed owner, address indexed operator, bool approved)",
+    "erc1155.TransferSingle": "TransferSingle(address indexed operator, address indexed from, address indexed to,"
+    " uint256 id, uint256 value)",
+    "erc1155.TransferBatch": "TransferBatch(address indexed operator, address indexed from, address indexed to,"
+    " uint256[] ids, uint256[] values)",
+    "erc1155.ApprovalForAll": "ApprovalForAll(address indexed account, address indexed operator, bool approved)",
+    "erc1155.URI": "URI(string value, uint256 indexed id)",
+}
+TOKEN_TRANSFERS = ("erc20.Transfer", "erc721.Transfer", "erc1155.TransferSingle", "erc1155.TransferBatch")
+"""What is decoded when no events are given: all into one table."""
+
+COMMON_COLUMNS = ("block_number", "transaction_index", "log_index", "transaction_hash", "address", "chain_id", "event")
+_TAKEN = frozenset({*COMMON_COLUMNS, "batch_index"})
+LONG, DECIMAL = "bigint", "decimal(20,0)"
+
+EventText = Annotated[str, Meta(min_length=1, max_length=4000)]
+Address = Annotated[str, Meta(pattern="^0x[0-9a-fA-F]{40}$")]
+
+
+class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
+    events: Annotated[list[EventText | dict[str, Any]], Meta(max_length=100)] = []
+    """Signatures, items of a JSON ABI, or names of built-in events; none: the token transfers, in one table."""
+    addresses: Annotated[list[Address], Meta(max_length=10_000)] = []
+    """Only logs of these contracts; empty: of all."""
+    keep_other: bool = False
+    """Logs of other events go to the second output as well."""
+
+    def __post_init__(self) -> None:
+        check_events(self.read_events())
+
+    def read_events(self) -> list[Event]:
+        return [_read(each) for each in self.events]
+
+
+def _read(written: str | dict[str, Any]) -> Event:
+    if isinstance(written, str):
+        if written in BUILT_IN:
+            return built_in(written)
+        if "(" not in written:
+            known = ", ".join(BUILT_IN)
+            raise ValueError(f"there is no built-in event {written[:80]!r}; there are {known}")
+    return read_event(written)
+
+
+def built_in(name: str) -> Event:
+    return parse_event(BUILT_IN[name])
+
+
+def check_events(events: Sequence[Event]) -> None:
+    """That each log fits one event at most, and that events that share a column agree on its type."""
+    seen: set[tuple[str, int]] = set()
+    types: dict[str, tuple[str, str]] = {}
+    for event in events:
+        if (event.signature, event.topics) in seen:
+            raise ValueError(f"{event.signature} is there twice with {event.topics} topics: no log could tell which")
+        seen.add((event.signature, event.topics))
+        own: set[str] = set()
+        for name, kind in event_columns(event):
+            if name.lower() in own:
+                raise ValueError(f"{event.name} would have two columns {name}: give its parameters other names")
+            own.add(name.lower())
+            if types.setdefault(name.lower(), (name, kind)) != (name, kind):
+                raise ValueError(f"the events disagree on the column {name}: rename a parameter, or use two jobs")
+
+
+def all_columns(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """The columns of the parameters, each once, in the order in which they come."""
+    return list(dict.fromkeys(column for event in events for column in event_columns(event)))
+
+
+def event_columns(event: Event) -> list[tuple[str, str]]:
+    return [column for parameter in event.parameters for column in parameter_columns(parameter)]
+
+
+def column_name(parameter: Parameter) -> str:
+    return f"arg_{parameter.name}" if parameter.name.lower() in _TAKEN else parameter.name
+
+
+def parameter_columns(parameter: Parameter) -> list[tuple[str, str]]:
+    """Names with Spark's types. Numbers of more than 64 bits come as bytes, as text, and, rounded, as double."""
+    name = column_name(parameter)
+    if parameter.indexed and not isinstance(parameter.type, Plain):
+        return [(f"{name}_hash", "binary")]
+    if is_wide(parameter.type):
+        return [(f"{name}_binary", "binary"), (f"{name}_string", "string"), (f"{name}_f64", "double")]
+    return [(name, spark_type(parameter.type))]
+
+
+def is_wide(abi_type: AbiType) -> bool:
+    return isinstance(abi_type, Plain) and abi_type.kind in ("uint", "int") and abi_type.size > 64
+
+
+def spark_type(abi_type: AbiType) -> str:
+    """Inside of arrays and tuples numbers of more than 64 bits are text."""
+    match abi_type:
+        case Plain("bool", _):
+            return "boolean"
+        case Plain("uint", 64):
+            return DECIMAL
+        case Plain("uint" | "int", size):
+            return "string" if size > 64 else LONG
+        case Plain():
+            return "binary"
+        case Bytes(text):
+            return "string" if text else "binary"
+        case Array(element, _):
+            return f"array<{spark_type(element)}>"
+        case Tuple(names, types):
+            fields = (f"`{name}`:{spark_type(kind)}" for name, kind in zip(names, types, strict=True))
+            return f"struct<{','.join(fields)}>"

@@ -1,0 +1,120 @@
+"""decode_logs: logs of contracts to typed columns, by the ABI of their events.
+
+Output 0 has the decoded rows. Output 1, if the job declares one, has the logs of these events that cannot be decoded,
+whole and with the reason. Together they are all logs of the input with one of the topics, which is checked each time.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tracelake.catalogue.context import NonRetryableError, OperatorResult
+from tracelake.catalogue.decode import COMMON_COLUMNS, TOKEN_TRANSFERS, DecodeLogsConfig, all_columns, built_in
+from tracelake.spark.abi.logs import EventDecoder, EventTable
+from tracelake.spark.abi.tokens import TRANSFER_COLUMNS, TransferTable, transfer_decoders
+from tracelake.spark.evm.keccak import keccak256
+from tracelake.spark.work import SparkWork
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+REQUIRED = ("block_number", "log_index", "address", "topic0", "topic1", "topic2", "topic3", "data")
+ORDER = ("block_number", "log_index")
+
+
+def run(work: SparkWork) -> OperatorResult:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    config = work.context.config
+    assert isinstance(config, DecodeLogsConfig)
+    if config.keep_other and not work.has_output(1):
+        raise NonRetryableError("keep_other needs a second output to keep the other logs in")
+    logs = work.read()
+    missing = [name for name in REQUIRED if name not in logs.columns]
+    if missing:
+        raise NonRetryableError(f"the input has no column {', '.join(missing)}: it is no dataset of logs")
+    tokens = not config.events
+    table, schema = _transfers(logs) if tokens else _events(logs, config)
+    matches = _matches(table, config)
+
+    seen, decoded = Observation(), Observation()
+    counted = logs.observe(seen, F.count(F.lit(1)).alias("logs"), F.count_if(matches).alias("matched"))
+    rows = counted.filter(matches).mapInArrow(table.decode, schema)
+    # The later rows of a batch belong to the log of its first.
+    of_logs = F.count_if(F.col("batch_index") == 0) if tokens else F.count(F.lit(1))
+    order = [*ORDER, "batch_index"] if tokens else ORDER
+    work.write(rows.observe(decoded, of_logs.alias("logs")), 0, order=order)
+    total, matched = _counts(seen, "logs", "matched")
+    (good,) = _counts(decoded, "logs")
+    bad, other = matched - good, total - matched
+    if work.has_output(1):
+        left = work.write(_left(logs, table, matches, config), 1, order=ORDER).rows
+        if left != bad + (other if config.keep_other else 0):
+            raise RuntimeError(f"of {total} logs {good} were decoded, and {left} are left: some are missing")
+    work.context.progress(f"{good} logs decoded, {bad} undecodable, {other} of other events")
+    return work.result()
+
+
+def _counts(observed: "object", *names: str) -> list[int]:
+    found = observed.get  # type: ignore[attr-defined]
+    return [int(found.get(name) or 0) for name in names]
+
+
+def _left(
+    logs: "DataFrame", table: EventTable | TransferTable, matches: "Column", config: DecodeLogsConfig
+) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StringType, StructType
+
+    schema = StructType([*logs.schema.fields]).add("reason", StringType()).add("detail", StringType())
+    rejected = logs.filter(matches).mapInArrow(table.reject, schema)
+    if not config.keep_other:
+        return rejected
+    others = logs.filter(~matches).select("*", F.lit("other_event").alias("reason"), F.lit("").alias("detail"))
+    return rejected.unionByName(others)
+
+
+def _matches(table: EventTable | TransferTable, config: DecodeLogsConfig) -> "Column":
+    """True or false, never null."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    decoders = table.decoders.values() if isinstance(table, TransferTable) else table.decoders
+    topics = sorted({decoder.topic0 for decoder in decoders})
+    found = F.col("topic0").isin(topics)
+    if config.addresses:
+        contracts = sorted({bytes.fromhex(address.removeprefix("0x")) for address in config.addresses})
+        found = found & F.col("address").isin(contracts)
+    return F.coalesce(found, F.lit(False))
+
+
+def _events(logs: "DataFrame", config: DecodeLogsConfig) -> "tuple[EventTable, StructType]":
+    events = config.read_events()
+    schema = _schema(logs, COMMON_COLUMNS, [("event", "string"), *all_columns(events)])
+    decoders = [EventDecoder(event, keccak256(event.signature.encode())) for event in events]
+    return EventTable(decoders, _arrow(schema)), schema
+
+
+def _transfers(logs: "DataFrame") -> "tuple[TransferTable, StructType]":
+    topics = {name: keccak256(built_in(name).signature.encode()) for name in TOKEN_TRANSFERS}
+    common = [name for name in COMMON_COLUMNS if name != "address"]
+    schema = _schema(logs, common, list(TRANSFER_COLUMNS))
+    return TransferTable(transfer_decoders(topics), _arrow(schema)), schema
+
+
+def _schema(logs: "DataFrame", common: Sequence[str], own: Sequence[tuple[str, str]]) -> "StructType":
+    """The common columns that the logs have, as they have them, then these."""
+    from pyspark.sql.types import StructType
+
+    fields = [logs.schema[name] for name in common if name in logs.columns]
+    told = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in own))
+    assert isinstance(told, StructType)
+    return StructType(fields + told.fields)
+
+
+def _arrow(schema: "StructType") -> "pa.Schema":
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return found
