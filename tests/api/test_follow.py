@@ -168,6 +168,66 @@ def test_writers_that_follow_each_other_hold_nobody_up_for_ever(world: World, wr
     assert look(world, early)[0] == [late]
 
 
+class Gate:
+    """Holds up whoever waits for a writer, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(settled, "sleep", self._sleep)
+
+    async def _sleep(self, _seconds: float) -> None:
+        self.reached.set()
+        await self.opened.wait()
+
+
+def test_followers_that_wait_for_a_writer_keep_no_place_of_a_reader(
+    world: World, harness: DispatcherHarness, writers: list[Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = start(world)
+    writers[0].event(world, 1)
+    headers = world.user().headers
+
+    async def get(path: str) -> int:
+        return (await harness.call_async("public", "GET", path, headers=headers)).status
+
+    async def scenario() -> list[int]:
+        gate = Gate(monkeypatch)
+        followers = [asyncio.create_task(get(f"/v1/events?after={begin}")) for _ in range(8)]
+        try:
+            await gate.reached.wait()
+            async with asyncio.timeout(20):
+                assert [await get(path) for path in ("/v1/dags", "/v1/tasks", "/v1/datasets")] == [200] * 3
+        finally:
+            gate.opened.set()
+            answers = await asyncio.gather(*followers)
+        return answers
+
+    assert harness.run(scenario()) == [200] * 8
+
+
+def test_who_comes_during_a_round_of_looks_shares_the_next_one(
+    world: World, harness: DispatcherHarness, writers: list[Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event_id = world.event(world.ticks, cursor=1)
+    writers[0].event(world, 2)
+    connect = harness.dispatcher.ports.store.connection
+
+    async def scenario(given_up: int) -> tuple[set[int], int]:
+        gate, horizon = Gate(monkeypatch), settled.EventHorizon()
+        followers = [asyncio.create_task(horizon.reach(connect)) for _ in range(20)]
+        await gate.reached.wait()
+        for follower in followers[:given_up]:
+            follower.cancel()
+        gate.opened.set()
+        await asyncio.wait(followers)
+        return {follower.result() for follower in followers[given_up:]}, horizon._begun
+
+    assert harness.run(scenario(given_up=0)) == ({0}, 2), "one writer has been there all the time"
+    assert harness.run(scenario(given_up=1)) == ({0}, 2), "a round that was given up counts for nobody"
+    writers[0].end()
+    assert harness.run(settled.EventHorizon().reach(connect)) > event_id
+
+
 def test_a_restarted_dispatcher_goes_on(world: World, harness: DispatcherHarness) -> None:
     begin = start(world)
     made = [world.event(world.ticks, cursor=number) for number in range(2)]

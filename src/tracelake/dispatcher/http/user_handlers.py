@@ -4,7 +4,8 @@ Everything is of the caller's own org, which the token names; an org that has no
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tracelake.db.transaction import Store
+from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.users import Role
@@ -180,7 +181,11 @@ class UserHandlers:
     # Data
 
     async def list_events(self, request: Request) -> msgspec.Struct:
-        return await self._view(request, events.list_events, events.EventFilter(**request.query), self.horizon)
+        wanted = events.EventFilter(**request.query)
+        if wanted.after is None:
+            return await self._view(request, events.list_events, wanted)
+        settled = await self.horizon.reach(self._connection)
+        return await self._view(request, events.list_following, wanted, settled, self.horizon.since)
 
     async def look_up_events(self, request: Request) -> msgspec.Struct:
         return await self._view(request, events.look_up, request.body.events)
@@ -227,9 +232,14 @@ class UserHandlers:
     async def _view(self, request: Request, view: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """A view is several statements that may be a moment apart, each of them true when it was read."""
         org_id = await self.orgs.find(request.user_claims.org)
+        async with self._connection() as connection:
+            return await view(connection, org_id or NO_ORG, *arguments)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
         async with self.reading, self.store.connection() as connection:
             try:
-                return await view(connection, org_id or NO_ORG, *arguments)
+                yield connection
             except asyncpg.LockNotAvailableError as error:  # a migration, or somebody at the tables by hand
                 raise StoreUnavailableError from error
 

@@ -6,11 +6,11 @@ id below which nothing can appear any more (`settled`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views import paging
-from tracelake.dispatcher.views.settled import EventHorizon
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, to_event
 from tracelake.errors import TraceError
 from tracelake.wire.user import EventKey, EventsPage
@@ -52,10 +52,8 @@ class EventFilter:
     after: int | None = None
 
 
-async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter, horizon: EventHorizon) -> EventsPage:
-    """Newest first; with `after`, those above that id, oldest first."""
-    if wanted.after is not None:
-        return await _following(connection, org_id, wanted, wanted.after, horizon)
+async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter) -> EventsPage:
+    """Newest first."""
     names = await _names(connection, org_id, wanted.dataset)
     taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
     below = _MOST if wanted.cursor is None else wanted.cursor
@@ -76,15 +74,15 @@ async def look_up(connection: Connection, org_id: UUID, keys: Sequence[EventKey]
     return EventsPage(events=[to_event(row, row["name"]) for row in rows])
 
 
-async def _following(
-    connection: Connection, org_id: UUID, wanted: EventFilter, after: int, horizon: EventHorizon
+async def list_following(
+    connection: Connection, org_id: UUID, wanted: EventFilter, settled: int, serving_since: datetime
 ) -> EventsPage:
+    """Those above `after`, oldest first. `settled` was reached before anything is read here."""
     if wanted.cursor is not None:
         raise TraceError("body_invalid", "With after there is no cursor: pass next as after.", field="cursor")
-    settled = await horizon.reach(connection)  # before anything else is read: what it promises is of what is read next
     names = await _names(connection, org_id, wanted.dataset)
     taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
-    rows = await connection.fetch(_FOLLOWING, list(names), after, taken, wanted.state, settled)
+    rows = await connection.fetch(_FOLLOWING, list(names), wanted.after, taken, wanted.state, settled)
     # Oldest first is newest first with the signs turned.
     page = paging.merge(((row["dataset_uuid"], -row["event_id"], row["fits"]) for row in rows), wanted.limit, taken)
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
@@ -93,7 +91,7 @@ async def _following(
         events=[to_event(row, names[row["dataset_uuid"]]) for row in reversed(found)],
         next=None if page.next is None else str(-page.next),
         settled=settled,
-        serving_since=horizon.since,
+        serving_since=serving_since,
     )
 
 

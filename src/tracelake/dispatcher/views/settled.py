@@ -12,10 +12,15 @@ them; so tasks older than the oldest transaction that writes tasks, by `CLOCKS_D
 transaction of more than `LONGEST` is not waited for.
 """
 
-import asyncio
+from asyncio import Lock, sleep
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from tracelake.db.transaction import Connection
+
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Connection]]
 
 CLOCKS_DIFFER = timedelta(seconds=2)
 LONGEST = timedelta(seconds=30)
@@ -40,7 +45,11 @@ _TASKS_SINCE = f"""
 
 
 class EventHorizon:
-    """One for a process: a look that had to leave writers behind is finished by the next one, whoever asks."""
+    """One for a process: a look that had to leave writers behind is finished by the next one, whoever asks.
+
+    Any number of callers at once cost one round of looks after the other: who waited for a round that began before it
+    came takes part in the next one. Nobody holds a connection while it waits.
+    """
 
     def __init__(self) -> None:
         self.since = datetime.now(UTC)
@@ -48,18 +57,29 @@ class EventHorizon:
         self._reached = 0
         self._open: tuple[int, frozenset[str]] | None = None
         """An id that will be reached when these writers are gone."""
-        self._looking = asyncio.Lock()
+        self._looking = Lock()
+        self._begun = self._ended = 0
+        """The numbers of the last round of looks that began, and of the last one that came to its end."""
 
-    async def reach(self, connection: Connection) -> int:
-        """The events up to this id that the next statement does not see will never be seen."""
+    async def reach(self, connect: Connect) -> int:
+        """The events up to this id that a statement from now on does not see will never be seen."""
+        before = self._begun
         async with self._looking:
-            wanted = await self._look(connection)
-            for pause in _PAUSES:
-                if self._reached >= wanted:
-                    break
-                await asyncio.sleep(pause)
-                await self._look(connection)
+            if self._ended <= before:  # else a whole round was made while this caller waited
+                self._begun += 1
+                await self._round(connect)
+                self._ended = self._begun
             return self._reached
+
+    async def _round(self, connect: Connect) -> None:
+        async with connect() as connection:
+            wanted = await self._look(connection)
+        for pause in _PAUSES:
+            if self._reached >= wanted:
+                break
+            await sleep(pause)
+            async with connect() as connection:
+                await self._look(connection)
 
     async def _look(self, connection: Connection) -> int:
         last: int = await connection.fetchval(_LAST)
