@@ -217,7 +217,7 @@ def source_restarts(stage: Stage) -> Trouble:
     lease = stage.flow.claim(run)
     yield
     yield
-    for _ in range(4):
+    for _ in range(5):
         stage.flow.complete(run, lease, status="Failed", error_message="no")
         stage.harness.advance(1000)
         stage.harness.requeue_due()

@@ -4,6 +4,7 @@ The expressions are evaluated by `tests.monitoring.promql`; where there is a `pr
 themselves over the same samples, with their `for`.
 """
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,13 +14,22 @@ import yaml
 
 from tests.monitoring.files import ALERTS, PROMETHEUS, rules
 from tests.monitoring.promql import Labels, Scrape, Window
-from tests.monitoring.situations import SITUATIONS, Stage
+from tests.monitoring.situations import HEAD, SITUATIONS, Stage
 from tests.monitoring.test_files import selectors
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.config import DispatcherConfig
 
 PROMTOOL = shutil.which("promtool")
 MINUTES = 300
 """Of quiet, and of trouble: longer than every `for` and every range."""
+
+FED = (
+    HEAD
+    + """
+  - {name: slow, activation: reactive, runtime: ecs_platform, operator: noop, inputs: [{from: {job: head}}],
+     max_queue_depth: 5}
+"""
+)
 
 
 def test_there_is_a_situation_for_every_alert() -> None:
@@ -41,6 +51,44 @@ def test_an_alert_fires_when_it_happens_and_not_before(name: str, harness: Dispa
     assert Window(quiet, late).evaluate(text)
     if PROMTOOL is not None:
         evaluate(PROMTOOL, name, (start, quiet, late), tmp_path)
+
+
+def test_a_source_that_dies_at_the_longest_waits_keeps_its_alert() -> None:
+    """An attempt that lives longer than the longest wait is a healthy one; all others come at least this often."""
+    found = re.search(r"trace_always_on_attempts\[(\d+)h\]\)\) > (\d+)", rules()["TraceSourceRestarts"]["expr"])
+    assert found is not None
+    hours, bound = map(int, found.groups())
+    period = 2 * DispatcherConfig().retry.max_seconds
+    assert hours * 3600 / period - 1 > bound, "one attempt may lie beside each end of the window"
+
+
+def test_a_source_that_never_said_anything_is_silent(harness: DispatcherHarness) -> None:
+    stage = Stage(harness)
+    stage.flow.claim(stage.head())
+    assert not silent(stage)
+    stage.harness.advance(1000)
+    assert silent(stage)
+
+
+def test_a_source_that_a_full_queue_stops_is_not_silent(harness: DispatcherHarness) -> None:
+    stage = Stage(harness)
+    stage.flow.deploy(FED)
+    harness.run(harness.dispatcher.monitor.run_once())
+    (run,) = stage.flow.tasks("head")
+    lease = stage.flow.claim(run["task_id"])
+    stage.flow.say(run["task_id"], lease, *(stage.flow.event("d", "head", cursor=cursor) for cursor in range(10)))
+    harness.advance(1000)
+    harness.run(harness.dispatcher.pressure.run_once())
+    assert not silent(stage), "it was told to be"
+    for task in stage.flow.tasks("slow", "Queued"):
+        stage.flow.complete(task["task_id"], stage.flow.claim(task["task_id"]))
+    harness.run(harness.dispatcher.pressure.run_once())
+    assert silent(stage)
+
+
+def silent(stage: Stage) -> bool:
+    page = stage.scrape()
+    return bool(Window(page, page).evaluate(rules()["TraceSourceSilent"]["expr"]))
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool")

@@ -33,7 +33,7 @@ _OUTBOX = """
 
 WANTED = {
     "running tasks": (gauges._IN_FLIGHT, {"tasks_running"}),
-    "tasks by state": (gauges._TASKS, {"tasks_ready", "tasks_held", "tasks_waiting", "tasks_live"}),
+    "tasks by state": (gauges._TASKS, {"tasks_ready", "tasks_held", "tasks_waiting", "tasks_failed"}),
     "the outbox": (gauges._OUTBOX, {"outbox_pkey"}),
     "edges that are behind": (gauges._EDGES, set()),
     "events that wait": (gauges._EVENTS, {"events_routed"}),

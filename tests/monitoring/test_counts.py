@@ -12,12 +12,18 @@ from tests.monitoring.test_movement import invalidated
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.loops import gauges
 from tracelake.dispatcher.metrics import SAME, Metrics
 from tracelake.dispatcher.routing.rework import PAGE
 from tracelake.errors import TraceError
 from tracelake.wire.sources import FireRequest
 
 LIMITED = PLAIN.replace("inputs: [{from: {job: src}}]}", "inputs: [{from: {job: src}}], scaling: {max_concurrency: 1}}")
+
+_LONG_QUEUE = """
+    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, ready_at)
+    SELECT ('00000000' || substr(gen_random_uuid()::text, 9))::uuid, org_id, job_id, '[]', 'Queued', trace_now()
+    FROM tasks, generate_series(1, $2) WHERE task_id = $1"""
 
 
 @pytest.fixture
@@ -108,6 +114,73 @@ def test_slots_are_events_of_cron_and_the_last_one_is_known(stage: Stage) -> Non
     assert 540 <= overdue < 660, "the next slot was due a minute after the last one"
     assert value(page, "trace_source_last_event_timestamp_seconds", kind="cron", job="tick") is not None
     assert series(page, "trace_sources") == {("cron", "waiting"): 1}
+
+
+def fire(stage: Stage, job: str = "tick") -> None:
+    """The slot of this minute."""
+    now = stage.harness.sql("SELECT date_trunc('minute', trace_now()) AS now")[0]["now"]
+    job_id = dags.job_id(stage.harness, "d", job)
+    stage.harness.run(stage.harness.dispatcher.cron.fire(job_id, FireRequest(slot=now)))
+
+
+def overdue(stage: Stage) -> float | None:
+    return value(stage.scrape(), "trace_cron_overdue_seconds", job="tick")
+
+
+def test_a_schedule_that_changes_owes_nothing_of_before(stage: Stage) -> None:
+    stage.flow.deploy(CRON.replace("* * * * *", "0 0 * * *"))
+    fire(stage)
+    stage.harness.advance(20 * 3600)
+    stage.flow.deploy(CRON)
+    assert overdue(stage) == 0
+    stage.harness.advance(600)
+    assert 540 <= (overdue(stage) or 0) < 660, "of the new schedule it has fired nothing"
+
+
+def test_a_source_that_comes_back_owes_nothing_of_the_time_without_it(stage: Stage) -> None:
+    stage.flow.deploy(CRON)
+    fire(stage)
+    stage.flow.deploy(CRON.replace("tick", "tock"))
+    stage.harness.advance(7200)
+    assert overdue(stage) is None
+    stage.flow.deploy(CRON)
+    assert overdue(stage) == 0
+
+
+def test_a_source_that_makes_up_for_nothing_is_never_overdue(stage: Stage) -> None:
+    stage.flow.deploy(CRON.replace('"* * * * *"', '"* * * * *", catch_up: none'))
+    fire(stage)
+    stage.harness.advance(7200)
+    assert overdue(stage) is None
+    assert value(stage.scrape(), "trace_cron_last_slot_timestamp_seconds", job="tick") is not None
+
+
+def test_a_long_queue_hides_no_failure(stage: Stage) -> None:
+    """Even one that comes first in the index of what is not done."""
+    stage.flow.deploy(PLAIN)
+    stage.flow.trigger("d", "src", cursor=1)
+    (task,) = stage.flow.tasks("work")
+    stage.flow.fail(task["task_id"])
+    stage.harness.sql(_LONG_QUEUE, task["task_id"], 10_000)
+    assert series(stage.scrape(), "trace_tasks") == {("ready",): 10_000, ("failed",): 1}
+
+
+def test_events_of_many_inputs_wait(stage: Stage) -> None:
+    """The last of them counts, too, and a long one no further than the share of each."""
+    readers = "".join(
+        f"\n  - {{name: r{number}, activation: reactive, operator: noop, inputs: [{{from: {{job: src}}}}]}}"
+        for number in range(60)
+    )
+    stage.flow.deploy(PLAIN.rstrip() + readers)
+    for cursor in range(3):
+        stage.flow.trigger("d", "src", cursor=cursor)
+    stage.harness.sql("UPDATE edges SET position = 0")
+    assert series(stage.scrape(), "trace_events_waiting") == {("behind",): 61 * 3}
+
+
+@pytest.mark.parametrize(("edges", "each"), [(1, 1000), (50, 1000), (100, 500), (5000, 10), (100_000, 10)])
+def test_the_waiting_events_of_all_inputs_share_one_bound(edges: int, each: int) -> None:
+    assert gauges._waiting_each(edges) == each
 
 
 def test_the_wait_of_a_task_ends_with_its_claim(stage: Stage) -> None:

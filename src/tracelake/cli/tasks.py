@@ -49,6 +49,8 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
 
     With --follow a line is printed for each task that is made from now on, and for each change of it, until it is
     finished: made, claimed, retrying, queued, completed, failed, canceled. --status narrows it to such changes.
+    What is new is known by the ids of tasks, which start with the time. A service that makes a task with an id of its
+    own choice (POST /internal/tasks with a task_id) may choose one that looks old: that task is not printed.
 
     A task that is `Retrying` failed and waits for its next attempt; one that is `Failed` failed for good, and somebody
     has to retry or skip it. `Queued, waiting` waits for a place of a limit.

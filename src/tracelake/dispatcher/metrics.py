@@ -20,6 +20,9 @@ NAMED = ("org", "dag", "job")
 PRODUCERS = ("task", "cron", "webhook", "manual")
 MOST = 50_000
 """Tasks and outbox rows are counted no further: a gauge that says so means that there are so many or more."""
+MOST_EDGES = 5_000
+MOST_OF_EDGE = 1_000
+"""Of so many inputs that are behind the waiting events are counted, each up to its share of `MOST` and no further."""
 
 
 class Metrics:
@@ -96,7 +99,7 @@ class Metrics:
         self.tasks = self._stored(
             "trace_tasks",
             f"Tasks that are not done, by state: ready, held (waits for a place of a limit), retrying, running, failed "
-            f"(for good, and not skipped). Counted up to {MOST}; failed ones among the first 10000 that are not done.",
+            f"(for good, and not skipped). Each counted up to {MOST}.",
             ("state",),
         )
         self.oldest_ready = self._stored(
@@ -119,7 +122,8 @@ class Metrics:
         )
         self.events_waiting = self._stored(
             "trace_events_waiting",
-            "Events that wait for an input that is behind, by its state. Counted up to 1000 for each of 50 inputs.",
+            f"Events that wait for an input that is behind, by its state. For each of up to {MOST_EDGES} inputs "
+            f"they are counted up to its share of {MOST}, and no further than {MOST_OF_EDGE}.",
             ("state",),
         )
         self.failed_units = self._stored(
@@ -178,7 +182,9 @@ class Metrics:
             "trace_always_on_attempts", "Attempts of an always-on source's run so far; each restart is one more.", NAMED
         )
         self.source_lag = self._stored(
-            "trace_source_lag_seconds", "Age of the last event of an always-on source.", NAMED
+            "trace_source_lag_seconds",
+            "Age of the last event of an always-on source; of one that never said anything, of its run.",
+            NAMED,
         )
         self.source_said = self._stored(
             "trace_source_last_event_timestamp_seconds",
@@ -188,12 +194,16 @@ class Metrics:
         self.source_paused = self._stored(
             "trace_source_paused_seconds", "For how long a person has paused a source; absent for the others.", NAMED
         )
+        self.source_stopped = self._stored(
+            "trace_source_stopped", "1 for a source that a full queue downstream stops; absent for the others.", NAMED
+        )
         self.cron_slot = self._stored(
             "trace_cron_last_slot_timestamp_seconds", "The last slot of a cron source that was fired.", NAMED
         )
         self.cron_overdue = self._stored(
             "trace_cron_overdue_seconds",
-            "How long ago the slot after the last one that was fired was due; 0 while it is not.",
+            "How long ago the first slot was due that a cron source still owes; 0 while it owes none. Absent with "
+            "`catch_up: none`, which makes up for nothing.",
             NAMED,
         )
 

@@ -17,7 +17,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.backpressure.levels import Thresholds, share
 from tracelake.dispatcher.backpressure.watch import PressureWatch
 from tracelake.dispatcher.loops.named import Named
-from tracelake.dispatcher.metrics import MOST, Metrics
+from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
 from tracelake.dispatcher.views.sources import Health, read_health
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
@@ -27,7 +27,7 @@ _IN_FLIGHT = """
     SELECT j.operator, count(*) AS running FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.status = 'Running' GROUP BY j.operator"""
 
-# Each in the order of its index. Nothing knows failed tasks by themselves, so they are looked for among the live ones.
+# Each in the order of its index.
 _TASKS = f"""
     SELECT r.ready, r.oldest, h.held, w.retrying, f.failed, trace_now() AS now FROM
         (SELECT count(*) AS ready, min(ready_at) AS oldest FROM (
@@ -37,9 +37,9 @@ _TASKS = f"""
             SELECT FROM tasks WHERE held ORDER BY held_by, ready_at, task_id LIMIT {MOST}) t) h,
         (SELECT count(*) AS retrying FROM (
             SELECT FROM tasks WHERE next_retry_at IS NOT NULL ORDER BY next_retry_at LIMIT {MOST}) t) w,
-        (SELECT count(*) FILTER (WHERE status = 'Failed' AND next_retry_at IS NULL AND skipped_at IS NULL) AS failed
-         FROM (SELECT status, next_retry_at, skipped_at FROM tasks WHERE status IN ('Queued', 'Running', 'Failed')
-               ORDER BY job_id, task_id LIMIT 10000) t) f"""  # noqa: S608 - constants only
+        (SELECT count(*) AS failed FROM (
+            SELECT FROM tasks WHERE status = 'Failed' AND next_retry_at IS NULL AND skipped_at IS NULL
+            ORDER BY job_id, task_id LIMIT {MOST}) t) f"""  # noqa: S608 - constants only
 
 # The oldest rows come first, and a row that was given up is older than those that still go out.
 _OUTBOX = f"""
@@ -52,18 +52,18 @@ _EDGES = """
            count(*) AS edges
     FROM edges WHERE position IS NOT NULL AND phase <> 'Parked' GROUP BY 1"""
 
-_EVENTS = """
+_EVENTS = f"""
     SELECT e.state, sum(w.events)::bigint AS events FROM (
         SELECT CASE WHEN failed_units > 0 THEN 'held' WHEN phase = 'Staged' THEN 'building' ELSE 'behind' END AS state,
                dataset_uuid, dataset_version, position
-        FROM edges WHERE position IS NOT NULL AND phase <> 'Parked' ORDER BY org_id, node_id LIMIT 50) e
+        FROM edges WHERE position IS NOT NULL AND phase <> 'Parked' ORDER BY org_id, node_id LIMIT {MOST_EDGES}) e
     CROSS JOIN LATERAL (
         SELECT count(*) AS events FROM (
             SELECT FROM events v
             WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version
               AND v.routed_seq > e.position
-            ORDER BY v.routed_seq LIMIT 1000) x) w
-    GROUP BY e.state"""
+            ORDER BY v.routed_seq LIMIT $1) x) w
+    GROUP BY e.state"""  # noqa: S608 - constants only
 
 _FAILED_UNITS = """
     SELECT o.name AS org, n.dag_name, n.job_name, sum(e.failed_units)::bigint AS units
@@ -136,12 +136,13 @@ class Gauges:
 
     async def _read_edges(self, connection: Connection) -> None:
         edges = {row["state"]: row["edges"] for row in await connection.fetch(_EDGES)}
-        events = {row["state"]: row["events"] for row in await connection.fetch(_EVENTS)} if edges else {}
+        events = await connection.fetch(_EVENTS, _waiting_each(sum(edges.values()))) if edges else []
+        waiting = {row["state"]: row["events"] for row in events}
         failed = await connection.fetch(_FAILED_UNITS) if "held" in edges else []
         work = await _row(connection, _WORK)
         for state in EDGE_STATES:
             self._metrics.edges_behind.labels(state).set(edges.get(state, 0))
-            self._metrics.events_waiting.labels(state).set(events.get(state, 0))
+            self._metrics.events_waiting.labels(state).set(waiting.get(state, 0))
         self._metrics.failed_units.clear()
         for row in failed:
             self._metrics.failed_units.labels(row["org"], row["dag_name"], row["job_name"]).set(row["units"])
@@ -162,6 +163,7 @@ class Gauges:
             metrics.sources,
             metrics.source_said,
             metrics.source_paused,
+            metrics.source_stopped,
             metrics.cron_slot,
             metrics.cron_overdue,
         ):
@@ -175,7 +177,11 @@ class Gauges:
                 metrics.source_paused.labels(*source.name).set(max(0.0, row["paused"]))
             if source.slots is not None and row["last_slot"] is not None:
                 metrics.cron_slot.labels(*source.name).set(row["last_slot"].timestamp())
-                metrics.cron_overdue.labels(*source.name).set(_age(row["now"], source.slots.after(row["last_slot"])))
+            if source.slots is not None and source.owed_since is not None:
+                due = source.slots.after(max(source.owed_since, row["last_slot"] or source.owed_since))
+                metrics.cron_overdue.labels(*source.name).set(_age(row["now"], due))
+            if row["paused"] is None and self._pressure.is_stopped(source.node_id):
+                metrics.source_stopped.labels(*source.name).set(1)
         for (kind, state), number in states.items():
             metrics.sources.labels(kind, state).set(number)
 
@@ -242,6 +248,11 @@ async def _row(connection: Connection, statement: str) -> asyncpg.Record:
     row = await connection.fetchrow(statement)
     assert row is not None
     return row
+
+
+def _waiting_each(edges: int) -> int:
+    """How far to count the events that wait for one edge: its share of all that are counted."""
+    return min(MOST_OF_EDGE, MOST // min(edges, MOST_EDGES))
 
 
 def _age(now: datetime, since: datetime | None) -> float:

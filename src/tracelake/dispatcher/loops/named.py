@@ -5,6 +5,7 @@ Remembered for each org until its pointers move, so that a look costs a row for 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
 
@@ -12,24 +13,28 @@ import asyncpg
 
 from tracelake.dag.slots import Slots
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.sources.cron import COUNTS_SINCE
 
 Name: TypeAlias = tuple[str, str, str]
 """org, dag, job."""
 
-_CHANGED = """
+_CHANGED = f"""
     WITH changed AS (
         SELECT o.org_id, o.name, o.routing_epoch FROM orgs o
         LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS known(org_id, epoch) USING (org_id)
         WHERE o.routing_epoch IS DISTINCT FROM known.epoch)
     SELECT c.org_id, c.name AS org, c.routing_epoch, j.dag_name, j.name, j.job_id, j.node_id,
-           j.document #>> '{source,kind}' AS kind, j.document #>> '{source,schedule}' AS schedule,
-           coalesce(j.document #>> '{source,time_zone}', 'UTC') AS time_zone, p.node_id IS NOT NULL AS limited,
+           j.document #>> '{{source,kind}}' AS kind, j.document #>> '{{source,schedule}}' AS schedule,
+           coalesce(j.document #>> '{{source,time_zone}}', 'UTC') AS time_zone,
+           coalesce(j.document #>> '{{source,catch_up}}', 'last') <> 'none' AS owes,
+           CASE WHEN j.document #>> '{{source,kind}}' = 'cron' THEN {COUNTS_SINCE} END AS since,
+           p.node_id IS NOT NULL AS limited,
            coalesce(v.dag_version_id = d.active_version, false) AS active
     FROM changed c
     LEFT JOIN dags d ON d.org_id = c.org_id
     LEFT JOIN dag_version_jobs v ON v.dag_version_id IN (d.active_version, d.building_version)
     LEFT JOIN jobs j ON j.job_id = v.job_id
-    LEFT JOIN pressure p ON p.node_id = j.node_id AND (p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL)"""
+    LEFT JOIN pressure p ON p.node_id = j.node_id AND (p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL)"""  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Source:
     kind: str
     slots: Slots | None
     """Of a cron source."""
+    owed_since: datetime | None
+    """Of a cron source that makes up for what it missed: from when on it has counted with this schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,14 @@ def _org(rows: list[asyncpg.Record]) -> _Org:
 
 def _sources(rows: Iterable[asyncpg.Record]) -> list[Source]:
     return [
-        Source(_name(row), row["node_id"], row["job_id"], row["kind"], _slots(row))
+        Source(
+            _name(row),
+            row["node_id"],
+            row["job_id"],
+            row["kind"],
+            _slots(row),
+            owed_since=row["since"] if row["owes"] else None,
+        )
         for row in rows
         if row["active"] and row["kind"] is not None
     ]

@@ -28,31 +28,34 @@ AHEAD = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END = datetime(9999, 12, 31, tzinfo=UTC)
 
-# Sources of orgs whose pointers have moved since the last look, each with the time from when on it counts without a
-# break: after the last cutover to a version where the job was not there, or another node, or had another schedule.
-_CHANGED = """
+# From when on a source counts without a break: after the last cutover to a version where the job was not there, or
+# another node, or had another schedule. `d` is its DAG, `v` its place in the active version, `j` the job.
+COUNTS_SINCE = """
+    (SELECT min(a.cutover_at) FROM activations a
+     WHERE a.org_id = d.org_id AND a.dag_name = d.dag_name AND a.cutover_at IS NOT NULL
+       AND a.activation_id > coalesce(
+           (SELECT max(b.activation_id) FROM activations b
+            LEFT JOIN dag_version_jobs w ON w.dag_version_id = b.dag_version_id AND w.job_name = v.job_name
+            LEFT JOIN jobs i ON i.job_id = w.job_id
+            WHERE b.org_id = d.org_id AND b.dag_name = d.dag_name AND b.cutover_at IS NOT NULL
+              AND (i.node_id IS DISTINCT FROM j.node_id
+                   OR i.document #>> '{source,kind}' IS DISTINCT FROM 'cron'
+                   OR i.document #>> '{source,schedule}' IS DISTINCT FROM j.document #>> '{source,schedule}'
+                   OR i.document #>> '{source,time_zone}'
+                      IS DISTINCT FROM j.document #>> '{source,time_zone}')), 0))"""
+
+# Sources of orgs whose pointers have moved since the last look.
+_CHANGED = f"""
     WITH changed AS (
         SELECT o.org_id, o.name, o.routing_epoch FROM orgs o
         LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS known(org_id, epoch) USING (org_id)
         WHERE o.routing_epoch IS DISTINCT FROM known.epoch)
     SELECT c.org_id, c.name AS org, c.routing_epoch, s.dag_name, s.job_name, s.job_id, s.node_id, s.document, s.since
     FROM changed c LEFT JOIN LATERAL (
-        SELECT d.dag_name, v.job_name, j.job_id, j.node_id, j.document,
-               (SELECT min(a.cutover_at) FROM activations a
-                WHERE a.org_id = d.org_id AND a.dag_name = d.dag_name AND a.cutover_at IS NOT NULL
-                  AND a.activation_id > coalesce(
-                      (SELECT max(b.activation_id) FROM activations b
-                       LEFT JOIN dag_version_jobs w ON w.dag_version_id = b.dag_version_id AND w.job_name = v.job_name
-                       LEFT JOIN jobs i ON i.job_id = w.job_id
-                       WHERE b.org_id = d.org_id AND b.dag_name = d.dag_name AND b.cutover_at IS NOT NULL
-                         AND (i.node_id IS DISTINCT FROM j.node_id
-                              OR i.document #>> '{source,kind}' IS DISTINCT FROM 'cron'
-                              OR i.document #>> '{source,schedule}' IS DISTINCT FROM j.document #>> '{source,schedule}'
-                              OR i.document #>> '{source,time_zone}'
-                                 IS DISTINCT FROM j.document #>> '{source,time_zone}')), 0)) AS since
+        SELECT d.dag_name, v.job_name, j.job_id, j.node_id, j.document, {COUNTS_SINCE} AS since
         FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j USING (job_id)
-        WHERE d.org_id = c.org_id AND j.document #>> '{source,kind}' = 'cron') s ON true
-    ORDER BY c.org_id, s.dag_name, s.job_name"""
+        WHERE d.org_id = c.org_id AND j.document #>> '{{source,kind}}' = 'cron') s ON true
+    ORDER BY c.org_id, s.dag_name, s.job_name"""  # noqa: S608 - constants only
 
 _LAST_SLOTS = """
     SELECT trace_now() AS now, s.node_id, s.last_slot

@@ -52,7 +52,10 @@ def new_trace_id() -> int:
 
 
 def is_sampled(trace_id: int, ratio: float) -> bool:
-    """By the trace id alone, as OpenTelemetry's samplers do: whoever is asked gives the same answer."""
+    """By the trace id alone, as OpenTelemetry's samplers do: whoever is asked gives the same answer.
+
+    It is a share of ids that are random, and no limit for who chooses them.
+    """
     return trace_id & (2**64 - 1) < round(ratio * 2**64)
 
 

@@ -149,7 +149,9 @@ class Tracing:
     def _root(self, within: str | None, own: int) -> tuple[TraceContext | None, int | None]:
         """The context of a first span, and the caller's span above it. None if it is not sampled.
 
-        A caller may leave its trace out, but not have more of them recorded than the ratio allows.
+        A caller may leave its trace out. Whoever chooses a trace id chooses whether it is recorded, too: the decision
+        is by the id, as in other samplers, so that all who take part in a trace come to the same one. Callers are users
+        with the right to trigger; the ids of all others are made here.
         """
         caller = parse(within)
         trace_id = new_trace_id() if caller is None else caller.trace_id

@@ -61,7 +61,7 @@ _SOURCES = f"""
 _HEALTH = f"""
     SELECT a.*, o.name AS org, last.created_at AS said_at, trace_now() AS now FROM (
         SELECT j.org_id, d.dag_name, j.name, j.job_id, j.node_id, 'always_on' AS kind, t.status, t.next_retry_at,
-               t.finished_at, t.cancel_requested, t.superseded, t.attempt
+               t.finished_at, t.cancel_requested, t.superseded, t.attempt, t.created_at AS made_at
         FROM {ALWAYS_ON}) a
     JOIN orgs o USING (org_id)
     {_LAST.format(job_id="a.job_id")}"""  # noqa: S608 - constants only
@@ -76,6 +76,7 @@ class Health(NamedTuple):
     node_id: UUID
     state: RunState
     lag_seconds: float | None
+    """Since its last event; if it has never said anything, since its run was made."""
     attempts: int
 
 
@@ -96,7 +97,7 @@ async def read_health(connection: Connection) -> list[Health]:
             row["name"],
             row["node_id"],
             state := _run_state(row),
-            _lag(row, state),
+            _lag(row, state, since=row["made_at"]),
             row["attempt"] or 0,
         )
         for row in await connection.fetch(_HEALTH)
@@ -173,8 +174,9 @@ def _run_state(row: asyncpg.Record) -> RunState:
             return "starting"
 
 
-def _lag(row: asyncpg.Record, state: SourceState) -> float | None:
-    said_at: datetime | None = row["said_at"]
+def _lag(row: asyncpg.Record, state: SourceState, since: datetime | None = None) -> float | None:
+    """`since` stands in for the last event where there is none."""
+    said_at: datetime | None = row["said_at"] or since
     if row["kind"] != "always_on" or said_at is None or state == "ended":
         return None
     seconds: float = (row["now"] - said_at).total_seconds()
