@@ -105,6 +105,15 @@ class Home:
         return self.secrets / "data.dsn"
 
     @property
+    def rpc_file(self) -> Path:
+        """The person's: RPC endpoints by name."""
+        return self.root / "rpc.toml"
+
+    @property
+    def rpc_environment_file(self) -> Path:
+        return self.secrets / "rpc.json"
+
+    @property
     def object_store_file(self) -> Path:
         return self.secrets / "object-store.json"
 
@@ -118,7 +127,9 @@ class Home:
     def make(self) -> None:
         """Make the directories. A directory that holds other things is not turned into a home."""
         if self.root.is_dir() and not self.run.is_dir():
-            others = sorted(path.name for path in self.root.iterdir() if path != self.settings_file)
+            others = sorted(
+                path.name for path in self.root.iterdir() if path not in (self.settings_file, self.rpc_file)
+            )
             if others:
                 raise HomeError(f"{self.root} is not a home of trace and not empty ({others[0]}); give another --home")
         private_directory(self.root)

@@ -26,6 +26,9 @@ CHILD_VARIABLE = "TRACE_SUPERVISED"
 """Set for children of `trace up`: their settings come from it alone, whatever became of the file meanwhile."""
 _INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", CHILD_VARIABLE})
 
+_OTHERS = ("TRACE_RPC_",)
+"""Families of variables that are no settings: see `rpc`."""
+
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
@@ -428,7 +431,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
     variables = {_variable(name): name for name in _FIELDS}
     found = {}
     for variable, value in environ.items():
-        if not variable.startswith("TRACE_") or variable in _INTERNAL:
+        if not variable.startswith("TRACE_") or variable in _INTERNAL or variable.startswith(_OTHERS):
             continue
         if variable not in variables:
             raise SettingsError(

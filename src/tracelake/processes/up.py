@@ -24,7 +24,7 @@ import msgspec
 from tracelake.adapters.s3.access import write_access
 from tracelake.client.stack import ObjectStoreAddress
 from tracelake.db import Database
-from tracelake.processes import credentials, listeners, lock, probe
+from tracelake.processes import credentials, listeners, lock, probe, rpc
 from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
 from tracelake.processes.machine import free_port, socket_directory, wrap
 from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
@@ -267,6 +267,7 @@ class Up:
         if settings.s3_endpoint is not None:
             write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
+        rpc.keep_environment(home)
         await supervisor.start(_DISPATCHER_STAGE)
         await supervisor.start(_WORKER_STAGE)
         urls = {name: listeners.url(listener, settings.bind_host) for name, listener in sockets.items()}

@@ -20,9 +20,11 @@ from tracelake.client import FileCredential, HttpClient, InternalClient, TaskCli
 from tracelake.processes import logs
 from tracelake.processes.follow import follow_stack
 from tracelake.processes.home import Stack
+from tracelake.processes.rpc import resolver
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.settings import Settings
 from tracelake.processes.signals import stop_event
+from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 def build_engine(settings: Settings) -> Engine:
     """For one run of this process: what an earlier one left is of no use to anybody."""
+    resolve_with(resolver(settings.layout))
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
     config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
     return Engine(SharedSession(config), S3Transfer(settings.resolve_object_store()), scratch)
