@@ -27,6 +27,8 @@ from tracelake.dispatcher.lifecycle.calls import Answer, Call
 from tracelake.dispatcher.lifecycle.commit import LifecycleCommit
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.loops.collector import PAGE as COLLECTOR_PAGE
+from tracelake.dispatcher.loops.collector import Collector
 from tracelake.dispatcher.loops.gauges import Gauges
 from tracelake.dispatcher.loops.reaper import BATCH as REAPER_BATCH
 from tracelake.dispatcher.loops.reaper import Reaper
@@ -56,6 +58,7 @@ from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 
+COLLECT_SECONDS = 60.0
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
 SOURCES_SECONDS = 1.0
@@ -143,6 +146,7 @@ class Dispatcher:
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
         self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
+        self.collector = Collector(ports.store, ports.objects, definitions, config)
         self.pruner = DeliveryPruner(ports.store, config)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
         self.pauses = SourcePauses(ports.store, self._paused)
@@ -239,6 +243,13 @@ class Dispatcher:
                 "retry", self._retry, every_seconds=config.retry_seconds, metrics=self.metrics, full_round=RETRY_BATCH
             ),
             Loop("reconciler", self._reconcile, every_seconds=config.reconcile_seconds, metrics=self.metrics),
+            Loop(
+                "collector",
+                self.collector.run_once,
+                every_seconds=COLLECT_SECONDS,
+                metrics=self.metrics,
+                full_round=COLLECTOR_PAGE,
+            ),
             Loop("gauges", self.gauges.run_once, every_seconds=GAUGE_SECONDS, metrics=self.metrics),
         ]
         self._running: list[asyncio.Task[None]] = []

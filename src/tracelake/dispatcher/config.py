@@ -48,6 +48,7 @@ class DispatcherConfig:
     retry_seconds: float = 0.5
     reconcile_seconds: float = 60.0
     reconcile_grace_seconds: float = 60.0
+    staging_retention_days: int = 7
     runtimes: RuntimeRegistry = BUILT_IN
     invoke_slots: int = 16
     otlp_endpoint: str = ""

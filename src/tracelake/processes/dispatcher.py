@@ -70,6 +70,7 @@ def config_from(settings: Settings) -> DispatcherConfig:
         retry_seconds=settings.retry_seconds,
         reconcile_seconds=settings.reconcile_seconds,
         reconcile_grace_seconds=settings.reconcile_grace_seconds,
+        staging_retention_days=settings.staging_retention_days,
         runtimes=load_runtimes(settings),
         invoke_slots=settings.invoke_slots,
         otlp_endpoint=settings.otlp_endpoint,

@@ -309,6 +309,7 @@ class Settings:
     s3_access_key: str | None = _secret("The key of an identity there; without one, the machine's own is used.")
     s3_secret_key: str | None = _secret("The secret of that key.")
     s3_port: int = _port("Port of the embedded object store.")
+    staging_retention_days: int = _integer(7, "How long files are kept that an attempt wrote and nobody committed.")
     dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")
     bundle_bucket: str = _name("trace-bundles", "The bucket of users' uploaded code.")

@@ -1,0 +1,116 @@
+"""The collector: files that an attempt left and nobody committed go after their retention. Committed ones never do.
+
+It walks through tasks in the order of their ids, which is that of their making, so it looks at each once and costs
+nothing where nothing is made; what it meets too early it looks at again later. Which files are committed is the
+registry's word: everything that any manifest names stays, also of older revisions.
+
+Files go before the position moves: after a crash the same page is looked at again, and finds nothing.
+"""
+
+import logging
+from collections import defaultdict
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.model.job import Storage
+from tracelake.ports import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+
+# Ids of tasks begin with the milliseconds of their making.
+_NEXT = """
+    SELECT t.task_id, t.job_id, t.attempt, t.finished_at < trace_now() - $1::interval AS over
+    FROM collector c JOIN tasks t ON t.task_id > c.position AND t.task_id < (
+        lpad(to_hex((extract(epoch FROM trace_now() - $1::interval) * 1000)::bigint), 12, '0')
+        || '00000000000000000000')::uuid
+    ORDER BY t.task_id LIMIT $2"""
+
+_DUE = """
+    SELECT t.task_id, t.job_id, t.attempt, t.finished_at < trace_now() - $1::interval AS over
+    FROM collect_later l JOIN tasks t USING (task_id) WHERE l.look_at <= trace_now() ORDER BY l.look_at LIMIT $2"""
+
+# Where only the clock has spoken, a late word would still be taken: from now on it is not, since its files go.
+_FENCE = """
+    UPDATE tasks SET lease_token = gen_random_uuid()
+    WHERE task_id = ANY($1) AND status = 'Failed' AND outcome = 'Timeout'"""
+
+_KEPT = "SELECT prefix FROM manifests WHERE task_id = ANY($1)"
+
+_MOVE_ON = "UPDATE collector SET position = greatest(position, $1)"
+
+_LATER = """
+    INSERT INTO collect_later (task_id, look_at) SELECT task_id, trace_now() + $2::interval
+    FROM unnest($1::uuid[]) AS u(task_id) ON CONFLICT (task_id) DO UPDATE SET look_at = excluded.look_at"""
+
+_DONE = "DELETE FROM collect_later WHERE task_id = ANY($1)"
+
+
+class Collector:
+    def __init__(self, store: Store, objects: ObjectStore, definitions: Definitions, config: DispatcherConfig) -> None:
+        self._store = store
+        self._objects = objects
+        self._definitions = definitions
+        self._layout = config.layout
+        self._keep = timedelta(days=config.staging_retention_days)
+
+    async def run_once(self) -> int:
+        """One page of tasks; answers how many it looked at."""
+        async with self._store.connection() as connection:
+            due = await connection.fetch(_DUE, self._keep, PAGE)
+            new = await connection.fetch(_NEXT, self._keep, PAGE)
+            rows = [row for row in (*due, *new) if row["attempt"]]
+            await self._definitions.load_jobs(connection, {row["job_id"] for row in rows})
+        over = [row for row in rows if row["over"]]
+        removed = await self._collect(over)
+        early = [row["task_id"] for row in rows if not row["over"] and self._writes_files(row["job_id"])]
+        async with self._store.transaction() as connection:
+            if due:
+                await connection.execute(_DONE, [row["task_id"] for row in due if row["over"]])
+            if early:
+                await connection.execute(_LATER, early, self._keep)
+            if new:
+                await connection.execute(_MOVE_ON, new[-1]["task_id"])
+        if removed:
+            logger.info("files that were never committed are gone", extra={"files": removed})
+        return len(due) + len(new)
+
+    def _writes_files(self, job_id: UUID) -> bool:
+        return any(output.dataset.storage is Storage.S3 for output in self._definitions.job(job_id).outputs)
+
+    async def _collect(self, rows: list[asyncpg.Record]) -> int:
+        tasks = [row["task_id"] for row in rows if self._writes_files(row["job_id"])]
+        if not tasks:
+            return 0
+        async with self._store.transaction() as connection:
+            await connection.execute(_FENCE, tasks)
+        async with self._store.connection() as connection:
+            kept = {row["prefix"] for row in await connection.fetch(_KEPT, tasks)}
+        removed = 0
+        for row in rows:
+            for output in self._definitions.job(row["job_id"]).outputs:
+                if output.dataset.storage is Storage.S3:
+                    generation = self._layout.generation(output.dataset_uuid, output.dataset_version)
+                    removed += await self._remove(f"{generation}{row['task_id']}/", kept)
+        return removed
+
+    async def _remove(self, prefix: str, kept: set[str]) -> int:
+        """All attempts below the task's prefix but those that were committed."""
+        attempts: dict[str, list[str]] = defaultdict(list)
+        for meta in await self._objects.list(prefix):
+            attempt, slash, _ = meta.uri[len(prefix) :].partition("/")
+            attempts[f"{prefix}{attempt}{slash}"].append(meta.uri)
+        removed = 0
+        for attempt_prefix, uris in attempts.items():
+            if attempt_prefix in kept:
+                continue
+            for uri in uris:
+                await self._objects.delete(uri)
+                removed += 1
+        return removed
