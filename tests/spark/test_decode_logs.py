@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.chain.ethereum import keccak256
-from tests.spark.chain_tables import chain_tables
+from tests.spark.abi.encoder import encode_all
+from tests.spark.chain_tables import LOGS, chain_tables
 from tests.spark.support import Bench
+from tracelake.catalogue.abi import parse_event
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.spark.operators.decode_logs import run
 from tracelake.wire.units import Unit
@@ -164,6 +167,55 @@ def test_several_events_share_a_table(bench: Bench, logs: pa.Table) -> None:
     assert str(2**256 - 1) in {row["value_string"] for row in rows if row["event"] == "Approval"}
     assert all(isinstance(row["value"], str) for row in rows if row["event"] == "URI")
     assert bench.table(1).num_rows == 0
+
+
+def test_values_of_every_kind(bench: Bench) -> None:
+    written = (
+        "Kinds(uint64 a, int8 b, bool c, bytes4 d, string e, uint256[][] f, (address who, uint64[2] pair)[] g,"
+        " bytes indexed h, int128 indexed i)"
+    )
+    event = parse_event(written)
+    values: list[Any] = [
+        *(2**64 - 1, -128, True, b"abcd", "caf\u00e9", [[1, 2**255], []]),
+        [(b"\x07" * 20, [1, 2**63]), (b"\x08" * 20, [0, 0])],
+    ]
+    good = {
+        "block_number": 1,
+        "log_index": 0,
+        "address": b"\x01" * 20,
+        "topic0": keccak256(event.signature.encode()),
+        "topic1": b"\x09" * 32,
+        "topic2": (2**256 - 5).to_bytes(32, "big"),
+        "topic3": None,
+        "data": encode_all([parameter.type for parameter in event.plain], values),
+    }
+    huge = good["data"][: 4 * 32] + (2**255).to_bytes(32, "big") + good["data"][5 * 32 :]
+    rows = [good, good | {"log_index": 1, "data": huge}, good | {"log_index": 2, "topic3": bytes(32)}]
+    schema = pa.schema([field for field in LOGS if field.name in good])
+    _decode(bench, pa.Table.from_pylist(rows, schema), {"events": [written]})
+    (row,) = bench.table().to_pylist()
+    assert row == {
+        **{name: good[name] for name in ("block_number", "log_index", "address")},
+        "event": "Kinds",
+        "a": Decimal(2**64 - 1),
+        "b": -128,
+        "c": True,
+        "d": b"abcd",
+        "e": "caf\u00e9",
+        "f": [["1", str(2**255)], []],
+        "g": [
+            {"who": b"\x07" * 20, "pair": [Decimal(1), Decimal(2**63)]},
+            {"who": b"\x08" * 20, "pair": [Decimal(0), Decimal(0)]},
+        ],
+        "h_hash": b"\x09" * 32,
+        "i_binary": good["topic2"],
+        "i_string": "-5",
+        "i_f64": -5.0,
+    }
+    assert [(row["log_index"], row["reason"]) for row in bench.table(1).to_pylist()] == [
+        (1, "offset"),
+        (2, "topic_count"),
+    ]
 
 
 def test_a_range_without_logs(bench: Bench, logs: pa.Table) -> None:
