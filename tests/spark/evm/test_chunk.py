@@ -103,6 +103,19 @@ def test_nothing_is_left_on_the_disk_after_a_failure(tmp_path: Path, monkeypatch
     assert not (tmp_path / "objects").exists()
 
 
+def test_after_a_failure_no_other_chunk_of_the_attempt_is_tried(tmp_path: Path) -> None:
+    with serve_chain(30) as chain:
+        chain.null_block(3)
+        for attempt, kinds in (("1", ["rpc_missing_answer", "skipped", "skipped"]), ("2", [None, None, None])):
+            targets = {
+                "logs": Target(f"s3://bucket-one/{tmp_path.name}/{attempt}/", "logs", DirectoryTransfer(tmp_path))
+            }
+            work = Chunks((parse_endpoint(chain.url),), options(tries=2), targets, 0, 29, 10)
+            rows = work(iter([pa.RecordBatch.from_pydict({"id": [0, 1, 2]})]))
+            assert [batch["kind"][0].as_py() for batch in rows] == kinds
+            chain.restore()
+
+
 @pytest.mark.parametrize(
     ("first", "last", "size", "ranges"),
     [

@@ -211,6 +211,18 @@ def test_a_wrong_key_is_not_tried_for_long(chain: ServedChain, other: ServedChai
     assert_right(read(pool_of(chain, other)))
 
 
+def test_who_comes_after_a_refusal_hears_of_it_until_it_is_forgiven(chain: ServedChain) -> None:
+    chain.inject(Status(403), times=1)
+    pool = pool_of(chain)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="HTTP status 403"):
+            head_of(pool)
+    assert chain.requests == 1
+    pool.forgive()
+    assert head_of(pool) == BLOCKS - 1
+    pool.close()
+
+
 def test_the_deadline_ends_all_tries(chain: ServedChain) -> None:
     chain.inject(Status(429, retry_after="200"), times=None)
     with pytest.raises(RateLimitedError):

@@ -31,6 +31,10 @@ _MOST_BLOCKS = 100
 _GROUP_BYTES = 32 * 1024 * 1024
 _READINGS = 3
 _KEPT_POOLS = 4
+SKIPPED = "skipped"
+
+_failed: deque[str] = deque(maxlen=100)
+"""Prefixes of attempts of which a chunk failed in this process: waiting for the nodes again and again helps nobody."""
 
 MANIFEST = pa.schema(
     [
@@ -77,15 +81,20 @@ class Chunks:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                first, last = self.range_of(number)
-                try:
-                    rows = self._written(first, last)
-                except (RpcError, NonRetryableError) as error:
-                    kind = getattr(error, "kind", "failed")
-                    retryable = not isinstance(error, NonRetryableError)
-                    told = {"kind": kind, "message": str(error), "retryable": retryable}
-                    rows = [{"first": first, "last": last, **told}]
-                yield pa.RecordBatch.from_pylist(rows, schema=MANIFEST)
+                yield pa.RecordBatch.from_pylist(self._rows(*self.range_of(number)), schema=MANIFEST)
+
+    def _rows(self, first: int, last: int) -> list[dict[str, object]]:
+        attempt = ",".join(target.prefix for target in self.targets.values())
+        if attempt in _failed:
+            told = {"kind": SKIPPED, "message": "another chunk failed before", "retryable": True}
+            return [{"first": first, "last": last, **told}]
+        try:
+            return self._written(first, last)
+        except (RpcError, NonRetryableError) as error:
+            _failed.append(attempt)
+            retryable = not isinstance(error, NonRetryableError)
+            told = {"kind": getattr(error, "kind", "failed"), "message": str(error), "retryable": retryable}
+            return [{"first": first, "last": last, **told}]
 
     def _written(self, first: int, last: int) -> list[dict[str, object]]:
         pool = shared_pool(self.endpoints, self.options)

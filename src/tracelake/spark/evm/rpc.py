@@ -79,13 +79,20 @@ class RpcOptions:
 class Node:
     """One endpoint and what we know of it."""
 
-    def __init__(self, endpoint: RpcEndpoint, options: RpcOptions, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        options: RpcOptions,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.label = endpoint.label
         self.pace = Pace(options.requests_per_second, clock)
         self.lacks: set[str] = set()
         """Methods that it said it does not have."""
         self.verified = False
-        self.refused = False
+        self.refused: RefusedError | None = None
+        """Why it is not asked any more."""
         self.failures = 0
         self.failed_at = float("-inf")
         self.rests_until = float("-inf")
@@ -94,6 +101,7 @@ class Node:
         self._http = HttpNode(endpoint, options.http, clock)
         self._options = options
         self._clock = clock
+        self._sleep = sleep
         self._batch = float(options.batch_size)
 
     @property
@@ -149,7 +157,7 @@ class Node:
         if wait:
             if self._clock() + wait > until:
                 raise RateLimitedError("the pace it allows is too slow for us", host=self.label, retry_after=wait)
-            time.sleep(wait)
+            self._sleep(wait)
         first = next(_ids) * 1_000_000
         body = msgspec.json.encode(
             [
@@ -214,7 +222,7 @@ class RpcPool:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.options = options
-        self.nodes = [Node(endpoint, options, clock) for endpoint in endpoints]
+        self.nodes = [Node(endpoint, options, clock, sleep) for endpoint in endpoints]
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -226,7 +234,7 @@ class RpcPool:
     def forgive(self) -> None:
         """Nodes that refused us are asked again: somebody may have put it right."""
         for node in self.nodes:
-            node.refused = False
+            node.refused = None
 
     def run(self, operation: Callable[[Node, float], T]) -> T:
         """`operation` gets a node and, on our clock, until when it has time."""
@@ -247,7 +255,7 @@ class RpcPool:
                     node.failed()
             except RefusedError as error:
                 last = error
-                node.refused = True
+                node.refused = error
             except RpcError as error:
                 last = error
                 node.smaller_batches()
@@ -263,10 +271,9 @@ class RpcPool:
     def _take(self, until: float, last: RpcError | None) -> Node:
         while True:
             with self._lock:
-                usable = [node for node in self.nodes if not node.refused]
+                usable = [node for node in self.nodes if node.refused is None]
                 if not usable:
-                    assert last is not None
-                    raise last
+                    raise self.nodes[0].refused or UnavailableError("there is no node")
                 now = self._clock()
                 ready = [node for node in usable if node.rests_until <= now]
                 if ready:

@@ -13,7 +13,7 @@ from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.ports import ObjectMeta
 from tracelake.spark.evm import endpoints
-from tracelake.spark.evm.chunk import MANIFEST_DDL, Chunks
+from tracelake.spark.evm.chunk import MANIFEST_DDL, SKIPPED, Chunks
 from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
 from tracelake.spark.evm.rpc import RpcOptions, RpcPool, head_of
 from tracelake.spark.evm.tables import SCHEMAS
@@ -94,7 +94,9 @@ def _check_head(chunks: Chunks, config: EvmIngestConfig) -> None:
 
 def _check_rows(rows: Sequence[Any], chunks: Chunks) -> None:
     """Every chunk is there, and each begins where the one before it ends."""
-    failed = sorted((row for row in rows if row.kind is not None), key=lambda row: (row.retryable, row.first))
+    failed = sorted(
+        (row for row in rows if row.kind is not None), key=lambda row: (row.retryable, row.kind == SKIPPED, row.first)
+    )
     if failed:
         worst = failed[0]
         if not worst.retryable:
