@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tracelake.cli.webhook import example
+from tracelake.errors import TraceError
 from tracelake.wire.webhooks import WebhookReply, sign
 
 WHERE = "/v1/dags/pools/jobs/alerts/webhook"
@@ -49,8 +50,17 @@ def test_rotating_names_the_rotation_that_was_seen(api: FakeApi, trace: Trace) -
     assert rotated.query == {"after": "1"}
 
 
-def test_json_is_the_answer_alone(api: FakeApi, trace: Trace) -> None:
+def test_a_job_that_is_no_webhook_is_said(api: FakeApi, trace: Trace) -> None:
+    api.answers[f"GET {WHERE}"] = TraceError("webhook_not_found")
+    shown = trace("webhook", "pools/alerts")
+    assert shown.status == 1
+    assert "pools/alerts is no webhook source of an active version; `trace sources` shows" in shown.err
+    assert "Check the path" not in shown.err
+
+
+def test_json_is_the_answer_and_where_to_send(api: FakeApi, trace: Trace) -> None:
     api.answers[f"GET {WHERE}"] = reply()
+    stack = json.loads((api.home / "stack.json").read_bytes())
     shown = trace("webhook", "pools/alerts", "--json")
     assert json.loads(shown.out) == {
         "path": "pools/alerts-1",
@@ -58,6 +68,8 @@ def test_json_is_the_answer_alone(api: FakeApi, trace: Trace) -> None:
         "rotation": 1,
         "signature_header": "x-trace-signature",
         "delivery_header": "x-trace-delivery",
+        "url": f"{stack['public_url']}/v1/webhooks/pools/alerts-1",
+        "ca_file": stack["ca_file"],
     }
 
 

@@ -1,6 +1,7 @@
 """The HTTP client against a server that misbehaves: one declared exception, and never a wrong reply."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -256,6 +257,20 @@ def test_bytes_behind_a_reply_never_become_the_next_reply(certificates: Certific
         assert server.connections == 2
 
     run(lambda _: next(replies), certificates, test)
+
+
+def test_a_server_that_stands_still_is_known_by_its_handshake(certificates: Certificates) -> None:
+    async def main() -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()  # connections are taken, and nobody speaks
+            port = listener.getsockname()[1]
+            client = HttpClient(f"https://127.0.0.1:{port}", certificates.ca_file, connect_timeout=0.05)
+            with pytest.raises(DispatcherUnavailableError, match=r"no connection within 0\.05 seconds"):
+                await client.request("GET", "/")
+            await client.close()
+
+    asyncio.run(main())
 
 
 def test_nobody_listens(certificates: Certificates) -> None:

@@ -10,10 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from tracelake.errors import TraceError
-from tracelake.processes import listeners, lock
+from tracelake.processes import backup, listeners, lock, ports, probe
 from tracelake.processes.credentials import LiteCredentials
+from tracelake.processes.dumps import BackupError
+from tracelake.processes.home import Home
+from tracelake.processes.machine import free_port
 from tracelake.processes.main import one_line, trace
 from tracelake.processes.settings import Settings, SettingsError
+from tracelake.processes.status import Status, _advice
+from tracelake.processes.supervisor import PartState, PartView
+from tracelake.processes.up import Clusters
 
 
 def test_help_is_complete_and_imports_no_heavy_module() -> None:
@@ -102,6 +108,82 @@ def test_a_wrong_descriptor_list_is_refused(text: str) -> None:
 
 def test_without_a_supervisor_nothing_is_inherited() -> None:
     assert listeners.inherited({}) is None
+
+
+def test_ports_stay_from_one_run_to_the_next(tmp_path: Path) -> None:
+    settings = Settings.load({"home": tmp_path}, environ={})
+    file = settings.layout.ports_file
+    file.parent.mkdir()
+    assert ports.read_ports(file) == {}
+
+    def bind(chosen: Settings = settings) -> dict[str, int]:
+        bound = listeners.bind(chosen, ports.read_ports(file))
+        found = {name: listener.getsockname()[1] for name, listener in bound.items()}
+        for listener in bound.values():
+            listener.close()
+        return found
+
+    first = bind()
+    ports.write_ports(file, first | {"state": free_port()})
+    assert bind() == first
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first["task"]))
+        taken.listen()
+        second = bind()
+        assert second["task"] != first["task"], "somebody else has it"
+        assert {**second, "task": 0} == {**first, "task": 0}
+        fixed = free_port()
+        assert bind(Settings.load({"home": tmp_path, "public_port": fixed}, environ={}))["public"] == fixed
+    clusters = Clusters.plan(settings)
+    assert clusters.state is not None
+    assert clusters.state.port == ports.read_ports(file)["state"]
+    for text in ("", "[1]", '{"public": 700000, "task": 0}'):
+        file.write_text(text)
+        assert ports.read_ports(file) == {}
+
+
+def test_what_a_readyz_says(tmp_path: Path) -> None:
+    away = probe._away(b'{"status": "unavailable", "checks": {"state": "ok", "queue": "unavailable"}}')
+    assert away == ("queue",)
+    assert probe._away(b"") == ()
+    assert probe.readiness("https://127.0.0.1:1", tmp_path / "none") == probe.Readiness(False)
+    parts = [PartView("dispatcher", PartState.RUNNING, 4711, 0, 0.0)]
+    listening = {"public": True, "task": True, "internal": False}
+    silent = Status(Home(tmp_path), 1, None, parts, listening, away)
+    assert "does not reach its database: queue" in "".join(_advice(silent, ["internal"]))
+    hung = Status(Home(tmp_path), 1, None, parts, listening)
+    assert _advice(hung, ["internal"])[-1].endswith("kill -KILL 4711")
+    waiting = Status(Home(tmp_path), 1, None, [], listening)
+    assert "started again by itself" in _advice(waiting, ["internal"])[-1]
+
+
+def test_a_backup_says_what_it_does_not_hold(tmp_path: Path) -> None:
+    settings = Settings.load({"home": tmp_path / "home"}, environ={})
+    said = "\n".join(backup._what_else(settings))
+    for word in ("object-store.json", "keys", "secrets", "after `trace down`"):
+        assert word in said
+    assert "settings.toml" not in said
+    settings.layout.make()
+    settings.layout.settings_file.write_text("workers = 2\n")
+    own = Settings.load(
+        {"home": tmp_path / "home", "s3_endpoint": "https://s3.example", "s3_access_key": "k", "s3_secret_key": "s"},
+        environ={},
+    )
+    said = "\n".join(backup._what_else(own))
+    assert "at https://s3.example" in said
+    assert "settings.toml" in said
+    assert str(own.layout.objects) not in said
+
+
+def test_a_backup_names_the_directory_that_is_not_there(tmp_path: Path) -> None:
+    settings = Settings.load(
+        {"home": tmp_path}, environ=dict.fromkeys(("TRACE_STATE_DSN", "TRACE_QUEUE_DSN"), "postgresql://a:b@c:1/d")
+    )
+    with pytest.raises(BackupError, match=f"there is no directory {tmp_path}/none; make it"):
+        backup.write_dump(settings, tmp_path / "none" / "x.dump", replace=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(BackupError, match="nothing can be written in"):
+        backup.write_dump(settings, tmp_path / "file" / "x.dump", replace=False)
 
 
 def test_binding_is_all_or_nothing(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_variables_are_typed(tmp_path: Path, name: str, value: str, expected: ob
         ({"TRACE_LOG_LEVEL": "loud"}, "one of debug, info, warning, error"),
         ({"TRACE_TEST_CLOCK": "maybe"}, "true or false"),
         ({"TRACE_STATE_DSN": SECRET}, "belong together"),
-        ({"TRACE_LEASE_SECONDS": "10"}, "heartbeat_seconds must not be above lease_seconds"),
+        ({"TRACE_LEASE_SECONDS": "10"}, r"heartbeat_seconds \(30\) must not be above lease_seconds \(10\)"),
     ],
 )
 def test_what_cannot_be_used_is_refused(tmp_path: Path, environ: dict[str, str], message: str) -> None:

@@ -124,6 +124,15 @@ def test_the_whole_life_of_a_stack(stack: FakeStack) -> None:
         stack.wait_running(name, restarts=1)
     assert json.loads(home.stack_file.read_text()) == ready
     wait_until(lambda: stack.call("status").returncode == 0, "the stack to be ready again")
+    assert "was killed by SIGKILL, " in stack.call("status").stdout, "why there was a restart stays to be seen"
+
+    dispatcher = stack.parts()["dispatcher"]["pid"]
+    os.kill(dispatcher, signal.SIGSTOP)
+    hung = stack.call("status")
+    assert hung.returncode == 1
+    assert "the Dispatcher does not answer (public, task, internal)" in hung.stdout
+    assert f"kill -KILL {dispatcher}" in hung.stdout
+    os.kill(dispatcher, signal.SIGCONT)
 
     pids = [part["pid"] for part in stack.parts().values()]
     stopped = stack.call("down")
@@ -135,6 +144,12 @@ def test_the_whole_life_of_a_stack(stack: FakeStack) -> None:
     again = stack.call("down")
     assert again.returncode == 0
     assert "not running" in again.stdout
+
+    process, next_run = stack.up_ready("--no-workers")
+    addresses = ("public_url", "task_url", "internal_url")
+    assert {name: next_run[name] for name in addresses} == {name: ready[name] for name in addresses}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
 
 
 def test_a_home_left_by_kill_9_starts_again_with_its_data(stack: FakeStack) -> None:

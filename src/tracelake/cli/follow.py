@@ -23,6 +23,7 @@ from tracelake.cli.missing import explained
 from tracelake.cli.paging import PAGE_ROWS
 from tracelake.cli.session import Session, away, looks
 from tracelake.cli.text import ago, clean, compact, shortened, unit_text
+from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire.base import MAX_CURSOR
@@ -93,21 +94,22 @@ def follow(session: Session, start: Callable[[UserClient], Follower]) -> None:
 
 
 async def _follow(session: Session, follower: Follower) -> None:
-    lost, since = False, None
+    lost: type[TraceError] | None = None
+    since = None
     async for found in looks(follower.look):
         if isinstance(found, TraceError):
-            if not lost:
+            if lost is None or (lost is not type(found) and isinstance(found, StackDownError)):
                 note(away(found))
-            lost = True
+            lost = type(found)
             continue
-        if since is None and not lost and not session.as_json:
+        if since is None and lost is None and not session.as_json:
             note("Following; Ctrl-C ends it.")
-        elif lost:
+        elif lost is not None:
             note(f"The Dispatcher answers again; going on {follower.place}.")
         elif since is not None and is_newer(follower.serving_since, since):
             # It was back before anybody had to wait: the supervisor keeps its sockets open.
             note(f"The Dispatcher was restarted; going on {follower.place}.")
-        since, lost = max(filter(None, (since, follower.serving_since)), default=None), False
+        since, lost = max(filter(None, (since, follower.serving_since)), default=None), None
 
 
 def is_newer(since: datetime | None, before: datetime) -> bool:

@@ -24,6 +24,7 @@ from rich.text import Text
 from tracelake.cli.listing import whole_line
 from tracelake.cli.options import home_option, json_option, token_file_option
 from tracelake.cli.text import clean
+from tracelake.client.errors import DispatcherUnavailableError, StackDownError
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
@@ -59,11 +60,15 @@ class Session:
     async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
         stack = self.stack
         try:
-            client = UserClient.of_stack(stack, self._token_file)
+            client = UserClient.of_stack(stack, self._token_file, again=lambda: self.stack)
         except OSError:  # also when the file holds no certificate
             raise NoStackError(f"{stack.ca_file} holds no CA certificate; see `trace status`") from None
         try:
             return await work(client)
+        except DispatcherUnavailableError as error:
+            raise DispatcherUnavailableError(
+                f"The Dispatcher does not answer ({error.message}); `trace status` says which part is away."
+            ) from error
         finally:
             await client.close()
 
@@ -128,14 +133,17 @@ def live_view(console: Console) -> Iterator[Callable[[RenderableType], None]]:
 
 
 async def looks(look: Callable[[], Awaitable[T]]) -> AsyncIterator[T | TraceError]:
-    """What each look finds, for ever. A failure that passes is handed out as it is; one that stays is raised."""
+    """What each look finds, for ever. A failure that passes is handed out as it is; one that stays is raised.
+
+    A stack that was stopped is waited for until somebody starts it.
+    """
     failures = 0
     while True:
         try:
             found: T | TraceError = await look()
             failures = 0
         except TraceError as error:
-            failures += 1
+            failures += not isinstance(error, StackDownError)
             if not error.retryable or failures > _PATIENCE:
                 raise
             found = error
@@ -148,6 +156,8 @@ async def _pause() -> None:
 
 
 def away(error: TraceError) -> str:
+    if isinstance(error, StackDownError):
+        return "The stack is down; waiting until somebody starts it (`trace up`) ..."
     return f"The Dispatcher does not answer right now ({clean(error.message)}); trying again ..."
 
 

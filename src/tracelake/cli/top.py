@@ -28,6 +28,7 @@ from tracelake.cli.rates import Measured, Meter, Rate
 from tracelake.cli.session import Session, looks, user_command
 from tracelake.cli.text import clean, span
 from tracelake.cli.top_screen import TopScreen
+from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 
@@ -143,6 +144,8 @@ class LiveScreen:
             age = (
                 "" if self._seen_at is None else f"this is {span((now - self._seen_at).total_seconds()) or '0s'} old, "
             )
+            if isinstance(self._trouble, StackDownError):
+                return Text(f"The stack is down: {age}waiting for `trace up` ...", style="bold yellow")
             message = f"The Dispatcher does not answer: {age}trying again ... ({clean(self._trouble.message)})"
             return Text(message, style="bold yellow")
         said = []

@@ -3,13 +3,16 @@
 import shlex
 
 import click
+import msgspec
 from rich.text import Text
 
 from tracelake.cli.listing import fields, whole_line
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, moment
 from tracelake.cli.trigger import find_job
+from tracelake.client.errors import RemoteError
 from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
 from tracelake.wire.webhooks import WebhookReply
 
 _BODY = '{"hello": "world"}'
@@ -29,14 +32,14 @@ def command(session: Session, target: str, rotate: bool) -> None:
     Examples:
       trace webhook pools/alerts
       trace webhook pools/alerts --rotate
-      trace webhook pools/alerts --json | jq -r .secret
+      trace webhook pools/alerts --json | jq -r '.url, .ca_file, .secret'
     """
     dag, job, reply = session.run(lambda client: _ask(client, target, rotate=rotate))
-    if session.as_json:
-        session.json(reply)
-        return
     stack = session.stack
     url = f"{stack.public_url}/v1/webhooks/{reply.path}"
+    if session.as_json:
+        session.json(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file})
+        return
     rows = [("webhook", f"{dag}/{job}"), ("path", reply.path), ("url", url), ("secret", reply.secret)]
     if reply.previous_until is not None:
         rows.append(("old secret until", moment(reply.previous_until)))
@@ -51,7 +54,14 @@ async def _ask(client: UserClient, target: str, *, rotate: bool) -> tuple[str, s
     dag, slash, job = target.partition("/")
     if not slash:
         dag, job = await find_job(client, target)
-    reply = await client.webhook(dag, job)
+    try:
+        reply = await client.webhook(dag, job)
+    except TraceError as error:
+        if error.code != "webhook_not_found":
+            raise
+        # Nobody has named a path here, so what the catalogue advises would mislead.
+        message = f"{dag}/{job} is no webhook source of an active version; `trace sources` shows which ones there are."
+        raise RemoteError(error.code, error.status, message) from None
     if rotate:
         reply = await client.rotate_webhook(dag, job, after=reply.rotation)
     return dag, job, reply

@@ -1,6 +1,7 @@
 """From what came over the wire, or did not come, to one `TraceError`.
 
 - No answer, or one that cannot be read: `DispatcherUnavailableError`; repeating the call is safe by contract.
+- No stack any more where there was one: `StackDownError`, which is one of these.
 - An error body with a code of our catalogue: a `TraceError` of that code, with its message and details.
 - An error body with another code, or none: `RemoteError` with the status as sent.
 """
@@ -25,6 +26,10 @@ class DispatcherUnavailableError(TraceError):
 
     def __init__(self, message: str) -> None:
         super().__init__("store_unavailable", message)
+
+
+class StackDownError(DispatcherUnavailableError):
+    """Nobody is there to answer until somebody starts the stack; whoever waits may go on waiting."""
 
 
 class RemoteError(TraceError):

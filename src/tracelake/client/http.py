@@ -30,6 +30,7 @@ class HttpClient:
         ca_file: Path | str,
         *,
         timeout: float = 30.0,
+        connect_timeout: float | None = None,
         max_connections: int = 64,
         max_reply_bytes: int = 32 * 1024 * 1024,
     ) -> None:
@@ -40,6 +41,8 @@ class HttpClient:
         self._authority = url.netloc
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        """A process that stands still takes connections by its backlog, but never shakes hands."""
         self._max_reply_bytes = max_reply_bytes
         self._slots = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
@@ -105,10 +108,16 @@ class HttpClient:
     async def _connect(self) -> Connection:
         if self._closed:
             raise DispatcherUnavailableError("the client is closed")
+        patience = self._connect_timeout
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(self._max_reply_bytes), self._host, self._port, ssl=self._tls
-            )
+            async with asyncio.timeout(patience) as limit:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self._max_reply_bytes), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError as error:  # also one of the operating system
+            if patience is None or not limit.expired():
+                raise DispatcherUnavailableError(f"no connection: {type(error).__name__}") from error
+            raise DispatcherUnavailableError(f"no connection within {patience:g} seconds") from error
         except OSError as error:  # ssl.SSLError is one too
             raise DispatcherUnavailableError(f"no connection: {type(error).__name__}") from error
         return connection

@@ -6,12 +6,16 @@ long as the server asks, within bounds, and a refused token is read again once, 
 
 A name that no DAG, job or dataset can have is answered here, with the error that the server gives for one that does not
 exist: it would not survive as a part of a path.
+
+A stack that was stopped and started again may have other addresses: after a call that nobody answered, the next one
+looks first where the stack is now.
 """
 
 import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,9 +26,9 @@ import msgspec
 
 from tracelake.client.calls import encoder
 from tracelake.client.credentials import Credential, FileCredential
-from tracelake.client.errors import decode, error_from
+from tracelake.client.errors import DispatcherUnavailableError, StackDownError, decode, error_from
 from tracelake.client.http import HttpClient, HttpReply
-from tracelake.client.stack import Stack
+from tracelake.client.stack import NoStackError, Stack
 from tracelake.errors import TraceError
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.platform import CancelReply, WhoAmI
@@ -61,6 +65,9 @@ YAML = "application/yaml"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _MAX_TRIES = 5
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 10
+"""Reads are bounded in what they look at; what changes something may take as long as `HttpClient` waits."""
 _MAX_WAIT_SECONDS = 30
 """Whoever is told to wait longer than this is told so, instead of hanging."""
 
@@ -116,10 +123,19 @@ class UserClient:
         self._http = http
         self._credential = credential
         self._sleep = sleep
+        self._lost = False
+        """Nobody answered the last call."""
+        self._place: _Place | None = None
 
     @classmethod
-    def of_stack(cls, stack: Stack, token_file: Path | None = None) -> "UserClient":
-        return cls(HttpClient(stack.public_url, stack.ca_file), user_credential(stack, token_file))
+    def of_stack(
+        cls, stack: Stack, token_file: Path | None = None, *, again: Callable[[], Stack] | None = None
+    ) -> "UserClient":
+        """`again` finds the stack anew, or raises NoStackError; without it the first address is kept."""
+        client = cls(_http(stack), user_credential(stack, token_file))
+        if again is not None:
+            client._place = _Place(stack, token_file, again)
+        return client
 
     async def close(self) -> None:
         await self._http.close()
@@ -295,13 +311,41 @@ class UserClient:
         self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
     ) -> HttpReply:
         """An answer of the 200s; everything else is raised."""
+        if self._lost and self._place is not None:
+            await self._find_again(self._place)
+        try:
+            reply = await self._ask(method, path, body, content_type)
+        except DispatcherUnavailableError:
+            self._lost = True
+            raise
+        self._lost = False
+        if 200 <= reply.status < 300:
+            return reply
+        raise error_from(reply.status, reply.body)
+
+    async def _find_again(self, place: "_Place") -> None:
+        try:
+            stack = place.again()
+            if stack == place.stack:
+                return
+            http = _http(stack)
+        except (NoStackError, OSError):
+            raise StackDownError("the stack is down") from None
+        await self._http.close()
+        self._http, self._credential = http, user_credential(stack, place.token_file)
+        place.stack = stack
+
+    async def _ask(self, method: str, path: str, body: bytes | None, content_type: str) -> HttpReply:
         token, looked_again = self._credential.current(), False
         for tries in range(1, _MAX_TRIES + 1):
             reply = await self._http.request(
-                method, path, body=body, headers=[("Authorization", f"Bearer {token}")], content_type=content_type
+                method,
+                path,
+                body=body,
+                headers=[("Authorization", f"Bearer {token}")],
+                timeout=_READ_SECONDS if method == "GET" else None,
+                content_type=content_type,
             )
-            if 200 <= reply.status < 300:
-                return reply
             if reply.status == 401 and not looked_again:
                 newer, looked_again = self._credential.newer_than(token), True
                 if newer is not None:
@@ -311,7 +355,20 @@ class UserClient:
             if reply.status != 429 or wait > _MAX_WAIT_SECONDS or tries == _MAX_TRIES:
                 break
             await self._sleep(wait)
-        raise error_from(reply.status, reply.body)
+        return reply
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the stack was found, and how to look again."""
+
+    stack: Stack
+    token_file: Path | None
+    again: Callable[[], Stack]
+
+
+def _http(stack: Stack) -> HttpClient:
+    return HttpClient(stack.public_url, stack.ca_file, connect_timeout=_CONNECT_SECONDS)
 
 
 def _job_path(dag: str, job: str) -> str:

@@ -27,9 +27,13 @@ from tracelake.processes.settings import Settings, SettingsError
 def command(file: Path, home: Path | None, force: bool, as_json: bool) -> None:
     """Write a dump of the state database to FILE, while the stack runs.
 
-    It holds the truth of the control plane: DAGs, tasks, events, manifests, the audit log. It does not hold the object
-    store, the keys and secrets, or the data database: copy those from the home, after the dump. The queue needs no
-    backup. `trace restore FILE` brings it back.
+    It holds the truth of the control plane: DAGs, tasks, events, manifests, the audit log. It does not hold files of
+    the object store, keys, secrets, settings.toml, or the data database. Copy these after the dump: what the dump
+    names is then there.
+
+    Copy the buckets of the object store with any program for S3; HOME/secrets/object-store.json has address and keys.
+    A copy of HOME/objects that was made while the stack runs is of no use; after `trace down` it is. The queue needs no
+    backup. `trace restore FILE` brings the dump back.
 
     \b
     Examples:
@@ -44,14 +48,35 @@ def command(file: Path, home: Path | None, force: bool, as_json: bool) -> None:
         click.echo(msgspec.json.encode({"file": str(file), "bytes": size}))
         return
     click.echo(f"Wrote {file} ({size:,} bytes): the state database as it was when the dump began.")
-    click.echo(f"Not in it: {settings.layout.objects}, {settings.layout.keys} and the data database. Copy them now:")
-    click.echo("what the dump names is then there. Bring it back with `trace restore`.")
+    for line in _what_else(settings):
+        click.echo(line)
+    click.echo("Bring it back with `trace restore`.")
+
+
+def _what_else(settings: Settings) -> list[str]:
+    """What a backup needs beside the dump, and how to copy it while the stack runs."""
+    home = settings.layout
+    lines = ["Not in it, so copy them now (what the dump names is then there):"]
+    if settings.s3_endpoint is None:
+        lines.append(f"  the object store: its buckets, by S3, with the address and keys in {home.object_store_file};")
+        lines.append(f"    or {home.objects} after `trace down` (a copy made while the stack runs is of no use)")
+    else:
+        lines.append(f"  the object store: its buckets, at {settings.s3_endpoint}")
+    lines.append(f"  {home.keys}, {home.secrets}" + (f", {home.settings_file}" if home.settings_file.exists() else ""))
+    lines.append("  the data database, if somebody keeps something there: by pg_dump")
+    return lines
 
 
 def write_dump(settings: Settings, file: Path, *, replace: bool) -> int:
     """Dump the state database of these settings into the file; answers its size in bytes."""
     dsn = _state_dsn(settings)
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=file.absolute().parent)
+    directory = file.absolute().parent
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".partial", dir=directory)
+    except FileNotFoundError:
+        raise BackupError(f"there is no directory {directory}; make it, or name a file in another one") from None
+    except OSError as error:
+        raise BackupError(f"nothing can be written in {directory} ({error.strerror}); name another place") from None
     os.close(descriptor)  # made 0600, and pg_dump leaves it so
     partial = Path(name)
     try:

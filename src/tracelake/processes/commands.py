@@ -16,18 +16,24 @@ from tracelake.processes.settings import Settings, SettingsError
 @click.option("--workers", type=int, help="How many worker processes to start (default: 1).")
 @click.option("--no-workers", is_flag=True, help="Start no worker.")
 @click.option("--bind-host", help="The address that the listeners bind (default: 127.0.0.1).")
-@click.option("--public-port", type=int, help="Port of the public listener (default: a free one).")
-@click.option("--task-port", type=int, help="Port of the task listener (default: a free one).")
-@click.option("--internal-port", type=int, help="Port of the internal listener (default: a free one).")
+@click.option(
+    "--public-port", type=int, help="Port of the public listener (default: that of the last run, or a free one)."
+)
+@click.option("--task-port", type=int, help="Port of the task listener (default: that of the last run, or a free one).")
+@click.option(
+    "--internal-port", type=int, help="Port of the internal listener (default: that of the last run, or a free one)."
+)
 @click.option("--state-port", type=int, help="Port of the state cluster (default: a free one).")
 @click.option("--data-port", type=int, help="Port of the data cluster (default: a free one).")
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print stack.json as one line when ready, no more.")
 def up(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Start the whole stack on this machine: Postgres, Dispatcher, scheduler, workers.
+    """Start the whole stack on this machine: Postgres, the object store, Dispatcher, scheduler, workers.
 
-    It runs until Ctrl-C or SIGTERM; a second Ctrl-C hurries. HOME/stack.json tells programs how to reach it.
+    It runs until Ctrl-C or SIGTERM; a second Ctrl-C hurries. HOME/stack.json tells programs how to reach it. Ports
+    stay the same from one start to the next, unless somebody else has taken one meanwhile; name those that must not
+    change.
     """
     from tracelake.processes.screen import choose_screen
     from tracelake.processes.up import run_up

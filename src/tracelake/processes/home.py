@@ -85,6 +85,11 @@ class Home:
         return self.run / "parts.json"
 
     @property
+    def ports_file(self) -> Path:
+        """The ports of the last run, which the next one takes again."""
+        return self.run / "ports.json"
+
+    @property
     def settings_file(self) -> Path:
         return self.root / "settings.toml"
 

@@ -1,14 +1,17 @@
 """The three listener sockets, bound by the supervisor and handed to the Dispatcher by file descriptor.
 
 So the ports stay the same while a Dispatcher restarts, and a client that connects meanwhile waits in the
-backlog instead of being refused. `TRACE_LISTEN_FDS="public=3,task=4,internal=5"` names the descriptors.
+backlog instead of being refused. Where they are free they also stay from one `trace up` to the next.
+`TRACE_LISTEN_FDS="public=3,task=4,internal=5"` names the descriptors.
 """
 
+import contextlib
 import errno
 import os
 import socket
 from collections.abc import Mapping
 
+from tracelake.processes.machine import PostgresError, free_port
 from tracelake.processes.settings import Settings, SettingsError
 
 LISTENERS = ("public", "task", "internal")
@@ -16,17 +19,31 @@ VARIABLE = "TRACE_LISTEN_FDS"
 _BACKLOG = 2048
 
 
-def bind(settings: Settings) -> dict[str, socket.socket]:
-    """Bind all three or none."""
+def bind(settings: Settings, before: Mapping[str, int] | None = None) -> dict[str, socket.socket]:
+    """Bind all three or none. A port that no setting names is the one of `before` if it is free, else any."""
     bound: dict[str, socket.socket] = {}
     try:
         for name in LISTENERS:
-            bound[name] = _bind_one(name, settings.bind_host, getattr(settings, f"{name}_port"))
+            port = getattr(settings, f"{name}_port")
+            if port or before is None:
+                bound[name] = _bind_one(name, settings.bind_host, port)
+            else:
+                bound[name] = _bind_again(name, settings.bind_host, before.get(name, 0))
     except BaseException:
         for listener in bound.values():
             listener.close()
         raise
     return bound
+
+
+def _bind_again(name: str, host: str, port: int) -> socket.socket:
+    """The port of the run before; or one that has good chances to be free the next time too."""
+    if port:
+        with contextlib.suppress(SettingsError):
+            return _bind_one(name, host, port)
+    with contextlib.suppress(SettingsError, PostgresError):
+        return _bind_one(name, host, free_port(host))
+    return _bind_one(name, host, 0)
 
 
 def _bind_one(name: str, host: str, port: int) -> socket.socket:

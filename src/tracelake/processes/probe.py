@@ -1,28 +1,65 @@
-"""Ask a local listener whether it is ready, trusting the stack's own CA alone."""
+"""Ask a local listener whether it is ready, trusting the stack's own CA alone.
+
+A process that stands still is known after two seconds: its listener takes the connection and never shakes hands.
+"""
 
 import contextlib
 import http.client
 import socket
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-_TIMEOUT_SECONDS = 3.0
+import msgspec
+
+_CONNECT_SECONDS = 2.0
+_READ_SECONDS = 4.0
+"""Longer than a Dispatcher waits for its stores before it says that they are away."""
+
+
+class Readiness(NamedTuple):
+    """What `GET /readyz` says."""
+
+    answers: bool
+    ready: bool = False
+    away: tuple[str, ...] = ()
+    """Stores that the Dispatcher does not reach."""
+
+
+class _Health(msgspec.Struct):
+    checks: dict[str, str] = {}
 
 
 def ready(internal_url: str, ca_file: Path) -> bool:
     """Whether `GET /readyz` answers 200 now."""
+    return readiness(internal_url, ca_file).ready
+
+
+def readiness(internal_url: str, ca_file: Path) -> Readiness:
     parts = urlsplit(internal_url)
     try:
         context = ssl.create_default_context(cafile=ca_file)
         connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS, context=context
+            parts.hostname or "", parts.port, timeout=_CONNECT_SECONDS, context=context
         )
         with contextlib.closing(connection):
+            connection.connect()
+            connection.sock.settimeout(_READ_SECONDS)
             connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
+            reply = connection.getresponse()
+            body = reply.read()
     except (OSError, http.client.HTTPException):
-        return False
+        return Readiness(False)
+    return Readiness(True, reply.status == 200, _away(body))
+
+
+def _away(body: bytes) -> tuple[str, ...]:
+    try:
+        checks = msgspec.json.decode(body, type=_Health).checks
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ()
+    return tuple(name for name, state in checks.items() if state != "ok")
 
 
 def answers(url: str, ca_file: Path) -> bool:
@@ -31,7 +68,7 @@ def answers(url: str, ca_file: Path) -> bool:
     host = parts.hostname or ""
     try:
         context = ssl.create_default_context(cafile=ca_file)
-        with socket.create_connection((host, parts.port or 443), timeout=_TIMEOUT_SECONDS) as plain:
+        with socket.create_connection((host, parts.port or 443), timeout=_CONNECT_SECONDS) as plain:
             context.wrap_socket(plain, server_hostname=host).close()
     except OSError:
         return False

@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from tracelake.adapters.lite.files import private_directory, write_private
 from tracelake.adapters.s3.access import S3Access, read_access, write_access
 from tracelake.processes.machine import free_port, wrap
+from tracelake.processes.ports import is_free
 
 REGION = "us-east-1"
 """What SeaweedFS calls every place."""
@@ -51,7 +51,7 @@ class Ports:
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
             known = cls(*json.loads((before or Path()).read_text()))
-            if s3 in (0, known.s3) and all(_is_free(port) for port in dataclasses.astuple(known)):
+            if s3 in (0, known.s3) and all(is_free(port) for port in dataclasses.astuple(known)):
                 return known
         found: list[int] = [s3] if s3 else []
         while len(found) < 4:
@@ -152,16 +152,6 @@ class EmbeddedObjectStore:
     @property
     def _identities(self) -> Path:
         return self.config_dir / "identities.json"
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-    return True
 
 
 def _binary() -> Path:

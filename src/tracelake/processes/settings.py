@@ -483,8 +483,12 @@ def _check_together(settings: Settings) -> None:
         ("outbox_retry_min_seconds", "outbox_retry_max_seconds"),
         ("body_max_bytes", "batch_body_max_bytes"),
     ):
-        if getattr(settings, smaller) > getattr(settings, larger):
-            raise SettingsError(f"{smaller} must not be above {larger}")
+        low, high = getattr(settings, smaller), getattr(settings, larger)
+        if low > high:
+            raise SettingsError(
+                f"{smaller} ({low:g}) must not be above {larger} ({high:g}); "
+                f"set {smaller} to {high:g} or less, or {larger} to {low:g} or more"
+            )
 
 
 def _read_dsn(name: str, path: Path) -> str:

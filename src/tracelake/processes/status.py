@@ -5,8 +5,10 @@ Whether a stack runs is the lock's word, not that of a file which a kill may hav
 
 import contextlib
 import os
+import shlex
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from tracelake.cli.session import show
 from tracelake.processes import lock, probe
 from tracelake.processes.home import Home, Stack
 from tracelake.processes.screen import addresses_table, parts_table
-from tracelake.processes.supervisor import PartView
+from tracelake.processes.supervisor import PartState, PartView
 
 EXIT_NOT_READY = 1
 EXIT_NOT_RUNNING = 3
@@ -31,13 +33,15 @@ _HURRY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`pid` is None when nothing runs; `listeners` says which of the three answer."""
+    """`pid` is None when nothing runs; `listeners` says which of the three answer (and whether all is ready behind
+    the internal one), `stores_away` what the Dispatcher does not reach."""
 
     home: Home
     pid: int | None
     stack: Stack | None
     parts: list[PartView]
     listeners: dict[str, bool]
+    stores_away: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -50,6 +54,7 @@ class Status:
             "pid": self.pid,
             "home": str(self.home.root),
             "listeners": self.listeners,
+            "stores_away": list(self.stores_away),
             "parts": msgspec.to_builtins(self.parts),
             "stack": None if self.stack is None else msgspec.to_builtins(self.stack),
         }
@@ -60,15 +65,15 @@ def read_status(home: Home) -> Status:
     if pid is None:
         return Status(home, None, None, [], {})
     stack = home.read_stack()
-    listeners = {}
-    if stack is not None:
-        ca_file = Path(stack.ca_file)
-        listeners = {
-            "public": probe.answers(stack.public_url, ca_file),
-            "task": probe.answers(stack.task_url, ca_file),
-            "internal": probe.ready(stack.internal_url, ca_file),
-        }
-    return Status(home, pid, stack, read_parts(home), listeners)
+    if stack is None:
+        return Status(home, pid, None, read_parts(home), {})
+    ca_file = Path(stack.ca_file)
+    with ThreadPoolExecutor(3) as threads:  # one that stands still costs its two seconds once
+        public = threads.submit(probe.answers, stack.public_url, ca_file)
+        task = threads.submit(probe.answers, stack.task_url, ca_file)
+        internal = threads.submit(probe.readiness, stack.internal_url, ca_file).result()
+        listeners = {"public": public.result(), "task": task.result(), "internal": internal.ready}
+    return Status(home, pid, stack, read_parts(home), listeners, internal.away)
 
 
 def show_status(home: Home, *, json: bool) -> int:
@@ -95,9 +100,31 @@ def _show_running(status: Status) -> None:
     if status.stack is None:
         console.print("It is still starting, or it is stopping.")
     elif silent:
-        console.print(f"Not ready: {', '.join(silent)}. The logs are in {status.home.logs}.", highlight=False)
+        for line in _advice(status, silent):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     else:
         console.print("Ready.")
+
+
+def _advice(status: Status, silent: list[str]) -> list[str]:
+    """Which part it is, and what to do."""
+    home = status.home
+    if status.stores_away:
+        names = " and ".join(status.stores_away)
+        return [
+            f"Not ready: the Dispatcher runs, but does not reach its database: {names}.",
+            f"See the line of postgres-state above and {home.log_file('postgres-state')}; "
+            "with databases of your own, see whether they run.",
+        ]
+    lines = [f"Not ready: the Dispatcher does not answer ({', '.join(silent)})."]
+    log = shlex.quote(str(home.log_file("dispatcher")))
+    part = next((view for view in status.parts if view.name == "dispatcher"), None)
+    if part is not None and part.state == PartState.RUNNING and part.pid is not None:
+        lines.append(f"see what it said last: tail -n 20 {log}")
+        lines.append(f"if it stays so, end it, and it is started again at once: kill -KILL {part.pid}")
+    else:
+        lines.append(f"It is started again by itself; if that does not help, see why: tail -n 20 {log}")
+    return lines
 
 
 def stop_stack(home: Home) -> int:

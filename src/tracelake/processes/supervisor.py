@@ -68,6 +68,9 @@ class PartView:
     restarts: int
     since: float
     note: str = ""
+    ended: str = ""
+    """How it ended the last time, for as long as the stack runs; and when (epoch)."""
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class _Kept:
     task: "asyncio.Task[None] | None" = None
     delay: float = 0.0
     failures: int = 0
+    ended: str = ""
+    ended_at: float | None = None
 
 
 def _ignore(_: PartView) -> None:
@@ -170,6 +175,7 @@ class Supervisor:
             if kept.stop.is_set():
                 break
             kept.failures += 1
+            kept.ended, kept.ended_at = ended, time.time()
             if not kept.up.is_set() and kept.failures >= self._patience.start_tries:
                 self._change(kept, PartState.FAILED, ended)
                 raise StartError(f"{kept.part.name} {ended} at start; {_log_tail(kept.part.log_file)}")
@@ -264,6 +270,8 @@ class Supervisor:
             kept.view.restarts if restarts is None else restarts,
             time.time(),
             note,
+            kept.ended,
+            kept.ended_at,
         )
         self._on_change(kept.view)
 

@@ -2,7 +2,7 @@
 
 Order: lock the home, TLS, Postgres clusters and the object store, roles and migrations, credentials, Dispatcher,
 scheduler and workers; `stack.json` appears when all of it is ready and is gone before anything stops. The supervisor
-holds the listener sockets, so addresses stay the same while a Dispatcher restarts.
+holds the listener sockets, so addresses stay the same while a Dispatcher restarts; the next run takes them again.
 
 Secrets reach the children through 0600 files below HOME, never through their environment.
 """
@@ -26,7 +26,8 @@ from tracelake.client.stack import ObjectStoreAddress
 from tracelake.db import Database
 from tracelake.processes import credentials, listeners, lock, probe, rpc
 from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
-from tracelake.processes.machine import free_port, socket_directory, wrap
+from tracelake.processes.machine import socket_directory, wrap
+from tracelake.processes.ports import again, read_ports, write_ports
 from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.processes.provision import migrate_dsn, provision
 from tracelake.processes.runtimes import load_runtimes, worker_queue
@@ -56,11 +57,12 @@ class Clusters:
     def plan(cls, settings: Settings) -> "Clusters":
         home = settings.layout
         state = data = None
-        state_port = settings.state_port or free_port(taken=settings.data_port)
+        before = read_ports(home.ports_file)
+        state_port = settings.state_port or again(before, "state", taken=settings.data_port)
         if settings.state_dsn is None:
             state = _cluster(home, "state", home.postgres_state, state_port, STATE_DATABASES)
         if settings.data_dsn is None:
-            data_port = settings.data_port or free_port(taken=state_port)
+            data_port = settings.data_port or again(before, "data", taken=state_port)
             data = _cluster(home, "data", home.postgres_data, data_port, DATA_DATABASES)
         return cls(state, data)
 
@@ -237,7 +239,9 @@ class Up:
         settings, home = self._settings, self._home
         clusters = Clusters.plan(settings)
         tls = ensure_tls(home.tls, settings.bind_host)
-        sockets = listeners.bind(settings)
+        sockets = listeners.bind(settings, read_ports(home.ports_file))
+        ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
+        write_ports(home.ports_file, ports | {cluster.name: cluster.port for cluster in clusters.all()})
         parts = plan_parts(settings, clusters, plan_object_store(settings), sockets, tls)
         self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
         try:
