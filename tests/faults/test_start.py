@@ -28,7 +28,14 @@ async def serve_briefly(home: Path, state_dsn: str, queue_dsn: str, *, test_cloc
     """Start as the process does, and stop at once if it came up."""
     Home(home).make()
     settings = Settings.load(
-        {"home": home, "state_dsn": state_dsn, "queue_dsn": queue_dsn, "test_clock": test_clock}, environ={}
+        {
+            "home": home,
+            "state_dsn": state_dsn,
+            "queue_dsn": queue_dsn,
+            "s3_endpoint": "http://127.0.0.1:1",
+            "test_clock": test_clock,
+        },
+        environ={},
     )
     ensure_tls(settings.layout.tls, settings.bind_host)
     LiteCredentials.ensure(settings.layout.keys)

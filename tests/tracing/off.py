@@ -13,7 +13,7 @@ async def _build() -> None:
 
     with tempfile.TemporaryDirectory() as home:
         dsn = "postgresql://nobody@127.0.0.1:1/nothing"
-        settings = Settings.load({"home": home, "state_dsn": dsn, "queue_dsn": dsn}, environ={})
+        settings = Settings.load({"home": home, "state_dsn": dsn, "queue_dsn": dsn, "s3_endpoint": "aws"}, environ={})
         dispatcher = build(settings, ensure_tls(Path(home) / "tls", "127.0.0.1"), "https://127.0.0.1:1")
         assert dispatcher.tracing is None
 
