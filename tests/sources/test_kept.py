@@ -1,8 +1,10 @@
 """A source that is paused, or stopped by a full queue: what it says is taken, kept, and worked off in order after."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +13,8 @@ from tests.scheduler.support import Faulty
 from tests.sources.always_on_support import sources, user
 from tests.sources.webhook_support import Hook
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure import upstream
 from tracelake.scheduler import Scheduler, SchedulerConfig
 
 # The source makes units of `work`, which may hold two.
@@ -178,3 +182,22 @@ def sources_now(harness: DispatcherHarness) -> str:
     reply = user(harness, "GET", "/v1/sources")
     now: str = reply.body["now"]
     return now
+
+
+@pytest.mark.parametrize("kind", ["manual", "webhook"])
+def test_what_no_queue_can_stop_is_asked_about_once(
+    harness: DispatcherHarness, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the router, for the sake of a pause; what the caller is told costs no further statement."""
+    source = Source(harness, kind)
+    source.flow.deploy(_DAG.format(source=KINDS[kind]).replace(", max_queue_depth: 2", ""))
+    read_stops, asked = upstream.read_stops, []
+
+    async def noted(connection: Connection, queues: Collection[UUID], sources: Collection[UUID]) -> upstream.Stops:
+        if queues or sources:
+            asked.append((queues, sources))
+        return await read_stops(connection, queues, sources)
+
+    monkeypatch.setattr(upstream, "read_stops", noted)
+    assert source.say() is None
+    assert len(asked) == 1

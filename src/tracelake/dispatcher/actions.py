@@ -34,10 +34,11 @@ SHOWN_TASKS = 100
 R = TypeVar("R")
 
 _ACTIVE_JOB = """
-    SELECT d.active_version, v.job_id, j.document, o.routing_epoch
+    SELECT d.active_version, v.job_id, j.document, o.routing_epoch, s.paused_at IS NOT NULL AS paused
     FROM dags d JOIN orgs o USING (org_id)
     LEFT JOIN dag_version_jobs v ON v.dag_version_id = d.active_version AND v.job_name = $3
     LEFT JOIN jobs j USING (job_id)
+    LEFT JOIN source_state s ON s.node_id = j.node_id
     WHERE d.org_id = $1 AND d.dag_name = $2"""
 
 # First, so that of two equal triggers at once the second waits here and then finds the first's reply.
@@ -115,12 +116,12 @@ class UserActions:
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_OPEN_TRIGGER, org_id, key, request_hash) is None:
                 return await _repeated(connection, org_id, key, request_hash)
-            job, document, epoch = await self._active_job(connection, org_id, dag, job_name)
+            job, document, epoch, paused = await self._active_job(connection, org_id, dag, job_name)
             plan.epochs = {org_id: epoch}
             unit: dict[str, Any] = msgspec.to_builtins(body)
             plan.audit.append(Audit(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
-                reply, applied = await self._emit(connection, plan, job, document, body, key)
+                reply, applied = await self._emit(connection, plan, job, document, body, key, paused=paused)
             else:
                 reply, applied = await self._make(connection, plan, job, body, key)
             await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(reply).decode())
@@ -131,7 +132,8 @@ class UserActions:
 
     async def _active_job(
         self, connection: Connection, org_id: UUID, dag: str, name: str
-    ) -> tuple[Job, JobDocument, int]:
+    ) -> tuple[Job, JobDocument, int, bool]:
+        """With the org's epoch, and whether somebody has paused it."""
         row = await connection.fetchrow(_ACTIVE_JOB, org_id, dag, name)
         if row is None or row["active_version"] is None:
             raise TraceError("dag_not_found")
@@ -139,10 +141,18 @@ class UserActions:
             raise TraceError("job_not_found", "The active version of the DAG has no such job.")
         await self._definitions.load_jobs(connection, [row["job_id"]])
         document = msgspec.json.decode(row["document"], type=JobDocument)
-        return self._definitions.job(row["job_id"]), document, row["routing_epoch"]
+        return self._definitions.job(row["job_id"]), document, row["routing_epoch"], row["paused"]
 
     async def _emit(
-        self, connection: Connection, plan: Plan, job: Job, document: JobDocument, body: TriggerRequest, key: str
+        self,
+        connection: Connection,
+        plan: Plan,
+        job: Job,
+        document: JobDocument,
+        body: TriggerRequest,
+        key: str,
+        *,
+        paused: bool,
     ) -> tuple[TriggerReply, Applied]:
         if not document.only_emits:
             raise TraceError("trigger_invalid", "An always_on source speaks for itself.", field="job")
@@ -156,11 +166,12 @@ class UserActions:
         unit = {"cursor": body.cursor, "partition_key": partition_key, "start": start, "end": end}
         plan.events.append(source_event(f"manual:{key}", job.org_id, output, **unit))
         assert job.node_id is not None
-        stopped = await self._upstream.stopped(connection, job.org_id, plan.epochs[job.org_id], [job.node_id])
+        of_org = (job.org_id, plan.epochs[job.org_id])
+        stopped = await self._upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
         applied = await self._writer.write(connection, plan)
         reply = TriggerReply(
             idempotency_key=key,
-            kept=stopped.get(job.node_id),
+            kept=stopped,
             event_id=applied.routed[0].event_id if applied.routed else None,
             tasks=[task.task_id for task in applied.made[:SHOWN_TASKS]],
         )

@@ -170,6 +170,16 @@ class UpstreamDirectory:
             if cause is not None
         }
 
+    async def source_stopped(
+        self, connection: Connection, org_id: UUID, epoch: int, node: UUID, *, paused: bool
+    ) -> Stopped | None:
+        """The same of one source, by a caller that knows whether it is paused; what no queue can stop costs nothing."""
+        if paused:
+            return "paused"
+        upstream = await self.of(connection, org_id, epoch)
+        stops = await read_stops(connection, upstream.downstream.get(node, {}).keys(), ())
+        return None if upstream.stopped_by(node, stops) is None else "stopped"
+
 
 def _edge(row: asyncpg.Record) -> Edge:
     generation = (row["dataset_uuid"], row["dataset_version"])

@@ -39,7 +39,7 @@ _MAX_PATH = 200
 
 _OPEN = "INSERT INTO source_state (node_id, org_id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
-_LOCK = "SELECT deliveries FROM source_state WHERE node_id = $1 FOR UPDATE"
+_LOCK = "SELECT deliveries, paused_at IS NOT NULL AS paused FROM source_state WHERE node_id = $1 FOR UPDATE"
 
 _FIND = "SELECT number, body_hash FROM webhook_deliveries WHERE node_id = $1 AND delivery_id = $2"
 
@@ -124,7 +124,8 @@ class Deliveries:
             await self._definitions.load_jobs(connection, [webhook.job_id])
             job = self._definitions.job(webhook.job_id)
             assert job.node_id is not None
-            number = 1 + await _count(connection, job.node_id, webhook.org_id)
+            counted, paused = await _count(connection, job.node_id, webhook.org_id)
+            number = counted + 1
             known = await connection.fetchrow(_FIND, job.node_id, head.delivery_id)
             if known is not None:
                 return await _repeated(connection, job, head, known, body_hash)
@@ -132,24 +133,23 @@ class Deliveries:
             await connection.execute(_KEEP, job.node_id, *content)
             plan.epochs = {webhook.org_id: webhook.routing_epoch}
             plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
-            stopped = await self._upstream.stopped(connection, job.org_id, webhook.routing_epoch, [job.node_id])
+            of_org = (job.org_id, webhook.routing_epoch)
+            stopped = await self._upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
             applied = await self._writer.write(connection, plan)
             event_ids = await _event_ids(connection, job, head.delivery_id)
         self._writer.committed(plan)
         count_written(self._metrics, applied)
-        return DeliveryReply(
-            delivery_id=head.delivery_id, event_ids=event_ids, number=number, kept=stopped.get(job.node_id)
-        )
+        return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number, kept=stopped)
 
 
-async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> int:
-    """How many there were; who asked holds the row, and with it the next number."""
-    found = await connection.fetchval(_LOCK, node_id)
+async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> tuple[int, bool]:
+    """How many there were, and whether the source is paused; who asked holds the row, and with it the next number."""
+    found = await connection.fetchrow(_LOCK, node_id)
     if found is None:
         await connection.execute(_OPEN, node_id, org_id)
-        found = await connection.fetchval(_LOCK, node_id)
-    count: int = found
-    return count
+        found = await connection.fetchrow(_LOCK, node_id)
+    assert found is not None
+    return found["deliveries"], found["paused"]
 
 
 async def _repeated(
