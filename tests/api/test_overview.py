@@ -1,7 +1,7 @@
 """`/v1/overview`: what it counts, where it stops counting, and that its cost follows what is live."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -11,7 +11,7 @@ import pytest
 from tests.api.support import World
 from tests.api.test_costs import assert_none_scans, plans
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.views import overview
+from tracelake.dispatcher.views import overview, paging
 from tracelake.dispatcher.views.tasks import first_id
 from tracelake.model.ids import new_id
 
@@ -100,12 +100,45 @@ def test_events_are_counted_over_many_steps_and_only_those_of_the_window(world: 
 
 
 def count_to_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    statement = overview._JOBS
-    for number, smaller in ((20000, 6), (10001, 4), (10000, 3)):
-        assert str(number) in statement
-        statement = statement.replace(str(number), str(smaller))
     monkeypatch.setattr(overview, "CAP", 3)
-    monkeypatch.setattr(overview, "_JOBS", statement)
+
+
+def test_the_window_is_an_hour_at_most_and_the_answer_says_so(world: World) -> None:
+    start = now(world)
+    for number, age in enumerate((7200, 1800)):
+        at = datetime.fromtimestamp(start.timestamp() - age, start.tzinfo)
+        world.task(world.fetch, "Completed", UUID(int=first_id(at).int + 1))
+        world.sql(_EVENTS, world.org_id, *world.ticks, number, number, at)
+    reply = read(world, datetime(1970, 1, 1, tzinfo=UTC))
+    assert job(reply, "chain/fetch")["made"] == 1
+    assert job(reply, "chain/clock")["events"] == 1
+    window = datetime.fromisoformat(reply["now"]) - datetime.fromisoformat(reply["since"])
+    assert 3600 <= window.total_seconds() < 3660
+    soon = datetime.fromtimestamp(start.timestamp() - 60, start.tzinfo)
+    assert datetime.fromisoformat(read(world, soon)["since"]) == soon
+
+
+def test_all_jobs_share_one_budget(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three jobs: what the quiet ones leave over is for the busy ones."""
+    monkeypatch.setattr(overview, "LOOKED_AT", 30)
+    monkeypatch.setattr(overview, "_LEAST", 2)
+    start = now(world)
+    in_order(world, world.fetch, *["Queued"] * 20)
+    row = job(read(world, start), "chain/fetch")
+    assert (row["made"], row["ready"], "cut" in row) == (20, 20, False), "nobody else has anything"
+    in_order(world, world.alert, *["Queued"] * 40)
+    world.sql(_EVENTS, world.org_id, *world.ticks, 1, 50, start)
+    reply = read(world, start)
+    for name in ("chain/fetch", "alarm/alert"):
+        assert job(reply, name)["made"] == 10
+        assert "made" in job(reply, name)["cut"]
+    assert (job(reply, "chain/clock")["events"], job(reply, "chain/clock")["cut"]) == (10, ["events"])
+    assert job(reply, "chain/fetch")["ready"] == 20, "of live tasks twice as many are looked at"
+
+
+@pytest.mark.parametrize(("sharers", "share"), [(0, 10_000), (1, 10_000), (2, 10_000), (20, 1000), (500, 100)])
+def test_the_share_of_a_job(sharers: int, share: int) -> None:
+    assert overview._share(paging.LOOKED_AT, sharers) == share
 
 
 def in_order(world: World, job_id: UUID, *states: str) -> None:
@@ -179,7 +212,7 @@ def test_costs_follow_what_is_live(world: World, harness: DispatcherHarness) -> 
     world.sql(_MANY_READY, world.org_id, world.fetch, 10)
     world.sql("VACUUM ANALYZE tasks")
     world.sql("VACUUM ANALYZE events")
-    arguments = (world.org_id, start, new_id(), None)
+    arguments = (world.org_id, start, new_id(), None, paging.CAP, None)
     assert_none_scans(world, {"overview": (overview._JOBS, arguments)})
     for text in plans(world, overview._JOBS, arguments):
         assert text.count("tasks_live") == 2, text

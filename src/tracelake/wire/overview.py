@@ -35,13 +35,14 @@ class JobLoad(Reply, frozen=True, kw_only=True):
     """Failed for good, and neither retried nor skipped."""
     cut: list[CountName] = []
     """Counts that were not taken to the end: there are at least as many. Events and tasks of the window are counted up
-    to 10,000 each; of the live tasks the 10,000 oldest and the 10,000 newest."""
+    to 10,000 each; of the live tasks the 10,000 oldest and the 10,000 newest. Where many jobs have much, each is
+    counted up to a smaller number, its share."""
 
 
 class OverviewReply(Reply, frozen=True, kw_only=True):
     now: datetime
     since: datetime
-    """Where the window starts."""
+    """Where the window starts: as asked for, but no more than an hour ago."""
     serving_since: datetime
     """Since when the Dispatcher that answers has been running."""
     jobs: list[JobLoad]

@@ -171,7 +171,7 @@ def _user_routes(u: UserHandlers) -> list[Route]:
         # Explanations
         Route(_PUBLIC, "GET", "/v1/overview", who, u.overview, "What every job of an active version has to do",
               reply=OverviewReply, role=reader,
-              query=(p.time("since", "Where the window starts; ten seconds ago without it."),
+              query=(p.time("since", "Where the window starts, at most an hour ago; ten seconds ago without it."),
                      p.name("dag", "Of this DAG."))),
         Route(_PUBLIC, "GET", "/v1/pressure", who, u.pressure, "Queues with a threshold, and the edges they stop",
               reply=PressureReply, role=reader),

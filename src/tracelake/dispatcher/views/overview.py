@@ -2,10 +2,13 @@
 
 It is read every second by whoever watches, so its cost follows what is live and what came in the window, never what is
 stored: open tasks are counted by the index of the live ones, tasks of the window by their ids, which start with the
-time, and events backwards from the newest in growing steps until one is older. Of each no more than `CAP` are looked
-at, of the live tasks of a job twice as many.
+time, and events backwards from the newest in growing steps until one is older. The window is an hour at most.
 
-The counts of a job are of one statement and so of one moment. Finished tasks are counted nowhere; who looks twice knows
+All jobs share one budget (`paging.LOOKED_AT` rows of each kind): at first each job is counted up to an equal share of
+it, and no less than `_LEAST`; then those that have more are counted again, up to what the others have left over, and
+no further than `CAP`. Of the live tasks of a job twice as many are looked at.
+
+The counts are of one snapshot and so of one moment. Finished tasks are counted nowhere; who looks twice knows
 how many there were: those made, less those by which the open ones became more.
 """
 
@@ -17,7 +20,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.dags import dag_exists
-from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.paging import CAP, LOOKED_AT
 from tracelake.dispatcher.views.pressure import list_pressure, read_pressure
 from tracelake.dispatcher.views.sources import list_sources
 from tracelake.dispatcher.views.tasks import first_id
@@ -26,8 +29,17 @@ from tracelake.wire.overview import CountName, JobLoad, OverviewReply
 
 WINDOW = timedelta(seconds=10)
 """Without a `since`."""
+LONGEST_WINDOW = timedelta(hours=1)
 
+_LEAST = 100
 _FIRST_STEP, _LARGEST_STEP = 16, 4096
+
+# How many there are to share the budget.
+_SHARERS = """
+    SELECT trace_now() AS now, count(DISTINCT v.job_id) AS jobs, count(o.job_id) AS outputs
+    FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version
+    LEFT JOIN job_outputs o ON o.job_id = v.job_id
+    WHERE d.org_id = $1 AND ($2::text IS NULL OR d.dag_name = $2)"""
 
 _LIVE = "task_id, status, held, ready_at, next_retry_at, skipped_at"
 
@@ -44,17 +56,17 @@ _JOBS = f"""
     CROSS JOIN LATERAL (
         SELECT count(*) AS made FROM (
             SELECT FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
-                SELECT FROM tasks t WHERE t.job_id = i.job_id AND t.task_id >= $3 LIMIT {CAP + 1}) t
-            LIMIT {CAP + 1}) m) made
+                SELECT FROM tasks t WHERE t.job_id = i.job_id AND t.task_id >= $3 LIMIT $5 + 1) t
+            LIMIT $5 + 1) m) made
     CROSS JOIN LATERAL (
-        SELECT bool_or(c.looked_at > {2 * CAP}) AS cut,
+        SELECT sum(c.looked_at)::bigint AS looked_at, bool_or(c.looked_at > 2 * $5) AS cut,
                sum(c.ready)::bigint AS ready, sum(c.running)::bigint AS running, sum(c.held)::bigint AS held,
                sum(c.retrying)::bigint AS retrying, sum(c.failed)::bigint AS failed,
                min(c.oldest_ready_at) AS oldest_ready_at
         FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
             WITH oldest AS MATERIALIZED (
                 SELECT {_LIVE} FROM tasks
-                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') ORDER BY task_id LIMIT {CAP})
+                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') ORDER BY task_id LIMIT $5)
             SELECT count(*) AS looked_at, count(*) FILTER (WHERE t.status = 'Queued' AND NOT t.held) AS ready,
                    count(*) FILTER (WHERE t.status = 'Running') AS running, count(*) FILTER (WHERE t.held) AS held,
                    count(*) FILTER (WHERE t.next_retry_at IS NOT NULL) AS retrying,
@@ -66,14 +78,16 @@ _JOBS = f"""
                     SELECT {_LIVE} FROM tasks
                     WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed')
                       AND task_id > (SELECT o.task_id FROM oldest o ORDER BY o.task_id DESC LIMIT 1)
-                    ORDER BY task_id DESC LIMIT {CAP + 1})) t) c) open
+                    ORDER BY task_id DESC LIMIT $5 + 1)) t) c) open
     CROSS JOIN LATERAL (
         WITH RECURSIVE walk AS (
-            SELECT o.dataset_uuid, {2**63 - 1}::bigint AS below, 0::bigint AS fresh, {_FIRST_STEP} AS step, true AS more
+            SELECT o.dataset_uuid, {2**63 - 1}::bigint AS below, 0::bigint AS fresh, {_FIRST_STEP}::bigint AS step,
+                   true AS more
             FROM job_outputs o WHERE o.job_id = j.job_id
             UNION ALL
-            SELECT w.dataset_uuid, c.below, w.fresh + c.fresh, least(w.step * 4, {_LARGEST_STEP}),
-                   c.fresh = w.step AND w.fresh + c.fresh <= {CAP}
+            SELECT w.dataset_uuid, c.below, w.fresh + c.fresh,
+                   least(w.step * 4, {_LARGEST_STEP}, $5 + 1 - w.fresh - c.fresh),
+                   c.fresh = w.step AND w.fresh + c.fresh <= $5
             FROM walk w CROSS JOIN LATERAL (
                 SELECT min(e.event_id) AS below, count(*) FILTER (WHERE e.created_at >= $2) AS fresh
                 FROM (
@@ -84,6 +98,7 @@ _JOBS = f"""
         SELECT coalesce(sum(s.fresh), 0)::bigint AS events
         FROM (SELECT max(fresh) AS fresh FROM walk GROUP BY dataset_uuid) s) said
     WHERE d.org_id = $1 AND ($4::text IS NULL OR d.dag_name = $4)
+      AND ($6::uuid[] IS NULL OR j.job_id = ANY($6))
     ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
 
 
@@ -101,44 +116,81 @@ async def read_overview(
 ) -> OverviewReply:
     if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
         raise TraceError("dag_not_found")
-    now: datetime = await connection.fetchval("SELECT trace_now()")
-    since = now - WINDOW if wanted.since is None else wanted.since
-    rows = await connection.fetch(_JOBS, org_id, since, first_id(since), wanted.dag)
+    sharers = await connection.fetchrow(_SHARERS, org_id, wanted.dag)
+    assert sharers is not None
+    now: datetime = sharers["now"]
+    since = now - WINDOW if wanted.since is None else max(wanted.since, now - LONGEST_WINDOW)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        rows = await _read_loads(connection, org_id, since, wanted.dag, max(sharers["jobs"], sharers["outputs"]))
     stops = await read_pressure(connection, org_id)
     pressure = await list_pressure(connection, org_id, stops)
     sources = await list_sources(connection, org_id, stops)
     return OverviewReply(
-        now=rows[0]["now"] if rows else now,
+        now=min((row["now"] for row, _ in rows), default=now),
         since=since,
         serving_since=serving_since,
-        jobs=[_load(row) for row in rows],
+        jobs=[_load(row, cap) for row, cap in rows],
         queues=[queue for queue in pressure.queues if wanted.dag in (None, queue.dag)],
         stopped=[edge for edge in pressure.edges if edge.state != "open" and wanted.dag in (None, edge.dag)],
         sources=[source for source in sources.sources if wanted.dag in (None, source.dag)],
     )
 
 
-def _load(row: asyncpg.Record) -> JobLoad:
+async def _read_loads(
+    connection: Connection, org_id: UUID, since: datetime, dag: str | None, sharers: int
+) -> list[tuple[asyncpg.Record, int]]:
+    """Every job, with the number up to which it was counted."""
+    share = _share(LOOKED_AT, sharers)
+    wanted = (org_id, since, first_id(since), dag)
+    rows = await connection.fetch(_JOBS, *wanted, share, None)
+    more = [row["job_id"] for row in rows if _cut(row, share)]
+    spent = sum(max(_counted(row)) for row in rows)
+    larger = min(CAP, share + _left(LOOKED_AT - spent, len(more)))
+    if not more or larger == share:
+        return [(row, share) for row in rows]
+    again = {row["job_id"]: row for row in await connection.fetch(_JOBS, *wanted, larger, more)}
+    return [(again[row["job_id"]], larger) if row["job_id"] in again else (row, share) for row in rows]
+
+
+def _share(budget: int, sharers: int) -> int:
+    return min(CAP, max(_LEAST, budget // max(sharers, 1)))
+
+
+def _left(budget: int, sharers: int) -> int:
+    return max(0, budget) // max(sharers, 1)
+
+
+def _counted(row: asyncpg.Record) -> tuple[int, ...]:
+    """Rows of each kind that were looked at; of the live tasks two count as one."""
+    return row["made"], row["events"], (row["looked_at"] or 0) // 2
+
+
+def _cut(row: asyncpg.Record, cap: int) -> list[CountName]:
+    """What was not counted to its end."""
     cut: list[CountName] = []
-    if row["made"] > CAP:
+    if row["made"] > cap:
         cut.append("made")
-    if row["events"] > CAP:
+    if row["events"] > cap:
         cut.append("events")
     if row["cut"]:
         cut += ["ready", "running", "held", "retrying", "failed"]
+    return cut
+
+
+def _load(row: asyncpg.Record, cap: int) -> JobLoad:
     oldest: datetime | None = row["oldest_ready_at"]
     return JobLoad(
         dag=row["dag_name"],
         job=row["name"],
         job_id=row["job_id"],
         source=row["source"],
-        made=min(row["made"], CAP),
-        events=min(row["events"], CAP),
+        made=min(row["made"], cap),
+        events=min(row["events"], cap),
         ready=row["ready"],
         oldest_ready_seconds=None if oldest is None else max(0.0, (row["now"] - oldest).total_seconds()),
         running=row["running"],
         held=row["held"],
         retrying=row["retrying"],
         failed=row["failed"],
-        cut=cut,
+        cut=_cut(row, cap),
     )
