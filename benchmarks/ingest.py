@@ -1,0 +1,136 @@
+"""How fast one process reads a chain: parsing its JSON alone, decoding it, fetching and decoding it over HTTP.
+
+    python -m benchmarks.ingest [--quick]
+
+The recorded chain is served by a process of its own on the same machine. Readings are interleaved; the last line is one
+JSON object of medians. `_cpu` is the same by this process' own time, which other work on the machine changes less.
+
+- `parse_blocks_s`: `json.loads` of every answer, nothing else. `typed_blocks_s`: msgspec, into the types we read.
+- `decode_blocks_s`: typed, checked, and made into the three Arrow tables. `decode_rows_s`: the same in rows.
+- `fetch_blocks_s`: all of that with the answers asked for over HTTP, by three streams, as a Spark task does.
+- `fetch_to_parse`: fetch_blocks_s over parse_blocks_s.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from tracelake.chain.recording import RecordedBlock, Recording
+from tracelake.spark.evm.answers import Block, Receipt
+from tracelake.spark.evm.check import check_blocks, check_receipts
+from tracelake.spark.evm.chunk import stretches
+from tracelake.spark.evm.endpoints import parse_endpoint
+from tracelake.spark.evm.fetch import make_tables
+from tracelake.spark.evm.rpc import RpcOptions, RpcPool, answers_of
+
+RECORDING = Path(__file__).parents[1] / "examples" / "token_flows" / "chain.jsonl.xz"
+TABLES = ("blocks", "transactions", "logs")
+STRETCH = 50
+CHAIN_ID = int(Recording(RECORDING).head.chain_id, 16)
+
+
+class Answers:
+    """What a node would say, in batches."""
+
+    def __init__(self, blocks: list[RecordedBlock]) -> None:
+        self.count = len(blocks)
+        self.blocks: list[bytes] = []
+        self.receipts: list[bytes] = []
+        for first in range(0, len(blocks), STRETCH):
+            part = blocks[first : first + STRETCH]
+            self.blocks.append(
+                msgspec.json.encode([{"id": place, "result": one.block} for place, one in enumerate(part)])
+            )
+            self.receipts.append(
+                msgspec.json.encode([{"id": place, "result": one.receipts} for place, one in enumerate(part)])
+            )
+        self._block_answers = answers_of(Block)
+        self._receipt_answers = answers_of(list[Receipt])
+
+    def parse(self) -> int:
+        for raw in (*self.blocks, *self.receipts):
+            json.loads(raw)
+        return self.count
+
+    def typed(self) -> int:
+        for raw in self.blocks:
+            self._block_answers.decode(raw)
+        for raw in self.receipts:
+            self._receipt_answers.decode(raw)
+        return self.count
+
+    def decode(self) -> int:
+        rows = first = 0
+        for raw, raw_receipts in zip(self.blocks, self.receipts, strict=True):
+            read = [answer.result for answer in self._block_answers.decode(raw)]
+            numbers = range(first, first + len(read))
+            blocks = check_blocks(numbers, read, "")
+            told = [answer.result for answer in self._receipt_answers.decode(raw_receipts)]
+            receipts = [check_receipts(*one, "") for one in zip(numbers, blocks, told, strict=True)]
+            rows += sum(table.num_rows for table in make_tables(blocks, receipts, TABLES, CHAIN_ID).values())
+            first += len(read)
+        return rows
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    command = [sys.executable, "-m", "tracelake.chain.server", "--recording", str(RECORDING), "--no-gzip"]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        yield json.loads(server.stdout.readline())["url"]
+    finally:
+        server.stdin.close()
+        server.wait()
+        server.stdout.close()
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv
+    count, readings = (1000, 3) if quick else (4000, 7)
+    answers = Answers(list(islice(Recording(RECORDING), count)))
+    seconds: dict[str, list[float]] = {"parse": [], "typed": [], "decode": [], "fetch": []}
+    own: dict[str, list[float]] = {name: [] for name in seconds}
+    rows = 0
+
+    def timed(name: str, work: Callable[[], int]) -> int:
+        began, began_own = time.perf_counter(), time.process_time()
+        done = work()
+        own[name].append(time.process_time() - began_own)
+        seconds[name].append(time.perf_counter() - began)
+        return done
+
+    with served() as url:
+        pool = RpcPool([parse_endpoint(url)], RpcOptions(chain_id=CHAIN_ID, batch_size=50))
+
+        def fetch() -> int:
+            return sum(len(stretch.numbers) for stretch in stretches(pool, 0, count - 1, TABLES))
+
+        fetch()  # connections are made, code is warm
+        for _ in range(readings):
+            timed("parse", answers.parse)
+            timed("typed", answers.typed)
+            rows = timed("decode", answers.decode)
+            timed("fetch", fetch)
+        pool.close()
+    rate = {name: count / statistics.median(taken) for name, taken in seconds.items()}
+    for name, value in rate.items():
+        print(f"{name:7} {value:10,.0f} blocks/s")
+    found = {f"{name}_blocks_s": round(value) for name, value in rate.items()}
+    found |= {f"{name}_blocks_s_cpu": round(count / statistics.median(taken)) for name, taken in own.items()}
+    found["decode_rows_s"] = round(rows / statistics.median(seconds["decode"]))
+    found["decode_rows_s_cpu"] = round(rows / statistics.median(own["decode"]))
+    print(json.dumps({**found, "fetch_to_parse": round(rate["fetch"] / rate["parse"], 3), "blocks": count}))
+
+
+if __name__ == "__main__":
+    main()
