@@ -88,7 +88,7 @@ def test_the_page(stack: RealStack) -> None:
     first, second, third = stack.tasks("chain", "slow")
     running = stack.claim(first)
 
-    follow(stack, PAGE, section="Before it happens", words={"FILE": "state.dump", "COPY": "objects-copy"})
+    follow(stack, PAGE, section="Before it happens", words={"FILE": "state.dump"})
     dump = stack.files / "state.dump"
     assert dump.stat().st_mode & 0o777 == 0o600
     assert "is there already" in stack.shell("trace backup state.dump", fine=(1,))
@@ -125,6 +125,7 @@ def test_the_page(stack: RealStack) -> None:
 
     followed = follow(stack, PAGE, section="What to do", words={"FILE": "state.dump"})
     assert any("wake-ups written" in text for text in followed.printed)
+    assert any("left by a restore that was killed: state_replaced." in text for text in followed.printed)
     restored = picture(stack)
     assert restored.pop("rotation")[0]["rotation"] == 2, "a secret that was given up stays so"
     assert at_dump.pop("rotation")[0]["rotation"] == 1
@@ -193,6 +194,37 @@ def test_database_names_and_passwords() -> None:
     assert dumps.without_password(dsn) == ("postgresql://me@db.example:5432/state?sslmode=require", "p@ss")
     assert dumps.with_database(dsn, "postgres") == "postgresql://me:p%40ss@db.example:5432/postgres?sslmode=require"
     assert dumps.database_of(dsn) == "state"
+    assert dumps.with_database("postgresql:///state?host=/run/s", "a") == "postgresql:///a?host=/run/s"
     embedded = "postgresql://me:x@/state?host=/run/s&port=5"
     assert dumps.without_password(embedded) == ("postgresql://me@/state?host=/run/s&port=5", "x")
     assert dumps.database_of(dumps.with_database(embedded, "other")) == "other"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "address", "password"),
+    [
+        ("postgresql://u@h/db?password=x%26y", "postgresql://u@h/db", "x&y"),
+        ("postgresql://u@h/db?a=%20&password=x&passfile=/p", "postgresql://u@h/db?a=%20&passfile=/p", "x"),
+        ("postgresql://u@h/db?pass%77ord=x", "postgresql://u@h/db", "x"),
+        ("postgresql://u:before@h/db?password=x", "postgresql://u@h/db", "before"),
+        ("postgresql://u:@h/db?password=x", "postgresql://u@h/db", "x"),
+        ("postgresql://h/db", "postgresql://h/db", None),
+        ("postgresql:///db?host=/run/s", "postgresql:///db?host=/run/s", None),
+        ("postgresql://u@h/db?passfile=/p", "postgresql://u@h/db?passfile=/p", None),
+    ],
+)
+def test_a_password_anywhere_in_an_address_stays_off_the_command_line(
+    dsn: str, address: str, password: str | None
+) -> None:
+    assert dumps.without_password(dsn) == (address, password)
+
+
+def test_addresses_that_cannot_be_used_are_refused_without_their_secrets() -> None:
+    with pytest.raises(dumps.BackupError, match="sslpassword") as refused:
+        dumps.without_password("postgresql://u@h/db?sslpassword=hidden")
+    assert "hidden" not in str(refused.value)
+    assert dumps.single_database_of("postgresql://u@h/db?sslmode=require") == "db"
+    for dsn in ("postgresql://u:hidden@h/db?dbname=other", "postgresql://u:hidden@h/?database=db", "postgresql://h"):
+        with pytest.raises(dumps.BackupError, match="must name its database after the host") as refused:
+            dumps.single_database_of(dsn)
+        assert "hidden" not in str(refused.value)

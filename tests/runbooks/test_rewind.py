@@ -3,25 +3,22 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from tests.runbooks.loading import CONFIG, ask, databases, dump_of, load, place_of
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.db import migrations
 from tracelake.db.migrate import _CREATE_TABLE, _apply, read_migrations
-from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.model.retry import Backoff
-from tracelake.processes import dumps, restore
+from tracelake.processes import dumps
 from tracelake.processes.backup import write_dump
-from tracelake.processes.restore import Place, Report
 from tracelake.processes.rewind import ATTEMPT_GAP, SEQUENCE_GAP
 from tracelake.processes.settings import Settings
-
-CONFIG = DispatcherConfig(retry=Backoff(0.001, 0.001))
 
 
 @pytest.fixture
@@ -31,39 +28,6 @@ def harness(state_dsn: str, fresh_queue_dsn: Callable[[], str], tmp_path: Path) 
         yield running
     finally:
         running.stop()
-
-
-def dump_of(dsn: str, file: Path) -> dumps.Dump:
-    done = dumps.run_program("pg_dump", "--format=custom", "--no-privileges", f"--file={file}", dsn=dsn)
-    assert done.returncode == 0, done
-    return dumps.inspect(file)
-
-
-def place_of(cluster: TestCluster, state: str, queue: str) -> Place:
-    """Databases of one's own: the role may create databases, and nobody provisions them."""
-    return Place(
-        state=dumps.database_of(state),
-        administer=cluster.cluster.superuser_dsn(),
-        owner=cluster.cluster.superuser_dsn,
-        queue=dumps.with_database(cluster.cluster.superuser_dsn(), dumps.database_of(queue)),
-        queue_users=(),
-        cluster=None,
-    )
-
-
-def load(place: Place, dump: dumps.Dump) -> Report:
-    return asyncio.run(restore._restore(place, dump, CONFIG))
-
-
-def databases(cluster: TestCluster) -> set[str]:
-    async def ask() -> set[str]:
-        connection = await asyncpg.connect(cluster.cluster.superuser_dsn())
-        try:
-            return {row["datname"] for row in await connection.fetch("SELECT datname FROM pg_database")}
-        finally:
-            await connection.close()
-
-    return asyncio.run(ask())
 
 
 def test_numbers_go_on_far_above_the_dump(
@@ -115,6 +79,73 @@ def test_numbers_go_on_far_above_the_dump(
         assert again.sql("SELECT audit_id FROM audit_log")[0]["audit_id"] > SEQUENCE_GAP
     finally:
         again.stop()
+
+
+def test_a_last_attempt_that_runs_is_tried_once_more(
+    harness: DispatcherHarness, cluster: TestCluster, fresh_queue_dsn: Callable[[], str], tmp_path: Path
+) -> None:
+    job = harness.make_job(limits={"max_attempts": 1})["job_id"]
+    running, unwanted = harness.make_task(job), harness.make_task(job)
+    assert harness.claim(running).status == 200
+    assert harness.claim(unwanted).status == 200
+    harness.sql("UPDATE tasks SET cancel_requested = true WHERE task_id = $1", unwanted)
+    empty = cluster.empty()
+    report = load(place_of(cluster, empty, fresh_queue_dsn()), dump_of(harness.state_dsn, tmp_path / "state.dump"))
+    assert report.rewound.leases_ended == 2
+    rows = {str(row["task_id"]): row for row in ask(superuser(cluster, empty), "SELECT * FROM tasks")}
+    assert rows[unwanted]["status"] == "Canceled"
+    assert rows[unwanted]["max_attempts"] == rows[unwanted]["attempt"]
+    assert rows[running]["status"] == "Failed"
+    assert rows[running]["next_retry_at"] is not None
+    assert rows[running]["max_attempts"] - rows[running]["attempt"] == 1, "one more, and not more than that"
+
+
+def superuser(cluster: TestCluster, dsn: str) -> str:
+    return cluster.cluster.superuser_dsn(dumps.database_of(dsn))
+
+
+def test_numbers_that_another_life_of_the_dump_gave_out_are_not_given_out_again(
+    harness: DispatcherHarness, cluster: TestCluster, fresh_queue_dsn: Callable[[], str], tmp_path: Path
+) -> None:
+    audit = """INSERT INTO audit_log (org_id, subject, action, target) SELECT org_id, 'a', 'b', 'c' FROM orgs
+        RETURNING audit_id"""
+    task = harness.make_task(harness.make_job()["job_id"])
+    harness.sql(audit)
+    harness.sql("INSERT INTO webhooks (path, org_id, dag_name, job_name) SELECT 'w', org_id, 'd', 'j' FROM orgs")
+    older = dump_of(harness.state_dsn, tmp_path / "older.dump")
+    home = tmp_path / "new"
+    shutil.copytree(tmp_path / "keys", home / "keys")
+    new, queue = cluster.empty(), fresh_queue_dsn()
+    given: list[tuple[int, int, int]] = []
+    for _ in range(3):
+        report = load(place_of(cluster, new, queue), older)
+        assert not report.rewound.continued
+        assert report.rewound.webhook_secrets_kept == (1 if given else 0)
+        again = DispatcherHarness.start(superuser(cluster, new), queue, home, CONFIG)
+        try:
+            (epoch,) = again.sql("SELECT max(routing_epoch) AS epoch FROM orgs")
+            given.append((again.claim(task).body["attempt"], again.sql(audit)[0]["audit_id"], epoch["epoch"]))
+            again.sql("UPDATE webhooks SET rotation = rotation + 1")
+        finally:
+            again.stop()
+    for before, after in pairwise(given):
+        assert all(new > old for old, new in zip(before, after, strict=True)), given
+    assert ask(superuser(cluster, new), "SELECT rotation FROM webhooks") == [{"rotation": 4}]
+
+
+def test_a_replaced_state_of_another_release_tells_what_it_can(
+    harness: DispatcherHarness, cluster: TestCluster, fresh_queue_dsn: Callable[[], str], tmp_path: Path
+) -> None:
+    task = harness.make_task(harness.make_job()["job_id"])
+    dump = dump_of(harness.state_dsn, tmp_path / "state.dump")
+    new, queue = cluster.empty(), fresh_queue_dsn()
+    load(place_of(cluster, new, queue), dump)
+    ask(superuser(cluster, new), "UPDATE tasks SET attempt = 5000, max_attempts = 5003")
+    ask(superuser(cluster, new), "DROP TABLE webhooks; ")
+    report = load(place_of(cluster, new, queue), dump)
+    assert not report.rewound.continued
+    (row,) = ask(superuser(cluster, new), "SELECT task_id, attempt FROM tasks")
+    assert (str(row["task_id"]), row["attempt"]) == (task, 5000 + ATTEMPT_GAP)
 
 
 def test_a_database_of_ones_own_is_dumped_whole_or_not_at_all(

@@ -1,6 +1,7 @@
 """Migrations: applied once, in order, by one starter at a time, and never guessed."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,13 @@ import pytest
 
 from tests.support.postgres import TestCluster, run
 from tracelake.db import Database, migrate, migrations
-from tracelake.db.migrate import Connection, MigrationError, read_migrations
+from tracelake.db.migrate import Connection, LockedError, MigrationError, read_migrations
+from tracelake.processes import up
 from tracelake.processes.provision import migrate_dsn
+from tracelake.processes.supervisor import StartError
+
+# `tracelake.db.migrate` is a function as an attribute, and a module by its name.
+migrate_module = sys.modules[migrate.__module__]
 
 
 @pytest.fixture
@@ -102,6 +108,50 @@ def test_a_failing_file_leaves_nothing_behind(empty_dsn: str, tmp_path: Path) ->
     assert run(look()) == (True, False, 1)
     write(tmp_path, m0002_bad="CREATE TABLE bad (a int)")
     assert run(apply(empty_dsn, tmp_path)) == ["0002_bad.sql"]
+
+
+async def read_thing(conn: Connection) -> None:
+    await conn.execute("SELECT FROM thing")
+
+
+def test_a_table_in_use_is_waited_for_in_turns(empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(apply(empty_dsn, write(tmp_path, m0001_first="CREATE TABLE thing (a int)")))
+    write(tmp_path, m0002_more="CREATE TABLE other (a int); ALTER TABLE thing ADD COLUMN b int")
+    monkeypatch.setattr(migrate_module, "_LOCK_TIMEOUT", "1ms")
+    pauses = 0
+
+    async def during_a_dump(*, ends: bool) -> list[str]:
+        async with connected(empty_dsn) as dump, connected(empty_dsn) as worker:
+            transaction = dump.transaction()
+            await transaction.start()
+            await read_thing(dump)
+
+            async def pause() -> None:
+                nonlocal pauses
+                pauses += 1
+                await read_thing(worker)  # it has its turn
+                if ends and pauses == 2:
+                    await transaction.rollback()
+
+            monkeypatch.setattr(migrate_module, "_pause", pause)
+            return await apply(empty_dsn, tmp_path)
+
+    with pytest.raises(LockedError, match=r"0002_more\.sql changed nothing, since .* a dump") as refused:
+        run(during_a_dump(ends=False))
+    assert isinstance(refused.value, MigrationError)
+    assert pauses == migrate_module._LOCK_TRIES - 1
+    pauses = 0
+    assert run(during_a_dump(ends=True)) == ["0002_more.sql"]
+    assert pauses == 2
+
+
+def test_a_start_says_that_a_table_is_in_use(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def locked(*_arguments: object, **_options: object) -> None:
+        raise LockedError("0002_more.sql changed nothing")
+
+    monkeypatch.setattr(up, "migrate_dsn", locked)
+    with pytest.raises(StartError, match=r"the state database cannot be brought to this release now: 0002_more\.sql"):
+        run(up._migrate(empty_dsn, "state"))
 
 
 def test_a_file_may_not_commit_by_itself(empty_dsn: str, tmp_path: Path) -> None:

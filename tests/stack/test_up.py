@@ -16,6 +16,7 @@ import pytest
 from tests.support.postgres import TestCluster, pid_alive, run, scratch_directory, wait_until
 from tracelake.processes.home import Home
 from tracelake.processes.machine import postgres_processes_in, socket_directory
+from tracelake.processes.postgres import SUPERUSER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -156,6 +157,12 @@ def test_a_home_left_by_kill_9_starts_again_with_its_data(stack: FakeStack) -> N
     process, ready = stack.up_ready()
     state_file = str(stack.home.state_dsn_file)
     run(execute(state_file, "CREATE TABLE kept AS SELECT 42 AS answer"))
+    # As a restore that was killed leaves it: a database as large as the state, of which nobody would know.
+    password = (stack.home.secrets / f"{SUPERUSER}-state.password").read_text().strip()
+    superuser = stack.home.root / "superuser.dsn"
+    _, _, address = stack.home.state_dsn_file.read_text().partition("@")
+    superuser.write_text(f"postgresql://{SUPERUSER}:{password}@{address}")
+    run(execute(str(superuser), "CREATE DATABASE state_replaced"))
     pids = [part["pid"] for part in stack.parts().values()]
     process.kill()
     process.wait(timeout=60)
@@ -165,8 +172,11 @@ def test_a_home_left_by_kill_9_starts_again_with_its_data(stack: FakeStack) -> N
     assert again["pid"] != ready["pid"]
     assert not any(pid_alive(pid) for pid in pids)
     assert run(execute(state_file, "SELECT answer FROM kept")) == 42
+    assert run(execute(state_file, "SELECT count(*) FROM pg_database WHERE datname = 'state_replaced'")) == 0
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert errors.startswith("Dropped the database state_replaced (")
 
 
 def test_a_power_cut_starts_again_with_its_data(stack: FakeStack) -> None:

@@ -7,9 +7,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Literal
 
-from tracelake.db.migrate import MigrationError, migrate
+from tracelake.db.migrate import LockedError, MigrationError, migrate
 
-__all__ = ["Database", "MigrationError", "migrate", "migrations"]
+__all__ = ["Database", "LockedError", "MigrationError", "migrate", "migrations"]
 
 Database = Literal["state", "queue", "data"]
 

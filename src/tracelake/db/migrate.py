@@ -4,10 +4,14 @@ A directory holds `0001_name.sql`, `0002_name.sql`, ... Each file runs once, in 
 together with the row that records it, so a crash leaves a file either applied and recorded or neither. A
 session advisory lock makes a second starter wait and then find nothing to do.
 
+A statement that waits for a table makes every later one on that table wait behind it, so none waits long:
+a dump holds every table until it ends, and work must go on meanwhile. After a few tries it is given up.
+
 Nothing is guessed: a changed file, a gap, a duplicate number, or a database that is ahead of this code is
 refused before any statement runs.
 """
 
+import asyncio
 import hashlib
 import itertools
 import re
@@ -24,6 +28,11 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 # Any constant will do as long as nothing else takes it; advisory locks are per database.
 _LOCK_KEY = 0x7472_6163_6531
 
+_LOCK_TIMEOUT = "3s"
+_LOCK_TRIES = 5
+_LOCK_PAUSE_SECONDS = 2.0
+"""Between two tries: what waited behind this gets its turn."""
+
 _FILE_NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
 _CREATE_TABLE = """
@@ -38,6 +47,10 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 
 class MigrationError(Exception):
     """The files and the database do not fit together; nothing was changed by the file that is named."""
+
+
+class LockedError(MigrationError):
+    """Somebody else uses a table that must be changed; it may be tried again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,7 @@ async def migrate(conn: Connection, directory: Traversable | Path) -> list[str]:
         await conn.execute(_CREATE_TABLE)
         pending = await _pending(conn, wanted)
         for migration in pending:
-            await _apply(conn, migration)
+            await _apply_unless_locked(conn, migration)
     finally:
         if not conn.is_closed():
             await conn.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)
@@ -112,9 +125,25 @@ async def _pending(conn: Connection, wanted: Sequence[Migration]) -> list[Migrat
     return list(wanted[len(rows) :])
 
 
+async def _apply_unless_locked(conn: Connection, migration: Migration) -> None:
+    for tries in itertools.count(1):
+        try:
+            await _apply(conn, migration)
+            return
+        except LockedError:
+            if tries == _LOCK_TRIES:
+                raise
+        await _pause()
+
+
+async def _pause() -> None:
+    await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+
+
 async def _apply(conn: Connection, migration: Migration) -> None:
     try:
         async with conn.transaction():
+            await conn.execute("SELECT set_config('lock_timeout', $1, true)", _LOCK_TIMEOUT)
             await conn.execute(migration.sql)
             if not conn.is_in_transaction():
                 raise MigrationError(f"{migration.file_name} must not COMMIT or ROLLBACK by itself")
@@ -124,6 +153,11 @@ async def _apply(conn: Connection, migration: Migration) -> None:
                 migration.name,
                 migration.checksum,
             )
+    except asyncpg.LockNotAvailableError:
+        raise LockedError(
+            f"{migration.file_name} changed nothing, since somebody else uses a table that it needs: a dump that is "
+            "being taken (`trace backup`), or a transaction that was left open; let it end, then start again"
+        ) from None
     except asyncpg.PostgresError as error:
         if isinstance(error, asyncpg.PostgresConnectionError):
             raise

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
 
 from tracelake.processes.machine import binary, wrap
 
@@ -76,18 +76,47 @@ def reason(ended: "subprocess.CompletedProcess[str]") -> str:
 
 
 def without_password(dsn: str) -> tuple[str, str | None]:
-    """The address for a command line, and the password for an environment."""
+    """The address for a command line, and the password for an environment.
+
+    A password is before the host or, if it is not, among the parameters: the order in which the stack itself looks.
+    """
     parts = urlsplit(dsn)
-    if parts.password is None:
-        return dsn, None
-    user, _, host = parts.netloc.rpartition("@")
-    netloc = f"{user.partition(':')[0]}@{host}"
-    return urlunsplit(parts._replace(netloc=netloc)), unquote(parts.password)
+    found = [] if not parts.password else [unquote(parts.password)]
+    kept = []
+    for parameter in parts.query.split("&"):
+        name, _, value = parameter.partition("=")
+        match unquote_plus(name):
+            case "password":
+                found.append(unquote_plus(value))
+            case "sslpassword":
+                raise BackupError(
+                    "state_dsn has an sslpassword, which cannot be handed on without showing it to every user of this "
+                    "machine; use a key without one, in a file that only you can read"
+                )
+            case _:
+                kept.append(parameter)
+    user, at, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}{at}{host}"
+    return _joined(parts._replace(netloc=netloc, query="&".join(kept))), found[0] if found else None
 
 
 def with_database(dsn: str, database: str) -> str:
     """The same server and role, another database."""
-    return urlunsplit(urlsplit(dsn)._replace(path=f"/{database}"))
+    return _joined(urlsplit(dsn)._replace(path=f"/{database}"))
+
+
+def _joined(parts: SplitResult) -> str:
+    """The address of the parts. Not by `urlunsplit`, which leaves out the slashes before an empty host."""
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{query}"
+
+
+def single_database_of(dsn: str) -> str:
+    """The database of an address whose other databases `with_database` can name."""
+    parameters = {unquote_plus(parameter.partition("=")[0]) for parameter in urlsplit(dsn).query.split("&")}
+    if not database_of(dsn) or parameters & {"dbname", "database", "service"}:
+        raise BackupError("state_dsn must name its database after the host, as in postgresql://user@host:5432/database")
+    return database_of(dsn)
 
 
 def database_of(dsn: str) -> str:

@@ -1,8 +1,9 @@
 """`trace restore`: the state database of a home becomes what a dump says, and goes on safely from there.
 
 The dump is loaded into a database beside the real one, brought to this release's schema and made safe there (see
-`rewind`); only then do the two change names, in one transaction. So a dump that cannot be used, or a crash at any
-moment, leaves the old state or the new one, and a second run clears what the first one left.
+`rewind`); only then do the two change names, in one transaction, and only after that is the queue emptied. So a dump
+that cannot be used, or a crash at any moment, leaves the old state with its queue, or the new one, to which messages of
+the old queue do no harm. What a crash leaves behind is dropped by a second run, or by `trace up` (see `leftovers`).
 
 The stack is down meanwhile: this command holds the home's lock and runs the state cluster itself.
 """
@@ -12,7 +13,7 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,9 +29,10 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.loops.reconciler import Reconciler
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.processes import dumps, lock
+from tracelake.processes import dumps, leftovers, lock
 from tracelake.processes.dispatcher import config_from
 from tracelake.processes.dumps import BackupError, Dump
+from tracelake.processes.leftovers import quoted
 from tracelake.processes.machine import PostgresError
 from tracelake.processes.postgres import DatabaseSpec, EmbeddedPostgres
 from tracelake.processes.provision import migrate_dsn, provision
@@ -56,11 +58,11 @@ class Place:
 
     @property
     def restored(self) -> str:
-        return f"{self.state}_restored"
+        return leftovers.restored(self.state)
 
     @property
     def replaced(self) -> str:
-        return f"{self.state}_replaced"
+        return leftovers.replaced(self.state)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     migrated: list[str]
     wake_ups: int
-    messages_dropped: int
+    messages_dropped: int = 0
+    leftovers_dropped: list[str] = []
+    """Databases that an earlier restore had left."""
     rewound: Rewound
 
 
@@ -115,7 +119,7 @@ def _place(settings: Settings) -> Iterator[Place]:
     cluster = Clusters.plan(settings).state
     if cluster is None:
         state, queue = settings.resolve_state_dsn(), settings.resolve_queue_dsn()
-        name = dumps.database_of(state)
+        name = dumps.single_database_of(state)
         yield Place(
             state=name,
             administer=dumps.with_database(state, "postgres"),
@@ -164,16 +168,19 @@ def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
 async def _restore(place: Place, dump: Dump, config: DispatcherConfig) -> Report:
     async with _connected(place.administer) as administrator:
         await _check_unused(administrator, place.state)
-        await _clear(administrator, place)
+        left = await leftovers.drop(administrator, place.state)
         try:
             await _make(administrator, place)
             _load(dump, place.owner(place.restored))
             report = await _make_safe(place, dump, config)
+            async with _connected(place.queue):
+                pass  # better refused now than after the next step
             await _change_names(administrator, place)
+            dropped = await _empty_queue(place)
         finally:
             # Either the new one, given up, or the old one, replaced.
-            await _clear(administrator, place)
-    return report
+            await leftovers.drop(administrator, place.state)
+    return msgspec.structs.replace(report, messages_dropped=dropped, leftovers_dropped=left)
 
 
 async def _check_unused(administrator: Connection, state: str) -> None:
@@ -184,15 +191,10 @@ async def _check_unused(administrator: Connection, state: str) -> None:
         raise BackupError(f"the state database is still used ({sessions} sessions); stop every Dispatcher first")
 
 
-async def _clear(administrator: Connection, place: Place) -> None:
-    for name in (place.restored, place.replaced):
-        await administrator.execute(f"DROP DATABASE IF EXISTS {_name(name)} WITH (FORCE)")
-
-
 async def _make(administrator: Connection, place: Place) -> None:
     if place.cluster is None:
         try:
-            await administrator.execute(f"CREATE DATABASE {_name(place.restored)} TEMPLATE template0")
+            await administrator.execute(f"CREATE DATABASE {quoted(place.restored)} TEMPLATE template0")
         except asyncpg.InsufficientPrivilegeError:
             raise BackupError(
                 "the role of state_dsn may not create databases; give it CREATEDB for a restore"
@@ -220,7 +222,6 @@ async def _make_safe(place: Place, dump: Dump, config: DispatcherConfig) -> Repo
             migrated = await _migrate(restored, dump)
             async with _connected_if_there(place.owner(place.state)) as replaced:
                 rewound = await rewind(restored, store, replaced, config)
-            dropped = await _empty_queue(place)
             wake_ups = await _wake(store, place.queue, config)
             await restored.execute("ANALYZE")
             counts = await restored.fetchrow(
@@ -236,7 +237,6 @@ async def _make_safe(place: Place, dump: Dump, config: DispatcherConfig) -> Repo
         events=counts["events"],
         migrated=migrated,
         wake_ups=wake_ups,
-        messages_dropped=dropped,
         rewound=rewound,
     )
 
@@ -249,19 +249,33 @@ async def _migrate(restored: Connection, dump: Dump) -> list[str]:
 
 
 async def _empty_queue(place: Place) -> int:
-    """Losing wake-ups is harmless at any time, also if this is the last thing that happens."""
-    await migrate_dsn(place.queue, "queue", users=place.queue_users)
-    async with _connected(place.queue) as queue:
-        dropped: int = await queue.fetchval(
-            "SELECT (SELECT count(*) FROM messages) + (SELECT count(*) FROM dead_letters)"
-        )
-        await queue.execute("TRUNCATE messages, dead_letters")
+    """The last thing that happens. A crash before it leaves messages about tasks of the lost time: whoever takes one is
+    told that there is no such task, or that it is not to be had now."""
+    try:
+        await migrate_dsn(place.queue, "queue", users=place.queue_users)
+        async with _connected(place.queue) as queue:
+            dropped: int = await queue.fetchval(
+                "SELECT (SELECT count(*) FROM messages) + (SELECT count(*) FROM dead_letters)"
+            )
+            await queue.execute("TRUNCATE messages, dead_letters")
+    except (OSError, BackupError, MigrationError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise BackupError(
+            f"the state is restored, but the queue could not be emptied ({type(error).__name__}): start the stack, its "
+            "old messages do no harm; `trace outbox drop --all` drops its dead letters"
+        ) from None
     return dropped
+
+
+class _SoonEmpty(PostgresQueue):
+    """The queue as it is going to be: it has lost everything."""
+
+    async def absent(self, queue: str, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - every one is
+        return set(keys)
 
 
 async def _wake(store: Store, queue_dsn: str, config: DispatcherConfig) -> int:
     """A wake-up for everything that is ready: the reconciler's work, without its time of grace."""
-    queue = PostgresQueue(queue_dsn)
+    queue = _SoonEmpty(queue_dsn)
     try:
         return await Reconciler(store, queue, replace(config, reconcile_grace_seconds=0.0), Metrics()).run_once()
     finally:
@@ -272,8 +286,8 @@ async def _change_names(administrator: Connection, place: Place) -> None:
     try:
         async with administrator.transaction():
             if await administrator.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", place.state):
-                await administrator.execute(f"ALTER DATABASE {_name(place.state)} RENAME TO {_name(place.replaced)}")
-            await administrator.execute(f"ALTER DATABASE {_name(place.restored)} RENAME TO {_name(place.state)}")
+                await administrator.execute(f"ALTER DATABASE {quoted(place.state)} RENAME TO {quoted(place.replaced)}")
+            await administrator.execute(f"ALTER DATABASE {quoted(place.restored)} RENAME TO {quoted(place.state)}")
     except asyncpg.ObjectInUseError:
         raise BackupError("somebody has begun to use the state database; stop every Dispatcher first") from None
 
@@ -304,20 +318,22 @@ async def _connected_if_there(dsn: str) -> "AsyncIterator[Connection | None]":
         await connection.close()
 
 
-def _name(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
-
-
 def _tell(report: Report, settings: Settings) -> None:
     done = report.rewound
     click.echo(f"The state of {settings.home} is that of {report.file}, a dump of {report.made_at}:")
     click.echo(f"  {report.tasks:>9,}  tasks, and {report.events:,} events")
-    click.echo(f"  {done.leases_ended:>9,}  leases ended; their tasks are tried again")
+    click.echo(
+        f"  {done.leases_ended:>9,}  leases ended; their tasks are tried again, unless they were being cancelled"
+    )
     click.echo(f"  {done.attempts_moved:>9,}  tasks go on with attempt numbers that nobody was given")
     click.echo(f"  {report.wake_ups:>9,}  wake-ups written; {report.messages_dropped:,} messages of the queue dropped")
+    if report.leftovers_dropped:
+        click.echo(f"Dropped first, left by a restore that was killed: {', '.join(report.leftovers_dropped)}.")
     if report.migrated:
         click.echo(f"  {len(report.migrated):>9,}  migrations applied")
     if not done.continued:
-        click.echo("The state that it replaced did not know this dump, so ids go on far above those of the dump.")
-        click.echo("Secrets of webhooks that were rotated after the dump are the old ones again: rotate them.")
+        click.echo("What it replaced is not what became of this dump, so ids go on far above those of both.")
+        click.echo(
+            "Secrets of webhooks that were rotated elsewhere after the dump are the old ones again: rotate them."
+        )
     click.echo(f"Next: `trace up --home {settings.home}`, then `trace status` and `trace sources`.")

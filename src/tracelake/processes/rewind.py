@@ -5,22 +5,26 @@ written. The rows of the dump are right as they are; what must not happen is tha
 for something of the new one. So:
 
 - **Leases** that the dump holds end here, by the usual verdict, and their tokens change: whoever still works on such an
-  attempt has said things that are lost, so it must not go on; it gets 409 and the task is tried again.
+  attempt has said things that are lost, so it must not go on; it gets 409 and the task is tried again, also if this was
+  its last attempt: the attempt did not fail, it was taken away.
 - **Attempts** go on after the last number that was given out: an attempt's number is part of where it writes, and two
   attempts must not share a directory.
 - **Sequences** (event ids, the order of routing, publishes, outbox rows, the audit log) go on in the same way.
 - **Secrets of webhooks** stay those of now: one that was given up after a leak must not be good again.
 - **Wake-ups** are written for everything that is ready, since the queue is emptied.
 
-The state that is replaced tells all that, if it is what became of the dump. Where it is lost, or another one, numbers
-are moved on by more than can have been given out.
+The state that is replaced tells all that, if it is what became of the dump. Where it is lost, numbers are moved on by
+more than can have been given out. Where it is another one (a home that began with an older dump, say), both hold: it
+gave out numbers too, and nobody knows which others were.
 """
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 from tracelake.db.migrate import Connection
 from tracelake.db.transaction import Store
@@ -33,6 +37,7 @@ from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.router import Router
 from tracelake.model import lifecycle
+from tracelake.model.task import Task
 
 SEQUENCE_GAP = 1_000_000_000
 ATTEMPT_GAP = 1_000
@@ -42,7 +47,7 @@ _PAGE = 5_000
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 _NEWEST_EVENT = "SELECT event_id, producer, created_at FROM events ORDER BY event_id DESC LIMIT 1"
-_SAME_EVENT = "SELECT EXISTS (SELECT FROM events WHERE event_id = $1 AND producer = $2 AND created_at = $3)"
+_SAME_EVENT = "SELECT FROM events WHERE event_id = $1 AND producer = $2 AND created_at = $3"
 
 _SEQUENCES = "SELECT sequencename::text AS name, last_value FROM pg_sequences WHERE schemaname = 'public'"
 
@@ -73,7 +78,8 @@ _KEEP_ROTATIONS = """
     WHERE w.path = f.path AND f.rotation > w.rotation"""
 
 # Whatever a Dispatcher remembers of an org's edges is out of date.
-_NEW_EPOCH = "UPDATE orgs SET routing_epoch = routing_epoch + $1"
+_EPOCH = "SELECT coalesce(max(routing_epoch), 0) AS epoch FROM orgs"
+_NEW_EPOCH = "UPDATE orgs SET routing_epoch = greatest(routing_epoch, $1) + $2"
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,19 +93,39 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     webhook_secrets_kept: int
 
 
+class _Replaced:
+    """The state that is replaced, as far as it can be asked."""
+
+    def __init__(self, connection: "Connection | None") -> None:
+        self._connection = connection
+        self.continued = connection is not None
+        """Whether it is what became of the dump, and has told everything that it was asked."""
+
+    async def ask(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        if self._connection is None:
+            return []
+        try:
+            return await self._connection.fetch(statement, *arguments)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError):
+            self.continued = False  # empty, of another release, or damaged: it does not tell this
+            return []
+
+
 async def rewind(
     restored: Connection, store: Store, replaced: "Connection | None", config: DispatcherConfig
 ) -> Rewound:
     """Make the restored state safe to go on from. `store` is the same database; `replaced` the one it replaces."""
-    before = replaced if replaced is not None and await _continues(restored, replaced) else None
-    await restored.execute(_NEW_EPOCH, SEQUENCE_GAP)
+    before = _Replaced(replaced)
+    await _compare(restored, before)
+    epochs = await before.ask(_EPOCH)
+    await restored.execute(_NEW_EPOCH, epochs[0]["epoch"] if epochs else 0, SEQUENCE_GAP)
     sequences = await _move_sequences(restored, before)
     await restored.execute(_FENCE)
     ended = await _end_leases(store, config)
     attempts = await _move_attempts(restored, before)
-    secrets = 0 if before is None else await _keep_rotations(restored, before)
+    secrets = await _keep_rotations(restored, before)
     return Rewound(
-        continued=before is not None,
+        continued=before.continued,
         leases_ended=ended,
         attempts_moved=attempts,
         sequences_moved=sequences,
@@ -107,21 +133,19 @@ async def rewind(
     )
 
 
-async def _continues(restored: Connection, replaced: Connection) -> bool:
+async def _compare(restored: Connection, before: _Replaced) -> None:
     """Whether the replaced state has the newest event of the restored one, and so every number given out since."""
-    try:
-        newest = await restored.fetchrow(_NEWEST_EVENT)
-        return newest is not None and bool(await replaced.fetchval(_SAME_EVENT, *newest))
-    except asyncpg.PostgresError:
-        return False  # empty, of another release, or damaged: it tells nothing
+    newest = await restored.fetchrow(_NEWEST_EVENT)
+    if newest is None or not await before.ask(_SAME_EVENT, *newest):
+        before.continued = False
 
 
-async def _move_sequences(restored: Connection, before: "Connection | None") -> int:
-    given = {} if before is None else {row["name"]: row["last_value"] or 0 for row in await before.fetch(_SEQUENCES)}
+async def _move_sequences(restored: Connection, before: _Replaced) -> int:
+    given = {row["name"]: row["last_value"] or 0 for row in await before.ask(_SEQUENCES)}
+    gap = 0 if before.continued else SEQUENCE_GAP
     found = await restored.fetch(_SEQUENCES)
     for row in found:
-        last = max(row["last_value"] or 0, given.get(row["name"], 0))
-        last += 0 if before is not None else SEQUENCE_GAP
+        last = max(row["last_value"] or 0, given.get(row["name"], 0)) + gap
         if last:
             await restored.execute("SELECT setval($1::text::regclass, $2)", row["name"], last)
     return len(found)
@@ -139,22 +163,28 @@ async def _end_leases(store: Store, config: DispatcherConfig) -> int:
             for record in records:
                 task = rows.snapshot(record)
                 retry = lifecycle.next_retry(task, record["now"], config.retry)
-                plan.changes.append(Change(task, lifecycle.expire(task, record["now"], retry=retry)))
+                plan.changes.append(Change(task, lifecycle.expire(_once_more(task), record["now"], retry=retry)))
             await writer.write(connection, plan)
         ended += len(records)
         if len(records) < _PAGE:
             return ended
 
 
-async def _move_attempts(restored: Connection, before: "Connection | None") -> int:
+def _once_more(task: Task) -> Task:
+    """With an attempt left, unless somebody wants it to end: this one is taken away, through no fault of its own."""
+    if task.may_retry or task.cancel_requested:
+        return task
+    return replace(task, max_attempts=task.attempt + 1)
+
+
+async def _move_attempts(restored: Connection, before: _Replaced) -> int:
     moved, after = 0, UUID(int=0)
     while True:
         page = await restored.fetch(_UNFINISHED, after, _PAGE)
-        if before is None:
-            floors = {row["task_id"]: row["attempt"] + ATTEMPT_GAP for row in page}
-        else:
-            given = await before.fetch(_GIVEN_OUT, [row["task_id"] for row in page])
-            floors = {row["task_id"]: row["attempt"] for row in given}
+        told = await before.ask(_GIVEN_OUT, [row["task_id"] for row in page])
+        given = {row["task_id"]: row["attempt"] for row in told}
+        gap = 0 if before.continued else ATTEMPT_GAP
+        floors = {row["task_id"]: max(row["attempt"], given.get(row["task_id"], 0)) + gap for row in page}
         tag = await restored.execute(_MOVE_ATTEMPTS, list(floors), list(floors.values()))
         moved += int(tag.rpartition(" ")[2])
         if len(page) < _PAGE:
@@ -162,8 +192,8 @@ async def _move_attempts(restored: Connection, before: "Connection | None") -> i
         after = page[-1]["task_id"]
 
 
-async def _keep_rotations(restored: Connection, before: Connection) -> int:
-    rotations = await before.fetch(_ROTATIONS)
+async def _keep_rotations(restored: Connection, before: _Replaced) -> int:
+    rotations = await before.ask(_ROTATIONS)
     columns = [[row[name] for row in rotations] for name in ("path", "rotation", "previous_until")]
     tag = await restored.execute(_KEEP_ROTATIONS, *columns)
     return int(tag.rpartition(" ")[2])

@@ -19,12 +19,13 @@ from functools import partial
 from pathlib import Path
 
 import asyncpg
+import click
 import msgspec
 
 from tracelake.adapters.s3.access import write_access
 from tracelake.client.stack import ObjectStoreAddress
-from tracelake.db import Database
-from tracelake.processes import credentials, listeners, lock, probe, rpc
+from tracelake.db import Database, LockedError
+from tracelake.processes import credentials, leftovers, listeners, lock, probe, rpc
 from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
 from tracelake.processes.machine import socket_directory, wrap
 from tracelake.processes.ports import again, read_ports, write_ports
@@ -127,6 +128,8 @@ async def prepare_databases(settings: Settings, clusters: Clusters) -> None:
 async def _migrate(dsn: str, database: Database, *, users: tuple[str, ...] = ()) -> None:
     try:
         await migrate_dsn(dsn, database, users=users)
+    except LockedError as error:
+        raise StartError(f"the {database} database cannot be brought to this release now: {error}") from None
     except (OSError, asyncpg.PostgresError) as error:
         raise StartError(f"the {database} database cannot be used: {error}") from None
     except (ValueError, asyncpg.InterfaceError) as error:
@@ -267,6 +270,9 @@ class Up:
     ) -> None:
         settings, home = self._settings, self._home
         await supervisor.start(_STORES_STAGE)
+        for sentence in await leftovers.clear(clusters.state, settings.state_dsn):
+            with contextlib.suppress(OSError):
+                click.echo(sentence, err=True)
         await prepare_databases(settings, clusters)
         if settings.s3_endpoint is not None:
             write_access(home.object_store_file, settings.resolve_object_store())
