@@ -179,7 +179,7 @@ def test_values_of_every_kind(bench: Bench) -> None:
         *(2**64 - 1, -128, True, b"abcd", "caf\u00e9", [[1, 2**255], []]),
         [(b"\x07" * 20, [1, 2**63]), (b"\x08" * 20, [0, 0])],
     ]
-    good = {
+    good: Row = {
         "block_number": 1,
         "log_index": 0,
         "address": b"\x01" * 20,

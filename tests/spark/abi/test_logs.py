@@ -191,3 +191,50 @@ def test_transfers_of_damaged_logs(rows: list[Row]) -> None:
                 assert [each["batch_index"] for each in mine] == list(range(len(ids)))
             else:
                 assert (mine, reasons) == ([], ["batch_lengths" if len(ids) != len(values) else "empty_batch"])
+
+
+def _reasons(rows: list[Row]) -> list[str | None]:
+    """Of each log of tokens; None: it was decoded."""
+    decoded = {row["log_index"] for found in TRANSFERS.decode(iter([_batch(rows)])) for row in found.to_pylist()}
+    rejected = {
+        row["log_index"]: row["reason"] for found in TRANSFERS.reject(iter([_batch(rows)])) for row in found.to_pylist()
+    }
+    assert not decoded & set(rejected)
+    assert len(decoded) + len(rejected) == len(rows)
+    return [rejected.get(number) for number in range(len(rows))]
+
+
+def _log(event: str, topics: list[bytes | None], words: list[int]) -> Row:
+    found: list[bytes | None] = [_topic0(built_in(event)), *topics, None, None, None]
+    data = b"".join(encode(UINT, word) for word in words)
+    return {f"topic{number}": found[number] for number in range(4)} | {"data": data, "address": bytes(20)}
+
+
+def test_topics_with_a_hole() -> None:
+    who = bytes(12) + b"\x01" * 20
+    rows = [
+        _log("erc20.Transfer", [who, who], [5]),
+        _log("erc20.Transfer", [None, who, who], [5]),
+        _log("erc20.Transfer", [who, None, who], [5]),
+        _log("erc721.Transfer", [who, who, bytes(32)], []),
+        _log("erc721.Transfer", [who, who, bytes(31)], []),
+        _log("erc721.Transfer", [], []),
+    ]
+    assert _reasons(rows) == [None, "topic_count", "topic_count", None, "topic_length", "topic_count"]
+
+
+def test_batches() -> None:
+    who = bytes(12) + b"\x01" * 20
+    cases: list[tuple[list[int], str | None]] = [
+        ([64, 128, 1, 7, 1, 9], None),
+        ([64, 64, 1, 7], "overlap"),
+        ([64, 64, 1, 7, 0, 0], None),  # as strange as it is, it says no more than its bytes
+        ([64, 96, 0, 0], "empty_batch"),
+        ([64, 128, 1, 7, 0], "batch_lengths"),
+        ([64, 128, 2**255, 7, 1, 9], "length"),
+        ([2**255, 128, 1, 7, 1, 9], "offset"),
+        ([64, 192, 1, 7, 1, 9], "data_length"),
+        ([64, 128, 1], "data_length"),
+    ]
+    rows = [_log("erc1155.TransferBatch", [who, who, who], words) for words, _ in cases]
+    assert _reasons(rows) == [reason for _, reason in cases]

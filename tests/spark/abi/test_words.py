@@ -68,6 +68,14 @@ def test_the_same_words_are_wrong_and_the_others_have_the_same_values(abi_type: 
         assert narrow_column(abi_type, good).to_pylist() == expected
 
 
+@given(PLAIN)
+def test_no_byte_of_the_padding_is_overlooked(abi_type: Plain) -> None:
+    raw = [bytes(at) + bytes([value]) + bytes(WORD - 1 - at) for at in range(WORD) for value in (1, 2, 0x80, 0xFF)]
+    raw += [bytes(byte ^ 0xFF for byte in word) for word in raw]
+    flags, reason = wrong(abi_type, np.frombuffer(b"".join(raw), np.uint8).reshape(len(raw), WORD))
+    assert [reason if flag else None for flag in flags] == [_slowly(abi_type, word)[1] for word in raw]
+
+
 @given(st.lists(st.binary(min_size=5, max_size=5), min_size=1), st.integers(0, 3), st.booleans())
 def test_columns_and_bytes(values: list[bytes], skipped: int, large: bool) -> None:
     column = pa.array(values, pa.large_binary() if large else pa.binary()).slice(skipped)
