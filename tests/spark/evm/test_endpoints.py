@@ -29,6 +29,12 @@ def test_a_name_and_a_password_become_a_header() -> None:
     assert parse_endpoint("http://Aladdin:open%20sesame@host").authorization == "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="
 
 
+def test_what_may_be_a_key() -> None:
+    endpoint = parse_endpoint("https://someone:passw0rd@node.example/v3/k3y-of-mine?token=t0ken&b=1")
+    assert {"someone", "passw0rd", "k3y-of-mine", "t0ken"} <= set(endpoint.secrets)
+    assert not {"v3", "b", "1", ""} & set(endpoint.secrets)
+
+
 @pytest.mark.parametrize("url", ["", "node:8545", "ws://node", "http://", "http://node:notaport", "http://node/a b"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(ValueError, match="RPC address") as caught:

@@ -136,7 +136,7 @@ def test_answers_in_any_order(chain: ServedChain) -> None:
 
 
 def test_parts_of_a_batch_are_kept_and_the_rest_is_asked_for(chain: ServedChain) -> None:
-    pool = pool_of(chain, batch_size=30)
+    pool = pool_of(chain, batch_size=30, tries=1)
     chain.inject(PartialBatch(7), times=None, when=lambda calls: len(calls) > 7)
     assert_right(read(pool))
     assert pool.nodes[0].batch_size < 30, "and the next batches are smaller"
@@ -239,6 +239,7 @@ def test_secrets_of_an_address_are_in_no_error(chain: ServedChain) -> None:
         Status(500),
         NotJson(),
         RpcErrors(1, "bad key k3y-of-mine"),
+        RpcErrors(1, "bad token t0ken of passw0rd"),
         WrongIds(),
     ]
     for fault in faults:

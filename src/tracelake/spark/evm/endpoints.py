@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from tracelake.spark.evm.errors import NoEndpointError
 
 PREFIX = "TRACE_RPC_"
+_SHORT = 4
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 
 
@@ -27,6 +28,15 @@ class RpcEndpoint:
         """All of it that may be seen."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def secrets(self) -> list[str]:
+        """The parts of the rest that are long enough to be keys, as a node might repeat them."""
+        parts = re.split("[/?&=]", self.path)
+        if self.authorization is not None:
+            encoded = self.authorization.removeprefix("Basic ")
+            parts += [encoded, *base64.b64decode(encoded).decode().split(":", 1)]
+        return [part for part in parts if len(part) > _SHORT]
 
     def __repr__(self) -> str:
         return f"<RpcEndpoint {self.label}>"

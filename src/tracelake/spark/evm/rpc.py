@@ -97,7 +97,7 @@ class Node:
         self.failed_at = float("-inf")
         self.rests_until = float("-inf")
         self.in_use = 0
-        self._secrets = [part for part in endpoint.path.replace("?", "/").split("/") if len(part) > 5]
+        self._secrets = endpoint.secrets
         self._http = HttpNode(endpoint, options.http, clock)
         self._options = options
         self._clock = clock
