@@ -13,7 +13,7 @@ from tests.cli.conftest import Ended, Trace
 from tests.cli.fake_api import Call, FakeApi, end_after
 from tests.cli.samples import EARLIER, EVIL, NOW, TASK, event, task_row, uuid
 from tracelake.cli import follow
-from tracelake.cli.follow import changes
+from tracelake.cli.task_changes import changes
 from tracelake.errors import TraceError
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.sources_view import SourceRow, SourcesReply
@@ -165,6 +165,11 @@ class Work:
         self.tasks |= {row.task_id: row for row in rows}
 
     def page(self, call: Call) -> Any:
+        if "status" in call.query:
+            found = [row for row in self.tasks.values() if _status(row) == call.query["status"]]
+            found.sort(key=lambda row: row.task_id, reverse=True)
+            most = int(call.query["limit"])
+            return TasksPage(tasks=found[:most], next="more" if len(found) > most else None)
         after = UUID(call.query["after"])
         if after.int == 2**128 - 1:
             return TasksPage(tasks=[], settled=self.settled, serving_since=EARLIER)
@@ -182,6 +187,10 @@ class Work:
 
     def given(self, call: Call) -> Any:
         return TasksPage(tasks=[self.tasks[UUID(task_id)] for task_id in call.json["task_ids"]])
+
+
+def _status(row: TaskRow) -> str:
+    return "Retrying" if row.next_retry_at is not None else row.status
 
 
 def put(*rows: TaskRow, settled: int | None = None) -> Any:
@@ -231,8 +240,41 @@ def test_each_task_is_followed_until_it_is_finished(
     ]  # fmt: skip
     assert all(call.query["job"] == "prices" and call.query["dag"] == "pools" for call in api.asked("/v1/tasks"))
     asked = [call.json["task_ids"] for call in api.asked("/v1/task-lookup")]
-    assert all(str(uuid(1)) not in given for given in asked), "what was there before is not followed"
-    assert asked[-1] == [str(uuid(2))], "what is finished is not asked for again"
+    assert asked[-1] == [str(uuid(1))], "what is finished is not asked for again"
+
+
+def test_tasks_that_were_there_are_followed_from_their_next_change_on(
+    trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = RUNNING | {"status": "Failed", "finished_at": NOW, "error": "no"}
+    steps = (
+        put(),
+        put(task_row(1, **DONE), task_row(3, **QUEUED | {"attempt": 1})),
+        put(task_row(2, **RUNNING), task_row(3, **RUNNING | {"attempt": 2})),
+        put(task_row(2, **failed), task_row(3, **failed | {"attempt": 2})),
+        put(task_row(2, **failed | {"skipped": True}), task_row(3, **QUEUED | {"attempt": 2})),
+        put(),
+    )
+    work = Work(api, monkeypatch, *steps)
+    work.put(task_row(1, **RUNNING), task_row(2, **QUEUED), task_row(3, **failed), task_row(4, **DONE))
+    shown = trace("tasks", "--follow", "--json")
+    assert told(shown) == [
+        (1, "completed"), (3, "queued"),
+        (2, "claimed"), (3, "claimed"),
+        (2, "failed"), (3, "failed"),
+        (2, "skipped"), (3, "queued"),
+    ]  # fmt: skip
+
+
+def test_no_more_than_the_newest_of_those_that_were_there_are_followed(
+    trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "MOST_BEFORE", 2)
+    work = Work(api, monkeypatch, put(), put(*(task_row(number, **DONE) for number in (1, 2, 3))), put())
+    work.put(*(task_row(number, **QUEUED) for number in (1, 2, 3)))
+    shown = trace("tasks", "--follow", "--json", "--status", "Completed")
+    assert told(shown) == [(2, "completed"), (3, "completed")]
+    assert shown.err == "More than 2 tasks are Queued already; the newest of them are followed.\n"
 
 
 def test_a_task_that_becomes_visible_late_is_told(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from tests.cli import samples
 from tests.cli.conftest import Trace
-from tests.cli.fake_api import FakeApi
+from tests.cli.fake_api import Call, FakeApi
 from tracelake.cli import session
 from tracelake.cli.dags import _print_source
 from tracelake.cli.listing import Column, Listing
 from tracelake.errors import TraceError
-from tracelake.wire.user import DagsReply
+from tracelake.wire.user import DagsReply, TasksPage
 
 
 @pytest.fixture
@@ -51,6 +51,7 @@ def test_a_view_is_shown_until_ctrl_c(
     command: str, path: str, answer: Any, text: str, trace: Trace, api: FakeApi, ends_after: Any
 ) -> None:
     api.answers[f"GET {path}"] = [answer, answer, TraceError("store_unavailable"), answer]
+    api.answers["GET /v1/overview"] = samples.overview(samples.load(ready=3))
     ends_after(4)
     shown = trace(*command.split())
     assert (shown.status, shown.err) == (0, "")
@@ -125,3 +126,24 @@ def test_piped_rows_stay_on_one_line(trace: Trace, api: FakeApi) -> None:
     api.answers["GET /v1/tasks"] = samples.TASKS
     lines = trace("tasks").out.splitlines()
     assert len([line for line in lines if line.startswith("01890000")]) == len(samples.TASKS.tasks)
+
+
+def test_watched_tasks_begin_with_totals_and_those_that_run(trace: Trace, api: FakeApi, ends_after: Any) -> None:
+    newest = [samples.task_row(number, status="Queued", attempt=0) for number in (9, 8, 7)]
+    running = samples.task_row(2, status="Running")
+
+    def page(call: Call) -> TasksPage:
+        return TasksPage(tasks=[running]) if "status" in call.query else TasksPage(tasks=newest, next="more")
+
+    api.answers["GET /v1/tasks"] = page
+    api.answers["GET /v1/overview"] = samples.overview(
+        samples.load(ready=30, running=1, failed=2), samples.load("other", ready=5, cut=["ready"])
+    )
+    ends_after(1)
+    shown = trace("tasks", "--watch", "--limit", "3", "--job", "prices")
+    lines = shown.out.splitlines()
+    assert lines[0] == "now  1 running  30 ready  0 waiting  0 retrying  2 failed"
+    shown_ids = [line.split()[0] for line in lines[2:]]
+    assert shown_ids == [str(row.task_id) for row in (running, *newest[:2])]
+    ends_after(1)
+    assert "35+ ready" in trace("tasks", "--watch").out

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import Call, FakeApi, end_after
@@ -22,7 +23,7 @@ from tests.cli.samples import EARLIER, EVIL, FULL_QUEUE, NOW, STOPPED_INPUT, dag
 from tracelake.cli import session
 from tracelake.cli.rates import Rate, measure
 from tracelake.cli.top import quit_key
-from tracelake.cli.top_screen import TopScreen, cut, share, shortened_middle
+from tracelake.cli.top_screen import TopScreen, cut, share, shortened_middle, without_idle
 from tracelake.errors import TraceError
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.sources_view import SourceRow
@@ -213,6 +214,47 @@ def test_what_has_no_room_is_counted() -> None:
     assert cut([lines[0]] * 9, 4)[-1].plain == "  ... 6 more"
 
 
+def test_what_matters_is_whole_on_a_small_terminal() -> None:
+    busy = load(ready=15_000, running=400, held=120, retrying=44, failed=12, oldest_ready_seconds=65.0)
+    long = msgspec.structs.replace(
+        STOPPED_INPUT, dag="exchange_prices", job="fetch_candles", dataset="exchange_prices__trades_0",
+        queue="exchange_prices/aggregate_by_minute", backlog=12345,
+    )  # fmt: skip
+    lines = [line.plain for line in screen(overview(busy, stopped=[long]), 24).lines(80)]
+    assert any(line.endswith("  oldest ready 1m5s") for line in lines[:3])
+    (stopped,) = [line for line in lines if " waits for " in line]
+    assert stopped.startswith("  exchange")
+    assert stopped.endswith(", 12345 kept")
+    assert len(stopped) <= 80
+    narrow = [line.plain for line in screen(overview(busy), 24).lines(40)]
+    assert not any("oldest ready" in line and "oldest ready 1m5s" not in line for line in narrow), "whole or not at all"
+
+
+def test_idle_jobs_make_room_for_what_is_stopped() -> None:
+    inputs = [msgspec.structs.replace(STOPPED_INPUT, dataset=f"blocks_{number}") for number in range(4)]
+    jobs = [load(f"job{number}") for number in range(12)]
+    reply = overview(load("busy", running=1), *jobs, stopped=inputs)
+    lines = [line.plain for line in screen(reply, 24).lines(80)]
+    assert sum(" waits for " in line for line in lines) == 4
+    assert sum(source.job in line for source in reply.sources for line in lines) >= len(reply.sources)
+    hidden = [line for line in lines if "more" in line]
+    assert len(hidden) == 1
+    assert hidden[0].endswith("more that do nothing")
+    assert len(lines) <= 24
+    assert without_idle([10, 3, 3], 12, 4) == [7, 3, 3]
+    assert without_idle([10, 3, 3], 12, 0) == [10, 3, 3]
+    assert without_idle([10, 3, 3], None, 4) == [10, 3, 3]
+
+
+def test_a_long_note_has_two_lines_and_the_next_step_one() -> None:
+    words = "The Dispatcher does not answer: this is 5s old, trying again ... (no connection: ConnectionRefusedError)"
+    measured = measure(overview(load(failed=1)), {})
+    lines = [line.plain for line in TopScreen(measured, "all DAGs", Text(words), 24).lines(80)]
+    assert " ".join(lines[3:5]) == words
+    lines = [line.plain for line in TopScreen(measured, "all DAGs", None, 24, Text("see why: x")).lines(80)]
+    assert lines[3] == "see why: x"
+
+
 def test_names_lose_their_middle() -> None:
     assert shortened_middle("pools/prices", 12) == "pools/prices"
     assert shortened_middle("pools/prices", 10) == "pool..ices"
@@ -258,6 +300,7 @@ def test_on_a_terminal_it_fills_the_screen_and_gives_it_back(
     assert text.startswith("\x1b[?1049h")
     assert text.endswith("\x1b[?1049l")
     assert "55 ready" in text
+    assert "see why: trace why pools/prices" in text
     assert "The Dispatcher does not answer: this is 0s old, trying again ..." in text
     assert "77 ready" in text
     assert f"The Dispatcher was restarted at {EARLIER + timedelta(seconds=60):%H:%M:%S}Z. No answer for" in text

@@ -11,7 +11,7 @@ from tests.tracing.support import Collector, Traced, dropped
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.tracing import exporter
 from tracelake.dispatcher.tracing.context import TraceContext
-from tracelake.dispatcher.tracing.exporter import OtlpSink
+from tracelake.dispatcher.tracing.exporter import OtlpSink, _kind
 from tracelake.dispatcher.tracing.span import Span
 from tracelake.processes import listeners
 from tracelake.processes.settings import Settings
@@ -72,7 +72,23 @@ class TestAway:
         flow.trigger("chain", "src", cursor=6)
         flow.flush()
         assert dropped(flow.harness) == 14
-        assert len(warnings(caplog)) == 1
+        (warning,) = warnings(caplog)
+        address = flow.harness.dispatcher.service.config.otlp_endpoint or ""
+        assert f"the collector at {address.removeprefix('http://')} takes no traces (" in warning
+        assert "Error" in warning
+
+
+def test_the_log_says_where_traces_go_and_what_is_wrong(seen: Collector, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    host = seen.url.removeprefix("http://")
+    out = OtlpSink(f"http://user:hidden@{host}/hidden", lambda _: None)
+    assert f"traces are on, and sent to {host}" in caplog.text
+    seen.status = 400
+    out.take(span(), NOW)
+    out.flush()
+    assert f"the collector at {host} takes no traces (it answers 400)" in caplog.text
+    assert "hidden" not in caplog.text
+    assert _kind([]) == "for a reason that is not known"
 
 
 def test_one_that_hangs_holds_nobody_up(flow: Traced, seen: Collector) -> None:

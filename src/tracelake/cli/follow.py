@@ -4,17 +4,18 @@ What was printed is never printed again, and what comes next is asked for behind
 while costs time and nothing else. That it was away is said on standard error. With `--json` every line is a document.
 
 Events: each one once, when it is first seen (with a state: when it is first seen in that state), and none is missed.
-Tasks: a line when it was made and one for each change, until it is finished. What happened between two looks is told by
-the times in the task's row; only the newest open ones are remembered (`MOST_OPEN`).
+Tasks: a line when it was made and one for each change. What happened between two looks is told by the times in the
+task's row. Tasks that were there before are followed from their next change on: the newest open ones, and the newest
+failed ones, which somebody may retry (`MOST_BEFORE` of each status). Of all of them the newest are remembered
+(`MOST_OPEN` open ones, `MOST_BEFORE` failed ones).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import click
-import msgspec
 from rich.text import Text
 
 from tracelake.cli import text as words
@@ -22,7 +23,8 @@ from tracelake.cli.listing import whole_line
 from tracelake.cli.missing import explained
 from tracelake.cli.paging import PAGE_ROWS
 from tracelake.cli.session import Session, away, looks
-from tracelake.cli.text import ago, clean, compact, shortened, unit_text
+from tracelake.cli.task_changes import STATUS, TaskChange, change_line, changes, clock, has_failed, is_finished
+from tracelake.cli.text import clean, compact
 from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
@@ -31,45 +33,15 @@ from tracelake.wire.user import EventKey, EventRow, TaskRow
 
 MOST_OPEN = 5000
 """Tasks, or events that wait for a state, that are remembered."""
+MOST_BEFORE = 500
+_BEFORE = ("Queued", "Retrying", "Running", "Failed")
 _AT_ONCE = 1000
-_ERROR_LENGTH = 200
 _LAST_TASK = UUID(int=2**128 - 1)
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-Change = Literal["made", "claimed", "stopping", "queued", "retrying", "completed", "failed", "skipped", "canceled"]
-_STATUS: dict[Change, str] = {
-    "made": "Queued",
-    "queued": "Queued",
-    "claimed": "Running",
-    "stopping": "Running",
-    "retrying": "Retrying",
-    "completed": "Completed",
-    "failed": "Failed",
-    "skipped": "Skipped",
-    "canceled": "Canceled",
-}
-_CHANGE_STYLES: dict[Change, str] = {
-    "claimed": "cyan",
-    "stopping": "yellow",
-    "retrying": "yellow",
-    "completed": "green",
-    "failed": "bold red",
-    "skipped": "dim",
-    "canceled": "dim",
-}
 _EVENT_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
-
-
-class TaskChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `trace tasks --follow --json`."""
-
-    at: datetime
-    """When it happened, or was seen, where nothing says when it happened."""
-    change: Change
-    task: TaskRow
-    """As it was when it was looked at."""
 
 
 class Follower(Protocol):
@@ -156,7 +128,7 @@ class EventFollower:
         if self._state in (None, event.state):
             self._print(event)
         elif self._state != "AwaitsCommit":  # nothing comes into that state later
-            self._open.put(event.event_id, event.dataset)
+            self._open.put(event.event_id, event.dataset, MOST_OPEN)
 
     async def _look_again(self) -> None:
         for part in parts(list(self._open.items())):
@@ -177,7 +149,7 @@ def event_line(event: EventRow) -> Text:
     unit = event.partition_key if event.cursor is None else str(event.cursor)
     producer = event.producer if event.attempt is None else f"{event.producer}#{event.attempt}"
     line = Text.assemble(
-        (f"{_clock(event.created_at)}  ", "dim"),
+        (f"{clock(event.created_at)}  ", "dim"),
         (f"{clean(event.dataset)}  ", "bold"),
         f"{clean(unit or '')}  ",
         (event.state, _EVENT_STYLES.get(event.state, "")),
@@ -205,6 +177,8 @@ class TaskFollower:
         self._seen: set[UUID] = set()
         """Of those that the server will show again."""
         self._open: Newest[UUID, TaskRow] = Newest("open tasks")
+        self._failed: Newest[UUID, TaskRow] = Newest(None)
+        """For good, unless somebody retries or skips them."""
 
     @property
     def place(self) -> str:
@@ -216,11 +190,21 @@ class TaskFollower:
             # What is there already is not of now, also if it comes again for a while.
             begin = (await explained(self._client, first, **self._names)).settled or UUID(int=0)
             seen, begin = await self._read(begin, lambda _: None)
+            await self._remember_those_before()
             self._after, self._seen = begin, seen
             return
         _, self._after = await self._read(self._after, self._begin)
         self._seen = {task_id for task_id in self._seen if task_id > self._after}
         await self._look_again()
+
+    async def _remember_those_before(self) -> None:
+        names: dict[str, Any] = {name: value for name, value in self._names.items() if value is not None}
+        for status in _BEFORE:
+            page = await self._client.tasks(status=status, limit=MOST_BEFORE, **names)
+            if page.next is not None and status != "Failed":
+                note(f"More than {MOST_BEFORE} tasks are {status} already; the newest of them are followed.")
+            for task in reversed(page.tasks):
+                self._keep(task)
 
     async def _read(self, after: UUID, take: Callable[[TaskRow], None]) -> tuple[set[UUID], UUID]:
         """What is above it, each task once; and where to go on the next time."""
@@ -242,89 +226,39 @@ class TaskFollower:
         self._tell(None, task)
 
     async def _look_again(self) -> None:
-        for part in parts(list(self._open)):
-            now = {task.task_id: task for task in (await self._client.look_up_tasks(list(part))).tasks}
-            for task_id in part:
+        for part in parts([*self._open.items(), *self._failed.items()]):
+            task_ids = [task_id for task_id, _ in part]
+            now = {task.task_id: task for task in (await self._client.look_up_tasks(task_ids)).tasks}
+            for task_id, before in part:
                 if task_id in now:
-                    self._tell(self._open[task_id], now[task_id])
+                    self._tell(before, now[task_id])
                 else:
-                    del self._open[task_id]
+                    self._forget(task_id)
 
     def _tell(self, before: TaskRow | None, task: TaskRow) -> None:
         for change in changes(before, task):
-            if self._status in (None, _STATUS[change.change]):
+            if self._status in (None, STATUS[change.change]):
                 self._print(change)
-        if is_finished(task):
-            self._open.pop(task.task_id, None)
-        else:
-            self._open.put(task.task_id, task)
+        self._keep(task)
+
+    def _keep(self, task: TaskRow) -> None:
+        kept = self._failed if has_failed(task) else self._open
+        if is_finished(task) or task.task_id not in kept:
+            self._forget(task.task_id)
+        if has_failed(task):
+            kept.put(task.task_id, task, MOST_BEFORE)
+        elif not is_finished(task):
+            kept.put(task.task_id, task, MOST_OPEN)
+
+    def _forget(self, task_id: UUID) -> None:
+        self._open.pop(task_id, None)
+        self._failed.pop(task_id, None)
 
     def _print(self, change: TaskChange) -> None:
         if self._session.as_json:
             self._session.json(change)
         else:
             self._session.show(whole_line(change_line(change)))
-
-
-def is_finished(task: TaskRow) -> bool:
-    return task.status in ("Completed", "Canceled") or (task.status == "Failed" and task.next_retry_at is None)
-
-
-def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskChange]:
-    """What happened between two looks at a task, in order, as far as its row tells."""
-    now = words.current_time()
-    if before is None:
-        yield TaskChange(at=task.created_at, change="made", task=task)
-    if task.claimed_at is not None and task.attempt > (0 if before is None else before.attempt):
-        yield TaskChange(at=task.claimed_at, change="claimed", task=task)
-    if task.status == "Running":
-        if task.cancel_requested and not (before is not None and before.cancel_requested):
-            yield TaskChange(at=now, change="stopping", task=task)
-        return
-    word = _word(task)
-    if before is None:
-        is_new = word != "queued"
-    else:
-        is_new = (_word(before), before.held, before.attempt) != (word, task.held, task.attempt)
-    if is_new:
-        yield TaskChange(at=task.finished_at or now, change=word, task=task)
-
-
-def _word(task: TaskRow) -> Change:
-    match task.status:
-        case "Completed":
-            return "completed"
-        case "Canceled":
-            return "canceled"
-        case "Failed" if task.skipped:
-            return "skipped"
-        case "Failed":
-            return "failed" if task.next_retry_at is None else "retrying"
-        case "Running":
-            return "claimed"
-        case _:
-            return "queued"
-
-
-def change_line(change: TaskChange) -> Text:
-    task = change.task
-    attempt = f"{task.attempt}/{task.max_attempts}" if task.max_attempts else str(task.attempt)
-    line = Text.assemble(
-        (f"{_clock(change.at)}  ", "dim"),
-        (f"{change.change:<9}  ", _CHANGE_STYLES.get(change.change, "")),
-        (f"{clean(f'{task.dag}/{task.job}')}  ", "bold"),
-        f"{unit}  " if (unit := unit_text(task.unit)) else "",
-        (str(task.task_id), "dim"),
-    )
-    if change.change in ("claimed", "retrying", "failed"):
-        line.append(f"  attempt {attempt}", style="dim")
-    if change.change == "retrying":
-        line.append(f"  again {ago(task.next_retry_at)}", style="dim")
-    if change.change in ("made", "queued") and task.held:
-        line.append("  waits for a place of a limit", style="yellow")
-    if change.change in ("retrying", "failed") and task.error:
-        line.append(f"  {shortened(task.error, _ERROR_LENGTH)}", style="red")
-    return line
 
 
 # --- both
@@ -336,20 +270,16 @@ def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Newest(dict[K, T]):
-    """Remembers no more than `MOST_OPEN`: what was put in first is forgotten first, and that is said once."""
+    """Remembers a bounded number: what was put in first is forgotten first, and that is said once if `what` is."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str | None) -> None:
         super().__init__()
-        self._what, self._said = what, False
+        self._what, self._said = what, what is None
 
-    def put(self, key: K, value: T) -> None:
+    def put(self, key: K, value: T, most: int) -> None:
         self[key] = value
-        if len(self) > MOST_OPEN:
+        if len(self) > most:
             del self[next(iter(self))]
             if not self._said:
-                note(f"There are more than {MOST_OPEN} {self._what}; the oldest are not followed any more.")
+                note(f"There are more than {most} {self._what}; the oldest are not followed any more.")
             self._said = True
-
-
-def _clock(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%H:%M:%S}Z"

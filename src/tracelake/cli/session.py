@@ -92,10 +92,13 @@ class Session:
 
     def hint(self, purpose: str, *command: str | int) -> None:
         """The next step, as a line that can be copied."""
+        self.show(whole_line(self.hint_text(purpose, *command)))
+
+    def hint_text(self, purpose: str, *command: str | int) -> Text:
         words = ["trace", *(str(word) for word in command)]
         if self._home is not None:
             words += ["--home", str(self._home)]
-        self.show(whole_line(Text.assemble((f"{purpose}: ", "dim"), (clean(shlex.join(words)), "bold"))))
+        return Text.assemble((f"{purpose}: ", "dim"), (clean(shlex.join(words)), "bold"))
 
     def watch(self, look: Callable[[UserClient], Awaitable[RenderableType]]) -> None:
         """Show it anew until Ctrl-C; a Dispatcher that is away for a while is said and waited for."""

@@ -5,7 +5,8 @@ from typing import Any
 from uuid import UUID
 
 import click
-from rich.console import RenderableType
+import msgspec
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli.events import events_listing
@@ -18,6 +19,7 @@ from tracelake.cli.parse import TimeType
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean_lines, compact, moment, shortened, unit_text
 from tracelake.client.user import UserClient
+from tracelake.wire.overview import CountName
 from tracelake.wire.units import PayloadInput
 from tracelake.wire.user import TaskDetail, TaskRow, TasksPage
 
@@ -48,7 +50,11 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
     """List tasks, newest first; with TASK_ID, everything about that one.
 
     With --follow a line is printed for each task that is made from now on, and for each change of it, until it is
-    finished: made, claimed, retrying, queued, completed, failed, canceled. --status narrows it to such changes.
+    finished: made, claimed, retrying, queued, completed, failed, canceled. --status narrows it to such changes. Tasks
+    that are there already are followed too: of those that are queued, running, retrying or failed, the newest 500 each.
+    With --since all that were made since then are told first.
+
+    With --watch those that run come first, below a line that counts the tasks of active versions.
     What is new is known by the ids of tasks, which start with the time. A service that makes a task with an id of its
     own choice (POST /internal/tasks with a task_id) may choose one that looks old: that task is not printed.
 
@@ -59,6 +65,7 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
     Examples:
       trace tasks --dag pools --watch
       trace tasks --follow --job pools/prices
+      trace tasks --follow --since 10m
       trace tasks --follow --status Failed --json
       trace tasks --job pools/prices --status Failed --since 2h
       trace tasks 01890000-0000-7000-8000-000000000001
@@ -130,7 +137,37 @@ async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> Task
 
 async def _look(client: UserClient, limit: int, filters: dict[str, Any]) -> RenderableType:
     page = await _page(client, limit, filters)
-    return tasks_listing(page) if page.tasks else Text("No tasks match.")
+    if "status" not in filters and "cursor" not in filters:
+        page = await _running_first(client, page, limit, filters)
+    rows = tasks_listing(page) if page.tasks else Text("No tasks match.")
+    return Group(await _totals(client, filters), rows)
+
+
+async def _running_first(client: UserClient, page: TasksPage, limit: int, filters: dict[str, Any]) -> TasksPage:
+    """Newest first shows what was made last; what runs may be far below that."""
+    running = [task for task in page.tasks if task.status == "Running"]
+    if page.next is not None:
+        running = (await collect(client.tasks, "tasks", limit=limit, status="Running", **filters)).tasks
+    shown = {task.task_id for task in running}
+    rest = [task for task in page.tasks if task.task_id not in shown]
+    return msgspec.structs.replace(page, tasks=[*running, *rest][:limit])
+
+
+async def _totals(client: UserClient, filters: dict[str, Any]) -> Text:
+    reply = await client.overview(dag=filters.get("dag"))
+    jobs = [job for job in reply.jobs if filters.get("job") in (None, job.job)]
+    line = Text("now  ", style="dim")
+    counts: tuple[tuple[CountName, str, str], ...] = (
+        ("running", "running", "cyan"),
+        ("ready", "ready", ""),
+        ("held", "waiting", "yellow"),
+        ("retrying", "retrying", "yellow"),
+        ("failed", "failed", "bold red"),
+    )
+    for name, word, style in counts:
+        number = f"{sum(getattr(job, name) for job in jobs)}{'+' if any(name in job.cut for job in jobs) else ''}"
+        line.append(number, style=style if number != "0" else "").append(f" {word}  ")
+    return line
 
 
 def tasks_listing(page: TasksPage) -> Listing:

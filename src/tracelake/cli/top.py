@@ -1,8 +1,8 @@
 """`trace top`: everything at once, on one screen, every second.
 
 On a terminal it fills the screen until `q` or Ctrl-C; a Dispatcher that is away is said there, with the age of what is
-shown. Elsewhere (a pipe, TERM=dumb, `--once`, `--json`) it looks twice, a second apart, and ends: what was done can
-only be told between two looks.
+shown. Elsewhere (a pipe, TERM=dumb, `--once`, `--json`) it looks twice, three seconds apart, and ends: what was done
+can only be told between two looks.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
@@ -32,21 +32,23 @@ from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 
+_MEASURED_LOOKS = 3
+"""How long, in times of a live screen's pause, `--once` measures."""
 _SAID_FOR_SECONDS = 60
 """How long it is said that the Dispatcher was away."""
 
 
 @click.command()
 @click.option("--dag", help="Only of this DAG.")
-@click.option("--once", is_flag=True, help="Print it once, after a second of measuring, and end.")
+@click.option("--once", is_flag=True, help="Print it once, after three seconds of measuring, and end.")
 @user_command
 def command(session: Session, dag: str | None, once: bool) -> None:
     """Show live what the jobs of active versions have to do: rates, queues, failures, pressure, sources.
 
-    Rates are of the last ten seconds. Jobs with something going on come first, the one whose oldest ready task waits
-    longest on top. `waiting` tasks wait for a place of a limit, `retrying` ones for their next attempt; `failed` ones
-    failed for good and wait for you. A number with + is where counting stopped; - is not known. Done is what was
-    finished and did not fail.
+    Rates are of the last ten seconds (with --once and --json of three). Jobs with something going on come first, the
+    one whose oldest ready task waits longest on top. `waiting` tasks wait for a place of a limit, `retrying` ones for
+    their next attempt; `failed` ones failed for good and wait for you. A number with + is where counting stopped; - is
+    not known. Done is what was finished and did not fail.
 
     `q` or Ctrl-C ends it.
 
@@ -70,16 +72,23 @@ def _print_once(session: Session, dag: str | None) -> None:
         session.json(document(measured))
         return
     session.show(TopScreen(measured, _title(dag)))
-    worst = next((edge.queue for edge in measured.reply.stopped if edge.queue is not None), None)
-    failed = next((f"{job.dag}/{job.job}" for job in measured.reply.jobs if job.failed), None)
-    if worst or failed:
-        session.hint("see why", "why", str(worst or failed))
+    worst = worth_a_look(measured)
+    if worst is not None:
+        session.hint("see why", "why", worst)
+
+
+def worth_a_look(measured: Measured) -> str | None:
+    """The queue that stops others, or a job with failed tasks."""
+    for edge in measured.reply.stopped:
+        if edge.queue is not None:
+            return edge.queue
+    return next((f"{job.dag}/{job.job}" for job in measured.reply.jobs if job.failed), None)
 
 
 async def _twice(client: UserClient, dag: str | None) -> Measured:
     meter = Meter(client, dag)
     await explained(client, meter.look(), dag=dag)
-    await asyncio.sleep(sessions.EVERY_SECONDS)
+    await asyncio.sleep(_MEASURED_LOOKS * sessions.EVERY_SECONDS)
     return await meter.look()
 
 
@@ -108,8 +117,10 @@ def _title(dag: str | None) -> str:
 class LiveScreen:
     """What the terminal shows now: drawn for the size that it has now."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, step: Callable[[str], Text]) -> None:
+        """`step` makes the next step of what is worth a look."""
         self._title = title
+        self._step = step
         self._measured: Measured | None = None
         self._trouble: TraceError | None = None
         self._seen_at: datetime | None = None
@@ -136,7 +147,9 @@ class LiveScreen:
         if self._measured is None:
             yield self.note() or Text("Looking ...", style="dim")
             return
-        yield TopScreen(self._measured, self._title, self.note(), options.height or console.height)
+        worst = worth_a_look(self._measured)
+        step = None if worst is None else self._step(worst)
+        yield TopScreen(self._measured, self._title, self.note(), options.height or console.height, step)
 
     def note(self) -> Text | None:
         now = words.current_time()
@@ -159,7 +172,7 @@ class LiveScreen:
 
 async def _live(session: Session, client: UserClient, dag: str | None) -> None:
     meter = Meter(client, dag)
-    screen = LiveScreen(_title(dag))
+    screen = LiveScreen(_title(dag), lambda worst: session.hint_text("see why", "why", worst))
     first = await explained(client, meter.look(), dag=dag)  # what is wrong with the question is said without a screen
     screen.take(first)
     with full_screen(session.console, screen) as live, quit_key() as quitting:

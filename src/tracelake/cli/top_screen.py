@@ -5,6 +5,7 @@ there are. Jobs with something going on come first, the worst of them on top; so
 not run. Without a height everything is shown.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -50,6 +51,8 @@ class TopScreen:
     note: Text | None = None
     height: int | None = None
     """Of the terminal."""
+    step: Text | None = None
+    """The next step, where there is something to look into; a note takes its place."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
@@ -57,11 +60,12 @@ class TopScreen:
             yield _one_line(line, width)
 
     def lines(self, width: int) -> list[Text]:
-        head = [*self._head(), self.note or Text()]
+        head = [*self._head(width), *(_note_lines(self.note, width) or [self.step or Text()])]
         parts = [self._jobs(width), self._pressure(width), self._sources(width)]
         room = None if self.height is None else max(self.height - len(head) - len(parts) + 1, 0)
+        wanted = without_idle([len(part) for part in parts], room, self._idle())
         shown = head
-        for number, (part, most) in enumerate(zip(parts, share([len(part) for part in parts], room), strict=True)):
+        for number, (part, most) in enumerate(zip(parts, share(wanted, room), strict=True)):
             if number and most:
                 shown.append(Text())
             shown += cut(part, most, self._idle() if number == 0 else 0)
@@ -69,12 +73,12 @@ class TopScreen:
 
     # --- the head
 
-    def _head(self) -> list[Text]:
+    def _head(self, width: int) -> list[Text]:
         reply, total = self.measured.reply, self.measured.total
         counts = {name: self._total(name) for name in ("ready", "running", "held", "retrying", "failed")}
         ages = [job.oldest_ready_seconds for job in reply.jobs if job.oldest_ready_seconds is not None]
-        oldest = f"  oldest ready {span(max(ages)) or '0s'}" if ages else ""
-        return [
+        oldest = Text(f"  oldest ready {span(max(ages)) or '0s'}" if ages else "", style="dim")
+        lines = [
             Text.assemble(
                 ("trace top", "bold"),
                 f"  {reply.now.astimezone(UTC):%H:%M:%S}Z  {clean(self.title)}",
@@ -101,9 +105,14 @@ class TopScreen:
                 " retrying  ",
                 (counts["failed"], "bold red" if counts["failed"] != "0" else "bold"),
                 " failed",
-                (oldest, "dim"),  # last: it is also in the rows, and may be cut off
             ),
         ]
+        # Whole, in the last of the lines that has room for it.
+        for place in (2, 1, 0):
+            if lines[place].cell_len + oldest.cell_len <= width:
+                lines[place].append_text(oldest)
+                break
+        return lines
 
     def _total(self, name: CountName) -> str:
         jobs = self.measured.reply.jobs
@@ -221,10 +230,9 @@ def _source_state(source: SourceRow) -> str:
 def _stopped(edge: PressureEdgeRow, width: int) -> Text:
     """The input, and what it waits for: a queue, or a person who paused its source."""
     name = Name(f"{edge.dag}/{edge.job}", PRESSURE_STYLES.get(edge.state, ""))
-    start: list[str | Name] = ["  input of ", name]
-    if width >= _WIDE:
-        start = ["  input ", Name(edge.dataset), " of ", name]
-    kept = f"{count(edge.backlog, 'event')} kept"
+    wide = width >= _WIDE
+    start: list[str | Name] = ["  input " if wide else "  ", Name(edge.dataset), " of ", name]
+    kept = f"{count(edge.backlog, 'event')} kept" if wide else f"{edge.backlog} kept"
     if edge.queue is None or edge.state == "paused":
         return fitted(width, *start, f", {kept}: ", Name((edge.because or edge.state).removeprefix(f"{edge.dag}/")))
     if edge.queue == f"{edge.dag}/{edge.job}":
@@ -252,6 +260,13 @@ def fitted(width: int, *pieces: str | Name) -> Text:
         room -= cell_len(texts[number])
     styles = [piece.style if isinstance(piece, Name) else "" for piece in pieces]
     return Text.assemble(*zip(texts, styles, strict=True))
+
+
+def without_idle(wanted: Sequence[int], room: int | None, idle: int) -> list[int]:
+    """The lines of things that do nothing, at the end of the first part, make room for those of the other parts. One
+    line stays, which counts them."""
+    hidden = 0 if room is None else min(max(sum(wanted) - room, 0), max(idle - 1, 0))
+    return [wanted[0] - hidden, *wanted[1:]]
 
 
 def share(wanted: Sequence[int], room: int | None) -> list[int]:
@@ -310,6 +325,12 @@ def shortened_middle(text: str, width: int) -> str:
     head = chop_cells(text, keep // 2)[0]
     tail = chop_cells(text[::-1], keep - keep // 2)[0][::-1]
     return f"{head}..{tail}"
+
+
+def _note_lines(note: Text | None, width: int) -> list[Text]:
+    """No more than two lines of it."""
+    lines = textwrap.wrap(note.plain, width, max_lines=2, placeholder=" ...") if note is not None and width > 5 else []
+    return [Text(line, style=note.style if note is not None else "") for line in lines]
 
 
 def _one_line(line: Text, width: int) -> Text:

@@ -1,8 +1,8 @@
 """Sends spans over OTLP. The only module that imports OpenTelemetry; import it only where tracing is on.
 
 A collector that is away, slow or wrong costs nothing but spans: `take` appends to a bounded queue, a thread of the SDK
-sends. What finds no room, or is refused, is counted and dropped. The log says it once when it begins, and once when it
-is over.
+sends. What finds no room, or is refused, is counted and dropped. The log says where traces go, once when they are no
+longer taken, with the kind of the error, and once when that is over; of the address it names host and port alone.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -43,7 +45,9 @@ class OtlpSink:
         # Its loggers say every try of every batch, and might quote the request. `_Counting` says what matters.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = f"{endpoint.rstrip('/')}/v1/traces"
-        self._exporter = _Counting(OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS), on_dropped)
+        address = _address(url)
+        self._exporter = _Counting(OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_SECONDS), on_dropped, address)
+        logger.info("traces are on, and sent to %s", address)
         self._processor = BatchSpanProcessor(
             self._exporter,
             max_queue_size=queue + BATCH,
@@ -99,26 +103,33 @@ class OtlpSink:
 class _Counting(SpanExporter):
     """Counts what gets lost, and says once that it does."""
 
-    def __init__(self, inner: SpanExporter, on_dropped: Callable[[int], None]) -> None:
+    def __init__(self, inner: SpanExporter, on_dropped: Callable[[int], None], address: str) -> None:
         self._inner = inner
         self._on_dropped = on_dropped
+        self._address = address
+        self._last_result = _keep_last_result(inner)
         self._failing = False
         self.given = 0
         """Spans that left the queue. Written by the sending thread alone."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.given += len(spans)
+        kind = ""
         try:
             result = self._inner.export(spans)
-        except Exception:
-            result = SpanExportResult.FAILURE
+        except Exception as error:
+            result, kind = SpanExportResult.FAILURE, type(error).__name__
         failed = result is not SpanExportResult.SUCCESS
         if failed:
             self._on_dropped(len(spans))
         if failed and not self._failing:
-            logger.warning("the collector takes no traces; spans are dropped and counted until it does")
+            logger.warning(
+                "the collector at %s takes no traces (%s); spans are dropped and counted until it does",
+                self._address,
+                kind or _kind(self._last_result),
+            )
         elif self._failing and not failed:
-            logger.info("the collector takes traces again")
+            logger.info("the collector at %s takes traces again", self._address)
         self._failing = failed
         return result
 
@@ -127,6 +138,40 @@ class _Counting(SpanExporter):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._inner.force_flush(timeout_millis)
+
+
+def _address(url: str) -> str:
+    """Host and port; the rest of an address may be a secret."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return f"{host}:{parts.port}" if parts.port else host
+
+
+def _keep_last_result(exporter: SpanExporter) -> list[Any]:
+    """What the exporter's client answered last. The exporter itself says only that it failed, so this looks at its
+    insides; where they are different, nothing is known."""
+    kept: list[Any] = []
+    client = getattr(exporter, "_client", None)
+    send = getattr(client, "export", None)
+    if client is not None and send is not None:
+
+        def export(*arguments: Any, **options: Any) -> Any:
+            kept[:] = [send(*arguments, **options)]
+            return kept[0]
+
+        client.export = export
+    return kept
+
+
+def _kind(results: list[Any]) -> str:
+    """The status, or the name of the error: its text might quote the request."""
+    for result in results:
+        status, error = getattr(result, "status_code", None), getattr(result, "error", None)
+        if status is not None:
+            return f"it answers {status}"
+        if error is not None:
+            return type(error).__name__
+    return "for a reason that is not known"
 
 
 def _nanoseconds(moment: datetime) -> int:
