@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
+from tracelake.catalogue.sql_functions import functions_markdown
 from tracelake.dag.json_schema import json_schema_text
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.why.reasons import reasons_markdown
@@ -45,6 +46,7 @@ PAGES: tuple[tuple[str, Callable[[], str]], ...] = (
     *((f"docs/reference/openapi-{name}.json", partial(openapi_json, name)) for name in Listener),
     ("docs/reference/routes.md", routes_markdown),
     ("docs/reference/settings.md", reference_markdown),
+    ("docs/reference/sql_functions.md", functions_markdown),
     ("docs/why.md", reasons_markdown),
 )
 

@@ -17,7 +17,8 @@ from tracelake.catalogue.operators import (
     TickerConfig,
     UdfConfig,
 )
-from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
+from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, OperatorSpec
+from tracelake.catalogue.sql import SparkSqlConfig
 from tracelake.errors import TraceError
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RangeAggregatorConfig",
     "RangeSplitterConfig",
     "SleepConfig",
+    "SparkSqlConfig",
     "TickerConfig",
     "UdfConfig",
     "check_config",
@@ -51,9 +53,17 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
     try:
         return msgspec.convert(config, spec.config_type)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigFieldError):
+            raise _field_refused(operator, error.__cause__) from None
         what, _, where = str(error).partition(" - at `")
         field = "config" + where.removesuffix("`").removeprefix("$")
         raise TraceError("job_invalid", f"The config of {operator} is not valid: {_said(what)}.", field=field) from None
+
+
+def _field_refused(operator: str, error: ConfigFieldError) -> TraceError:
+    details = {"suggestion": error.suggestion} if error.suggestion else {}
+    message = f"The config of {operator} is not valid: {error}."
+    return TraceError("job_invalid", message, field=f"config.{error.field}", **details)
 
 
 _TYPES = {

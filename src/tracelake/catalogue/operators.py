@@ -8,6 +8,7 @@ from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.catalogue.integrity import IntegrityCheckConfig
 from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
+from tracelake.catalogue.sql import SparkSqlConfig, check_inputs
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]
@@ -99,6 +100,14 @@ SPECS = (
         SleepConfig,
         "Waits `seconds`, then completes; fails its first `fail_attempts` attempts.",
         runtimes=frozenset({"ecs_platform"}),
+    ),
+    OperatorSpec(
+        "spark_sql",
+        SparkSqlConfig,
+        "Runs a SELECT over its inputs and writes what it gives.",
+        runtimes=frozenset({"ecs_platform"}),
+        output_storage="s3",
+        check_inputs=check_inputs,
     ),
     OperatorSpec(
         "ticker",

@@ -1,7 +1,8 @@
 """What the platform knows of an operator: its config, where it may run, what its outputs are."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -10,6 +11,15 @@ from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A config is strict: a field nobody knows is a mistake, not a wish."""
+
+
+class ConfigFieldError(ValueError):
+    """Raised by a config's `__post_init__`: what is wrong with one of its fields, and what to do."""
+
+    def __init__(self, field: str, message: str, suggestion: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        self.suggestion = suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,8 @@ class OperatorSpec:
     """A platform control operator: the Dispatcher may run it itself (`runtime: dispatcher`)."""
     output_storage: Literal["none", "s3"] = "none"
     """Where an output lives that its DAG does not publish. `none`: it is events and no rows."""
+    check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
+    """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
 
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:

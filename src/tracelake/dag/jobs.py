@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from tracelake.catalogue import CATALOGUE, OperatorSpec, UdfConfig, read_config
+from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.dag.columns import check_column
 from tracelake.dag.draft import Draft, JobDraft
 from tracelake.dag.kinds import Place, Record
@@ -42,6 +43,7 @@ def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> Non
     _check_place_to_run(job, operator, runtime)
     if operator is not None and not job.record.bad("config"):
         _check_config(job.record, operator)
+        _check_config_fits_inputs(draft, job, operator)
 
 
 def _check_activation(job: JobDraft) -> None:
@@ -237,7 +239,8 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
                 return
             said = error.message.partition(" is not valid: ")[2]
             place = _locate(record.at("config"), path, unknown[1] if unknown else None)
-            place.problem("config_invalid", said[:1].upper() + said[1:], _config_hint(place, operator, path, unknown))
+            hint = str(error.details.get("suggestion", "")) or _config_hint(place, operator, path, unknown)
+            place.problem("config_invalid", said[:1].upper() + said[1:], hint)
             first = unknown[1] if unknown and not path else (re.findall(r"^\.([^.\[]+)", path) or [None])[0]
             if first is None or first not in config:
                 return
@@ -245,6 +248,25 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
             del config[first]
         else:
             return
+
+
+def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpec) -> None:
+    """Of a config and inputs that are good by themselves."""
+    record = job.record
+    if operator.check_inputs is None or record.bad("inputs") or len(job.inputs) != len(record.get("inputs") or ()):
+        return
+    names: list[str | None] = []
+    for item in job.inputs:
+        entry = None if item.output is None else draft.publishers.get(item.output)
+        names.append(item.dataset if entry is None else entry.name)
+    try:
+        operator.check_inputs(read_config(operator.name, record.get("config", {})), names)
+    except TraceError:
+        return  # said already
+    except ConfigFieldError as error:
+        said = str(error)
+        place = _locate(record.at("config"), f".{error.field}", None)
+        place.problem("config_invalid", f"{said[:1].upper()}{said[1:]}.", error.suggestion)
 
 
 def _config_hint(place: Place, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:

@@ -5,4 +5,5 @@ OPERATORS: dict[str, str] = {
     "decode_logs": "tracelake.spark.operators.decode_logs",
     "evm_ingest": "tracelake.spark.operators.evm_ingest",
     "integrity_check": "tracelake.spark.operators.integrity_check",
+    "spark_sql": "tracelake.spark.operators.spark_sql",
 }

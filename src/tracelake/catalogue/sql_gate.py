@@ -1,0 +1,238 @@
+"""The gate for SQL from a DAG, in the Dispatcher: no Spark, no Java, and nothing of the query is believed.
+
+The text is looked at three times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
+(every node by a rule, see `sql_writer`), and by writing it anew. Spark gets what was written, never what came in, so a
+text that two parsers read differently is harmless. The worker asks Spark's own parser once more (`spark.plan_gate`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.parser import Parser
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tracelake.catalogue.sql_expressions import WRITTEN
+from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
+from tracelake.catalogue.sql_writer import MARK, QueryWriter
+
+PARAMETERS: Mapping[str, str] = {
+    "start": "First block of the unit.",
+    "end": "Last block of the unit.",
+    "after": "The block before the first one.",
+    "to": "Last block of the unit.",
+    "partition_key": "The unit's key, as text.",
+}
+MAX_TOKENS = 5_000
+MAX_NESTING = 24
+MAX_HEIGHT = 120
+_PARAMETER = re.compile(r"\$\{([^{}]*)\}")
+_OTHER_LITERALS = {TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.NATIONAL_STRING, TokenType.BIT_STRING}
+_SIZED_TEXT = {TokenType.VARCHAR, TokenType.NVARCHAR, TokenType.CHAR, TokenType.NCHAR, TokenType.BPCHAR}
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+_PREFIXES = {TokenType.NOT, TokenType.DASH, TokenType.PLUS, TokenType.TILDE}
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+class _GateParser(SparkParser):
+    """Functions stay what they are called: none is translated, none has a grammar of its own but a few."""
+
+    STRICT_CAST = True
+    FUNCTIONS = {}
+    FUNCTION_PARSERS = {name: Parser.FUNCTION_PARSERS[name] for name in ("CAST", "EXTRACT", "TRIM", "TRY_CAST")}
+    NO_PAREN_FUNCTIONS = {}
+    NO_PAREN_FUNCTION_PARSERS = {"CASE": Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+
+    def _parse_paren(self) -> exp.Expr | None:
+        """The parser adds brackets of its own, where it thinks that it knows better: those of the text are marked."""
+        parsed = super()._parse_paren()
+        if isinstance(parsed, exp.Paren):
+            parsed.meta[WRITTEN] = True
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class GatedQuery:
+    """A query that passed, as Spark will get it."""
+
+    text: str
+    relations: frozenset[str]
+    """Names it reads, in small letters."""
+    parameters: frozenset[str]
+
+    def sql(self, views: Mapping[str, str]) -> str:
+        """With the views' names put in; they are ours."""
+        parts = self.text.split(MARK)
+        return "".join(f"`{views[part]}`" if index % 2 else part for index, part in enumerate(parts))
+
+
+@lru_cache(maxsize=256)
+def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
+    """Raises SqlRefusedError. `inputs` are names in small letters; None: they are not known yet."""
+    _check_text(query)
+    marked, places = _mark_parameters(query)
+    tokens = _tokens(query, marked)
+    _check_tokens(query, tokens, places)
+    try:
+        trees = [tree for tree in _GateParser(dialect=_DIALECT).parse(tokens, marked) if tree is not None]
+        if len(trees) != 1:
+            raise _refused(query, 0, "sql_statement", "a query is one SELECT", "Remove what is behind the first one.")
+        if _height(trees[0]) > MAX_HEIGHT:
+            raise _too_deep(query, 0)
+        writer = QueryWriter(query, inputs, frozenset(PARAMETERS))
+        written = writer.query(trees[0], outermost=True)
+    except SqlglotError as error:
+        raise _syntax(query, error) from None
+    except RecursionError:
+        raise _too_deep(query, 0) from None
+    assert all(" " <= character <= "~" or character == MARK for character in written)
+    assert "${" not in written
+    return GatedQuery(written, frozenset(writer.used_inputs), frozenset(writer.used_parameters))
+
+
+_DIALECT = Spark()
+
+
+def _refused(query: str, offset: int, code: str, message: str, suggestion: str = "") -> SqlRefusedError:
+    return SqlRefusedError(Finding(code, message, *position(query, offset), suggestion))
+
+
+def _too_deep(query: str, offset: int) -> SqlRefusedError:
+    return _refused(query, offset, "sql_limit", "the query nests too deeply", "Use WITH for what is inside.")
+
+
+def _check_text(query: str) -> None:
+    if len(query) > MAX_LENGTH:
+        raise _refused(query, MAX_LENGTH, "sql_limit", f"a query has at most {MAX_LENGTH:,} characters")
+    for offset, character in enumerate(query):
+        # Letters and signs of other languages may stand in quotes and comments; what cannot be seen, nowhere.
+        if not (character.isprintable() or character in "\n\t\r"):
+            what = f"the character U+{ord(character):04X} may not stand in a query"
+            raise _refused(query, offset, "sql_text", what, "Remove it, or write it as \\u0000 in quotes.")
+
+
+def _mark_parameters(query: str) -> tuple[str, dict[int, str]]:
+    """`${start}` as `:start`, of the same length, so that every position stays; and where they are."""
+    places: dict[int, str] = {}
+
+    def mark(match: "re.Match[str]") -> str:
+        name = match[1]
+        if name not in PARAMETERS:
+            known = ", ".join(f"`${{{item}}}`" for item in PARAMETERS)
+            message = f"there is no parameter {shown(match[0])}"
+            raise _refused(query, match.start(), "sql_parameter", message, f"There are {known}.")
+        places[match.start()] = name
+        return f":{name}  "
+
+    marked = _PARAMETER.sub(mark, query)
+    if (offset := marked.find("${")) >= 0:
+        raise _refused(query, offset, "sql_parameter", "`${` begins a parameter and does not end", "Write `${start}`.")
+    return marked, places
+
+
+def _tokens(query: str, marked: str) -> list[Token]:
+    try:
+        return list(_DIALECT.tokenize(marked))
+    except SqlglotError:
+        message = "a quote or a comment is not closed"
+        raise _refused(query, 0, "sql_syntax", message, "Look for the quote that has no partner.") from None
+
+
+def _check_tokens(query: str, tokens: list[Token], places: dict[int, str]) -> None:
+    if not tokens:
+        raise _refused(query, 0, "sql_statement", "the query is empty", "Begin with SELECT or WITH.")
+    if len(tokens) > MAX_TOKENS:
+        raise _refused(query, tokens[MAX_TOKENS].start, "sql_limit", f"a query has at most {MAX_TOKENS:,} words")
+    first = next((token for token in tokens if token.token_type is not TokenType.L_PAREN), tokens[0])
+    if first.token_type not in (TokenType.SELECT, TokenType.WITH):
+        message = f"a query begins with SELECT or WITH, not with {shown(first.text)}"
+        raise _refused(query, first.start, "sql_statement", message, "A query can read, and nothing else.")
+    starts = {token.start for token in tokens if token.token_type is TokenType.COLON}
+    for offset, name in places.items():
+        if offset not in starts:
+            message = f"`${{{name}}}` stands inside quotes or a comment"
+            hint = "A parameter is a value of its own: `concat('x', ${start})`."
+            raise _refused(query, offset, "sql_parameter", message, hint)
+    nesting = prefixes = 0
+    before = None
+    for index, token in enumerate(tokens):
+        kind = token.token_type
+        nesting += (kind in _OPENING) - (kind in _CLOSING)
+        prefixes = prefixes + 1 if kind in _PREFIXES else 0
+        if nesting > MAX_NESTING or prefixes > MAX_NESTING:
+            raise _too_deep(query, token.start)
+        if kind is TokenType.SEMICOLON and index < len(tokens) - 1:
+            raise _refused(query, token.start, "sql_statement", "a query is one SELECT", "Remove the `;`.")
+        if kind is TokenType.HINT:
+            hint = "Spark decides how a query runs; leave the hint out."
+            raise _refused(query, token.start, "sql_construct", "hints are not supported", hint)
+        if kind is TokenType.PIPE_GT:
+            raise _refused(query, token.start, "sql_construct", "`|>` is not supported", "Use WITH.")
+        if kind in _OTHER_LITERALS:
+            raise _refused(query, token.start, "sql_text", "only '...' is text here", r"Write `\\` for a backslash.")
+        if kind in _SIZED_TEXT:
+            raise _refused(query, token.start, "sql_construct", f"{shown(token.text)} is no type here", "Use STRING.")
+        if kind is TokenType.HEX_STRING and query[token.start : token.start + 2].lower() != "x'":
+            raise _refused(query, token.start, "sql_text", "this is no number", "Bytes are written X'ff'.")
+        if kind is TokenType.STRING:
+            if before is TokenType.STRING:
+                message = "two texts stand side by side"
+                raise _refused(query, token.start, "sql_text", message, r"Write `\'` for a quote in a text.")
+            _check_string(query, token)
+        before = kind
+
+
+def _check_string(query: str, token: Token) -> None:
+    """Spark and the parser here must agree about what the text says."""
+    raw = query[token.start : token.end + 1]
+    if len(raw) < 2 or raw[0] not in "'\"" or raw[-1] != raw[0]:
+        raise _refused(query, token.start, "sql_text", "only '...' is text here")
+    if _as_spark_reads(raw[1:-1], raw[0]) != token.text:
+        message = f"the text {shown(raw)} could be read in two ways"
+        hint = r"Write `\\` for a backslash, and `\'` for a quote in the text."
+        raise _refused(query, token.start, "sql_text", message, hint)
+
+
+def _as_spark_reads(raw: str, quote: str) -> str | None:
+    """None where there is something rare that nobody should rely on."""
+    text, index = "", 0
+    while index < len(raw):
+        character = raw[index]
+        if character == quote:
+            return None
+        if character == "\\":
+            index += 1
+            following = raw[index : index + 1]
+            if not following or following.isdigit() or following in "uU":
+                return None
+            text += _ESCAPES.get(following, following)
+        else:
+            text += character
+        index += 1
+    return text
+
+
+def _syntax(query: str, error: SqlglotError) -> SqlRefusedError:
+    details = getattr(error, "errors", None) or [{}]
+    line, end = details[0].get("line"), details[0].get("col")
+    near = str(details[0].get("highlight") or "")
+    if line is None or end is None:
+        return _refused(query, 0, "sql_syntax", "this is not SQL", "Look at brackets and quotes.")
+    column = max(1, int(end) - len(near) + 1)
+    message = f"this is not understood, near {shown(near)}" if near else "this is not understood"
+    return SqlRefusedError(Finding("sql_syntax", message, int(line), column, "Look at brackets, commas and quotes."))
+
+
+def _height(tree: object) -> int:
+    """Levels of the tree, found without climbing."""
+    height, level = 0, [tree]
+    while level:
+        height += 1
+        level = [child for node in level for child in node.iter_expressions()]  # type: ignore[attr-defined]
+    return height

@@ -1,0 +1,140 @@
+"""The second gate for SQL from a DAG: what Spark itself understood, before anything of it runs.
+
+The first gate (`catalogue.sql_gate`) wrote the text. Here Spark's own parser reads it, and its tree may hold only known
+kinds of nodes, functions of the list, our views and the query's own common table expressions; then the same again for
+the analysed plan, where every leaf must be one of our views or rows that stand in the query.
+
+Both look into the Java process beside Python. Over Spark Connect there is none: there the first gate stands alone, and
+the server's own permissions behind it.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tracelake.catalogue.context import NonRetryableError
+from tracelake.catalogue.sql_functions import FUNCTIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PLANS = _names(
+    """
+    Aggregate CTERelationDef CTERelationRef Distinct Except Expand Filter Generate GlobalLimit Intersect Join
+    LateralJoin LocalLimit LocalRelation Offset OneRowRelation Project Sort SubqueryAlias Union Window WithCTE
+    """
+)
+_PARSED_PLANS = _PLANS | _names(
+    """
+    ResolvedInlineTable UnresolvedHaving UnresolvedInlineTable UnresolvedRelation
+    UnresolvedSubqueryColumnAliases UnresolvedWith WithWindowDefinition
+    """
+)
+_SUBQUERIES = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+_EXPRESSIONS = _names(
+    """
+    Add Alias And AttributeReference BaseGroupingSets BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast
+    Concat CreateNamedStruct CreateStruct Cube CurrentRow Divide EqualNullSafe EqualTo Exists Extract
+    GreaterThan GreaterThanOrEqual GroupingSets ILike If In InSubquery IntegralDivide IsNotNull IsNull
+    LambdaFunction LateralSubquery LessThan LessThanOrEqual Like ListQuery Literal MultiAlias Multiply
+    NamePlaceholder NamedParameter Not Or RLike Remainder Rollup ScalarSubquery SortOrder SpecifiedWindowFrame
+    StringTrim StringTrimBoth StringTrimLeft StringTrimRight Subtract TimestampAdd TimestampDiff UnaryMinus
+    UnaryPositive UnboundedFollowing UnboundedPreceding UnresolvedAlias UnresolvedAttribute
+    UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator UnresolvedNamedLambdaVariable
+    UnresolvedOrdinal UnresolvedStar UnresolvedStarExceptOrReplace UnresolvedStarWithColumns
+    UnresolvedWindowExpression UnspecifiedFrame WindowExpression WindowSpecDefinition
+    """
+)
+"""Of a tree that was only parsed. A function is still a name there, so this list is short."""
+
+_OPERATIONS = frozenset({"between"})
+"""What Spark's parser writes as a call although it is none."""
+
+_EXPRESSION_PACKAGE = "org.apache.spark.sql.catalyst.expressions."
+_FORBIDDEN_WORDS = ("Reflection", "Reflect", "UDF", "UserDefined", "Aggregator", "InputFile", "CurrentUser", "Version")
+_FORBIDDEN = _names(
+    """
+    AssertTrue CurrentCatalog CurrentDatabase CurrentDate CurrentSchema CurrentTime CurrentTimeZone
+    CurrentTimestamp LocalTimestamp MonotonicallyIncreasingID Now Rand Randn RandStr Shuffle SparkPartitionID
+    Uniform Uuid VariableReference
+    """
+)
+
+
+class PlanRefusedError(NonRetryableError):
+    """Spark understood something that queries may not do."""
+
+
+def check_parsed(session: "SparkSession", sql: str, views: Collection[str]) -> None:
+    """Spark's parser alone: nothing is looked up, nothing runs."""
+    java = getattr(session, "_jsparkSession", None)
+    if java is None:
+        return
+    relations: set[str] = set()
+    ctes: set[str] = set()
+    for kind, name, node in _walk(java.sessionState().sqlParser().parsePlan(sql), frozenset()):
+        if kind == "plan" and name not in _PARSED_PLANS:
+            raise PlanRefusedError(f"queries may not use {name}")
+        if kind == "expression" and name not in _EXPRESSIONS:
+            raise PlanRefusedError(f"queries may not use {name}")
+        if name == "UnresolvedRelation":
+            relations.add(".".join(_items(node.multipartIdentifier())))
+        elif name == "UnresolvedWith":
+            ctes.update(alias.alias() for alias in _items(node.innerChildren()))
+        elif name == "UnresolvedFunction":
+            _check_function(list(_items(node.nameParts())))
+        elif name == "UnresolvedGenerator":
+            _check_function([node.name().funcName()])
+    if strange := relations - ctes - set(views):
+        raise PlanRefusedError(f"queries may not read {min(strange)}")
+
+
+def _check_function(parts: list[str]) -> None:
+    if len(parts) != 1 or parts[0].lower() not in FUNCTIONS | _OPERATIONS:
+        raise PlanRefusedError(f"queries may not call {'.'.join(parts)}")
+
+
+def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
+    """What the names turned out to be. What is behind our views was there before the query."""
+    java = getattr(frame, "_jdf", None)
+    if java is None:
+        return
+    for kind, name, node in _walk(java.queryExecution().analyzed(), frozenset({"View"})):
+        if name == "View":
+            view = node.desc().identifier()
+            if not node.isTempView() or view.database().isDefined() or view.table() not in views:
+                raise PlanRefusedError("queries may not read views of others")
+        elif kind == "plan" and name not in _PLANS:
+            raise PlanRefusedError(f"queries may not use {name}")
+        elif kind == "expression":
+            outside = not node.getClass().getName().startswith(_EXPRESSION_PACKAGE)
+            if outside or name in _FORBIDDEN or any(word in name for word in _FORBIDDEN_WORDS):
+                raise PlanRefusedError(f"queries may not use {name}")
+
+
+def _walk(root: Any, leaves: frozenset[str]) -> Iterator[tuple[str, str, Any]]:
+    """Every node of a plan with its expressions, and of the plans in those."""
+    waiting: list[tuple[str, Any]] = [("plan", root)]
+    while waiting:
+        kind, node = waiting.pop()
+        name = str(node.getClass().getSimpleName()).removesuffix("$")
+        yield kind, name, node
+        if name in leaves:
+            continue
+        waiting += [(kind, child) for child in _items(node.children())]
+        if kind == "plan":
+            waiting += [("expression", item) for item in _items(node.expressions())]
+            if name == "UnresolvedWith":
+                waiting += [("plan", item) for item in _items(node.innerChildren())]
+        elif name in _SUBQUERIES:
+            waiting.append(("plan", node.plan()))
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
