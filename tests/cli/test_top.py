@@ -223,7 +223,7 @@ def test_what_matters_is_whole_on_a_small_terminal() -> None:
     lines = [line.plain for line in screen(overview(busy, stopped=[long]), 24).lines(80)]
     assert any(line.endswith("  oldest ready 1m5s") for line in lines[:3])
     (stopped,) = [line for line in lines if " waits for " in line]
-    assert stopped.startswith("  exchange")
+    assert stopped.startswith("  exchang..trades_0 of exchang.._candles waits for aggrega..y_minute")
     assert stopped.endswith(", 12345 kept")
     assert len(stopped) <= 80
     narrow = [line.plain for line in screen(overview(busy), 24).lines(40)]

@@ -10,6 +10,7 @@ import dataclasses
 import http.client
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from tracelake.adapters.lite.files import private_directory, write_private
 from tracelake.adapters.s3.access import S3Access, read_access, write_access
-from tracelake.processes.machine import free_port, wrap
+from tracelake.processes.machine import wrap
 from tracelake.processes.ports import is_free
 
 REGION = "us-east-1"
@@ -28,6 +29,10 @@ REGION = "us-east-1"
 _IDENTITY = "platform"
 _VOLUME_MB = 1024
 _KEYS = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
+
+
+_INNER = 10_000
+"""How far above a port the one for calls between its parts is."""
 
 
 class ObjectStoreError(Exception):
@@ -51,13 +56,15 @@ class Ports:
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
             known = cls(*json.loads((before or Path()).read_text()))
-            if s3 in (0, known.s3) and all(is_free(port) for port in dataclasses.astuple(known)):
+            if s3 in (0, known.s3) and all(_are_free(port) for port in dataclasses.astuple(known)):
                 return known
         found: list[int] = [s3] if s3 else []
-        while len(found) < 4:
-            port = free_port()
-            if port not in found:
+        # Both of a pair lie below what outgoing connections take by chance.
+        for port in random.sample(range(20000, 22700), 1000):
+            if len(found) < 4 and port not in found and _are_free(port):
                 found.append(port)
+        if len(found) < 4:
+            raise ObjectStoreError("no free ports on 127.0.0.1 for the object store")
         return cls(*found)
 
 
@@ -152,6 +159,11 @@ class EmbeddedObjectStore:
     @property
     def _identities(self) -> Path:
         return self.config_dir / "identities.json"
+
+
+def _are_free(port: int) -> bool:
+    """The port, and the one above it that belongs to it."""
+    return is_free(port) and is_free(port + _INNER)
 
 
 def _binary() -> Path:

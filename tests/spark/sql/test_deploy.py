@@ -54,7 +54,12 @@ def test_good_queries(config: str) -> None:
             "Did you mean `upper`?",
         ),
         ("{query: SET a = b}", "query", "not with `SET` (sql_statement)", "A query can read, and nothing else."),
-        ('{query: "SELECT *\\nFROM parquet.`/x`"}', "query", "Line 2, column 6 of the query: files", "It reads inputs alone."),
+        (
+            '{query: "SELECT *\\nFROM parquet.`/x`"}',
+            "query",
+            "Line 2, column 6 of the query: files",
+            "It reads inputs alone.",
+        ),
     ],
 )
 def test_bad_queries(config: str, path: str, said: str, suggestion: str) -> None:
