@@ -1,7 +1,5 @@
 """A query in a DAG: what is wrong with it is said where it stands, and it reads inputs that the job has."""
 
-# ruff: noqa: E501 - a case is easier to read in one line
-
 import pytest
 
 from tests.dag.support import HEAD, TICK, problems_of, read
