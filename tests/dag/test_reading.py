@@ -26,7 +26,7 @@ from tracelake.model.dag import (
 )
 
 FULL = (Path(__file__).parent / "full.yaml").read_text(encoding="utf-8")
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 
 EXPECTED = Dag(
     name="everything",
