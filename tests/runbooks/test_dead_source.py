@@ -75,9 +75,11 @@ def test_the_page(shared_stack: RealStack) -> None:
             "DAG": "srcs",
             "JOB": "head",
             "WEBHOOK": "prices",
+            "PAUSED": "prices",
             "TASK_ID": learn_run,
             "SCHEDULER_PID": learn_scheduler,
         },
+        before={"trace audit": lambda: stack.shell("trace pause srcs/prices")},
         after={
             "trace retry": lambda: attempts.append(stack.claim(run)),
             "trace cancel": stop_it,
