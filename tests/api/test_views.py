@@ -7,6 +7,8 @@ from uuid import UUID
 import pytest
 
 from tests.api.support import Generation, Seed, User, World
+from tests.backpressure.pipe import PIPE
+from tests.routing.support import Flow
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.model.ids import new_id
 
@@ -330,3 +332,29 @@ def test_an_org_that_has_nothing(harness: DispatcherHarness) -> None:
     made = Seed(harness, "nobody_yet")
     made.dataset("first")
     assert len(user.get("/v1/datasets")["datasets"]) == 1, "an org that was not there is looked for again"
+
+
+def test_an_input_that_is_stopped_or_paused_is_neither_live_nor_draining(harness: DispatcherHarness) -> None:
+    flow = Flow(harness, "stopped_inputs")
+    flow.deploy(PIPE)
+    user = User(harness, flow.org)
+
+    def inputs() -> dict[str, str]:
+        jobs = user.get("/v1/dags/d/jobs")["jobs"]
+        return {job["name"]: job["inputs"][0]["state"] for job in jobs if job.get("inputs")}
+
+    for cursor in range(10):
+        flow.trigger("d", "src", cursor=cursor)
+    flow.run_all("make")
+    flow.run_all("step")
+    stopped = inputs()
+    assert {stopped[job] for job in ("make", "step", "slow")} == {"stopped"}
+    flow.trigger("d", "src", cursor=10)
+    assert inputs()["make"] == "stopped"
+    flow.run_all("slow")
+    assert inputs()["make"] == "draining"
+    harness.run(harness.dispatcher.pauses.pause(flow.actor, "d", "src"))
+    assert inputs()["make"] == "paused"
+    harness.run(harness.dispatcher.pauses.resume(flow.actor, "d", "src"))
+    flow.drain()
+    assert inputs()["make"] == "live"

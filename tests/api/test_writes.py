@@ -1,6 +1,8 @@
 """A DAG's life through the API alone: deploy, look, trigger, act, roll back; and what the views say of it."""
 
 import itertools
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -144,3 +146,44 @@ def test_versions_that_are_not_there(writer: User) -> None:
         refusals.check(writer.call("PUT", "/v1/dags/nothing/active", {"version": 1}), 404, "dag_not_found")
         trigger = writer.call("POST", "/v1/dags/pipeline/jobs/nothing/trigger", {"cursor": 1})
         refusals.check(trigger, 404, "job_not_found")
+
+
+SOURCES = """
+name: sources
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: hourly, activation: source, source: {kind: cron, schedule: "0 * * * *"}}
+  - {name: head, activation: source, source: {kind: always_on}, operator: ticker, config: {seconds: 10}}
+  - {name: read, activation: reactive, operator: noop, inputs: [{from: {job: hourly}}]}
+  - {name: follow, activation: reactive, operator: noop, inputs: [{from: {job: head}}]}
+"""
+
+
+def test_a_cron_source_takes_no_cursor_that_would_silence_it(harness: DispatcherHarness, writer: User) -> None:
+    deploy(writer, SOURCES, dag="sources")
+    path, now = "/v1/dags/sources/jobs/hourly/trigger", int(datetime.now(UTC).timestamp())
+    with Refusals(harness) as refusals:
+        refused = writer.call("POST", path, {"cursor": 99_999_999_999})
+        refusals.check(refused, 422, "trigger_invalid")
+        assert refused.body["error"]["details"] == {"field": "cursor"}
+        assert "99999999999 is more than a day ahead: until then no slot would make a task" in str(refused.body)
+        refusals.check(writer.call("POST", path, {"cursor": now + 90_000}), 422, "trigger_invalid")
+    assert len(writer.call("POST", path, {"cursor": now + 80_000}).body["tasks"]) == 1
+
+
+def test_a_source_that_speaks_for_itself_says_what_to_trigger(harness: DispatcherHarness, writer: User) -> None:
+    deploy(writer, SOURCES, dag="sources")
+    with Refusals(harness) as refusals:
+        refused = writer.call("POST", "/v1/dags/sources/jobs/head/trigger", {"cursor": 7})
+        refusals.check(refused, 422, "trigger_invalid")
+        assert "trigger a job that reads it" in refused.body["error"]["message"]
+
+
+@pytest.mark.parametrize(("limit", "notes"), [(8, 1), (100, 0)])
+def test_a_plan_says_that_a_queue_is_never_full(writer: User, limit: int, notes: int) -> None:
+    text = DAG.replace(
+        "    timeout_seconds: 60\n", f"    max_queue_depth: 100\n    scaling: {{max_concurrency: {limit}}}\n"
+    )
+    plan: Any = deploy(writer, text, query="?dry_run=true")["plan"]
+    said = "work: max_concurrency 8 is below max_queue_depth 100, so its queue is never full: "
+    assert plan.get("notes", []) == [said + "tasks that wait for the limit do not count."] * notes

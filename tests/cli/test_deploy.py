@@ -325,3 +325,8 @@ def test_rollback_of_what_is_not_there(trace: Trace, api: FakeApi) -> None:
     ended = trace("rollback", "pools", "--to", "9")
     assert (ended.status, ended.out) == (1, "")
     assert "trace dags NAME" in ended.err
+
+
+def test_a_plan_shows_what_is_hardly_meant(trace: Trace, api: FakeApi, document: str) -> None:
+    api.answers[f"POST {VERSIONS}"] = samples.deployed("Planned", notes=["prices: its queue is never full."])
+    assert "Note: prices: its queue is never full." in trace("deploy", document, "--plan").out

@@ -10,21 +10,31 @@ from tracelake.errors import TraceError
 from tracelake.wire.sources_view import PauseReply
 
 
-@pytest.mark.parametrize(("word", "paused", "said"), [("pause", True, "paused"), ("resume", False, "goes on")])
-def test_a_word_to_sources(word: str, paused: bool, said: str, trace: Trace, api: FakeApi) -> None:
+@pytest.mark.parametrize(
+    ("word", "paused", "said", "again"),
+    [("pause", True, "paused", "was paused before"), ("resume", False, "goes on", "was not paused")],
+)
+def test_a_word_to_sources(word: str, paused: bool, said: str, again: str, trace: Trace, api: FakeApi) -> None:
     answer = samples.paused(paused=paused)
     api.answers[f"POST /v1/dags/pools/jobs/head/{word}"] = [answer, samples.paused(paused=paused, duplicate=True)]
     first = trace(word, "pools/head")
     assert (first.status, first.err) == (0, "")
-    assert f"pools/head: {said} (now)." in first.out
+    assert f"pools/head: {said}." in first.out
     assert "trace sources" in first.out
-    assert "(was before)" in trace(word, "pools/head").out
+    assert f"pools/head: {again}." in trace(word, "pools/head").out
     shown = trace(word, "pools/head", "--json")
     assert msgspec.json.decode(shown.out, type=list[PauseReply])[0].paused is paused
 
 
-@pytest.mark.parametrize("target", ["head", "pools/", "/head"])
-def test_a_source_has_two_names(target: str, trace: Trace, api: FakeApi) -> None:
+def test_the_dag_may_be_left_out(trace: Trace, api: FakeApi) -> None:
+    api.answers |= {"GET /v1/dags": samples.dags(), "GET /v1/dags/pools/jobs": samples.jobs()}
+    api.answers["POST /v1/dags/pools/jobs/blocks/pause"] = samples.paused()
+    shown = trace("pause", "blocks")
+    assert (shown.status, shown.err) == (0, "")
+
+
+@pytest.mark.parametrize("target", ["pools/", "/head"])
+def test_half_a_name_is_none(target: str, trace: Trace, api: FakeApi) -> None:
     shown = trace("pause", target)
     assert (shown.status, api.calls) == (2, [])
     assert "DAG/JOB" in shown.err

@@ -161,7 +161,8 @@ def test_waiting_no_longer_than_the_timeout(trace: Trace, api: FakeApi) -> None:
     shown = trace(*CURSOR, "--wait", "--timeout", "0")
     assert shown.status == 3
     assert (
-        "It is not done yet: pools/blocks is paused by ann since 2026-01-31 06:40:00Z. The work goes on." in shown.out
+        "It is not done yet: pools/blocks is paused by ann since 2026-01-31 06:40:00Z. Its tasks are made after that."
+        in shown.out
     )
     assert "trace resume pools/blocks" in shown.out
     as_json = trace(*CURSOR, "--wait", "--timeout", "0", "--json")
@@ -179,3 +180,28 @@ def test_the_timeout_ends_the_wait_for_open_tasks_too(trace: Trace, api: FakeApi
 def test_a_timeout_without_waiting_means_nothing(trace: Trace, api: FakeApi) -> None:
     shown = trace(*CURSOR, "--timeout", "5")
     assert (shown.status, api.calls) == (2, [])
+
+
+def test_what_a_failed_unit_keeps_is_told_with_the_next_step(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/sources"] = reply(row(job="hook", kind="webhook", kept=1, held_by="pools/prices"))
+    shown = trace("sources").out
+    assert "1, by a failed unit of pools/prices" in shown
+    assert "trace why pools/prices" in shown
+
+
+def test_a_run_whose_worker_is_not_heard_of(trace: Trace, api: FakeApi) -> None:
+    silent = row(job="head", kind="always_on", state="running", silent_since=NOW - timedelta(seconds=75))
+    api.answers["GET /v1/sources"] = reply(silent)
+    shown = trace("sources").out
+    assert "running, last heard of 1m15s ago" in shown
+    assert "trace why pools/head" in shown
+
+
+def test_the_sources_of_one_dag(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/sources"] = reply(row(), row(dag="other", job="clock"))
+    shown = trace("sources", "--dag", "other").out
+    assert "other/clock" in shown
+    assert "1 source of active versions" in shown
+    assert "pools/blocks" not in shown
+    as_json = msgspec.json.decode(trace("sources", "--dag", "other", "--json").out, type=SourcesReply)
+    assert [source.dag for source in as_json.sources] == ["other"]

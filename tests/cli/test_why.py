@@ -13,10 +13,10 @@ from tracelake.errors import TraceError
 from tracelake.wire.pressure import PressureEdgeRow, PressureReply, QueueRow
 from tracelake.wire.why import WhyReason, WhyReference, WhyReply, WhyStep
 
-FULL = "pools/prices has 1,200 of 1,000 ready tasks since 3m"
+FULL = "pools/prices is full for 3m (1,200 of 1,000 ready; goes on below 50 %)"
 PRESSURE = PressureReply(
     queues=[
-        QueueRow(dag="pools", job="prices", state="stopped", depth=1200, max_depth=1000, age_seconds=400.5,
+        QueueRow(dag="pools", job="prices", state="stopped", depth=1200, held=31, max_depth=1000, age_seconds=400.5,
                  max_age_seconds=600, since=EARLIER, because=FULL),
         QueueRow(dag="pools", job="report", state="open", depth=1, age_seconds=0, max_depth=5, building=True),
     ],
@@ -54,8 +54,9 @@ RUNNING = WhyReason(
 
 VIEWS: list[tuple[str, str, Any, list[str]]] = [
     ("pressure", "/v1/pressure", PRESSURE,
-     ["2 queues with a threshold; 1 input stopped", "pools/prices", "1200 of 1000", "400s of 600s", "blocks (bulk)",
-      "77", FULL, "building", "3m5s ago", "trace why pools/prices"]),
+     ["2 queues with a threshold; 1 input stopped", "pools/prices", "1200 of 1000", "400s of 600s",
+      "pools/fetch (bulk) blocks", "full 1200 of 1000 31", "77", FULL, "building", "3m5s ago",
+      "trace why pools/prices"]),
     (f"why {TASK}", f"/v1/why/task/{TASK}", why("task", str(TASK)),
      ["blocked", "3 events wait. Retry or skip the task.", f"trace retry {TASK}", f"trace skip {TASK}"]),
     ("why pools/prices", "/v1/why/job/pools/prices", why("job", "pools/prices", RUNNING),

@@ -222,7 +222,7 @@ def test_a_trigger_that_makes_nothing_says_how_to_make_a_unit_again(trace: Trace
 
 
 def test_the_field_that_is_wrong_is_named(trace: Trace, api: FakeApi) -> None:
-    for code, text in (("trigger_invalid", "Look at `range`; give"), ("body_invalid", "Correct `range`.")):
+    for code, text in (("trigger_invalid", "Look at `range`; the message"), ("body_invalid", "Correct `range`.")):
         api.answers[TRIGGER] = TraceError(code, field="range")
         ended = trace("trigger", "pools/blocks", "--range", "1-2")
         assert text in ended.err

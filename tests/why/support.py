@@ -40,6 +40,9 @@ class Situation(Flow):
     def why_dataset(self, name: str = "out") -> Any:
         return self.ask(f"/v1/why/dataset/{name}")
 
+    def ask_sources(self) -> Any:
+        return User(self.harness, self.org).get("/v1/sources")["sources"]
+
     def pressure(self) -> Any:
         return User(self.harness, self.org).get("/v1/pressure")
 

@@ -20,6 +20,7 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
     return {
         "queues": (pressure._QUEUES, (org,)),
         "pressed edges": (pressure._EDGES, (org, [node], uuids, versions)),
+        "held tasks": (pressure._HELD, ([node],)),
         "pauses": (pressure._PAUSED, (org,)),
         "a task": (task._TASK, (new_id(), org)),
         "a limit": (task._LIMIT, ("job:x", org, now, new_id())),
@@ -31,6 +32,7 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "who holds an edge": (facts._HOLDER, (node, 0)),
         "what was said": (facts._SAID, (world.clock,)),
         "a run": (facts._RUN, (node,)),
+        "what runs": (facts._RUNNING, (org, "ecs_platform")),
         "units of a join": (facts._UNITS, (*world.ticks,)),
         "a dataset": (dataset._DATASET, (org, "blocks")),
         "writers": (dataset._WRITERS, (org, uuids, versions)),
@@ -41,7 +43,7 @@ def test_no_statement_scans_a_table_of_finished_work(world: World) -> None:
     assert_none_scans(world, statements(world))
 
 
-@pytest.mark.parametrize("name", ["queues", "tasks", "who holds an edge"])
+@pytest.mark.parametrize("name", ["queues", "held tasks", "tasks", "who holds an edge", "what runs"])
 def test_tasks_are_looked_for_among_the_live_alone(world: World, name: str) -> None:
     for text in plans(world, *statements(world)[name]):
         assert "tasks_by_job" not in text, text

@@ -25,7 +25,31 @@ def test_fresh_and_how_new(flow: Situation) -> None:
 def test_its_own_job(flow: Situation) -> None:
     made(flow, 1)
     flow.run_all("make")
-    assert codes(flow.why_dataset()) == ["tasks_ready"]
+    reply = flow.why_dataset()
+    assert codes(reply) == ["tasks_ready"]
+    assert "1 task of d/step waits for a worker" in reply["summary"], "the dataset itself has no tasks"
+
+
+def test_jobs_that_said_nothing_of_it(flow: Situation) -> None:
+    made(flow, 1)
+    flow.run_all("make")
+    task = flow.one("step")
+    flow.complete(task, flow.claim(task))
+    reply = flow.why_dataset()
+    assert (codes(reply), reply["state"]) == (["dataset_empty"], "waiting")
+    text = "It has no event yet: d/step has done everything that came in, and said nothing of it."
+    assert said(reply, "dataset_empty")["text"] == text
+    assert commands(said(reply, "dataset_empty")) == ["trace tasks --dag d --job step"]
+
+
+def test_every_reason_of_a_job_names_it(flow: Situation) -> None:
+    flow.deploy(CHAIN.replace("name: step,", "name: step, max_queue_depth: 2,"))
+    for cursor in (1, 2):
+        flow.trigger("d", "src", cursor=cursor)
+    flow.run_all("make")
+    for item in flow.why_dataset()["reasons"]:
+        assert "d/step" in item["text"]
+        assert not item["text"].startswith("It")
 
 
 def test_the_first_cause_before_it(flow: Situation) -> None:
@@ -47,6 +71,8 @@ def test_nothing_yet_leads_to_the_source(flow: Situation) -> None:
     made(flow)
     reply = flow.why_dataset()
     assert codes(reply) == ["input_empty", "upstream", "source_never_fired"]
+    assert said(reply, "input_empty")["text"] == "d/step: its input d__make_0 has no event yet."
+    assert said(reply, "source_never_fired")["text"] == "d/src: Nobody has triggered it yet."
     assert "d/src, 2 jobs before it" in said(reply, "upstream")["text"]
 
 

@@ -66,6 +66,8 @@ def test_tasks_that_wait_run_and_are_done(flow: Situation) -> None:
     reply = flow.why_job("make")
     assert codes(reply) == ["tasks_ready"]
     assert "2 tasks of it wait for a worker of ecs_platform, the oldest for 1m." in reply["summary"]
+    assert "No task of ecs_platform is running now: see whether a worker is there." in reply["summary"]
+    assert commands(reply["reasons"][0])[1:] == ["trace status", "trace worker --runtime ecs_platform"]
     flow.claim(first)
     assert codes(flow.why_job("make")) == ["tasks_ready", "tasks_running"]
     flow.pass_on(second)
@@ -155,11 +157,12 @@ def test_stopped_by_a_full_queue(flow: Situation) -> None:
     assert codes(reply) == ["pressure"]
     reason = said(reply, "pressure")
     assert reason["text"] == (
-        "It makes no tasks of d__src_0, because d/step has 2 of 2 ready tasks since 3m; 3 events wait."
+        "It makes no tasks of d__src_0, because d/step is full for 3m "
+        "(2 of 2 ready; goes on below 50 %); 3 events wait."
     )
     assert commands(reason) == ["trace pressure", "trace why d/step"]
     assert codes(flow.why_job("src")) == ["pressure"]
-    assert codes(flow.why_job("step")) == ["tasks_ready"]
+    assert codes(flow.why_job("step")) == ["tasks_ready", "own_queue_full"], "also while nothing waits for it yet"
     flow.run_all("step")
     assert codes(flow.why_job("make")) == ["edge_draining"]
 
@@ -169,9 +172,24 @@ def test_its_own_queue_is_full(flow: Situation) -> None:
     feed(flow, 1, 2, 3)
     flow.run_all("make")
     reply = flow.why_job("step")
-    assert codes(reply) == ["pressure", "tasks_ready"]
-    text = "It makes no tasks of d__make_0, because d/step has 2 of 2 ready tasks since 0s; 1 event waits."
-    assert said(reply, "pressure")["text"] == text
+    assert codes(reply) == ["tasks_ready", "own_queue_full"], "what it has to do comes first"
+    reason = said(reply, "own_queue_full")
+    assert reason["text"] == (
+        "Its own queue is full for 0s (2 of 2 ready; goes on below 50 %), so it gets no new tasks; 1 event waits."
+    )
+    assert commands(reason) == ["trace pressure"], "not the command that was just given"
+    flow.run_all("step")
+    assert "own_queue_full" not in codes(flow.why_job("step"))
+
+
+def test_its_own_queue_stops_bulk_work(flow: Situation) -> None:
+    flow.deploy(FULL.replace("depth: 2", "depth: 5").replace("name: make,", "name: make, priority: bulk,"))
+    feed(flow, 1, 2, 3, 4, 5)
+    flow.run_all("make")
+    reply = flow.why_job("step")
+    assert codes(reply) == ["tasks_ready", "own_queue_full"]
+    assert "is filling for 0s (4 of 5 ready; bulk work goes on below 50 %)" in said(reply, "own_queue_full")["text"]
+    assert "so it gets no new tasks of bulk work; 1 event waits." in said(reply, "own_queue_full")["text"]
 
 
 def test_a_source_that_somebody_paused_is_named_at_its_readers(flow: Situation) -> None:
@@ -200,3 +218,85 @@ def test_a_job_that_a_version_keeps_is_explained_by_all_its_tasks(flow: Situatio
     flow.deploy(CHAIN.replace("name: make,", "name: make, max_attempts: 9,"))
     assert codes(flow.why_job("make")) == ["tasks_ready"]
     assert dags.job(flow.harness, "d", "make", org=flow.org)["max_attempts"] == 9
+
+
+def test_who_has_the_workers(flow: Situation) -> None:
+    other = "name: e\ndefaults: {runtime: ecs_platform}\njobs:\n"
+    other += "  - {name: src, activation: source, source: {kind: manual}}\n"
+    other += "  - {name: slowly, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}\n"
+    flow.deploy(CHAIN)
+    flow.deploy(other)
+    for cursor in (1, 2, 3):
+        flow.trigger("e", "src", cursor=cursor)
+    feed(flow, 1, 2, 3)
+    busy = [task["task_id"] for task in flow.tasks("slowly")]
+    flow.claim(busy[0])
+    text = said(flow.why_job("make"), "tasks_ready")["text"]
+    assert text.endswith(" 1 task of ecs_platform is running now, of e/slowly; it was claimed 0s ago.")
+    flow.claim(busy[1])
+    flow.harness.advance(3)
+    text = said(flow.why_job("make"), "tasks_ready")["text"]
+    assert "2 tasks of ecs_platform are running now, all of them e/slowly; the newest was claimed 3s ago." in text
+    first = flow.tasks("make")[0]["task_id"]
+    flow.claim(first)
+    reason = said(flow.why_job("make"), "tasks_ready")
+    assert "3 tasks of ecs_platform are running now, 2 of them e/slowly; the newest was claimed 0s" in reason["text"]
+    assert "trace worker --runtime ecs_platform" in commands(reason)
+    waits = flow.tasks("make", "Queued")[0]["task_id"]
+    flow.harness.relay()
+    assert "3 tasks of ecs_platform are running now" in flow.why_task(waits)["summary"]
+
+
+def test_another_orgs_tasks_are_not_told(flow: Situation) -> None:
+    stranger = Situation(flow.harness, f"{flow.org}_x")
+    for one in (stranger, flow):
+        one.deploy(CHAIN)
+        feed(one, 1)
+    stranger.claim(stranger.one("make"))
+    assert "No task of ecs_platform is running now" in flow.why_job("make")["summary"]
+
+
+def test_a_cursor_that_its_input_has_passed(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1, 1_000_000)
+    flow.run_all("make", "step")
+    assert codes(flow.why_job("make")) == ["up_to_date"]
+    feed(flow, 9)
+    reply = flow.why_job("make")
+    assert (codes(reply), reply["state"]) == (["cursor_passed"], "waiting")
+    reason = said(reply, "cursor_passed")
+    assert reason["text"] == (
+        "Its input d__src_0 is at cursor 1000000; the newest event, cursor 9, is not above it, so it makes no task."
+    )
+    assert commands(reason) == ["trace trigger d/make --cursor 9"]
+    assert "cursor_passed" in codes(flow.why_dataset())
+    flow.trigger("d", "make", cursor=9)
+    flow.run_all("make", "step")
+    assert codes(flow.why_job("make")) == ["up_to_date"], "a person had its task made"
+    feed(flow, 1_000_001)
+    flow.run_all("make", "step")
+    assert codes(flow.why_job("make")) == ["up_to_date"]
+
+
+def test_tasks_that_end_in_another_order_pass_no_cursor(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1, 2)
+    for task in reversed(flow.tasks("make")):
+        flow.pass_on(task["task_id"])
+    flow.run_all("step")
+    assert codes(flow.why_job("step")) == ["up_to_date"]
+
+
+def test_a_worker_that_is_not_heard_of(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1)
+    task = flow.one("make")
+    flow.claim(task)
+    flow.harness.advance(50)
+    assert codes(flow.why_job("make")) == ["tasks_running"]
+    flow.harness.advance(30)
+    reply = flow.why_job("make")
+    assert (codes(reply), reply["state"]) == (["tasks_unheard"], "waiting")
+    text = said(reply, "tasks_unheard")["text"]
+    assert text.startswith("1 task of it is with a worker that is not heard of; the lease ends in ")
+    assert commands(said(reply, "tasks_unheard")) == [f"trace why {task}"]

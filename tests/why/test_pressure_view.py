@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.api.support import User
 from tests.backpressure.pipe import PIPE
-from tests.why.support import Situation
+from tests.why.support import Situation, said
 
 
 def fill(flow: Situation, first: int, number: int, text: str = PIPE) -> None:
@@ -48,11 +48,11 @@ def test_full_in_words_with_what_waits(flow: Situation) -> None:
     reply = flow.pressure()
     (queue,) = reply["queues"]
     assert queue["state"] == "stopped"
-    assert queue["because"] == "d/slow has 10 of 10 ready tasks since 3m"
+    assert queue["because"] == "d/slow is full for 3m (10 of 10 ready; goes on below 50 %)"
     assert 185 <= queue["age_seconds"] < 300
     assert states(reply) == dict.fromkeys(("make", "step", "slow"), "stopped")
     make = edges(reply)["make"]
-    assert (make["because"], make["backlog"]) == ("d/slow has 10 of 10 ready tasks since 3m", 5)
+    assert (make["because"], make["backlog"]) == ("d/slow is full for 3m (10 of 10 ready; goes on below 50 %)", 5)
     assert make["since"] == queue["since"]
     flow.run_all("slow")
     reply = flow.pressure()
@@ -67,6 +67,8 @@ def test_bulk_is_stopped_first(flow: Situation) -> None:
     fill(flow, 0, 8, both)
     reply = flow.pressure()
     assert reply["queues"][0]["state"] == "bulk_stopped"
+    assert reply["queues"][0]["because"].startswith("d/slow is filling for ")
+    assert reply["queues"][0]["because"].endswith(" (8 of 10 ready; bulk work goes on below 50 %)")
     assert states(reply) == dict.fromkeys(("make", "step", "slow"), "bulk_stopped")
     flow.deploy(PIPE)
     assert states(flow.pressure()) == {"make": "open", "step": "open", "slow": "open"}, "step is not bulk any more"
@@ -77,7 +79,7 @@ def test_age_in_words(flow: Situation) -> None:
     flow.harness.advance(120)
     flow.harness.run(flow.harness.dispatcher.pressure.run_once())
     (queue,) = flow.pressure()["queues"]
-    assert queue["because"] == "the oldest ready task of d/slow has waited 2m of 1m since 0s"
+    assert queue["because"] == "d/slow is full for 0s (the oldest has waited 2m of 1m; goes on below 50 %)"
     assert (queue["max_age_seconds"], queue["state"]) == (60, "stopped")
 
 
@@ -95,7 +97,7 @@ jobs:
         flow.trigger("d", "src", cursor=cursor)
     row = edges(flow.pressure())["slow"]
     assert (row["state"], row["backlog"]) == ("stopped", 3)
-    assert row["because"].startswith("d/slow has 2 of 2 ready tasks")
+    assert row["because"].startswith("d/slow is full for 0s (2 of 2 ready;")
 
 
 def test_a_reader_that_is_behind_waits_for_room_in_its_own_queue(flow: Situation) -> None:
@@ -110,7 +112,7 @@ def test_a_reader_that_is_behind_waits_for_room_in_its_own_queue(flow: Situation
     assert flow.drain() == 0
     row = edges(flow.pressure())["slow"]
     assert (row["state"], row["backlog"], row["queue"]) == ("stopped", 1, "d/slow")
-    assert flow.why_job("slow")["reasons"][0]["code"] == "pressure"
+    assert "1 event waits" in said(flow.why_job("slow"), "own_queue_full")["text"]
 
 
 def test_paused_by_a_person(flow: Situation) -> None:
@@ -137,3 +139,9 @@ def test_a_version_that_is_built_is_shown_beside_the_active_one(flow: Situation)
 def test_another_org_sees_nothing_of_it(flow: Situation) -> None:
     fill(flow, 0, 10)
     assert User(flow.harness, f"{flow.org}_x").get("/v1/pressure") == {"queues": [], "edges": []}
+
+
+def test_tasks_that_a_limit_holds_are_shown_and_make_no_queue_full(flow: Situation) -> None:
+    fill(flow, 0, 12, PIPE.replace("max_queue_depth: 10", "max_queue_depth: 10, scaling: {max_concurrency: 2}"))
+    (queue,) = flow.pressure()["queues"]
+    assert (queue["depth"], queue["held"], queue["state"]) == (2, 10, "open")

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+import pytest
 import yaml
 
 from tests.why.support import Situation, codes, commands, said
@@ -60,7 +61,8 @@ def test_a_run_from_its_start_to_its_first_word(flow: Situation) -> None:
     assert "has not been made yet" in said(flow.why_job("src"), "source_starting")["text"]
     flow.harness.run(flow.harness.dispatcher.monitor.run_once())
     run = flow.one("src")
-    assert commands(said(flow.why_job("src"), "source_starting")) == [f"trace why {run}"]
+    assert commands(said(flow.why_job("src"), "source_starting"))[0] == f"trace why {run}"
+    assert "No task of ecs_platform is running now" in said(flow.why_job("src"), "source_starting")["text"]
     lease = flow.claim(run)
     assert "has said nothing yet" in said(flow.why_job("src"), "source_no_events")["text"]
     flow.say(run, lease, flow.event("d", "src", cursor=1))
@@ -70,8 +72,9 @@ def test_a_run_from_its_start_to_its_first_word(flow: Situation) -> None:
 def test_a_run_that_died(flow: Situation) -> None:
     run = run_of(flow)
     flow.complete(run, flow.claim(run), status="Failed", error_message="no node")
-    text = said(flow.why_job("src"), "source_backing_off")["text"]
-    assert text.startswith('Attempt 1 of its run died with "no node"; the next one starts in ')
+    reason = said(flow.why_job("src"), "source_backing_off")
+    assert commands(reason) == [f"trace retry {run}", f"trace why {run}"]
+    assert reason["text"].startswith('Attempt 1 of its run died with "no node"; the next one starts in ')
 
 
 def test_a_run_that_failed_for_good(flow: Situation) -> None:
@@ -96,3 +99,52 @@ def test_a_run_that_somebody_cancelled(flow: Situation) -> None:
     reason = said(flow.why_job("src"), "source_ended")
     assert "was cancelled" in reason["text"]
     assert commands(reason) == [f"trace retry {run}"]
+
+
+def test_a_run_that_is_asked_to_stop(flow: Situation) -> None:
+    run = run_of(flow)
+    lease = flow.claim(run)
+    flow.say(run, lease, flow.event("d", "src", cursor=1))
+    flow.person("cancel", run)
+    reply = flow.why_job("src")
+    assert (codes(reply), reply["state"]) == (["source_stopping"], "working")
+    assert "was asked to stop and has not yet; its lease ends in " in reply["summary"]
+
+
+def test_a_run_whose_worker_is_not_heard_of(flow: Situation) -> None:
+    run = run_of(flow)
+    lease = flow.claim(run)
+    flow.say(run, lease, flow.event("d", "src", cursor=1))
+    flow.harness.advance(90)
+    reply = flow.why_job("src")
+    assert codes(reply) == ["source_unheard"]
+    assert "The worker of its run was last heard of 1m ago; its lease ends in " in reply["summary"]
+    (shown,) = flow.ask_sources()
+    assert (shown["state"], "silent_since" in shown) == ("running", True)
+
+
+@pytest.mark.parametrize("kind", ["manual", "always_on"])
+def test_only_a_run_is_told_something_by_a_full_queue(flow: Situation, kind: str) -> None:
+    flow.deploy(document(kind).replace("name: read", "name: read\n  max_queue_depth: 1"))
+    if kind == "manual":
+        flow.trigger("d", "src", cursor=1)
+    else:
+        flow.harness.run(flow.harness.dispatcher.monitor.run_once())
+        run = flow.one("src")
+        flow.say(run, flow.claim(run), flow.event("d", "src", cursor=1))
+    text = said(flow.why_job("src"), "pressure")["text"]
+    told = "It is told to pause, because d/read is full"
+    kept = "What comes to it is kept and makes no tasks, because d/read is full"
+    assert text.startswith(told if kind == "always_on" else kept)
+
+
+def test_a_failed_unit_of_a_reader_is_named_with_what_it_keeps(flow: Situation) -> None:
+    flow.deploy(document("manual"))
+    flow.trigger("d", "src", cursor=1)
+    flow.fail(flow.one("read"))
+    flow.trigger("d", "src", cursor=2)
+    (shown,) = flow.ask_sources()
+    assert (shown["state"], shown["kept"], shown["held_by"]) == ("waiting", 1, "d/read")
+    flow.person("skip", flow.one("read"))
+    (shown,) = flow.ask_sources()
+    assert "held_by" not in shown

@@ -29,10 +29,19 @@ def test_completed(flow: Situation) -> None:
 def test_running_by_whom_and_until_when(flow: Situation) -> None:
     task = made(flow)
     flow.claim(task)
-    flow.harness.advance(60)
+    flow.harness.advance(40)
     reason = said(flow.why_task(task), "running")
-    assert reason["text"].startswith("The worker test has been running attempt 1 for 1m; its lease holds for ")
+    assert reason["text"].startswith("The worker test has been running attempt 1 for 40s; its lease holds for ")
     assert commands(reason)[-1] == f"trace cancel {task}"
+
+
+def test_a_worker_that_is_not_heard_of(flow: Situation) -> None:
+    task = made(flow)
+    flow.claim(task)
+    flow.harness.advance(80)
+    reply = flow.why_task(task)
+    assert reply["state"] == "waiting"
+    assert "attempt 1 for 1m, but was last heard of 1m ago; its lease ends in " in said(reply, "unheard")["text"]
 
 
 def test_a_lease_that_ran_out_and_was_not_judged_yet(flow: Situation) -> None:
@@ -110,7 +119,7 @@ def test_failed_for_good_and_holding_its_edge(flow: Situation) -> None:
     assert codes(reply) == ["failed", "holds_edge"]
     assert 'failed for good 0s ago at attempt 1 of 3 with "no".' in reply["summary"]
     reason = said(reply, "holds_edge")
-    assert reason["text"] == "It holds the input d__src_0 at cursor 1: 2 events behind it."
+    assert reason["text"] == "It holds the input d__src_0 at cursor 1; 2 events wait."
     assert commands(reason) == [f"trace retry {task}", f"trace skip {task}"]
 
 

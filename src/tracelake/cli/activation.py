@@ -63,6 +63,8 @@ def show_plan(session: Session, plan: Plan) -> None:
         session.say((f"{' and '.join(same)} unchanged.", "dim"))
     if plan.subscribers:
         session.say("Read by other DAGs: ", (", ".join(plan.subscribers), "bold"))
+    for note in plan.notes:
+        session.say((f"Note: {note}", "yellow"))
 
 
 def _change(change: str, name: str) -> tuple[Text, Text]:

@@ -12,7 +12,14 @@ from tracelake.cli.text import clean, compact, count
 from tracelake.client.user import UserClient
 from tracelake.wire.user import EdgeRow, JobRow, JobsReply
 
-EDGE_STYLES = {"live": "green", "draining": "yellow", "held": "bold red", "parked": "dim"}
+EDGE_STYLES = {
+    "live": "green",
+    "draining": "yellow",
+    "held": "bold red",
+    "stopped": "bold red",
+    "paused": "magenta",
+    "parked": "dim",
+}
 
 
 @click.command()
@@ -24,8 +31,9 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     """List the jobs of DAG: inputs and how far they are, outputs, tasks by state.
 
     An input is `live` when events reach it as they come, `draining` while it catches up, `held` when a unit of a
-    PerUpdate job failed for good (retry or skip its task, and the input goes on), `parked` when its version is not
-    active. Tasks that are `waiting` wait for a place of a limit; `retrying` ones failed and wait for another attempt.
+    PerUpdate job failed for good (retry or skip its task, and the input goes on), `stopped` while a queue is full,
+    `paused` while its source is, `parked` when its version is not active. Tasks that are `waiting` wait for a place of
+    a limit; `retrying` ones failed and wait for another attempt.
 
     \b
     Examples:
@@ -57,7 +65,8 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
 
 def _is_idle(job: JobRow) -> bool:
     """It has something to do, and does nothing."""
-    waiting = job.queued or job.held or job.retrying or any(edge.state == "held" or edge.backlog for edge in job.inputs)
+    stopped = ("held", "stopped", "paused")
+    waiting = job.queued or job.held or job.retrying or any(e.state in stopped or e.backlog for e in job.inputs)
     return bool(waiting) and not job.running
 
 

@@ -9,8 +9,10 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count
 from tracelake.client.user import UserClient
-from tracelake.wire.pressure import PressureEdgeRow, PressureReply
+from tracelake.wire.pressure import PressureReply
 
+_QUEUE_WORDS = {"stopped": "full", "bulk_stopped": "filling"}
+"""What a queue is that stops everything, or what is bulk alone."""
 STATE_STYLES = {"open": "green", "bulk_stopped": "yellow", "stopped": "bold red", "paused": "magenta"}
 
 
@@ -20,8 +22,11 @@ STATE_STYLES = {"open": "green", "bulk_stopped": "yellow", "stopped": "bold red"
 def command(session: Session, watch: bool) -> None:
     """Show every queue that has a threshold, and every input that such a queue stops or could stop.
 
-    At 80 % of max_queue_depth or max_queue_age a queue stops what is marked bulk before it, at 100 % everything, up to
-    the sources; below 50 % all goes on. Events that come meanwhile are kept.
+    At 80 % of max_queue_depth or max_queue_age a queue is `filling` and stops what is marked bulk before it; at 100 %
+    it is `full` and stops everything, up to the sources; below 50 % all goes on. Events that come meanwhile are kept.
+
+    Only tasks that are ready count. Those that wait for a limit on running work (max_concurrency) are `held`, and make
+    no queue full. A job that is marked (bulk) is among the first to stop.
 
     \b
     Examples:
@@ -62,6 +67,7 @@ def queues_listing(reply: PressureReply) -> Listing:
             Column("queue"),
             Column("state", whole=True),
             Column("ready", right=True),
+            Column("held", right=True),
             Column("oldest", right=True),
             Column("since", whole=True),
             Column("build", whole=True),
@@ -70,8 +76,9 @@ def queues_listing(reply: PressureReply) -> Listing:
     for row in reply.queues:
         listing.add(
             Text(clean(f"{row.dag}/{row.job}"), style="bold"),
-            _state(row.state),
+            Text(_QUEUE_WORDS.get(row.state, row.state), style=STATE_STYLES.get(row.state, "")),
             _of(f"{row.depth}", row.max_depth),
+            row.held or "",
             _of(f"{int(row.age_seconds)}s", None if row.max_age_seconds is None else f"{row.max_age_seconds}s"),
             ago(row.since),
             "building" if row.building else "",
@@ -93,8 +100,8 @@ def edges_listing(reply: PressureReply) -> Listing:
     )
     for row in reply.edges:
         listing.add(
-            Text(clean(f"{row.dag}/{row.job}"), style="bold"),
-            _input(row),
+            Text.assemble((clean(f"{row.dag}/{row.job}"), "bold"), " (bulk)" if row.bulk else ""),
+            f"{row.dataset} (building)" if row.building else row.dataset,
             _state(row.state),
             row.backlog,
             ago(row.since),
@@ -104,13 +111,9 @@ def edges_listing(reply: PressureReply) -> Listing:
     return listing
 
 
-def _input(row: PressureEdgeRow) -> str:
-    notes = [note for note, there in (("bulk", row.bulk), ("building", row.building)) if there]
-    return f"{row.dataset} ({', '.join(notes)})" if notes else row.dataset
-
-
 def _state(state: str) -> Text:
-    return Text(state.replace("_", " "), style=STATE_STYLES.get(state, ""))
+    """Of an input: what stops it is told beside it."""
+    return Text("stopped" if state == "bulk_stopped" else state, style=STATE_STYLES.get(state, ""))
 
 
 def _of(number: str, most: object) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tracelake.cli import text as words
 from tracelake.cli.listing import Column, Listing
+from tracelake.cli.naming import named
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, shortened, span
@@ -37,25 +38,31 @@ _sources_argument = click.argument("targets", nargs=-1, required=True, metavar="
 
 
 @click.command()
+@click.option("--dag", metavar="DAG", help="Only those of this DAG.")
 @watch_option
 @user_command
-def command(session: Session, watch: bool) -> None:
+def command(session: Session, dag: str | None, watch: bool) -> None:
     """List the sources of active versions: what each is doing, what it said last, and what comes next.
 
     Of a cron source: the last slot that was fired, and the next; when one is overdue, the scheduler is behind or away.
     Of a webhook: the last delivery. Of an always_on source: how long it has been as it is, its attempt, and its lag,
     which is the age of its last event; one that is `dead` failed for good: retry its task once the cause is mended.
-    Events that are kept wait for the end of a pause or of a full queue.
+    Events that are `kept` wait for the end of a pause or of a full queue, or behind a failed unit of a job that reads
+    them.
 
     \b
     Examples:
       trace sources
-      trace sources --watch
+      trace sources --dag pools --watch
     """
     if watch:
-        session.watch(_look)
+
+        async def look(client: UserClient) -> RenderableType:
+            return sources_view(await _read(client, dag))
+
+        session.watch(look)
         return
-    reply = with_slots(session.run(UserClient.sources))
+    reply = session.run(lambda client: _read(client, dag))
     if session.as_json:
         session.json(reply)
         return
@@ -64,15 +71,21 @@ def command(session: Session, watch: bool) -> None:
     paused = next((source for source in reply.sources if source.state == "paused"), None)
     overdue = next((source for source in reply.sources if source.overdue_since is not None), None)
     idle = next((source for source in reply.sources if source.state in ("dead", "backing_off", "stopped")), None)
+    held = next((source for source in reply.sources if source.held_by is not None), None)
+    silent = next((source for source in reply.sources if source.silent_since is not None), None)
     if idle is not None:
         session.hint("see why it is not running", "why", f"{idle.dag}/{idle.job}")
+    if held is not None:
+        session.hint("see what holds the kept events", "why", f"{held.held_by}")
+    if silent is not None:
+        session.hint("see what becomes of it", "why", f"{silent.dag}/{silent.job}")
     if dead is not None:
         session.hint("try it again", "retry", str(dead.task_id))
     elif paused is not None:
         session.hint("let it go on", "resume", f"{paused.dag}/{paused.job}")
     elif overdue is not None:
         session.hint("see whether the scheduler runs", "status")
-    elif not reply.sources:
+    elif not reply.sources and dag is None:
         session.hint("deploy one", "deploy", EXAMPLE)
 
 
@@ -107,9 +120,11 @@ def resume(session: Session, targets: tuple[str, ...]) -> None:
 def _say(
     session: Session, targets: tuple[str, ...], word: Callable[[UserClient, str, str], Awaitable[PauseReply]]
 ) -> None:
-    names = [_names(target) for target in targets]
+    for target in targets:
+        _check(target)
 
     async def each(client: UserClient) -> list[PauseReply]:
+        names = [await named(client, target) for target in targets]
         return [await word(client, dag, job) for dag, job in names]
 
     replies = session.run(each)
@@ -117,20 +132,25 @@ def _say(
         session.json(replies)
         return
     for reply in replies:
-        before = "was before" if reply.duplicate else "now"
-        session.say(f"{reply.dag}/{reply.job}: {'paused' if reply.paused else 'goes on'} ({before}).")
+        if reply.paused:
+            done = "was paused before" if reply.duplicate else "paused"
+        else:
+            done = "was not paused" if reply.duplicate else "goes on"
+        session.say(f"{reply.dag}/{reply.job}: {done}.")
     session.hint("see them", "sources")
 
 
-def _names(target: str) -> tuple[str, str]:
+def _check(target: str) -> None:
     dag, slash, job = target.partition("/")
-    if not (dag and slash and job):
-        raise click.UsageError(f"A source is named DAG/JOB, not {clean(target)!r}.")
-    return dag, job
+    if not dag or (slash and not job):
+        raise click.UsageError(f"A source is named DAG/JOB, or JOB alone, not {clean(target)!r}.")
 
 
-async def _look(client: UserClient) -> RenderableType:
-    return sources_view(with_slots(await client.sources()))
+async def _read(client: UserClient, dag: str | None) -> SourcesReply:
+    reply = with_slots(await client.sources())
+    if dag is None:
+        return reply
+    return msgspec.structs.replace(reply, sources=[source for source in reply.sources if source.dag == dag])
 
 
 def with_slots(reply: SourcesReply) -> SourcesReply:
@@ -161,7 +181,7 @@ def sources_view(reply: SourcesReply) -> RenderableType:
             Column("last said"),
             Column("next"),
             Column("lag", right=True),
-            Column("kept", right=True),
+            Column("kept"),
             Column("task", whole=True),
             Column("error"),
         ]
@@ -175,11 +195,17 @@ def sources_view(reply: SourcesReply) -> RenderableType:
             _last(source, now),
             _next(source, now),
             "" if source.lag_seconds is None else _seconds(source.lag_seconds),
-            source.kept or "",
+            _kept(source),
             "" if source.task_id is None else str(source.task_id),
             "" if source.error is None else shortened(source.error),
         )
     return Group(Text(f"{count(len(reply.sources), 'source')} of active versions"), listing)
+
+
+def _kept(source: SourceRow) -> str:
+    if not source.kept:
+        return ""
+    return f"{source.kept}, by a failed unit of {clean(source.held_by)}" if source.held_by else str(source.kept)
 
 
 def _state(source: SourceRow, now: datetime) -> Text:
@@ -196,6 +222,8 @@ def _state(source: SourceRow, now: datetime) -> Text:
         text.append(f", {ago(source.since, now)}", style="dim")
     elif source.since is not None and (lasted := span((now - source.since).total_seconds())):
         text.append(f" for {lasted}", style="dim")
+    if source.silent_since is not None:
+        text.append(f", last heard of {ago(source.silent_since, now)}", style="bold red")
     if source.attempt > 1:
         text.append(f" (attempt {source.attempt})", style="dim")
     return text
@@ -221,6 +249,8 @@ def why_kept(source: SourceRow) -> str | None:
         return f"{name} is paused by {clean(source.paused_by or 'somebody')}{since}"
     if source.state == "stopped":
         return f"{name} is stopped by a full queue" + (f": {clean(source.because)}" if source.because else "")
+    if source.kept and source.held_by:
+        return f"a failed unit of {clean(source.held_by)} holds {count(source.kept, 'event')} of {name}"
     return f"{name} works off {count(source.kept, 'kept event')}" if source.kept else None
 
 

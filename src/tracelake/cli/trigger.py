@@ -10,11 +10,13 @@ from rich.console import Group
 from rich.text import Text
 
 from tracelake.cli.activation import bar, retry_lines
+from tracelake.cli.naming import find_job as find_job
+from tracelake.cli.naming import named
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import CursorType, RangeType
 from tracelake.cli.session import Session, away, live_view, looks, user_command
 from tracelake.cli.sources import why_kept
-from tracelake.cli.text import clean, count
+from tracelake.cli.text import count
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire.user import BlockRange, TaskRow, TriggerReply, TriggerRequest
@@ -116,22 +118,8 @@ def command(
 
 
 async def _trigger(client: UserClient, target: str, request: TriggerRequest) -> tuple[str, str, TriggerReply]:
-    dag, slash, job = target.partition("/")
-    if not slash:
-        dag, job = await find_job(client, target)
+    dag, job = await named(client, target)
     return dag, job, await client.trigger(dag, job, request)
-
-
-async def find_job(client: UserClient, name: str) -> tuple[str, str]:
-    """The one DAG whose active version has a job of that name."""
-    active = [row.name for row in (await client.dags()).dags if row.active_version is not None]
-    homes = [dag for dag in active if any(job.name == name for job in (await client.jobs(dag)).jobs)]
-    if not homes:
-        raise TraceError("job_not_found", f"No active DAG has a job named {name}.")
-    if len(homes) > 1:
-        choices = ", ".join(f"{dag}/{name}" for dag in homes)
-        raise click.UsageError(f"Several DAGs have such a job; give one of {clean(choices)}.")
-    return homes[0], name
 
 
 def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
@@ -151,8 +139,11 @@ def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
 
 def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progress: Progress | None) -> None:
     if progress is not None and progress.gave_up:
-        why = f": {progress.kept}" if progress.kept else f", with {count(progress.open, 'task')} open"
-        session.say((f"It is not done yet{why}. The work goes on.", "yellow"))
+        if progress.kept:
+            text = f"It is not done yet: {progress.kept}. Its tasks are made after that."
+        else:
+            text = f"It is not done yet, with {count(progress.open, 'task')} open. The work goes on."
+        session.say((text, "yellow"))
     if reply.kept == "paused" and (progress is None or progress.kept):
         session.hint("let the source go on", "resume", f"{dag}/{job}")
     elif reply.kept == "stopped" and (progress is None or progress.kept):

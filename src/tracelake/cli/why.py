@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli.listing import Column, Listing
+from tracelake.cli.naming import find_job
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean
-from tracelake.cli.trigger import find_job
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReply

@@ -23,7 +23,7 @@ from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
 from tracelake.dispatcher.tally import count_written
 from tracelake.dispatcher.tracing.spans import Tracing
 from tracelake.errors import TraceError
-from tracelake.model.dag import Activation, JobDocument
+from tracelake.model.dag import Activation, JobDocument, SourceKind
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import BY_HAND
@@ -40,6 +40,8 @@ _ACTIVE_JOB = """
     LEFT JOIN jobs j USING (job_id)
     LEFT JOIN source_state s ON s.node_id = j.node_id
     WHERE d.org_id = $1 AND d.dag_name = $2"""
+
+_LATEST_SLOT = "SELECT floor(extract(epoch FROM trace_now() + interval '1 day'))::bigint"
 
 # First, so that of two equal triggers at once the second waits here and then finds the first's reply.
 _OPEN_TRIGGER = """
@@ -155,12 +157,22 @@ class UserActions:
         paused: bool,
     ) -> tuple[TriggerReply, Applied]:
         if not document.only_emits:
-            raise TraceError("trigger_invalid", "An always_on source speaks for itself.", field="job")
+            text = "An always_on source speaks for itself; to have a unit made again, trigger a job that reads it."
+            raise TraceError("trigger_invalid", text, field="job")
         output = next((item for item in job.outputs if item.output_index == body.output_index), None)
         if output is None:
             raise TraceError("input_not_found", "The source has no such output.", field="output_index")
         if not output.dataset.storage.routes_at_once:
             raise TraceError("trigger_invalid", "Events of this output follow from its data.", field="output_index")
+        if document.source is not None and document.source.kind is SourceKind.CRON and body.cursor is not None:
+            latest = await connection.fetchval(_LATEST_SLOT)
+            if body.cursor > latest:
+                raise TraceError(
+                    "trigger_invalid",
+                    f"Cursors of a cron source are seconds since 1970, and {body.cursor} is more than a day ahead: "
+                    f"until then no slot would make a task. Give one up to {latest}.",
+                    field="cursor",
+                )
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         unit = {"cursor": body.cursor, "partition_key": partition_key, "start": start, "end": end}

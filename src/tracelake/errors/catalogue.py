@@ -235,7 +235,7 @@ _KINDS = (
         "trigger_invalid",
         422,
         "This job cannot be triggered like that.",
-        "See `details.field`; give the kind of unit that the job works on.",
+        "See `details.field`; the message says what fits.",
     ),
     ErrorKind(
         "webhook_not_found",

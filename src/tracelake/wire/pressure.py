@@ -6,8 +6,9 @@ from typing import Literal
 from tracelake.wire.base import Reply
 
 PressureState = Literal["open", "bulk_stopped", "stopped", "paused"]
-"""Of a queue: whom it stops (`bulk_stopped`: only what is marked bulk). Of an edge: by what it is stopped;
-`bulk_stopped` is an edge of a bulk job that others would still pass, `paused` one whose source a person paused."""
+"""Of a queue: whom it stops; people say `full` for `stopped` and `filling` for `bulk_stopped`. Of an edge: by what
+it is stopped; `bulk_stopped` is an edge of a bulk job that others would still pass, `paused` one whose source a person
+paused."""
 
 
 class QueueRow(Reply, frozen=True, kw_only=True):
@@ -19,6 +20,9 @@ class QueueRow(Reply, frozen=True, kw_only=True):
     """It belongs to a version that is being built."""
     state: PressureState
     depth: int
+    """Ready tasks; those that wait for a limit on running work are not among them."""
+    held: int = 0
+    """Tasks that wait for a limit on running work; counted no further than 10,000."""
     max_depth: int | None = None
     age_seconds: float
     """How long the oldest ready task has been waiting."""
@@ -37,6 +41,7 @@ class PressureEdgeRow(Reply, frozen=True, kw_only=True):
     dataset: str
     building: bool = False
     bulk: bool = False
+    """The job is: it stops at 80 % of a queue behind it."""
     state: PressureState
     queue: str | None = None
     """What stops it, or, while it is open, the fullest of the queues behind it: `dag/job`."""

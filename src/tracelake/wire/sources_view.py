@@ -31,6 +31,10 @@ class SourceRow(Reply, frozen=True, kw_only=True):
     kept: int = 0
     """Events that wait for the end of a pause, of a full queue, or to be worked off after it (of the input that has
     most of them)."""
+    held_by: str | None = None
+    """The job whose failed unit keeps such events, as `dag/job`: neither a pause nor a queue does."""
+    silent_since: datetime | None = None
+    """Of a run whose worker should have been heard of since then, and was not."""
     until: datetime | None = None
     """When it is tried again."""
     error: str | None = None

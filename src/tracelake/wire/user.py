@@ -62,6 +62,8 @@ class Plan(Reply, frozen=True, kw_only=True):
     """Work must be done beside the active version before the cutover."""
     changes: bool = True
     """False: the active version is this very document."""
+    notes: list[str] = []
+    """What is allowed, but hardly meant."""
 
 
 class DeployReply(Reply, frozen=True, kw_only=True):
@@ -135,7 +137,8 @@ class EdgeRow(Reply, frozen=True, kw_only=True):
     dataset_version: UUID
     where: dict[str, Any] | None = None
     phase: Literal["Active", "Staged", "Parked"]
-    state: Literal["live", "draining", "held", "parked"]
+    state: Literal["live", "draining", "held", "stopped", "paused", "parked"]
+    """`stopped`: by a full queue; `paused`: its source was, by a person. Only the list of jobs tells these two."""
     routed_cursor: int | None = None
     backlog: int
     """Events that wait for this edge."""

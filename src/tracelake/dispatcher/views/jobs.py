@@ -9,6 +9,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.dags import not_found
+from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
 from tracelake.model.dag import JobDocument
 from tracelake.wire.user import EdgeRow, JobOutputRow, JobRow, JobsReply
@@ -35,7 +36,7 @@ _JOBS = """
     WHERE v.dag_version_id = $1"""
 
 _EDGES = f"""
-    SELECT e.node_id, {EDGE_COLUMNS}
+    SELECT e.node_id, e.dataset_uuid, {EDGE_COLUMNS}
     FROM edges e JOIN datasets d USING (dataset_uuid)
     WHERE e.node_id = ANY($1) ORDER BY e.node_id, e.input_index"""  # noqa: S608 - constants only
 
@@ -66,8 +67,10 @@ async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int 
         await connection.fetch(_JOBS, version["dag_version_id"]), key=lambda row: written.get(row["name"], len(written))
     )
     edges: dict[UUID, list[EdgeRow]] = defaultdict(list)
-    for edge in await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]]):
-        edges[edge["node_id"]].append(to_edge(edge))
+    found = await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]])
+    pressure = await read_pressure(connection, org_id) if found else None
+    for edge in found:
+        edges[edge["node_id"]].append(_edge(edge, pressure))
     outputs = await read_outputs(connection, [row["job_id"] for row in rows])
     return JobsReply(
         dag=dag,
@@ -89,6 +92,18 @@ async def read_outputs(connection: Connection, job_ids: list[UUID]) -> dict[UUID
             )
         )
     return outputs
+
+
+def _edge(row: asyncpg.Record, pressure: Pressure | None) -> EdgeRow:
+    """An edge that something stops is neither live nor draining."""
+    edge = to_edge(row)
+    if pressure is None or edge.state not in ("live", "draining"):
+        return edge
+    generation = (row["dataset_uuid"], row["dataset_version"])
+    cause = pressure.on_edge(row["node_id"], generation, behind=row["position"] is not None)
+    if cause is None:
+        return edge
+    return msgspec.structs.replace(edge, state="paused" if cause.state == "paused" else "stopped")
 
 
 def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[JobOutputRow]) -> JobRow:

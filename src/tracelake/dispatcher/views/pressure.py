@@ -15,6 +15,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure.levels import Level, Thresholds, share
 from tracelake.dispatcher.backpressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
 from tracelake.dispatcher.routing.directory import Generation
+from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS
 from tracelake.dispatcher.views.words import full_queue
 from tracelake.dispatcher.views.words import since as since_words
@@ -45,6 +46,15 @@ _EDGES = f"""
     WHERE e.org_id = $1 AND e.phase <> 'Parked' AND (e.node_id = ANY($2) OR (e.dataset_uuid, e.dataset_version) IN (
         SELECT * FROM unnest($3::uuid[], $4::uuid[])))
     ORDER BY n.dag_name, n.job_name, e.input_index, e.phase"""  # noqa: S608 - constants only
+
+# Tasks that wait for a place of a limit: they are no part of the depth. Counted no further than the cap.
+_HELD = f"""
+    SELECT q.node_id, (
+        SELECT count(*) FROM (
+            SELECT FROM jobs s JOIN tasks t ON t.job_id = s.job_id
+            WHERE s.node_id = q.node_id AND t.status IN ('Queued', 'Running', 'Failed') AND t.held
+            LIMIT {CAP}) h) AS held
+    FROM unnest($1::uuid[]) AS q(node_id)"""  # noqa: S608 - constants only
 
 _PAUSED = """
     SELECT s.node_id, n.dag_name, n.job_name, s.paused_by, s.paused_at, trace_now() AS now
@@ -82,9 +92,16 @@ class Queue:
 
     @property
     def words(self) -> str:
-        pressed = "" if self.since is None else f" since {since_words(self.since, self.now)}"
         limits = self.thresholds
-        return full_queue(self.name, self.depth, limits.max_depth, self.age_seconds, limits.max_age_seconds, pressed)
+        return full_queue(
+            self.name,
+            self.depth,
+            limits.max_depth,
+            self.age_seconds,
+            limits.max_age_seconds,
+            bulk_alone=self.level is Level.BULK and not self.has_no_room,
+            lasted=None if self.since is None else since_words(self.since, self.now),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +192,10 @@ async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | 
     ]
     columns = [[generation[part] for generation in generations] for part in (0, 1)]
     edges = await connection.fetch(_EDGES, org_id, list(fed), *columns)
-    return PressureReply(queues=_queue_rows(found.queues.values()), edges=[_edge_row(found, row) for row in edges])
+    held = {row["node_id"]: row["held"] for row in await connection.fetch(_HELD, list(found.queues))}
+    return PressureReply(
+        queues=_queue_rows(found.queues.values(), held), edges=[_edge_row(found, row) for row in edges]
+    )
 
 
 def _queue(row: asyncpg.Record) -> Queue:
@@ -194,7 +214,7 @@ def _queue(row: asyncpg.Record) -> Queue:
     )
 
 
-def _queue_rows(queues: Iterable[Queue]) -> list[QueueRow]:
+def _queue_rows(queues: Iterable[Queue], held: Mapping[UUID, int]) -> list[QueueRow]:
     rows = []
     for queue in sorted(queues, key=lambda queue: (-queue.level, -queue.full, queue.name)):
         dag, _, job = queue.name.partition("/")
@@ -205,6 +225,7 @@ def _queue_rows(queues: Iterable[Queue]) -> list[QueueRow]:
                 building=queue.building,
                 state=_STATES[queue.level],
                 depth=queue.depth,
+                held=held.get(queue.node_id, 0),
                 max_depth=queue.thresholds.max_depth,
                 age_seconds=queue.age_seconds,
                 max_age_seconds=queue.thresholds.max_age_seconds,

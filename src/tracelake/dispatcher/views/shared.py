@@ -27,6 +27,13 @@ EDGE_COLUMNS = f"""
               AND v.routed_seq > e.position
             LIMIT {CAP}) waiting) END AS backlog"""  # noqa: S608 - constants only
 
+# A worker is heard of at least three times in a lease. Where the lease is the whole of the attempt's time nobody has
+# to say anything, so nothing can be told. Of `tasks t` and its `jobs j`.
+SILENT = """(t.status = 'Running' AND j.lease_seconds IS DISTINCT FROM j.timeout_seconds
+    AND t.lease_expires_at < trace_now() + make_interval(secs => j.lease_seconds / 2.0))"""
+
+HEARD_AT = "t.lease_expires_at - make_interval(secs => j.lease_seconds)"
+
 EVENT_COLUMNS = """
     v.event_id, v.dataset_version, v.cursor, v.partition_key,
     coalesce(nullif(v.effective_revision, ''), v.revision) AS revision, v.state, v.producer, v.attempt, v.invalidates,

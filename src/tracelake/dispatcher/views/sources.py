@@ -10,6 +10,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.sources.monitor import ALWAYS_ON, IS_RUN
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Cause, Pressure, read_pressure
+from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.wire.sources_view import RunState, SourceRow, SourcesReply, SourceState
 
 # The newest event of any of its outputs. A page of an index for each.
@@ -29,9 +30,12 @@ _DELIVERED = """
 
 _WAITING = f"""
     LEFT JOIN LATERAL (
-        SELECT max(b.kept) AS kept FROM job_outputs o
+        SELECT max(b.kept) AS kept,
+               min(n.dag_name || '/' || n.job_name) FILTER (WHERE e.failed_units > 0 AND b.kept > 0) AS holder
+        FROM job_outputs o
         JOIN edges e ON e.dataset_uuid = o.dataset_uuid AND e.dataset_version = o.dataset_version
             AND e.phase <> 'Parked' AND e.position IS NOT NULL
+        JOIN nodes n ON n.node_id = e.node_id
         CROSS JOIN LATERAL (
             SELECT count(*)::int AS kept FROM (
                 SELECT FROM events v
@@ -44,9 +48,9 @@ _SOURCES = f"""
            j.document #>> '{{source,schedule}}' AS schedule,
            coalesce(j.document #>> '{{source,time_zone}}', 'UTC') AS time_zone,
            coalesce(j.document #>> '{{source,catch_up}}', 'last') AS catch_up, s.last_slot, s.deliveries,
-           a.cutover_at, delivered.received_at, waiting.kept,
+           a.cutover_at, delivered.received_at, waiting.kept, waiting.holder,
            t.task_id, t.status, t.attempt, t.next_retry_at, t.finished_at, t.cancel_requested, t.superseded, t.error,
-           t.claimed_at, t.ready_at,
+           t.claimed_at, t.ready_at, CASE WHEN {SILENT} THEN {HEARD_AT} END AS silent_since,
            last.cursor, last.partition_key, last.created_at AS said_at, trace_now() AS now
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     LEFT JOIN tasks t ON {IS_RUN}
@@ -117,6 +121,8 @@ def _row(row: asyncpg.Record, cause: Cause | None) -> SourceRow:
         since=_since(row, state, cause),
         because=cause.words if cause is not None and state == "stopped" else None,
         kept=row["kept"] or 0,
+        held_by=row["holder"],
+        silent_since=row["silent_since"] if state == "running" else None,
         until=row["next_retry_at"],
         error=row["error"],
         last_cursor=row["cursor"],

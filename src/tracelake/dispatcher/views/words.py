@@ -41,13 +41,26 @@ def unit_words(unit_key: str) -> str:
 
 
 def full_queue(
-    queue: str, depth: int, max_depth: int | None, age_seconds: float, max_age_seconds: int | None, pressed: str
+    queue: str,
+    depth: int,
+    max_depth: int | None,
+    age_seconds: float,
+    max_age_seconds: int | None,
+    *,
+    bulk_alone: bool,
+    lasted: str | None,
 ) -> str:
-    """`d/slow has 1,200 of 1,000 ready tasks since 3m`: by whichever threshold is nearer to being passed."""
+    """`d/slow is full for 3m (1,200 of 1,000 ready; goes on below 50 %)`: by whichever threshold is nearer.
+
+    `bulk_alone`: it stops only what is bulk, and is `filling`. A queue stays what it is until it is below half, so it
+    may be full with fewer tasks than its threshold.
+    """
+    state = "filling" if bulk_alone else "full"
+    end = "; bulk work goes on below 50 %" if bulk_alone else "; goes on below 50 %"
+    if lasted is not None:
+        state += f" for {lasted}"
     by_depth = 0.0 if max_depth is None else depth / max_depth
     by_age = 0.0 if max_age_seconds is None or not depth else age_seconds / max_age_seconds
     if max_depth is None or by_age > by_depth:
-        return (
-            f"the oldest ready task of {queue} has waited {span(age_seconds)} of {span(max_age_seconds or 0)}{pressed}"
-        )
-    return f"{queue} has {depth:,} of {max_depth:,} ready tasks{pressed}"
+        return f"{queue} is {state} (the oldest has waited {span(age_seconds)} of {span(max_age_seconds or 0)}{end})"
+    return f"{queue} is {state} ({depth:,} of {max_depth:,} ready{end})"

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from uuid import UUID
 
+import msgspec
+
 from tracelake.dispatcher.why.reasons import REASONS, Subject
 from tracelake.wire.why import WhyReason, WhyReference, WhyReply, WhyState, WhyStep
 
@@ -23,6 +25,18 @@ def reason(code: str, text: str, *steps: tuple[str, str], references: Iterable[t
 
 def _reference(kind: str, ident: object) -> WhyReference:
     return WhyReference(kind=kind, id=str(ident))  # type: ignore[arg-type]  # one of the words that the wire type names
+
+
+def about(name: str, item: WhyReason) -> WhyReason:
+    """A reason of a job for an answer about something else, where "it" would be that: the job is named."""
+    text = item.text
+    if text.startswith("It "):
+        text = f"{name} {text[3:]}"
+    elif " of it " in text:
+        text = text.replace(" of it ", f" of {name} ", 1)
+    else:
+        text = f"{name}: {text[0].lower() if text.startswith('Its ') else text[0]}{text[1:]}"
+    return msgspec.structs.replace(item, text=text)
 
 
 def is_cause(item: WhyReason) -> bool:

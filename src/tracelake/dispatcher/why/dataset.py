@@ -10,7 +10,7 @@ from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import read_pressure
 from tracelake.dispatcher.views.words import counted, since, unit_words
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import answer, is_cause, reason
+from tracelake.dispatcher.why.answer import about, answer, is_cause, reason
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
 from tracelake.dispatcher.why.reasons import REASONS
@@ -62,6 +62,12 @@ async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyRep
 
 def _fresh(row: asyncpg.Record, writers: list[Subject]) -> WhyReason:
     by = ", ".join(writer.name for writer in writers)
+    if row["unit"] is None:
+        first = writers[0]
+        have = "has" if len(writers) == 1 else "have"
+        text = f"It has no event yet: {by} {have} done everything that came in, and said nothing of it."
+        step = ("see what was done", f"trace tasks --dag {first.dag} --job {first.job}")
+        return reason("dataset_empty", text, step, references=[("job", writer.name) for writer in writers])
     text = f"It has everything that {by} and the jobs before it have to give.{_newest(row)}"
     return reason("fresh", text, references=[("job", writer.name) for writer in writers])
 
@@ -106,9 +112,10 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject]) 
         reasons = await job_reasons(connection, subject, pressure)
         causes = [item for item in reasons if is_cause(item)]
         if causes:
-            return own + causes if distance == 0 else [*own, _upstream(subject, distance, causes), *causes]
+            found = own if distance == 0 else [*own, _upstream(subject, distance, causes)]
+            return found + [about(subject.name, item) for item in causes]
         if distance == 0:
-            own += [item for item in reasons if item.state != "fine"]
+            own += [about(subject.name, item) for item in reasons if item.state != "fine"]
         for before in await _before(connection, org_id, subject, reasons):
             if before.node_id not in seen:
                 seen.add(before.node_id)

@@ -11,7 +11,8 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.routing import coverage
 from tracelake.dispatcher.routing.coverage import Presence
 from tracelake.dispatcher.routing.directory import Generation
-from tracelake.dispatcher.views.shared import EDGE_COLUMNS
+from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, HEARD_AT, SILENT
 from tracelake.model.dag import JobDocument, Strategy
 from tracelake.model.task import BY_HAND
 
@@ -29,14 +30,19 @@ _DAG = """
     LEFT JOIN dag_versions b ON b.dag_version_id = d.building_version"""
 
 _JOB = """
-    SELECT j.job_id, j.node_id, j.strategy, j.runtime, j.document, trace_now() AS now
+    SELECT j.org_id, j.job_id, j.node_id, j.strategy, j.runtime, j.document, trace_now() AS now
     FROM dag_version_jobs v JOIN jobs j USING (job_id) WHERE v.dag_version_id = $1 AND v.job_name = $2"""
 
 _EDGES = f"""
-    SELECT e.dataset_uuid, e.drain_until, {EDGE_COLUMNS}, newest.created_at AS newest_at, newest.unit AS newest_unit
+    SELECT e.dataset_uuid, e.drain_until, {EDGE_COLUMNS}, newest.created_at AS newest_at, newest.unit AS newest_unit,
+           newest.cursor AS newest_cursor, newest.passed
     FROM edges e JOIN datasets d USING (dataset_uuid)
     LEFT JOIN LATERAL (
-        SELECT v.created_at, v.unit FROM events v
+        SELECT v.created_at, v.unit, v.cursor,
+               v.cursor < e.routed AND v.revision = '' AND v.effective_revision = '' AND v.invalidates IS NULL
+                   AND NOT EXISTS (SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = e.input_index
+                                   AND t.unit_end = v.cursor AND t.unit_key = v.unit) AS passed
+        FROM events v
         WHERE v.dataset_uuid = e.dataset_uuid AND v.dataset_version = e.dataset_version AND v.routed_seq IS NOT NULL
         ORDER BY v.routed_seq DESC LIMIT 1) newest ON true
     WHERE e.node_id = $1 AND e.phase <> 'Parked' ORDER BY e.input_index"""  # noqa: S608 - constants only
@@ -48,8 +54,10 @@ _TASKS = f"""
            (array_agg(s.held_by ORDER BY s.at, s.task_id))[1] AS held_by
     FROM (
         SELECT t.task_id, t.error, t.held_by,
-               coalesce(t.next_retry_at, t.ready_at, t.claimed_at, t.finished_at) AS at,
-               CASE WHEN t.status = 'Running' THEN 'running' WHEN t.held THEN 'held'
+               coalesce(t.next_retry_at, CASE WHEN {SILENT} THEN t.lease_expires_at END,
+                        t.ready_at, t.claimed_at, t.finished_at) AS at,
+               CASE WHEN {SILENT} THEN 'silent'
+                    WHEN t.status = 'Running' THEN 'running' WHEN t.held THEN 'held'
                     WHEN t.status = 'Queued' THEN 'ready' WHEN t.next_retry_at IS NOT NULL THEN 'backing_off'
                     WHEN t.edge >= 0 AND t.unit_key LIKE 'c:%' AND NOT starts_with(t.revision, '{BY_HAND}')
                         THEN 'holding'
@@ -73,10 +81,18 @@ _SAID = """
         ORDER BY v.routed_seq DESC LIMIT 1) e
     WHERE o.job_id = $1 ORDER BY e.routed_seq DESC LIMIT 1"""
 
-_RUN = """
-    SELECT task_id, status, attempt, next_retry_at, finished_at, superseded, cancel_requested, error, claimed_at,
-           outcome
-    FROM tasks WHERE node_id = $1 AND edge = -1 AND unit_end IS NULL AND unit_key = 'run' AND revision = ''"""
+_RUN = f"""
+    SELECT t.task_id, t.status, t.attempt, t.next_retry_at, t.finished_at, t.superseded, t.cancel_requested, t.error,
+           t.claimed_at, t.outcome, t.lease_expires_at, {HEARD_AT} AS heard_at, {SILENT} AS silent
+    FROM tasks t JOIN jobs j USING (job_id)
+    WHERE t.node_id = $1 AND t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run' AND t.revision = ''"""  # noqa: S608 - constants only
+
+# What runs of the caller's own; other orgs' tasks may have places too, and are not told.
+_RUNNING = f"""
+    SELECT j.dag_name, j.name, count(*) AS number, max(r.claimed_at) AS newest
+    FROM (SELECT t.job_id, t.claimed_at FROM tasks t WHERE t.status = 'Running' AND t.org_id = $1 LIMIT {CAP}) r
+    JOIN jobs j USING (job_id)
+    WHERE j.runtime = $2 GROUP BY j.dag_name, j.name ORDER BY number DESC, j.dag_name, j.name"""  # noqa: S608 - constants only
 
 _UNITS = f"""
     SELECT v.unit, v.range_start, v.range_end FROM events v
@@ -90,9 +106,12 @@ class Subject:
 
     dag: str
     job: str
+    org_id: UUID
     job_id: UUID
     node_id: UUID
     joins: bool
+    by_cursor: bool
+    """Its tasks follow the cursors of its inputs: each reads from where the one before it ended."""
     runtime: str
     source: str | None
     """The kind of source it is."""
@@ -128,9 +147,11 @@ async def read_job(connection: Connection, version: UUID, dag: str, job: str) ->
     return Subject(
         dag=dag,
         job=job,
+        org_id=row["org_id"],
         job_id=row["job_id"],
         node_id=row["node_id"],
         joins=row["strategy"] == Strategy.PER_PARTITION.value and inputs > 1,
+        by_cursor=row["strategy"] == Strategy.PER_UPDATE.value,
         runtime=row["runtime"],
         source=None if document.source is None else document.source.kind.value,
         document=document,
@@ -143,7 +164,8 @@ async def read_edges(connection: Connection, node_id: UUID) -> list[asyncpg.Reco
 
 
 async def read_tasks(connection: Connection, node_id: UUID) -> dict[str, asyncpg.Record]:
-    """By state: `running`, `held`, `ready`, `backing_off`, `holding` (an input), `failed`; only those there are."""
+    """By state, and only those there are: `running`, `silent` (its worker is not heard of), `held`, `ready`,
+    `backing_off`, `holding` (an input), `failed`."""
     return {row["state"]: row for row in await connection.fetch(_TASKS, node_id)}
 
 
@@ -164,6 +186,11 @@ async def read_said(connection: Connection, job_id: UUID) -> asyncpg.Record | No
 async def read_run(connection: Connection, node_id: UUID) -> asyncpg.Record | None:
     """The one task of an always_on source."""
     return await connection.fetchrow(_RUN, node_id)
+
+
+async def read_running(connection: Connection, org_id: UUID, runtime: str) -> list[asyncpg.Record]:
+    """How many tasks run there, by job, the job with most of them first."""
+    return await connection.fetch(_RUNNING, org_id, runtime)
 
 
 async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> Missing | None:

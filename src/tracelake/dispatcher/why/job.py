@@ -5,9 +5,10 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure.levels import Level
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
-from tracelake.dispatcher.views.words import counted, since, unit_words, waiting
-from tracelake.dispatcher.why import facts
+from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
+from tracelake.dispatcher.why import facts, workers
 from tracelake.dispatcher.why.answer import answer, reason, retry_or_skip
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import paused, pressed, source_reasons
@@ -42,6 +43,7 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
     if subject.joins and all(edge["newest_at"] is not None for edge in edges):
         found += await _join(connection, edges)
     found += await _tasks(connection, subject)
+    found += _own_queue(subject, edges, pressure)
     return found or [_up_to_date(subject, edges)]
 
 
@@ -69,8 +71,8 @@ async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, 
     if cause is not None and cause.state == "paused":
         text = f"{cause.words}, so no tasks are made of {dataset}; {backlog}."
         return [paused(cause.name, text)]
-    own = cause is not None and cause.node_id == subject.node_id
-    if cause is not None and not (own and not edge["backlog"]):  # then what it has is all there is to say
+    own = cause is not None and cause.node_id == subject.node_id  # of that `_own_queue` tells
+    if cause is not None and not own:
         text = f"It makes no tasks of {dataset}, because {cause.words}; {backlog}."
         return [pressed(cause.name, text)]
     if edge["failed_units"]:
@@ -83,6 +85,8 @@ async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, 
             text = f'{text[:-1]}. The error: "{holder["error"]}".'
         references = [("task", holder["task_id"]), ("dataset", dataset)]
         return [reason("edge_held", text, *retry_or_skip(holder["task_id"]), references=references)]
+    if own:
+        return []
     if behind and (edge["backlog"] or edge["drain_until"] is not None):
         text = f"Its input {dataset} is catching up; {backlog}."
         step = ("see it", f"trace jobs {subject.dag} --watch")
@@ -92,7 +96,36 @@ async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, 
         return [
             reason("input_empty", f"Its input {dataset} has no event yet.", step, references=[("dataset", dataset)])
         ]
-    return []
+    return _passed(subject, edge, pressure)
+
+
+def _passed(subject: Subject, edge: asyncpg.Record, pressure: Pressure) -> list[WhyReason]:
+    """Its newest event is below what it has read. Only of sources: the tasks of a job may end in any order."""
+    writers = pressure.upstream.writers.get((edge["dataset_uuid"], edge["dataset_version"]), frozenset())
+    if not (edge["passed"] and subject.by_cursor) or subject.joins or writers.isdisjoint(pressure.upstream.sources):
+        return []
+    dataset, cursor = edge["dataset"], edge["newest_cursor"]
+    text = (
+        f"Its input {dataset} is at cursor {edge['routed']}; the newest event, cursor {cursor}, is not above it, so it "
+        "makes no task."
+    )
+    again = f"trace trigger {subject.name} --cursor {cursor}"
+    step = ("make its task by hand", f"{again} --input {edge['input_index']}" if edge["input_index"] else again)
+    return [reason("cursor_passed", text, step, references=[("dataset", dataset)])]
+
+
+def _own_queue(subject: Subject, edges: list[asyncpg.Record], pressure: Pressure) -> list[WhyReason]:
+    """What it has to do is the reason that it gets no more."""
+    queue = pressure.queues.get(subject.node_id)
+    if queue is None or (queue.level is Level.NONE and not queue.has_no_room):
+        return []
+    events = max((edge["backlog"] for edge in edges), default=0)
+    bulk = "" if queue.level is Level.ALL or queue.has_no_room else " of bulk work"
+    if bulk and not events:
+        return []
+    words = queue.words.removeprefix(f"{queue.name} is ")
+    text = f"Its own queue is {words}, so it gets no new tasks{bulk}; {waiting(events)}."
+    return [reason("own_queue_full", text, ("see whom it stops", "trace pressure"))]
 
 
 async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[WhyReason]:
@@ -143,8 +176,20 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         )
         if row["number"] == 1:
             text = f"1 task of it waits for a worker of {subject.runtime}, for {waited}."
+        known, more = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
+        see = ("see why", f"trace why {row['first']}")
+        found.append(reason("tasks_ready", f"{text} {known}", see, *more, references=[("task", row["first"])]))
+    if row := tasks.get("silent"):
+        verb = "is" if row["number"] == 1 else "are"
+        left = (row["at"] - subject.now).total_seconds()
+        ends = f"ends in {span(left)}" if left > 0 else "has ended"
+        first = "the" if row["number"] == 1 else "the first"
+        text = (
+            f"{counted(row['number'], 'task')} of it {verb} with a worker that is not heard of; {first} lease {ends}, "
+            "and then it is tried again."
+        )
         found.append(
-            reason("tasks_ready", text, ("see why", f"trace why {row['first']}"), references=[("task", row["first"])])
+            reason("tasks_unheard", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])])
         )
     if row := tasks.get("running"):
         verb = "is" if row["number"] == 1 else "are"

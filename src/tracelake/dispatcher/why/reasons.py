@@ -62,7 +62,7 @@ _KINDS = (
         "task",
         "waiting",
         "It is ready and its wake-up was sent; no worker has taken it yet.",
-        "See that workers of its runtime are running.",
+        "Wait for a worker that is free, or start one more.",
     ),
     ReasonKind(
         "returning",
@@ -101,6 +101,13 @@ _KINDS = (
         "Nothing to do, or roll back.",
     ),
     ReasonKind(
+        "unheard",
+        "task",
+        "waiting",
+        "A worker has it, and has not been heard of for half of the lease; heartbeats come three times in a lease.",
+        "See what became of the worker; when the lease ends, it is tried again by itself.",
+    ),
+    ReasonKind(
         "wakeup_failed",
         "task",
         "blocked",
@@ -121,6 +128,15 @@ _KINDS = (
         "working",
         "Only the version that is being built has it; it counts after the cutover.",
         "Wait for the build.",
+    ),
+    ReasonKind(
+        "cursor_passed",
+        "job",
+        "waiting",
+        "The newest event of a source is below the cursor that its reader has come to, and has no `revision`. It "
+        "counts as read, and so does every event until one is above that cursor.",
+        "Send a larger cursor, or the event with a `revision`; make its task by hand; or, when the cursor that is too "
+        "high was a mistake, deploy the source under another name: it begins anew.",
     ),
     ReasonKind(
         "edge_draining", "job", "working", "An input is behind and catches up with the events it has not seen.", "Wait."
@@ -157,6 +173,14 @@ _KINDS = (
         "Deploy a document that has it, or roll back.",
     ),
     ReasonKind(
+        "own_queue_full",
+        "job",
+        "waiting",
+        "Its own queue is full: it has as many ready tasks as its threshold allows, gets no new ones, and stops what "
+        "feeds it until fewer than half are left.",
+        "Let the queue empty: more workers, a higher limit, or fix what is slow.",
+    ),
+    ReasonKind(
         "pressure",
         "job",
         "blocked",
@@ -169,7 +193,7 @@ _KINDS = (
         "job",
         "waiting",
         "The run of the source died and starts again at a known time.",
-        "See the error; it is tried again without end.",
+        "Mend what the error names; it is tried again without end, or now by a retry of its task.",
     ),
     ReasonKind(
         "source_dead",
@@ -211,7 +235,21 @@ _KINDS = (
         "job",
         "waiting",
         "The run of the source waits to be started.",
-        "See that workers of its runtime are running.",
+        "Wait for a worker that is free, or start one more.",
+    ),
+    ReasonKind(
+        "source_stopping",
+        "job",
+        "working",
+        "The run of the source was asked to stop (somebody cancelled it, or a cutover stops it) and has not yet.",
+        "Wait; what was cancelled can be retried once it has stopped.",
+    ),
+    ReasonKind(
+        "source_unheard",
+        "job",
+        "waiting",
+        "The worker that has the run of the source has not been heard of for half of the lease.",
+        "See what became of the worker; when the lease ends, the run is started again by itself.",
     ),
     ReasonKind(
         "tasks_backing_off",
@@ -239,11 +277,25 @@ _KINDS = (
         "job",
         "waiting",
         "Tasks are ready and wait for workers.",
-        "See that workers of the runtime are running.",
+        "Wait for a worker that is free, or start one more.",
     ),
     ReasonKind("tasks_running", "job", "working", "Tasks are running.", "Wait."),
+    ReasonKind(
+        "tasks_unheard",
+        "job",
+        "waiting",
+        "Workers have tasks, and have not been heard of for half of the lease.",
+        "See what became of the workers; when a lease ends, its task is tried again by itself.",
+    ),
     ReasonKind("up_to_date", "job", "fine", "Everything that came in is done.", "Nothing to do."),
     # Datasets
+    ReasonKind(
+        "dataset_empty",
+        "dataset",
+        "waiting",
+        "Its jobs have done everything that came in, and no event of it was among what they said.",
+        "See what the job's tasks said; one that has nothing to write says nothing.",
+    ),
     ReasonKind(
         "fresh",
         "dataset",

@@ -5,7 +5,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.words import since, span, unit_words
-from tracelake.dispatcher.why import facts
+from tracelake.dispatcher.why import facts, workers
 from tracelake.dispatcher.why.answer import reason
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.wire.why import WhyReason
@@ -22,7 +22,7 @@ async def source_reasons(connection: Connection, subject: Subject, pressure: Pre
         return [_dead(subject, run)]
     found = _stopped(subject, pressure)
     if subject.source == "always_on":
-        found += _run_reasons(subject, run, silent=said is None)
+        found += await _run_reasons(connection, subject, run, silent=said is None)
     elif said is None:
         found.append(_never(subject))
     return found or [_spoke(subject, said)]
@@ -44,10 +44,14 @@ def _stopped(subject: Subject, pressure: Pressure) -> list[WhyReason]:
     cause = pressure.on_source(subject.node_id)
     if cause is None:
         return []
-    return [pressed(cause.name, f"It is told to stop, because {cause.words}; what it says all the same is kept.")]
+    if subject.source == "always_on":
+        return [pressed(cause.name, f"It is told to pause, because {cause.words}; what it says all the same is kept.")]
+    return [pressed(cause.name, f"What comes to it is kept and makes no tasks, because {cause.words}.")]
 
 
-def _run_reasons(subject: Subject, run: asyncpg.Record | None, *, silent: bool) -> list[WhyReason]:
+async def _run_reasons(
+    connection: Connection, subject: Subject, run: asyncpg.Record | None, *, silent: bool
+) -> list[WhyReason]:
     if run is None:
         return [reason("source_starting", "Its run has not been made yet; this is done by itself within seconds.")]
     task = [("task", run["task_id"])]
@@ -56,15 +60,29 @@ def _run_reasons(subject: Subject, run: asyncpg.Record | None, *, silent: bool) 
         case "Failed":
             wait = max(0.0, (run["next_retry_at"] - subject.now).total_seconds())
             text = f"Attempt {run['attempt']} of its run died {_error(run)}; the next one starts in {span(wait)}."
-            return [reason("source_backing_off", text, see, references=task)]
+            now = ("start it now", f"trace retry {run['task_id']}")
+            return [reason("source_backing_off", text, now, see, references=task)]
+        case "Running" if run["cancel_requested"]:
+            left = (run["lease_expires_at"] - subject.now).total_seconds()
+            text = f"Its run was asked to stop and has not yet; its lease ends in {span(left)} if it does not."
+            return [reason("source_stopping", text, see, references=task)]
+        case "Running" if run["silent"]:
+            left = (run["lease_expires_at"] - subject.now).total_seconds()
+            ends = f"ends in {span(left)}" if left > 0 else "has ended"
+            text = (
+                f"The worker of its run was last heard of {since(run['heard_at'], subject.now)} ago; its lease {ends}, "
+                "and then it is started again."
+            )
+            return [reason("source_unheard", text, see, references=task)]
         case "Running" if silent:
             text = f"It has been running for {since(run['claimed_at'], subject.now)} and has said nothing yet."
             return [reason("source_no_events", text, see, references=task)]
         case "Running":
             return []
         case _:
-            text = f"Its run waits for a worker of {subject.runtime}."
-            return [reason("source_starting", text, see, references=task)]
+            known, steps = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
+            text = f"Its run waits for a worker of {subject.runtime}. {known}"
+            return [reason("source_starting", text, see, *steps, references=task)]
 
 
 def _never(subject: Subject) -> WhyReason:

@@ -7,14 +7,17 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.words import counted, since, span, unit_words
+from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
+from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
+from tracelake.dispatcher.why import workers
 from tracelake.dispatcher.why.answer import answer, reason, retry_or_skip
 from tracelake.errors import TraceError
 from tracelake.model.task import BY_HAND
 from tracelake.wire.why import WhyReason, WhyReply
 
-_TASK = """
-    SELECT t.*, j.dag_name, j.name, j.runtime, j.max_concurrency, a.number AS active_number, n.sweep, n.sweep_reason,
+_TASK = f"""
+    SELECT t.*, {HEARD_AT} AS heard_at, {SILENT} AS silent,
+           j.dag_name, j.name, j.runtime, j.max_concurrency, a.number AS active_number, n.sweep, n.sweep_reason,
            EXISTS (SELECT FROM dag_version_jobs v JOIN jobs s ON s.job_id = v.job_id
                    WHERE v.dag_version_id = d.active_version AND s.node_id = t.node_id) AS counts,
            (SELECT max(b.number) FROM dag_version_jobs v JOIN jobs s USING (job_id)
@@ -24,7 +27,7 @@ _TASK = """
     LEFT JOIN nodes n ON n.node_id = j.node_id
     LEFT JOIN dags d ON d.org_id = j.org_id AND d.dag_name = j.dag_name
     LEFT JOIN dag_versions a ON a.dag_version_id = d.active_version
-    WHERE t.task_id = $1 AND t.org_id = $2"""
+    WHERE t.task_id = $1 AND t.org_id = $2"""  # noqa: S608 - constants only
 
 # Limits of operators are shared by all orgs; only those of the caller's own are counted or named.
 _LIMIT = f"""
@@ -105,6 +108,12 @@ def _running(row: asyncpg.Record) -> WhyReason:
     if lease <= now:
         text += f", but its lease ran out {since(lease, now)} ago without a word."
         return reason("lease_overdue", text, see, references=_job(row))
+    if row["silent"]:
+        text += (
+            f", but was last heard of {since(row['heard_at'], now)} ago; its lease ends {_until(lease, now)}, and then "
+            "it is tried again."
+        )
+        return reason("unheard", text, see, references=_job(row))
     text += f"; its lease holds for {span((lease - now).total_seconds())} more."
     return reason("running", text, see, ("stop it", f"trace cancel {row['task_id']}"), references=_job(row))
 
@@ -128,8 +137,9 @@ async def _ready(connection: Connection, row: asyncpg.Record) -> WhyReason:
     outbox = await connection.fetchrow(_OUTBOX, row["task_id"])
     retried = f" It has been tried {counted(row['attempt'], 'time')}." if row["attempt"] else ""
     if outbox is None:
-        text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried}"
-        return reason("ready", text, ("see the parts of the stack", "trace status"), references=_job(row))
+        known, steps = await workers.look(connection, row["org_id"], row["runtime"], row["now"])
+        text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried} {known}"
+        return reason("ready", text, *steps, references=_job(row))
     references = [*_job(row), ("outbox", outbox["outbox_id"])]
     if outbox["status"] == "Failed":
         text = (
@@ -190,8 +200,7 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[WhyReason
     if _may_hold(row):
         edge = await connection.fetchrow(_EDGE, row["node_id"], row["edge"])
     if edge is not None:
-        behind = counted(edge["backlog"], "event", most=CAP)
-        text = f"It holds the input {edge['name']} at {unit_words(row['unit_key'])}: {behind} behind it."
+        text = f"It holds the input {edge['name']} at {unit_words(row['unit_key'])}; {waiting(edge['backlog'])}."
         found.append(reason("holds_edge", text, *steps, references=[*_job(row), ("dataset", edge["name"])]))
     return found
 
