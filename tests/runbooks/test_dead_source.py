@@ -2,13 +2,15 @@
 
 import hashlib
 import hmac
+import json
 import os
+import re
 import signal
 import time
 from typing import Any
 
 from tests.runbooks.page import Followed, follow
-from tests.runbooks.stack import RealStack
+from tests.runbooks.stack import ROOT, RealStack
 from tests.support.postgres import wait_until
 
 DAG = """\
@@ -99,3 +101,9 @@ def test_the_page(shared_stack: RealStack) -> None:
     hook = followed.json("trace webhook")
     assert deliver(stack, hook["path"], "another secret", "d-1") == 401
     assert deliver(stack, hook["path"], hook["secret"], "d-1") == 200
+    found = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "docs/sources.md").read_text(), re.DOTALL)
+    assert found, "the example of docs/sources.md"
+    example: dict[str, Any] = {}
+    exec(found[1], example)  # our own page
+    answer = json.loads(example["deliver"](hook["url"], hook["secret"], b'{"cursor": 8}', hook["ca_file"]))
+    assert len(answer["event_ids"]) == 1

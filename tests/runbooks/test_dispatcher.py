@@ -71,7 +71,7 @@ def test_the_page(shared_stack: RealStack) -> None:
         },
     )
     assert "the Dispatcher does not answer (public, task, internal)" in followed.printed[0]
-    assert "was killed by SIGKILL, " in followed.printed[-2]
+    assert "running  killed by SIGKILL, " in followed.printed[-2]
     assert "Ready." in followed.printed[-2]
     assert "Completed" in followed.printed[-1]
     (named,) = [text for line, text in zip(followed.lines, followed.printed, strict=True) if "lease ran out" in line]

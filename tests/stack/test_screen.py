@@ -19,10 +19,24 @@ def test_the_live_screen_shows_parts_addresses_and_how_to_stop(tmp_path: Path) -
     with LiveScreen(Home(tmp_path), console) as screen:
         screen.part(PartView("dispatcher", PartState.RUNNING, 4711, 2, time.time() - 3700))
         screen.part(PartView("worker", PartState.WAITING, None, 3, time.time(), "was killed by SIGKILL\nmore"))
+        screen.part(
+            PartView(
+                "scheduler", PartState.RUNNING, 4712, 1, time.time(), "", "was killed by SIGTERM", time.time() - 20
+            )
+        )
         screen.ready(make_stack(tmp_path))
         screen.tick()
     shown = output.getvalue()
-    for text in ("dispatcher", "running", "4711", "1 h", "was killed by SIGKILL", "https://127.0.0.1:1", "Ctrl-C"):
+    for text in (
+        "dispatcher",
+        "running",
+        "4711",
+        "1 h",
+        "was killed by SIGKILL",
+        "killed by SIGTERM, 20 s ago",
+        "https://127.0.0.1:1",
+        "Ctrl-C",
+    ):
         assert text in shown
     assert "more" not in shown.split("Ready.")[-1]
 

@@ -125,7 +125,7 @@ def test_the_whole_life_of_a_stack(stack: FakeStack) -> None:
         stack.wait_running(name, restarts=1)
     assert json.loads(home.stack_file.read_text()) == ready
     wait_until(lambda: stack.call("status").returncode == 0, "the stack to be ready again")
-    assert "was killed by SIGKILL, " in stack.call("status").stdout, "why there was a restart stays to be seen"
+    assert "running  killed by SIGKILL, " in stack.call("status").stdout, "why there was a restart stays to be seen"
 
     dispatcher = stack.parts()["dispatcher"]["pid"]
     os.kill(dispatcher, signal.SIGSTOP)

@@ -165,7 +165,8 @@ def parts_table(parts: Mapping[str, PartView]) -> Table:
         if view.note:
             state.append(f"  {_first_line(view.note)}", style="dim")
         elif view.ended and view.ended_at is not None:
-            state.append(f"  {_first_line(view.ended)}, {ago(time.time() - view.ended_at)} ago", style="dim")
+            how = _first_line(view.ended).removeprefix("was ")
+            state.append(f"  {how}, {ago(time.time() - view.ended_at)} ago", style="dim")
         pid = "" if view.pid is None else str(view.pid)
         table.add_row(view.name, state, pid, str(view.restarts), ago(time.time() - view.since))
     return table
