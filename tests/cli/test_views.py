@@ -455,3 +455,17 @@ def test_the_detail_types_are_complete() -> None:
         for name in sample.__struct_fields__:
             value = getattr(sample, name)
             assert not isinstance(value, list) or value, name
+
+
+def test_a_task_shows_what_it_wrote(trace: Trace, api: FakeApi) -> None:
+    report = {
+        "dataset_uuid": str(samples.OUTPUT.dataset_uuid),
+        "row_count": 12345,
+        "file_count": 2,
+        "size_bytes": 67890,
+    }
+    api.answers[f"GET /v1/tasks/{TASK}"] = msgspec.structs.replace(samples.detail(), result=[report])
+    shown = trace("tasks", str(TASK)).out
+    assert "12,345" in shown
+    assert "67,890" in shown
+    assert "row_count" not in shown

@@ -17,7 +17,7 @@ from tracelake.cli.options import cursor_option, follow_option, limit_option, wa
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import TimeType
 from tracelake.cli.session import Session, user_command
-from tracelake.cli.text import ago, clean_lines, compact, moment, shortened, unit_text
+from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, unit_text
 from tracelake.client.user import UserClient
 from tracelake.wire.overview import CountName
 from tracelake.wire.units import PayloadInput
@@ -255,7 +255,7 @@ def task_parts(detail: TaskDetail) -> list[RenderableType]:
                 ("claimed", moment(task.claimed_at)),
                 ("finished", moment(task.finished_at)),
                 ("next retry", moment(task.next_retry_at)),
-                ("result", compact(detail.result)),
+                ("result", "" if isinstance(detail.result, list) else compact(detail.result)),
                 ("error", Text(clean_lines(task.error or ""), style="red")),
             ]
         )
@@ -279,11 +279,24 @@ def inputs_listing(inputs: list[PayloadInput]) -> Listing:
 
 
 def _outputs(detail: TaskDetail) -> Listing:
+    """With what the task says it wrote, where it says so; columns that are empty are not shown."""
     listing = Listing(
-        [Column("", right=True), Column("dataset"), Column("storage"), Column("generation", whole=True, style="dim")]
+        [
+            Column("", right=True),
+            Column("dataset"),
+            Column("storage"),
+            Column("rows", right=True),
+            Column("files", right=True),
+            Column("bytes", right=True),
+            Column("generation", whole=True, style="dim"),
+        ]
     )
+    reports = detail.result if isinstance(detail.result, list) else []
+    written = {report.get("dataset_uuid"): report for report in reports if isinstance(report, dict)}
     for row in detail.outputs:
-        listing.add(row.output_index, row.dataset, row.storage, str(row.dataset_version))
+        report = written.get(str(row.dataset_uuid), {})
+        numbers = [grouped(report.get(name)) for name in ("row_count", "file_count", "size_bytes")]
+        listing.add(row.output_index, row.dataset, row.storage, *numbers, str(row.dataset_version))
     return listing
 
 

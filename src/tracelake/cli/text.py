@@ -84,6 +84,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def grouped(number: Any) -> str:
+    """`12,345`; nothing for nothing."""
+    return f"{number:,}" if isinstance(number, int) else ""
+
+
 def compact(value: Any) -> str:
     """Any JSON value in one line."""
     if value is None:

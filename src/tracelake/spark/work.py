@@ -102,6 +102,8 @@ class SparkWork:
                     dataset_uuid=output.dataset_uuid,
                     dataset_version=output.dataset_version,
                     row_count=written.rows,
+                    size_bytes=written.size,
+                    file_count=len(written.files),
                 )
             )
             result.datasets_published.append(

@@ -56,6 +56,8 @@ class OutputReport(Request, frozen=True, kw_only=True, omit_defaults=True):
     location: Uri | None = None
     cursor: Cursor | None = None
     row_count: Cursor | None = None
+    size_bytes: Cursor | None = None
+    file_count: Cursor | None = None
 
 
 class StorageRef(Request, frozen=True, kw_only=True):
