@@ -1,6 +1,6 @@
 """How fast one process reads a chain: parsing its JSON alone, decoding it, fetching and decoding it over HTTP.
 
-    python -m benchmarks.ingest [--quick]
+    python -m benchmarks.chain [--quick]
 
 The recorded chain is served by a process of its own on the same machine. Readings are interleaved; the last line is one
 JSON object of medians. `_cpu` is the same by this process' own time, which other work on the machine changes less.
