@@ -1,0 +1,64 @@
+"""Where workers find RPC endpoints: the environment, what `trace up` was told, the file; in this order."""
+
+import pytest
+
+from tests.support.postgres import scratch_directory
+from tracelake.processes import rpc
+from tracelake.processes.home import Home
+from tracelake.processes.settings import Settings, SettingsError
+from tracelake.spark.evm.errors import NoEndpointError
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name in ("DEFAULT", "ARCHIVE"):
+        monkeypatch.delenv(f"TRACE_RPC_{name}", raising=False)
+    home = Home(scratch_directory() / "home")
+    home.make()
+    return home
+
+
+def labels(home: Home, name: str = "default") -> list[str]:
+    return [endpoint.label for endpoint in rpc.resolver(home)(name)]
+
+
+def test_the_file_names_one_or_several(home: Home) -> None:
+    home.rpc_file.write_text('default = ["https://one.example/KEY", "http://two.example:8545"]\nArchive = "http://a"\n')
+    assert labels(home) == ["https://one.example:443", "http://two.example:8545"]
+    assert labels(home, "archive") == ["http://a:80"]
+    home.rpc_file.write_text('default = "http://three"\n')
+    assert labels(home) == ["http://three:80"], "read anew each time"
+
+
+def test_what_trace_up_was_told_comes_before_the_file_and_the_own_environment_before_both(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.rpc_file.write_text('default = "http://file"\nother = "http://other"\n')
+    monkeypatch.setenv("TRACE_RPC_DEFAULT", "http://up")
+    rpc.keep_environment(home)
+    monkeypatch.delenv("TRACE_RPC_DEFAULT")
+    assert labels(home) == ["http://up:80"]
+    assert labels(home, "other") == ["http://other:80"]
+    assert home.rpc_environment_file.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("TRACE_RPC_DEFAULT", "http://own")
+    assert labels(home) == ["http://own:80"]
+
+
+def test_nothing_is_said_of_addresses(home: Home) -> None:
+    with pytest.raises(NoEndpointError, match="TRACE_RPC_DEFAULT"):
+        labels(home)
+    home.rpc_file.write_text('default = "ftp://secret.example/KEY"\n')
+    with pytest.raises(NoEndpointError) as told:
+        labels(home)
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["default = 1\n", "default = [1]\n", "not toml", "[default]\nurl = 'x'\n"])
+def test_a_file_that_cannot_be_used(home: Home, text: str) -> None:
+    home.rpc_file.write_text(text)
+    with pytest.raises(SettingsError, match=r"rpc\.toml"):
+        labels(home)
+
+
+def test_these_variables_are_no_settings() -> None:
+    Settings.load({"home": "/tmp/x"}, environ={"TRACE_RPC_DEFAULT": "http://x"})
