@@ -131,6 +131,16 @@ def test_a_late_word_comes_too_late_when_its_files_are_gone(flow: Flow) -> None:
     assert reply.status in (401, 409), "the token has ended, and the attempt is not current"
 
 
+def test_what_a_retry_writes_meanwhile_stays(flow: Flow) -> None:
+    task, lease, lost = begin(flow)
+    flow.complete(task, lease, status="Failed", error_message="no", retryable=False)
+    begun = lost.removesuffix("1/") + "2/"
+    flow.harness.run(flow.harness.objects.put(f"{begun}blocks_0_9.parquet", b"x"))
+    flow.harness.advance(WEEK + 60)
+    collect(flow)
+    assert (files(flow, lost), files(flow, begun)) == (0, 1)
+
+
 def test_pages(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "PAGE", 2)
     prefixes = []

@@ -10,7 +10,6 @@ from rich.console import Group
 from rich.text import Text
 
 from tracelake.cli.activation import bar, retry_lines
-from tracelake.cli.naming import find_job as find_job
 from tracelake.cli.naming import named
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import CursorType, RangeType

@@ -7,9 +7,9 @@ import msgspec
 from rich.text import Text
 
 from tracelake.cli.listing import fields, whole_line
+from tracelake.cli.naming import find_job
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, moment
-from tracelake.cli.trigger import find_job
 from tracelake.client.errors import RemoteError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError

@@ -1,8 +1,9 @@
 """The embedded object store: SeaweedFS, one child process that speaks S3.
 
-It is closed by three things: every port is bound to loopback; the ports beside S3 (master, volumes, filer) want tokens
-signed with keys that only this process has; and S3 knows one identity, the platform's, and nobody without a name. Its
-files are below HOME/objects, its keys below HOME/secrets.
+It is closed by three things: every port is bound to loopback; volumes and filer want tokens signed with keys that only
+this process has; and S3 knows one identity, the platform's, and nobody without a name. The master's port answers
+whoever is on this machine: what must not be trusted here may reach the S3 port alone. Its files are below HOME/objects,
+its keys below HOME/secrets.
 """
 
 import contextlib
@@ -29,8 +30,6 @@ REGION = "us-east-1"
 _IDENTITY = "platform"
 _VOLUME_MB = 1024
 _KEYS = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
-
-
 _INNER = 10_000
 """How far above a port the one for calls between its parts is."""
 
@@ -136,7 +135,7 @@ class EmbeddedObjectStore:
             "s3.config": self._identities,
         }
         weed = [str(_binary()), "-logtostderr=true", "server", *(f"-{name}={value}" for name, value in options.items())]
-        # Killed with the supervisor: what was answered is on disk, and the rest was never promised.
+        # Killed with the supervisor: the operating system has what was answered, and the rest was never promised.
         return wrap(weed, death_signal=signal.SIGKILL)
 
     def environment(self) -> dict[str, str]:

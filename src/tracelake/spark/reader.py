@@ -1,7 +1,7 @@
 """From the files of a dataset to a frame: exactly the given files, of the given range, with `where` applied.
 
 On one machine the files are fetched once, linked, and read by Spark's own Parquet reader, which skips what range and
-filters leave out. Elsewhere each executor fetches and reads its files, and gets the same filters.
+filters leave out. Elsewhere each executor fetches its files and reads the range of them; `where` is applied after.
 """
 
 import tempfile

@@ -8,7 +8,6 @@ Files go before the position moves: after a crash the same page is looked at aga
 """
 
 import logging
-from collections import defaultdict
 from datetime import timedelta
 from uuid import UUID
 
@@ -97,20 +96,16 @@ class Collector:
             for output in self._definitions.job(row["job_id"]).outputs:
                 if output.dataset.storage is Storage.S3:
                     generation = self._layout.generation(output.dataset_uuid, output.dataset_version)
-                    removed += await self._remove(f"{generation}{row['task_id']}/", kept)
+                    removed += await self._remove(f"{generation}{row['task_id']}/", row["attempt"], kept)
         return removed
 
-    async def _remove(self, prefix: str, kept: set[str]) -> int:
-        """All attempts below the task's prefix but those that were committed."""
-        attempts: dict[str, list[str]] = defaultdict(list)
-        for meta in await self._objects.list(prefix):
-            attempt, slash, _ = meta.uri[len(prefix) :].partition("/")
-            attempts[f"{prefix}{attempt}{slash}"].append(meta.uri)
+    async def _remove(self, prefix: str, newest: int, kept: set[str]) -> int:
+        """The task's attempts but those that were committed, and those that a person's retry has begun meanwhile."""
         removed = 0
-        for attempt_prefix, uris in attempts.items():
-            if attempt_prefix in kept:
+        for meta in await self._objects.list(prefix):
+            attempt, _, _ = meta.uri[len(prefix) :].partition("/")
+            if f"{prefix}{attempt}/" in kept or (attempt.isdigit() and int(attempt) > newest):
                 continue
-            for uri in uris:
-                await self._objects.delete(uri)
-                removed += 1
+            await self._objects.delete(meta.uri)
+            removed += 1
         return removed
