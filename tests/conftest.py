@@ -1,7 +1,7 @@
 """Fixtures that every kind of test may use. They are synchronous and hand out DSNs; see `tests.support`."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -11,6 +11,14 @@ from tests.support.postgres import TestCluster
 # The same examples every time: a run says something about the change, not about its luck. The soak looks for new ones.
 settings.register_profile("steady", derandomize=True, deadline=None, database=None)
 settings.load_profile("steady")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports travel between processes as UTF-8; what strange exceptions put into a log may be no such text."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,9 @@ class Storm:
             if not deliveries:
                 continue
             await self.driver.queue.ack(deliveries)
-            fresh = [item.key for item in deliveries if item.key not in self.woken and item.key not in self.others]
+            # After a kill the same wake-up may come twice at once.
+            keys = dict.fromkeys(item.key for item in deliveries)
+            fresh = [key for key in keys if key not in self.woken and key not in self.others]
             self.woken.update(dict.fromkeys(fresh))
             if done < complete:
                 done += await self._pass_on(fresh[: complete - done])

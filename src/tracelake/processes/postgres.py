@@ -77,7 +77,10 @@ DATA_DATABASES = (DatabaseSpec("data", "trace_data"),)
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPostgres:
-    """One cluster. `durable=False` trades crash safety for speed and is for tests alone."""
+    """One cluster. `durable=False` trades crash safety for speed and is for tests alone.
+
+    Without `tcp` it answers on its socket alone, and needs no port that somebody else may have taken meanwhile.
+    """
 
     name: str
     data_dir: Path
@@ -87,6 +90,7 @@ class EmbeddedPostgres:
     port: int
     databases: tuple[DatabaseSpec, ...]
     durable: bool = True
+    tcp: bool = True
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -156,6 +160,12 @@ class EmbeddedPostgres:
         await conn.close()
         return True
 
+    def last_words(self) -> str:
+        """What the server last said about why it does not run."""
+        lines = self.log_file.read_text(errors="replace")[-8192:].splitlines()
+        fatal = [line for line in lines if re.search("FATAL|PANIC", line)] or lines
+        return re.sub(r"^.*(FATAL|PANIC): +", "", fatal[-1]) if fatal else "it said nothing"
+
     def clear_leftovers(self, timeout: float = 20.0) -> None:
         """End every process that an earlier, killed supervisor left on this data directory."""
         pid_file = self.data_dir / "postmaster.pid"
@@ -177,6 +187,7 @@ class EmbeddedPostgres:
         # Its process id may by now belong to somebody else, which would make Postgres refuse to start. The
         # server still checks its shared memory for users before it takes the directory.
         pid_file.unlink(missing_ok=True)
+        (self.socket_dir / f".s.PGSQL.{self.port}.lock").unlink(missing_ok=True)
 
     def _leftovers(self) -> list[int]:
         if Path("/proc/self/cwd").exists():
@@ -248,7 +259,7 @@ class EmbeddedPostgres:
     def _configuration(self) -> str:
         lines = [
             _WRITTEN,
-            "listen_addresses = '127.0.0.1'",
+            f"listen_addresses = '{'127.0.0.1' if self.tcp else ''}'",
             f"port = {self.port}",
             f"unix_socket_directories = {_quoted(_quoted_identifier(str(self.socket_dir)))}",
             "unix_socket_permissions = 0700",

@@ -132,7 +132,8 @@ def _place(settings: Settings) -> Iterator[Place]:
     # The owner may reach the two other names as well, for as long as this lasts: `trace up` writes the rules anew.
     (spec,) = (spec for spec in cluster.databases if spec.name == "state")
     open_spec = replace(spec, access=f'"/^{spec.name}(_restored|_replaced)?$"')
-    cluster = replace(cluster, databases=(open_spec, *(other for other in cluster.databases if other != spec)))
+    others = (other for other in cluster.databases if other != spec)
+    cluster = replace(cluster, databases=(open_spec, *others), tcp=False)
     with _running(cluster):
         yield Place(
             state=spec.name,
@@ -152,7 +153,8 @@ def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
         while not asyncio.run(cluster.ready()):
             if process.poll() is not None:
                 raise PostgresError(
-                    f"the state cluster does not start; see {cluster.log_file}, or restore into a new home (--home)"
+                    f"the state cluster does not start ({cluster.last_words()}); "
+                    f"see {cluster.log_file}, or restore into a new home (--home)"
                 )
             time.sleep(0.1)
         yield
