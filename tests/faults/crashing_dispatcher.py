@@ -75,7 +75,7 @@ def serve(point: str, number: int) -> None:
     settings = Settings.load()
     logs.configure("dispatcher", settings.log_level)
     # Objects as files: what is killed here is the Dispatcher.
-    patch.object(dispatcher, "S3ObjectStore", lambda _: DirectoryStore(settings.layout.objects)).start()
+    patch.object(dispatcher, "S3ObjectStore", lambda *_: DirectoryStore(settings.layout.objects)).start()
     Failpoints(point, number, settings.home / "reached").install()
     uvloop.run(dispatcher._main(settings))
 

@@ -25,6 +25,8 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     """How many blocks must follow the last one of the range."""
     max_requests_per_second: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     """To each node, by all Spark tasks of a unit together; a batch is one request."""
+    retry_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 180
+    """How long the nodes are asked again for what they do not give; then the attempt fails, to be retried."""
 
     def __post_init__(self) -> None:
         if len(set(self.tables)) != len(self.tables):

@@ -15,6 +15,7 @@ import uvloop
 from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.s3.access import ASKING, Patience
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports
@@ -78,13 +79,22 @@ def config_from(settings: Settings) -> DispatcherConfig:
     )
 
 
+def _patience(settings: Settings) -> Patience:
+    """Somebody waits for each answer, so the Dispatcher is never more patient than this."""
+    return Patience(
+        min(ASKING.request_seconds, settings.s3_timeout_seconds),
+        min(ASKING.retry_seconds, settings.s3_retry_seconds),
+        ASKING.retries,
+    )
+
+
 def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
     config = config_from(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
     ports = Ports(
         store=Store(settings.resolve_state_dsn(), size=settings.state_pool_size, name="state"),
         queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
-        objects=S3ObjectStore(settings.resolve_object_store()),
+        objects=S3ObjectStore(settings.resolve_object_store(), _patience(settings)),
         invoker=LocalInvoker(task_url, tls.ca),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,

@@ -309,6 +309,10 @@ class Settings:
     s3_access_key: str | None = _secret("The key of an identity there; without one, the machine's own is used.")
     s3_secret_key: str | None = _secret("The secret of that key.")
     s3_port: int = _port("Port of the embedded object store.")
+    s3_timeout_seconds: float = _seconds(60, "How long a worker waits for one answer of the object store.")
+    s3_retry_seconds: float = _seconds(
+        60, "How long a worker asks an object store again that does not answer; then the attempt fails, to be retried."
+    )
     staging_retention_days: int = _integer(7, "How long files are kept that an attempt wrote and nobody committed.")
     dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")

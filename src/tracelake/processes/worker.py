@@ -15,6 +15,7 @@ import click
 import uvloop
 
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.s3.access import WORKING, Patience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes import logs
@@ -38,7 +39,8 @@ def build_engine(settings: Settings) -> Engine:
     resolve_with(resolver(settings.layout))
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
     config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
-    return Engine(SharedSession(config), S3Transfer(settings.resolve_object_store()), scratch)
+    patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
+    return Engine(SharedSession(config), S3Transfer(settings.resolve_object_store(), patience), scratch)
 
 
 def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:

@@ -18,6 +18,21 @@ class S3Access:
     session_token: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client waits for an answer, and for how long it asks again where none came."""
+
+    request_seconds: float
+    retry_seconds: float
+    retries: int
+
+
+ASKING = Patience(10.0, 10.0, 3)
+"""For small questions that somebody waits for: an answer or a refusal within half a minute."""
+WORKING = Patience(60.0, 60.0, 10)
+"""Tasks have time: a store that restarts is back before this."""
+
+
 def write_access(path: Path, access: S3Access) -> None:
     """For the parts of a stack, in a file that only they can read."""
     said = {

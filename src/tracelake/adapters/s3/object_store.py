@@ -14,17 +14,16 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import S3Store
 
-from tracelake.adapters.s3.access import S3Access
+from tracelake.adapters.s3.access import ASKING, Patience, S3Access
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import is_canonical_prefix, parse_uri
 from tracelake.ports import ObjectMeta
 
-_CONNECT = timedelta(seconds=5)
-_REQUEST = timedelta(seconds=60)
+_CONNECT_SECONDS = 5.0
 
 
-def open_bucket(access: S3Access, name: str, *, retries: int = 3, retry_seconds: float = 10.0) -> S3Store:
-    """A client of one bucket. It repeats what failed on the way for a short time; longer waits are the caller's."""
+def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
+    """A client of one bucket. It repeats what failed on the way for a while; longer waits are the caller's."""
     said = {
         "region": access.region,
         "virtual_hosted_style_request": "false",
@@ -39,16 +38,17 @@ def open_bucket(access: S3Access, name: str, *, retries: int = 3, retry_seconds:
         config=options,  # type: ignore[arg-type]
         client_options={
             "allow_http": (access.endpoint or "").startswith("http://"),
-            "connect_timeout": _CONNECT,
-            "timeout": _REQUEST,
+            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, patience.request_seconds)),
+            "timeout": timedelta(seconds=patience.request_seconds),
         },
-        retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=retry_seconds)},
+        retry_config={"max_retries": patience.retries, "retry_timeout": timedelta(seconds=patience.retry_seconds)},
     )
 
 
 class S3ObjectStore:
-    def __init__(self, access: S3Access) -> None:
+    def __init__(self, access: S3Access, patience: Patience = ASKING) -> None:
         self._access = access
+        self._patience = patience
         self._buckets: dict[str, S3Store] = {}
 
     async def head(self, uri: str) -> ObjectMeta | None:
@@ -110,7 +110,7 @@ class S3ObjectStore:
 
     def _bucket(self, name: str) -> S3Store:
         if name not in self._buckets:
-            self._buckets[name] = open_bucket(self._access, name)
+            self._buckets[name] = open_bucket(self._access, name, self._patience)
         return self._buckets[name]
 
 

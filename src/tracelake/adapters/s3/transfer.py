@@ -7,20 +7,19 @@ from pathlib import Path
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from tracelake.adapters.s3.access import S3Access
+from tracelake.adapters.s3.access import WORKING, Patience, S3Access
 from tracelake.adapters.s3.object_store import open_bucket
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import parse_uri
 from tracelake.ports import ObjectChangedError, ObjectMeta
 
 _CHUNK = 8 * 1024 * 1024
-_PATIENCE_SECONDS = 60.0
-"""Tasks have time: a store that restarts is back before this."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Transfer:
     access: S3Access
+    patience: Patience = WORKING
 
     def download(self, meta: ObjectMeta, path: Path) -> None:
         store, key = self._place(meta.uri)
@@ -53,4 +52,4 @@ class S3Transfer:
         parsed = parse_uri(uri)
         if parsed is None:
             raise ValueError("not a canonical address")
-        return open_bucket(self.access, parsed[0], retries=10, retry_seconds=_PATIENCE_SECONDS), parsed[1]
+        return open_bucket(self.access, parsed[0], self.patience), parsed[1]

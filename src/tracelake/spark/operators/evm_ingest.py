@@ -62,6 +62,7 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
     options = RpcOptions(
         chain_id=config.chain_id,
         batch_size=config.batch_size,
+        deadline_seconds=config.retry_seconds,
         requests_per_second=None if pace is None else pace / _at_once(work.session, count),
     )
     return Chunks(found, options, {table: work.target(index) for table, index in outputs.items()}, first, last, size)
