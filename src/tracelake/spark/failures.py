@@ -4,14 +4,20 @@ An error of our own that was raised in an executor comes back as text, the last 
 when it was raised.
 """
 
+import errno
+import os
 import re
 
 from tracelake.catalogue.context import CanceledError, NonRetryableError
+from tracelake.errors import StoreUnavailableError
 
 _LAST_LINE = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning|Exit)): ?(.*)$", re.MULTILINE)
 _CANCELED = ("cancelled because", "cancelled part of cancelled job group", "[INTERRUPTED]", "OPERATION_CANCELED")
 _PATH = re.compile(r"(?:file:)?/[\w.@+=,~%-]+(?:/[\w.@+=,~%-]+)+/?")
 _NON_RETRYABLE = f"{NonRetryableError.__module__}.{NonRetryableError.__qualname__}"
+_UNAVAILABLE = f"{StoreUnavailableError.__module__}.{StoreUnavailableError.__qualname__}"
+_NO_SPACE = os.strerror(errno.ENOSPC)
+_CRASHED = "Python worker exited unexpectedly"
 _USER_ERRORS = frozenset({"22", "42", "21", "0A"})
 """Classes of SQLSTATE that another attempt would meet again: data exceptions, names and syntax, features."""
 _MAX_TEXT = 600
@@ -26,17 +32,23 @@ def explain(error: Exception) -> Exception:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    text = str(error)
+    if _NO_SPACE in text:
+        return SparkFailedError("no space left on the worker's disk: free some below its home, or give it a larger one")
     if not isinstance(error, (PySparkException, Py4JError)):
         return error
-    text = str(error)
     if any(mark in text for mark in _CANCELED):
         return CanceledError("Spark stopped its work")
+    if _CRASHED in text:
+        return SparkFailedError("a Python process of Spark ended unexpectedly: killed, perhaps for want of memory")
     raised = _LAST_LINE.findall(text) if "Traceback (most recent call last)" in text else []
     if raised:
         kind, message = raised[-1]
         said = _short(message)
         if kind == _NON_RETRYABLE:
             return NonRetryableError(said)
+        if kind == _UNAVAILABLE:
+            return StoreUnavailableError(said.partition(": ")[2])
         return SparkFailedError(f"{kind.rpartition('.')[2]}: {said}")
     state = ""
     if isinstance(error, PySparkException):

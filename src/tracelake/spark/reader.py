@@ -2,6 +2,9 @@
 
 On one machine the files are fetched once, linked, and read by Spark's own Parquet reader, which skips what range and
 filters leave out. Elsewhere each executor fetches its files and reads the range of them; `where` is applied after.
+
+All files of one read have the same columns of the same types. Where they differ, since what writes them was changed,
+the read is refused: filling in nulls or widening types would be a guess.
 """
 
 import tempfile
@@ -47,22 +50,40 @@ class Reader:
             raise NonRetryableError(f"the input {name} has no files for this unit")
         if self.local:
             paths = self.cache.link(files, self.scratch / name)
+            first = pq.read_schema(paths[0])
+            for path, file in zip(paths, files, strict=True):
+                check_columns(name, (files[0], first), (file, pq.read_schema(path)))
             frame = self.session.read.parquet(*(str(path) for path in paths))
         else:
-            frame = self._read_by_executors(files, selection)
+            frame = self._read_by_executors(name, files, selection)
         return _select(frame, name, selection)
 
-    def _read_by_executors(self, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
+    def _read_by_executors(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
 
         with tempfile.TemporaryDirectory(prefix="trace-schema-") as directory:
             first = Path(directory, "first.parquet")
             self.cache.transfer.download(files[0], first)
-            schema = signed(pq.read_schema(first))
+            schema = pq.read_schema(first)
         rows = [(file.uri, file.size, file.etag) for file in files]
         frame = self.session.createDataFrame(rows, "uri string, size long, etag string")
         placed = frame.repartition(min(len(files), 200))
-        return placed.mapInArrow(_fetch_function(self.cache.transfer, schema, selection), from_arrow_schema(schema))
+        fetch = _fetch_function(self.cache.transfer, name, (files[0], schema), selection)
+        return placed.mapInArrow(fetch, from_arrow_schema(signed(schema)))
+
+
+def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:
+    """That two files of an input have the same columns, in whatever order."""
+    types = [{field.name: str(field.type) for field in schema} for _, schema in (one, other)]
+    if types[0] == types[1]:
+        return
+    files = [meta.uri.rsplit("/", 1)[1] for meta, _ in (one, other)]
+    column = next(column for column in {**types[0], **types[1]} if types[0].get(column) != types[1].get(column))
+    said = " and ".join(f"{has.get(column, 'missing')} in {file}" for has, file in zip(types, files, strict=True))
+    raise NonRetryableError(
+        f"the files of {name} differ: the column {column} is {said}. Trigger the job that writes {name} again for the"
+        " blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
+    )
 
 
 def signed(schema: pa.Schema) -> pa.Schema:
@@ -77,16 +98,20 @@ def signed(schema: pa.Schema) -> pa.Schema:
 
 
 def _fetch_function(
-    transfer: FileTransfer, schema: pa.Schema, selection: Selection
+    transfer: FileTransfer, name: str, first: tuple[ObjectMeta, pa.Schema], selection: Selection
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    schema = signed(first[1])
+
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 with tempfile.TemporaryDirectory(prefix="trace-read-") as directory:
                     path = Path(directory, "file.parquet")
-                    transfer.download(ObjectMeta(row["uri"], row["size"], row["etag"]), path)
+                    meta = ObjectMeta(row["uri"], row["size"], row["etag"])
+                    transfer.download(meta, path)
+                    check_columns(name, first, (meta, pq.read_schema(path)))
                     table = pq.read_table(path, filters=_arrow_filter(schema, selection))
-                yield from table.cast(schema).to_batches(max_chunksize=20_000)
+                yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=20_000)
 
     return fetch
 

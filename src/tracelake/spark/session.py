@@ -92,7 +92,12 @@ def _options(config: SparkConfig) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
     }
     if config.local:
-        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        (config.scratch / "parts").mkdir(exist_ok=True)
+        options |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executorEnv.TMPDIR": str(config.scratch / "parts"),
+        }
     return options
 
 

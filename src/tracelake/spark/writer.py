@@ -5,6 +5,7 @@ A file appears whole or not at all, and its name follows from what it holds: a p
 same file again. `_SUCCESS` is written last, by the driver, when every part is there.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -66,9 +67,9 @@ class PartWriter:
     def __init__(self, target: Target, schema: pa.Schema, *, codec: str = "zstd") -> None:
         self._target = target
         self._schema = schema
-        self._file = tempfile.NamedTemporaryFile(prefix="trace-part-", suffix=".parquet", delete=False)  # noqa: SIM115
-        self._file.close()
-        self.path = Path(self._file.name)
+        # Without a name in any directory: whoever is killed leaves nothing behind.
+        self._file = tempfile.TemporaryFile(prefix="trace-part-")  # noqa: SIM115
+        self.path = Path(f"/proc/self/fd/{self._file.fileno()}")
         sorting = []
         if target.block_column is not None and target.block_column in schema.names:
             sorting = [pq.SortingColumn(schema.get_field_index(target.block_column))]
@@ -96,8 +97,10 @@ class PartWriter:
 
     def discard(self) -> None:
         """Also after an upload: the local file goes in any case."""
-        self._writer.close()
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk was heard of before
+            self._writer.close()
+        self._writer.is_open = False
+        self._file.close()
 
 
 def write_frame(

@@ -6,6 +6,7 @@ A store that does not answer, answers with an error of its own, or does not know
 """
 
 import builtins
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +21,7 @@ from tracelake.model.locations import is_canonical_prefix, parse_uri
 from tracelake.ports import ObjectMeta
 
 _CONNECT_SECONDS = 5.0
+_STATUS = re.compile(r"status code: (\d{3})")
 
 
 def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
@@ -126,4 +128,16 @@ def _away() -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        raise StoreUnavailableError("The object store is not available right now.") from error
+        raise unavailable(error) from error
+
+
+def unavailable(error: Exception) -> StoreUnavailableError:
+    """What a person needs to know of it: nothing that a client says is repeated but the status of an answer."""
+    status = _STATUS.search(str(error))
+    if status is None:
+        return StoreUnavailableError("The object store is not available right now.")
+    if status[1].startswith("5"):
+        return StoreUnavailableError(
+            f"The object store fails with status {status[1]}: it may be overloaded, or its disk full; see its log."
+        )
+    return StoreUnavailableError(f"The object store refuses us with status {status[1]}: see its keys and buckets.")

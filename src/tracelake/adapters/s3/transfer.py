@@ -8,8 +8,7 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
 from tracelake.adapters.s3.access import WORKING, Patience, S3Access
-from tracelake.adapters.s3.object_store import open_bucket
-from tracelake.errors import StoreUnavailableError
+from tracelake.adapters.s3.object_store import open_bucket, unavailable
 from tracelake.model.locations import parse_uri
 from tracelake.ports import ObjectChangedError, ObjectMeta
 
@@ -35,7 +34,7 @@ class S3Transfer:
         except (FileNotFoundError, PreconditionError) as error:
             raise ObjectChangedError(f"{Path(key).name} is not the file that was committed") from error
         except BaseError as error:
-            raise StoreUnavailableError("The object store is not available right now.") from error
+            raise unavailable(error) from error
         finally:
             aside.unlink(missing_ok=True)
 
@@ -45,7 +44,7 @@ class S3Transfer:
         try:
             result = obstore.put(store, key, path, chunk_size=_CHUNK)
         except BaseError as error:
-            raise StoreUnavailableError("The object store is not available right now.") from error
+            raise unavailable(error) from error
         return ObjectMeta(uri, size, result["e_tag"] or "")
 
     def _place(self, uri: str) -> tuple[obstore.store.S3Store, str]:
