@@ -19,13 +19,15 @@ from typing import Any, Literal, TypeVar
 import asyncpg
 
 from tracelake.processes.machine import free_port
-from tracelake.processes.postgres import STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
+from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.processes.provision import grant_connect, migrate_dsn, provision
 
 T = TypeVar("T")
 
 # As in the product, but the roles may also reach the copies ("state_1", ...).
-TEST_DATABASES = tuple(replace(spec, access=f'"/^{spec.name}(_[0-9]+)?$"') for spec in STATE_DATABASES)
+TEST_DATABASES = tuple(
+    replace(spec, access=f'"/^{spec.name}(_[0-9]+)?$"') for spec in (*STATE_DATABASES, *DATA_DATABASES)
+)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -110,10 +112,10 @@ class TestCluster:
         stop(self.process)
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def fresh(self, kind: Literal["state", "queue"], *, role: str | None = None) -> str:
+    def fresh(self, kind: Literal["state", "queue", "data"], *, role: str | None = None) -> str:
         return run(self.fresh_async(kind, role=role))
 
-    async def fresh_async(self, kind: Literal["state", "queue"], *, role: str | None = None) -> str:
+    async def fresh_async(self, kind: Literal["state", "queue", "data"], *, role: str | None = None) -> str:
         spec = next(spec for spec in TEST_DATABASES if spec.name == kind)
         if kind not in self.migrated:
             await migrate_dsn(self.cluster.dsn(spec.owner, kind), kind, users=spec.users)

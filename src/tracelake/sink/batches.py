@@ -1,0 +1,177 @@
+"""The strict reader of a batch: JSON lines to Arrow, or the first line that is wrong and why.
+
+It is the one place where rows of producers are judged, whichever way they are loaded. One bad line refuses the whole
+batch. What a line may hold is the declared columns and nothing else, but for `org_id`: a producer may say whose the row
+is, and must then say the truth.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+
+from tracelake.model.dag import Schema
+from tracelake.sink.values import ColumnKind, kind_of
+
+MAX_KEY_BYTES = 2000
+"""Of the values of one index; Postgres keeps an entry below a third of a page."""
+_EXCERPT = 200
+
+
+class BadBatchError(Exception):
+    """A batch that can never be taken as it is. `line` counts from 1; None if the batch as a whole is wrong."""
+
+    def __init__(self, code: str, reason: str, line: int | None = None, excerpt: str = "") -> None:
+        where = "" if line is None else f"line {line}: "
+        super().__init__(where + reason)
+        self.code = code
+        self.reason = reason
+        self.line = line
+        self.excerpt = excerpt
+        """The beginning of that line, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    row: int
+    order: int
+    reason: str
+
+
+class BatchReader:
+    """For one schema; holds nothing of what it has read."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.kinds = [kind_of(column) for column in schema.columns]
+        names = [f"c{index}" for index in range(len(self.kinds))]
+        # Names of columns may be words of Python: the fields have names of their own.
+        fields = [_field(name, kind) for name, kind in zip(names, self.kinds, strict=True)]
+        self._row = msgspec.defstruct(
+            "Row",
+            [*sorted(fields, key=len), ("org_id", str | None, None)],
+            forbid_unknown_fields=True,
+            gc=False,
+            rename={name: kind.column.name for name, kind in zip(names, self.kinds, strict=True)},
+        )
+        self._names = names
+        self._decoder = msgspec.json.Decoder(self._row)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """Of what `read` answers: where a row comes from, then its columns."""
+        hidden = [pa.field("_publish_seq", pa.int64()), pa.field("_line", pa.int32())]
+        return pa.schema(hidden + [pa.field(kind.column.name, kind.arrow) for kind in self.kinds])
+
+    def read(self, data: bytes, *, publish_seq: int, org_id: UUID, record_count: int | None) -> pa.RecordBatch:
+        """All rows of a batch, or `BadBatchError`."""
+        lines = data.split(b"\n")
+        if lines[-1] == b"":
+            lines.pop()
+        if record_count is not None and record_count != len(lines):
+            reason = f"the publisher said {record_count} records, and there are {len(lines)}"
+            raise BadBatchError("record_count_wrong", reason)
+        rows, wrong = self._decode(lines)
+        columns: list[pa.Array] = []
+        for order, (name, kind) in enumerate(zip(self._names, self.kinds, strict=True)):
+            values = [getattr(row, name) for row in rows]
+            if (bad := _convert(values, kind, order)) is not None:
+                wrong.append(bad)
+            elif not wrong:
+                columns.append(pa.array(values, kind.arrow))
+        wrong += self._lies(rows, org_id)
+        if not wrong:
+            wrong += self._too_long(columns)
+        if wrong:
+            first = min(wrong, key=lambda item: (item.row, item.order))
+            excerpt = lines[first.row][:_EXCERPT].decode("utf-8", "backslashreplace").replace("\x00", "\\x00")
+            raise BadBatchError("row_invalid", first.reason, first.row + 1, excerpt)
+        count = len(rows)
+        sequence = pa.array([publish_seq], pa.int64()).take(pa.array([0] * count, pa.int64()))
+        numbers = pa.array(range(1, count + 1), pa.int32())
+        return pa.RecordBatch.from_arrays([sequence, numbers, *columns], schema=self.arrow)
+
+    def _decode(self, lines: Sequence[bytes]) -> tuple[list[Any], list[_Wrong]]:
+        """As many rows as can be read, and what is wrong with the next one."""
+        rows: list[Any] = []
+        decode = self._decoder.decode
+        try:
+            for line in lines:
+                rows.append(decode(line))  # noqa: PERF401 - those before a bad one count
+        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return rows, [_Wrong(len(rows), -1, self._explain(error, lines[len(rows)]))]
+        return rows, []
+
+    def _explain(self, error: Exception, line: bytes) -> str:
+        if not line.strip():
+            return "the line is empty"
+        if isinstance(error, UnicodeDecodeError):
+            return "the line is not UTF-8"
+        if isinstance(error, RecursionError):
+            return "the line is nested too deep"
+        if not isinstance(error, msgspec.ValidationError):
+            return f"the line is no JSON ({str(error).removeprefix('JSON is malformed: ')})"
+        text = str(error)
+        what, _, where = text.partition(" - at `$")
+        return f"{where.strip('`').removeprefix('.') or 'the line'}: {what}"
+
+    def _lies(self, rows: Sequence[Any], org_id: UUID) -> list[_Wrong]:
+        own = {None, str(org_id)}
+        for index, row in enumerate(rows):
+            if row.org_id not in own:
+                return [_Wrong(index, len(self.kinds), "org_id: is not the org of the publisher; leave it out")]
+        return []
+
+    def _too_long(self, columns: Sequence[pa.Array]) -> list[_Wrong]:
+        """Values that no index could hold. Only text and bytes can be that long."""
+        places = {kind.column.name: index for index, kind in enumerate(self.kinds)}
+        wrong = []
+        for names in (self.schema.unique, *self.schema.indexes):
+            sized = [
+                columns[places[name]]
+                for name in names
+                if pa.types.is_string(columns[places[name]].type) or pa.types.is_binary(columns[places[name]].type)
+            ]
+            if not any(column.nbytes > MAX_KEY_BYTES for column in sized):
+                continue
+            lengths = [_lengths(column) for column in sized]
+            for index, parts in enumerate(zip(*lengths, strict=True)):
+                if sum(parts) > MAX_KEY_BYTES:
+                    what = f"{', '.join(names)}: longer than {MAX_KEY_BYTES} bytes, which no index holds"
+                    wrong.append(_Wrong(index, len(self.kinds) + 1, what))
+                    break
+        return wrong
+
+
+def _field(name: str, kind: ColumnKind) -> tuple[Any, ...]:
+    if not kind.column.nullable:
+        return (name, kind.json)
+    if kind.json is msgspec.Raw:  # is anything already, null too
+        return (name, msgspec.Raw, msgspec.Raw(b"null"))
+    return (name, kind.json | None, None)
+
+
+def _lengths(column: pa.Array) -> list[int]:
+    import pyarrow.compute as pc
+
+    lengths: list[int] = pc.fill_null(pc.binary_length(column), 0).to_pylist()
+    return lengths
+
+
+def _convert(values: list[Any], kind: ColumnKind, order: int) -> _Wrong | None:
+    """In place; answers the first value that the column cannot hold."""
+    convert: Callable[[Any], Any] | None = kind.convert
+    if convert is None:
+        return None
+    for index, value in enumerate(values):
+        if value is None:
+            continue
+        try:
+            values[index] = convert(value)
+        except ValueError as error:
+            return _Wrong(index, order, f"{kind.column.name}: {error}")
+    return None

@@ -1,0 +1,247 @@
+"""The sink's side of Postgres data: tables that follow their schema, and commits of batches.
+
+Everything here blocks and belongs to one thread at a time. A commit is one transaction: rows, the list of the batches
+that are now in the table, and the number of the commit; so whoever repeats a batch finds that it is there.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi
+import msgspec
+import pyarrow as pa
+from adbc_driver_manager.dbapi import Connection
+
+from tracelake.sink import tables
+from tracelake.wire.buffers import BufferBatch, BufferedDataset
+
+_STAGING_HOURS = 24
+
+_LOCK = "SELECT next_commit FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
+_DONE = """
+    SELECT publish_id::text, commit_seq FROM buffer_commits WHERE publish_id = ANY ($1::text[]::uuid[])"""
+_SAME_COMMITS = """
+    SELECT commit_seq, publish_id::text FROM buffer_commits
+    WHERE dataset_uuid = $1::text::uuid AND commit_seq = ANY ($2::bigint[]) ORDER BY commit_seq, publish_id"""
+_NEXT = "UPDATE buffer_tables SET next_commit = next_commit + 1 WHERE dataset_uuid = $1::text::uuid"
+_RECORD = """
+    INSERT INTO buffer_commits (publish_id, dataset_uuid, publish_seq, commit_seq, row_count)
+    SELECT p.publish_id, $1::text::uuid, p.publish_seq, $2::bigint, p.row_count
+    FROM unnest($3::text[]::uuid[], $4::bigint[], $5::bigint[]) AS p(publish_id, publish_seq, row_count)"""
+
+
+class StoreAwayError(Exception):
+    """Postgres data does not answer: the same again later."""
+
+
+class RefusedRowsError(Exception):
+    """Postgres refuses what passed the reader; the text is its own and names no statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A batch whose rows are in a staging table."""
+
+    batch: BufferBatch
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Batches that became visible together."""
+
+    commit_seq: int
+    publish_ids: tuple[UUID, ...]
+
+
+class TableStore:
+    """One connection to Postgres data, made when it is needed and again after it broke."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: Connection | None = None
+        self._known: dict[UUID, str] = {}
+        self._staged: dict[UUID, str] = {}
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(adbc_driver_manager.Error):
+                self._connection.close()
+        self._connection = None
+        self._staged.clear()
+
+    def follow(self, dataset: BufferedDataset) -> bool:
+        """Make the table what the schema says; whether something was changed."""
+        wanted = tables.definition(dataset)
+        if self._known.get(dataset.dataset_uuid) == wanted:
+            return False
+        with self._transaction() as run:
+            run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", str(dataset.dataset_uuid))
+            found = run(
+                "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE",
+                str(dataset.dataset_uuid),
+            )
+            before = msgspec.json.decode(found[0][0], type=BufferedDataset) if found else None
+            if not found or found[0][0] != wanted:
+                for statement in tables.migrate(before, dataset):
+                    run(statement)
+                run(
+                    "INSERT INTO buffer_tables (dataset_uuid, definition) VALUES ($1::text::uuid, $2::text::json) "
+                    "ON CONFLICT (dataset_uuid) DO UPDATE "
+                    "SET definition = excluded.definition, changed_at = trace_now()",
+                    str(dataset.dataset_uuid),
+                    wanted,
+                )
+        self._known[dataset.dataset_uuid] = wanted
+        return not found or found[0][0] != wanted
+
+    # -- the direct way: staged and merged in one transaction
+
+    def commit_direct(
+        self, dataset: BufferedDataset, loaded: Sequence[Loaded], rows: Iterable[pa.RecordBatch]
+    ) -> list[Commit]:
+        """Rows of batches that this process has read."""
+        with self._transaction() as run:
+            staging = self._temporary(run, dataset)
+            found = [batch for batch in rows if batch.num_rows]
+            if found:
+                self._ingest(staging, found, temporary=True)
+            return self._merge(run, dataset, tables.quoted(staging), loaded)
+
+    def _temporary(self, run: "Run", dataset: BufferedDataset) -> str:
+        """A staging table of this connection, for this very schema."""
+        name = f"stage_{dataset.dataset_uuid.hex}"
+        definition = tables.definition(dataset)
+        if self._staged.get(dataset.dataset_uuid) != definition:
+            run(f"DROP TABLE IF EXISTS pg_temp.{tables.quoted(name)}")
+            run(tables.stage(name, dataset.schema, temporary=True))
+            self._staged[dataset.dataset_uuid] = definition
+        return name
+
+    # -- the way of large batches: staged by many, merged by one
+
+    def open_staging(self, dataset: BufferedDataset) -> str:
+        """A staging table that every connection sees; what a killed sink left behind is dropped on the way."""
+        name = f"stage_{dataset.dataset_uuid.hex[:12]}_{secrets.token_hex(8)}"
+        with self._transaction() as run:
+            old = run(
+                "DELETE FROM buffer_staging WHERE created_at < trace_now() - make_interval(hours => $1::int) "
+                "RETURNING name",
+                _STAGING_HOURS,
+            )
+            for (left,) in old:
+                run(f"DROP TABLE IF EXISTS staging.{tables.quoted(left)}")
+            run("INSERT INTO buffer_staging (name) VALUES ($1)", name)
+            run(tables.stage(name, dataset.schema, temporary=False))
+        return name
+
+    def commit_staged(self, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
+        with self._transaction() as run:
+            return self._merge(run, dataset, f"staging.{tables.quoted(staging)}", loaded)
+
+    def drop_staging(self, name: str) -> None:
+        with self._transaction() as run:
+            run(f"DROP TABLE IF EXISTS staging.{tables.quoted(name)}")
+            run("DELETE FROM buffer_staging WHERE name = $1", name)
+
+    def load(self, staging: str, rows: Sequence[pa.RecordBatch]) -> None:
+        """Into a shared staging table; from any process."""
+        with self._transaction():
+            self._ingest(staging, rows, temporary=False)
+
+    # -- what both share
+
+    def find(self, dataset: BufferedDataset, batches: Sequence[BufferBatch]) -> list[Commit]:
+        """The commits by which some of them are in the table already, with all of their batches."""
+        with self._transaction() as run:
+            done = _done(run, batches)
+            return _same_commits(run, dataset.dataset_uuid, done.values()) if done else []
+
+    def _merge(self, run: "Run", dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
+        key = str(dataset.dataset_uuid)
+        ((commit_seq,),) = run(_LOCK, key)
+        done = _done(run, [item.batch for item in loaded])
+        fresh = [item for item in loaded if item.batch.publish_id not in done]
+        if fresh:
+            batches = [item.batch for item in fresh]
+            sequences = [batch.publish_seq for batch in batches]
+            run(
+                tables.merge(dataset, staging),
+                commit_seq,
+                sequences,
+                [str(batch.org_id) for batch in batches],
+                [str(batch.producer.task_id) for batch in batches],
+            )
+            ids = [str(batch.publish_id) for batch in batches]
+            run(_RECORD, key, commit_seq, ids, sequences, [item.rows for item in fresh])
+            run(_NEXT, key)
+        commits = [Commit(commit_seq, tuple(item.batch.publish_id for item in fresh))] if fresh else []
+        return commits + (_same_commits(run, dataset.dataset_uuid, done.values()) if done else [])
+
+    def _ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, temporary: bool) -> None:
+        assert self._connection is not None
+        reader = pa.RecordBatchReader.from_batches(rows[0].schema, rows)
+        options: dict[str, Any] = {"temporary": True} if temporary else {"db_schema_name": "staging"}
+        with self._connection.cursor() as cursor:
+            cursor.adbc_ingest(table, reader, mode="append", **options)
+
+    @contextmanager
+    def _transaction(self) -> Iterator["Run"]:
+        try:
+            if self._connection is None:
+                self._connection = adbc_driver_postgresql.dbapi.connect(self._dsn)
+            connection = self._connection
+            yield lambda statement, *parameters: _run(connection, statement, parameters)
+            connection.commit()
+        except adbc_driver_manager.Error as error:
+            self._give_up()
+            raise _explained(error) from error
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Back to a state that is known. A connection that cannot roll back is none."""
+        try:
+            if self._connection is not None:
+                self._connection.rollback()
+                # A temporary table made in this transaction is gone with it.
+                self._staged.clear()
+        except adbc_driver_manager.Error:
+            self.close()
+
+
+Run = Callable[..., list[tuple[Any, ...]]]
+
+
+def _run(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _done(run: Run, batches: Sequence[BufferBatch]) -> dict[UUID, int]:
+    rows = run(_DONE, [str(batch.publish_id) for batch in batches])
+    return {UUID(publish_id): commit_seq for publish_id, commit_seq in rows}
+
+
+def _same_commits(run: Run, dataset_uuid: UUID, numbers: Iterable[int]) -> list[Commit]:
+    found: dict[int, list[UUID]] = {}
+    for number, publish_id in run(_SAME_COMMITS, str(dataset_uuid), sorted(set(numbers))):
+        found.setdefault(number, []).append(UUID(publish_id))
+    return [Commit(number, tuple(ids)) for number, ids in found.items()]
+
+
+def _explained(error: adbc_driver_manager.Error) -> Exception:
+    """Classes 22 and 23 of SQLSTATE are about the rows; everything else may be otherwise in a moment."""
+    state = error.sqlstate or ""
+    if state.startswith(("22", "23", "54")):
+        words: list[tuple[Any, bytes]] = list(error.details or ())
+        said = next((text for name, text in words if bytes(name) == b"PG_DIAG_MESSAGE_PRIMARY"), b"they do not fit")
+        return RefusedRowsError(said.decode(errors="replace"))
+    return StoreAwayError(f"Postgres data does not take it now (SQLSTATE {state or 'none'})")

@@ -1,0 +1,228 @@
+"""One column of a buffered dataset: what JSON may say, what it becomes, and how Arrow and Postgres hold it.
+
+Nothing is rounded, cut or guessed: a value that the column cannot hold exactly is refused, with a reason for a person.
+Two types travel as text and become what they are in the database: 256-bit integers have two digits more than Arrow's
+widest decimal, and JSON is kept as it was written.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from tracelake.model.dag import Column, ColumnType
+
+MAX_DEPTH = 64
+"""Of objects and lists inside a json value."""
+
+_HEX = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
+_DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
+_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6}0*)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_RANGES = {
+    ColumnType.INT16: (-(2**15), 2**15 - 1),
+    ColumnType.INT32: (-(2**31), 2**31 - 1),
+    ColumnType.INT64: (-(2**63), 2**63 - 1),
+    ColumnType.INT256: (-(2**255), 2**255 - 1),
+    ColumnType.UINT256: (0, 2**256 - 1),
+}
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnKind:
+    """How one column is read and kept."""
+
+    column: Column
+    json: Any
+    """The type that a value has in JSON, for msgspec; without null."""
+    convert: Convert | None
+    """From what msgspec gives to what Arrow takes; raises ValueError with the reason. None: it is that already."""
+    arrow: pa.DataType
+    staged: str
+    """Its type in a staging table."""
+    kept: str
+    """Its type in the dataset's table."""
+
+    @property
+    def cast(self) -> str:
+        """What makes the staged value the kept one."""
+        return "" if self.staged == self.kept else f"::{self.kept}"
+
+
+def kind_of(column: Column) -> ColumnKind:
+    """Of any column that a document can declare."""
+    return _KINDS[column.type](column)
+
+
+def _whole(arrow: pa.DataType, kept: str) -> Callable[[Column], ColumnKind]:
+    def kind(column: Column) -> ColumnKind:
+        least, most = _RANGES[column.type]
+        # A bound of msgspec is at most 64 bits wide; both of these are.
+        return ColumnKind(column, Annotated[int, Meta(ge=least, le=most)], None, arrow, kept, kept)
+
+    return kind
+
+
+def _large(column: Column) -> ColumnKind:
+    least, most = _RANGES[column.type]
+
+    def convert(value: int | str) -> str:
+        if isinstance(value, str):
+            if not _DIGITS.fullmatch(value):
+                raise ValueError("is no whole number in decimal digits")
+            value = int(value)
+        if not least <= value <= most:
+            raise ValueError(f"does not fit {column.type}")
+        return str(value)
+
+    return ColumnKind(column, int | str, convert, pa.string(), "text", "numeric(78,0)")
+
+
+def _decimal(column: Column) -> ColumnKind:
+    precision, scale = column.precision or 38, column.scale or 0
+    limit = Decimal(10) ** (precision - scale)
+
+    def convert(value: Decimal) -> Decimal:
+        if not value.is_finite():
+            raise ValueError("is no finite number")
+        # From the digits themselves: arithmetic would round to the precision of a context.
+        _, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+        if -(exponent + zeros) > scale:
+            raise ValueError(f"has more than {scale} digits after the point")
+        if abs(value) >= limit:
+            raise ValueError(f"has more than {precision - scale} digits before the point")
+        return value
+
+    kept = f"numeric({precision},{scale})"
+    return ColumnKind(column, Decimal, convert, pa.decimal128(precision, scale), kept, kept)
+
+
+def _float(column: Column) -> ColumnKind:
+    return ColumnKind(column, float, None, pa.float64(), "double precision", "double precision")
+
+
+def _bool(column: Column) -> ColumnKind:
+    return ColumnKind(column, bool, None, pa.bool_(), "boolean", "boolean")
+
+
+def _text(column: Column) -> ColumnKind:
+    if column.enum is not None:
+        # Looked at when the document was read: an enum has at least one value, all of them text.
+        return ColumnKind(column, Literal[column.enum], _plain, pa.string(), "text", "text")
+    json = str if column.max_length is None else Annotated[str, Meta(max_length=column.max_length)]
+    return ColumnKind(column, json, _plain, pa.string(), "text", "text")
+
+
+def _plain(value: str) -> str:
+    if "\x00" in value:
+        raise ValueError("holds a zero character, which Postgres does not keep")
+    return value
+
+
+def _bytes(column: Column) -> ColumnKind:
+    longest = column.max_length
+
+    def convert(value: str) -> bytes:
+        if not _HEX.fullmatch(value):
+            raise ValueError("is no hexadecimal text with 0x in front and two digits for each byte")
+        data = bytes.fromhex(value[2:])
+        if longest is not None and len(data) > longest:
+            raise ValueError(f"is longer than {longest} bytes")
+        return data
+
+    return ColumnKind(column, str, convert, pa.binary(), "bytea", "bytea")
+
+
+def _timestamp(column: Column) -> ColumnKind:
+    def convert(value: str) -> datetime:
+        if not _TIMESTAMP.fullmatch(value):
+            raise ValueError("is no time with a zone and at most microseconds, like 2026-01-31T12:00:00.5Z")
+        whole, point, rest = value.partition(".")
+        if point:
+            fraction = re.match(r"\d+", rest)
+            assert fraction is not None
+            value = f"{whole}.{fraction[0][:6].ljust(6, '0')}{rest[fraction.end() :]}"
+        try:
+            return datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            raise ValueError("is no time that there is") from None
+
+    return ColumnKind(column, str, convert, pa.timestamp("us", "UTC"), "timestamptz", "timestamptz")
+
+
+def _date(column: Column) -> ColumnKind:
+    def convert(value: str) -> date:
+        if not _DATE.fullmatch(value):
+            raise ValueError("is no date like 2026-01-31")
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            raise ValueError("is no date that there is") from None
+
+    return ColumnKind(column, str, convert, pa.date32(), "date", "date")
+
+
+def _json(column: Column) -> ColumnKind:
+    def convert(value: msgspec.Raw) -> str | None:
+        data = bytes(value)
+        if data == b"null" and column.nullable:
+            return None
+        try:
+            read = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise ValueError("is no JSON that can be kept") from None
+        except RecursionError:
+            raise ValueError(f"is nested deeper than {MAX_DEPTH}") from None
+        if not isinstance(read, dict):
+            raise ValueError("is no JSON object")
+        _check_json(read)
+        return data.decode()
+
+    return ColumnKind(column, msgspec.Raw, convert, pa.string(), "text", "jsonb")
+
+
+def _check_json(value: Any) -> None:
+    """Without recursion: what is looked at is whatever somebody sent."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"is nested deeper than {MAX_DEPTH}")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                for key, held in item.items():
+                    _plain(key)
+                    below.append(held)
+            elif isinstance(item, list):
+                below += item
+            elif isinstance(item, str):
+                _plain(item)
+        level = below
+
+
+_KINDS: dict[ColumnType, Callable[[Column], ColumnKind]] = {
+    ColumnType.BOOL: _bool,
+    ColumnType.INT16: _whole(pa.int16(), "smallint"),
+    ColumnType.INT32: _whole(pa.int32(), "integer"),
+    ColumnType.INT64: _whole(pa.int64(), "bigint"),
+    ColumnType.INT256: _large,
+    ColumnType.UINT256: _large,
+    ColumnType.FLOAT64: _float,
+    ColumnType.DECIMAL: _decimal,
+    ColumnType.TEXT: _text,
+    ColumnType.BYTES: _bytes,
+    ColumnType.TIMESTAMP: _timestamp,
+    ColumnType.DATE: _date,
+    ColumnType.JSON: _json,
+}
