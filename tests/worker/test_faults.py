@@ -146,6 +146,24 @@ def test_store_errors_are_repeated_too(bench: Bench) -> None:
     asyncio.run(main())
 
 
+def test_the_lease_is_kept_while_the_result_cannot_be_taken(bench: Bench) -> None:
+    """The object store is away for longer than a lease: what was computed is not computed again."""
+
+    async def main() -> None:
+        away = [TraceError("store_unavailable")] * 10_000
+        task = bench.dispatcher.add(refuse=away)
+        async with bench.working():
+            await bench.wake(task)
+            await until(lambda: bench.dispatcher.calls["complete"] > 1, "a final word that was refused")
+            beats = task.heartbeats
+            await until(lambda: task.heartbeats > beats + 2, "heartbeats meanwhile")
+            away.clear()
+            await bench.until_empty()
+        assert (task.status, task.attempt) == ("Completed", 1)
+
+    asyncio.run(main())
+
+
 def test_lost_answers_cost_nothing(bench: Bench) -> None:
     """Claims and final words are done, but their answers never arrive."""
 

@@ -33,6 +33,8 @@ class Attempt:
     cancel_requested: bool = False
     finishing: bool = False
     """The final word is being said: heartbeats have no meaning any more."""
+    unheard: bool = False
+    """It was said and could not be taken yet, by a store that is away, say: the lease has to be kept meanwhile."""
     always_on: bool = False
     """The run of a source: it ends when it is told to, and not before."""
     leaving: bool = False

@@ -91,6 +91,7 @@ class Reporter:
                     return False
                 final = attempt.final("Failed", f"the result was refused: {error.code}: {error.message}")
                 continue
+            attempt.unheard = True
             tries += 1
             if tries == 1 or tries % 10 == 0:
                 logger.warning("final word not yet heard", extra={**attempt.log_fields, "code": error.code})
@@ -173,7 +174,7 @@ class Reporter:
             return None
         refreshed: list[Attempt] = []
         for attempt, answer in zip(attempts, answers, strict=True):
-            if attempt.finishing:
+            if attempt.finishing and not attempt.unheard:
                 continue  # the final word went out meanwhile and has made this answer meaningless
             if isinstance(answer, HeartbeatReply):
                 if answer.capability_token is not None:

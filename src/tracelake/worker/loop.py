@@ -262,17 +262,18 @@ class Worker:
         tries = 0
         while True:
             self._claimed.clear()
-            running = [attempt for attempt in self._attempts if not attempt.finishing and not attempt.fenced.done()]
-            if not running:
+            held = [attempt for attempt in self._attempts if not attempt.fenced.done()]
+            if not held:
                 await self._claimed.wait()
                 last = loop.time()
                 continue
-            interval = min(map(self._interval, running))
+            interval = min(map(self._interval, held))
             if tries:
                 interval = min(interval, self._config.backoff.seconds(tries))
             if await _happens(self._claimed, last + interval - loop.time()):
                 continue  # a new attempt may need a shorter interval
             last = loop.time()
+            running = [attempt for attempt in held if not attempt.finishing or attempt.unheard]
             if not await self._reporter.heartbeat(running):
                 tries += 1
                 continue
