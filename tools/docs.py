@@ -27,14 +27,16 @@ def errors_markdown() -> str:
         "Generated from `tracelake.errors.catalogue`; do not edit by hand (`make docs`).",
         "",
         'Every error body is `{"error": {"code", "message", "details"}}`. Codes are stable: one may be',
-        "added, none changes its meaning.",
+        "added, none changes its meaning. Where the status is `task`, no call is answered so: it begins the error",
+        "that a task failed with.",
         "",
         "| code | status | meaning | what to do | repeat the same call? |",
         "|---|---|---|---|---|",
     ]
     for code, kind in sorted(CATALOGUE.items()):
         again = "yes" if kind.retryable else "no"
-        lines.append(f"| `{code}` | {kind.status} | {kind.message} | {kind.remedy} | {again} |")
+        status = kind.status if kind.answered else "task"
+        lines.append(f"| `{code}` | {status} | {kind.message} | {kind.remedy} | {again} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Reads do not go through finished work: with many stored rows every statement still finds its way by an index."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.api.support import World
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.views import dags, datasets, events, jobs, lineage, tasks
+from tracelake.dispatcher.views import dags, datasets, events, files, jobs, lineage, tasks
 from tracelake.model.ids import new_id
 
 ROWS = 20_000
@@ -68,6 +69,11 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "edges": (jobs._EDGES, ([world.fetch_node],)),
         "datasets": (datasets._DATASETS, (world.org_id, None)),
         "generations": (datasets._GENERATIONS, (world.blocks.dataset_uuid,)),
+        "files": (files._UNITS, (*world.blocks, 0, 2**60, 501)),
+        "files before a range": (files._BEFORE, (*world.blocks, 1000)),
+        "files of a whole generation": (files._WHOLE, world.blocks),
+        "files of a moment": (files._UNITS_AS_OF, (*world.blocks, 0, 2**60, 501, datetime.now(UTC))),
+        "the moment of a list": (files._NEWEST, world.blocks),
         "committed units": (lineage._COMMITTED, (*world.blocks, -1, 0, 2**60, 51)),
         "one committed unit": (lineage._COMMITTED_UNIT, (*world.blocks, ["p:10-19"])),
         "announced units": (lineage._ANNOUNCED, (*world.ticks, 2**60, None, 0, 2**60, True, 51)),

@@ -120,7 +120,8 @@ def test_metrics_that_the_documents_name_exist() -> None:
 
 @pytest.mark.parametrize("code", sorted(CATALOGUE))
 def test_every_error_code_is_documented(code: str) -> None:
-    assert f"| `{code}` | {CATALOGUE[code].status} |" in text_of(REFERENCE / "errors.md")
+    status = CATALOGUE[code].status if CATALOGUE[code].answered else "task"
+    assert f"| `{code}` | {status} |" in text_of(REFERENCE / "errors.md")
 
 
 @pytest.mark.parametrize("page", ADRS, ids=name_of)

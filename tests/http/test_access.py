@@ -74,6 +74,7 @@ TABLE = {
     ("internal", "POST", "/internal/jobs", "service"),
     ("internal", "POST", "/internal/tasks", "service"),
     ("internal", "POST", "/internal/tasks/{task_id}/cancel", "service"),
+    ("internal", "POST", "/internal/dataset-files", "service"),
     ("internal", "GET", "/internal/outbox", "service"),
     ("internal", "POST", "/internal/outbox/requeue", "service"),
     ("internal", "GET", "/internal/dead-letters", "service"),

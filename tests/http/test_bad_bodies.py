@@ -96,6 +96,13 @@ ENDPOINTS = [
         SERVICE,
     ),
     Endpoint("internal", "/internal/tasks", lambda t: {"tasks": [{"job_id": t.job["job_id"]}]}, SERVICE),
+    Endpoint(
+        "internal",
+        "/internal/dataset-files",
+        lambda t: {"org": "nobody", "name": "nothing"},
+        SERVICE,
+        optional=("org", "name"),
+    ),
     Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
     Endpoint(
         "internal",

@@ -48,7 +48,11 @@ def test_every_kind_is_complete() -> None:
 
 
 def test_only_what_may_be_repeated_is_retryable() -> None:
-    assert {kind.code for kind in CATALOGUE.values() if kind.retryable} == {"rate_limited", "store_unavailable"}
+    assert {kind.code for kind in CATALOGUE.values() if kind.retryable} == {
+        "rate_limited",
+        "secrets_unavailable",
+        "store_unavailable",
+    }
     assert {kind.code for kind in CATALOGUE.values() if kind.status == 409} == {"fenced", "deadline_exceeded"}
 
 

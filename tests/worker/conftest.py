@@ -16,6 +16,7 @@ from tests.support.postgres import TestCluster
 from tests.worker.fake_dispatcher import FakeDispatcher, FakeTask
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.model.retry import Backoff
+from tracelake.ports import NoSecrets, SecretProvider
 from tracelake.ports.queue import Message, QueueDepth
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS, Operator
@@ -31,6 +32,7 @@ class Bench:
     cluster: TestCluster
     dispatcher: FakeDispatcher = field(default_factory=FakeDispatcher)
     operators: dict[str, Operator] = field(default_factory=lambda: dict(OPERATORS))
+    secrets: SecretProvider = field(default_factory=NoSecrets)
     signals: Counter[str] = field(default_factory=Counter)
     tasks_signalled: Counter[tuple[str, UUID]] = field(default_factory=Counter)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,6 +57,7 @@ class Bench:
             claims=self.dispatcher,
             tasks=self.dispatcher,
             operators=self.operators,
+            secrets=self.secrets,
             on_signal=self._on_signal,
         )
         self.stop = asyncio.Event()

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
-from tracelake.wire.claims import ClaimReply, ClaimRequest, TokenReply, TokenRequest
+from tracelake.wire.claims import ClaimReply, ClaimRequest, TaskSecrets, TokenReply, TokenRequest
 from tracelake.wire.task_calls import (
     CompleteReply,
     CompleteRequest,
@@ -40,6 +40,7 @@ class FakeTask:
     cancel: bool = False
     pause: bool = False
     always_on: bool = False
+    secrets: TaskSecrets | None = None
     outputs: list[TaskOutput] = field(default_factory=list)
     events: list[EventIn] = field(default_factory=list)
     final: CompleteRequest | None = None
@@ -145,6 +146,7 @@ class FakeDispatcher:
             capability_token=task.token,
             always_on=task.always_on,
             pause=task.pause,
+            secrets=task.secrets,
             task=TaskPayload(
                 task_id=task.task_id,
                 attempt=task.attempt,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
-from tracelake.ports import ObjectMeta
+from tracelake.ports import ObjectMeta, SecretValues
 from tracelake.wire.task_calls import DatasetPublished, OutputReport
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
@@ -45,8 +45,9 @@ class OperatorContext:
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
     files: Callable[[PayloadInput], list[ObjectMeta]]
     """What an input consists of: the files that count now, exactly as they were committed. From any thread."""
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the job's `secrets` name, by those names; nothing else is in reach."""
+    secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
+    """What the job's `secrets` name, by those names; nothing else is in reach. They are blanked in errors, progress and
+    logs, which is a net for mishaps: an operator says none of them anywhere, and writes them into no data."""
     traceparent: str | None = None
     """The attempt's span as W3C `traceparent`, where it is traced: spans of the operator's own belong below it."""
 

@@ -30,6 +30,8 @@ from tracelake.wire.claims import (
 )
 from tracelake.wire.platform import (
     CancelReply,
+    DatasetFilesReply,
+    DatasetFilesRequest,
     DeadLettersReply,
     DropDeadLettersReply,
     DropDeadLettersRequest,
@@ -56,6 +58,7 @@ _introspect = msgspec.json.Decoder(IntrospectReply)
 _job = msgspec.json.Decoder(JobReply)
 _tasks = msgspec.json.Decoder(TasksReply)
 _cancel = msgspec.json.Decoder(CancelReply)
+_dataset_files = msgspec.json.Decoder(DatasetFilesReply)
 _outbox = msgspec.json.Decoder(OutboxReply)
 _cron_sources = msgspec.json.Decoder(CronSourcesReply)
 _fire = msgspec.json.Decoder(FireReply)
@@ -104,6 +107,10 @@ class InternalClient:
 
     async def cancel_task(self, task_id: UUID) -> CancelReply:
         return await self._service("POST", f"/internal/tasks/{task_id}/cancel", _cancel, {})
+
+    async def dataset_files(self, request: DatasetFilesRequest) -> DatasetFilesReply:
+        """One page; the next one is asked for with what `next` says as `page`."""
+        return await self._service("POST", "/internal/dataset-files", _dataset_files, request)
 
     async def outbox(self, status: Literal["failed", "pending"] | None = None, limit: int = 100) -> OutboxReply:
         """Rows of that status, or of both."""

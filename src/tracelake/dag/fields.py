@@ -23,6 +23,7 @@ from tracelake.dag.kinds import (
 )
 from tracelake.dag.nodes import ListNode
 from tracelake.dag.where import WhereKind
+from tracelake.model.dag import SECRET_NAME as SECRET
 from tracelake.model.dag import Activation, CatchUp, SourceKind, Strategy
 
 MAX_JOBS = 1000
@@ -39,7 +40,7 @@ WEBHOOK_PATH = Text(
     "A path is lower-case words of letters, digits, _ and -, joined by slashes: `alerts/exchange-1`.",
     code="webhook_path_invalid",
 )
-SECRET_NAME = Text("a secret's name", "[A-Za-z_][A-Za-z0-9_.-]{0,127}", 128, "Like `RPC_URL`.")
+SECRET_NAME = Text("a secret's name", SECRET, 128, "Like `RPC_URL`.")
 BUNDLE_ID = Text("a bundle id", "[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}", 200, "Use the id that the upload answered with.")
 ENTRYPOINT = Text("an entrypoint", "[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}", 200, "Like `module.function`.")
 

@@ -19,10 +19,11 @@ from tracelake.model.runtime import LAMBDA, Runtime, RuntimeKind, resolve_timeou
 from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, OutputRef
 
 _LOAD_JOBS = """
-    SELECT job_id, org_id, dag_name, name, runtime, operator, config, config_hash,
+    SELECT job_id, org_id, dag_name, jobs.name, runtime, operator, config, config_hash,
            lease_seconds, timeout_seconds, max_attempts, node_id, strategy, max_concurrency,
-           coalesce(document->>'max_queue_depth', document->>'max_queue_age_seconds') IS NOT NULL AS counted
-    FROM jobs WHERE job_id = ANY($1)"""
+           coalesce(document->>'max_queue_depth', document->>'max_queue_age_seconds') IS NOT NULL AS counted,
+           orgs.name AS org, document->'secrets' AS secrets
+    FROM jobs JOIN orgs USING (org_id) WHERE job_id = ANY($1)"""
 
 _LOAD_OUTPUTS = """
     SELECT o.job_id, o.output_index, o.dataset_version, d.dataset_uuid, d.org_id, d.name, d.storage
@@ -80,6 +81,7 @@ class Definitions:
             fields: dict[str, Any] = dict(row)
             fields["config"] = fields["config"].encode()
             fields["strategy"] = Strategy(fields["strategy"])
+            fields["secrets"] = tuple(msgspec.json.decode(fields["secrets"] or "[]", type=list[str]))
             self._jobs[row["job_id"]] = Job(**fields, outputs=tuple(outputs.get(row["job_id"], ())))
 
     async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:

@@ -39,7 +39,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
-from tracelake.dispatcher.views.files import list_files
+from tracelake.dispatcher.views.files import list_dataset_files, list_files
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
@@ -52,10 +52,11 @@ from tracelake.wire.claims import (
     FetchReply,
     IntrospectReply,
     IntrospectRequest,
+    TaskSecrets,
     TokenReply,
     TokenRequest,
 )
-from tracelake.wire.platform import CancelReply, CreatedTask, TaskSpec
+from tracelake.wire.platform import CancelReply, CreatedTask, DatasetFilesReply, DatasetFilesRequest, TaskSpec
 from tracelake.wire.task_calls import (
     BufferPublishReply,
     BufferPublishRequest,
@@ -144,6 +145,7 @@ class DispatcherService:
                 task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
                 always_on=_is_always_on(job),
                 pause=answer.paused,
+                secrets=TaskSecrets(org=job.org, names=list(job.secrets)) if job.secrets else None,
             )
             self._claimed.inc()
             if answer.waited_seconds is not None:
@@ -264,6 +266,13 @@ class DispatcherService:
             if isinstance(outcome, TraceError):
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, TraceError)]
+
+    async def dataset_files(self, body: DatasetFilesRequest) -> DatasetFilesReply:
+        async with (
+            self.store.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            return await list_dataset_files(connection, body)
 
     async def cancel(self, task_id: UUID) -> CancelReply:
         return await Submitted(self._group.enqueue(CancelCall(task_id)), _as(CancelReply))

@@ -13,6 +13,8 @@ class ErrorKind:
     message: str
     remedy: str
     retryable: bool = False
+    answered: bool = True
+    """False: what a task fails with, said by its worker; no call is answered with it."""
 
 
 _KINDS = (
@@ -98,6 +100,12 @@ _KINDS = (
         "Name only the datasets and versions listed in the task's own outputs.",
     ),
     ErrorKind(
+        "dataset_not_committed",
+        404,
+        "Nothing of this generation of the dataset has been committed.",
+        "Ask again when a task has written it, or name another generation.",
+    ),
+    ErrorKind(
         "dataset_not_found",
         404,
         "There is no such dataset.",
@@ -169,6 +177,21 @@ _KINDS = (
         "role_forbidden", 403, "The credential is good but does not open this route.", "Use a token with that role."
     ),
     ErrorKind("route_not_found", 404, "There is no such path on this listener.", "See the API reference."),
+    ErrorKind(
+        "secret_missing",
+        422,
+        "The job names a secret that its org does not have.",
+        "Set it (`trace secrets set NAME`), then retry the task.",
+        answered=False,
+    ),
+    ErrorKind(
+        "secrets_unavailable",
+        503,
+        "The secrets of the job cannot be read right now.",
+        "Mend what the message names; the task is tried again by itself.",
+        retryable=True,
+        answered=False,
+    ),
     ErrorKind(
         "signature_invalid",
         401,

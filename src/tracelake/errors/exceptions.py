@@ -36,3 +36,17 @@ class StoreUnavailableError(TraceError):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__("store_unavailable", message)
+
+
+class SecretMissingError(TraceError):
+    """A job names a secret that its org does not have; another attempt would miss it too."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__("secret_missing", message)
+
+
+class SecretsUnavailableError(TraceError):
+    """Whoever keeps the secrets did not answer; another attempt may find them."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__("secrets_unavailable", message)

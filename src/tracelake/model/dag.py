@@ -8,6 +8,8 @@ import msgspec
 Scalar = str | int | float | bool | None
 Where = dict[str, Scalar | list[Scalar]]
 """Field to scalar (equality) or list (IN), joined by AND."""
+SECRET_NAME = "[A-Za-z_][A-Za-z0-9_.-]{0,127}"  # noqa: S105 - the form of one
+"""What a job may call a secret, and so what somebody may keep one under."""
 
 
 class Activation(StrEnum):

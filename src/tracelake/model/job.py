@@ -59,6 +59,10 @@ class Job:
     max_concurrency: int | None = None
     counted: bool = False
     """It has a threshold for its queue."""
+    org: str = ""
+    """The name of its org."""
+    secrets: tuple[str, ...] = ()
+    """Names; no part of the control plane ever has a value."""
 
     @cached_property
     def by_dataset(self) -> dict[UUID, Output]:

@@ -11,6 +11,7 @@ from tracelake.ports.queue import (
     QueueRejectedError,
     QueueUnavailableError,
 )
+from tracelake.ports.secrets import NoSecrets, SecretProvider, SecretValues
 from tracelake.ports.signer import PublicKey, Signer
 from tracelake.ports.webhook_secrets import DerivedSecrets, WebhookSecrets
 
@@ -22,6 +23,7 @@ __all__ = [
     "InvokeError",
     "Invoker",
     "Message",
+    "NoSecrets",
     "ObjectChangedError",
     "ObjectMeta",
     "ObjectStore",
@@ -30,6 +32,8 @@ __all__ = [
     "QueueDepth",
     "QueueRejectedError",
     "QueueUnavailableError",
+    "SecretProvider",
+    "SecretValues",
     "Signer",
     "WebhookSecrets",
 ]

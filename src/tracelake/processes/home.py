@@ -119,6 +119,15 @@ class Home:
         return self.secrets / "rpc.json"
 
     @property
+    def secrets_file(self) -> Path:
+        """The person's: secrets of jobs, by org."""
+        return self.root / "secrets.toml"
+
+    @property
+    def secrets_environment_file(self) -> Path:
+        return self.secrets / "job-secrets.json"
+
+    @property
     def object_store_file(self) -> Path:
         return self.secrets / "object-store.json"
 
@@ -132,9 +141,8 @@ class Home:
     def make(self) -> None:
         """Make the directories. A directory that holds other things is not turned into a home."""
         if self.root.is_dir() and not self.run.is_dir():
-            others = sorted(
-                path.name for path in self.root.iterdir() if path not in (self.settings_file, self.rpc_file)
-            )
+            ours = (self.settings_file, self.rpc_file, self.secrets_file)
+            others = sorted(path.name for path in self.root.iterdir() if path not in ours)
             if others:
                 raise HomeError(f"{self.root} is not a home of trace and not empty ({others[0]}); give another --home")
         private_directory(self.root)

@@ -1,15 +1,18 @@
 """Structured logs: one JSON object a line, on standard error, that never hold a token.
 
 Anything that looks like a JWT, a bearer credential or a password in a DSN is blanked before it is written, whatever
-module logged it: the last line of defence, not the first.
+module logged it: the last line of defence, not the first. Secrets of jobs are blanked by their value (`HIDDEN`).
 """
 
 import json
 import logging
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO, cast
+
+from tracelake.model.hiding import Hiding
 
 _SECRETS = (
     (re.compile(r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"), "[token]"),
@@ -32,10 +35,13 @@ _SECRETS = (
 )
 _SECRET_FIELDS = frozenset({"lease_token", "capability_token", "password", "token", "dsn"})
 _MAX_DEPTH = 8
+HIDDEN = Hiding()
+"""Values that this process was given in confidence; never in a line, whoever writes it."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def scrub(text: str) -> str:
+    text = HIDDEN(text)  # first: what the patterns leave of a value would not be recognised
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
@@ -73,6 +79,29 @@ class JsonFormatter(logging.Formatter):
             entry["error"] = self.formatException(record.exc_info)
         # Whatever is in a log line, writing it must not fail on half of a surrogate pair.
         return json.dumps(clean(entry), ensure_ascii=False).encode(errors="replace").decode()
+
+
+class _CleanStream:
+    """A stream that blanks what a log would: an operator's `print` ends in the same file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(scrub(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def clean_prints() -> None:
+    """For a process that runs what others wrote."""
+    sys.stdout = cast(TextIO, _CleanStream(sys.stdout))
+    sys.stderr = cast(TextIO, _CleanStream(sys.stderr))
 
 
 def configure(process: str, level: str) -> None:

@@ -46,6 +46,7 @@ _COMMANDS = {
     "restore": ("tracelake.processes.restore:command", "Replace the state database by a dump."),
     "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),
     "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
+    "secrets": ("tracelake.processes.secrets:command", "List, set and remove secrets that jobs name."),
     "token": ("tracelake.processes.token:command", "Print a user token of this stack."),
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),

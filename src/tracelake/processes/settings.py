@@ -26,8 +26,9 @@ CHILD_VARIABLE = "TRACE_SUPERVISED"
 """Set for children of `trace up`: their settings come from it alone, whatever became of the file meanwhile."""
 _INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", CHILD_VARIABLE})
 
-_OTHERS = ("TRACE_RPC_",)
-"""Families of variables that are no settings: see `rpc`."""
+SECRET_PREFIX = "TRACE_SECRET_"  # noqa: S105 - of variables
+_OTHERS = ("TRACE_RPC_", SECRET_PREFIX)
+"""Families of variables that are no settings: see `rpc` and `secrets`."""
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")

@@ -25,7 +25,7 @@ import msgspec
 from tracelake.adapters.s3.access import write_access
 from tracelake.client.stack import ObjectStoreAddress
 from tracelake.db import Database, LockedError
-from tracelake.processes import credentials, leftovers, listeners, lock, probe, rpc
+from tracelake.processes import credentials, leftovers, listeners, lock, probe, rpc, secrets
 from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
 from tracelake.processes.machine import socket_directory, wrap
 from tracelake.processes.ports import again, read_ports, write_ports
@@ -254,6 +254,7 @@ class Up:
             home.remove_stack()
             self._screen.say("Stopping ...")
             await supervisor.stop()
+            secrets.forget_environment(home)
             for listener in sockets.values():
                 listener.close()
             home.parts_file.unlink(missing_ok=True)
@@ -278,6 +279,7 @@ class Up:
             write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
         rpc.keep_environment(home)
+        secrets.keep_environment(home)
         await supervisor.start(_DISPATCHER_STAGE)
         await supervisor.start(_WORKER_STAGE)
         urls = {name: listeners.url(listener, settings.bind_host) for name, listener in sockets.items()}
@@ -358,6 +360,7 @@ def _address(settings: Settings) -> ObjectStoreAddress:
 def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
     """Run the stack of these settings until it is told to stop."""
     worker_queue(settings, load_runtimes(settings))  # a mistake is said here, not in the log of each part
+    secrets.from_environment(os.environ)
     home = settings.layout
     home.make()
     with lock.hold(home.lock_file):

@@ -23,6 +23,7 @@ from tracelake.processes.follow import follow_stack
 from tracelake.processes.home import Stack
 from tracelake.processes.rpc import resolver
 from tracelake.processes.runtimes import load_runtimes, worker_queue
+from tracelake.processes.secrets import secret_provider
 from tracelake.processes.settings import Settings
 from tracelake.processes.signals import stop_event
 from tracelake.spark.evm.endpoints import resolve_with
@@ -60,6 +61,7 @@ def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, Pos
         claims=InternalClient(internal, worker=FileCredential(settings.layout.keys / "worker.token")),
         tasks=TaskClient(task),
         operators=OPERATORS | engine.operators(),
+        secrets=secret_provider(settings.layout),
     )
     return worker, queue, [internal, task]
 
@@ -108,4 +110,5 @@ def command(home: str | None, worker_slots: int | None, worker_runtime: str | No
     """
     settings = Settings.load({"home": home, "worker_slots": worker_slots, "worker_runtime": worker_runtime})
     logs.configure("worker", settings.log_level)
+    logs.clean_prints()
     uvloop.run(_main(settings))

@@ -25,6 +25,13 @@ class ClaimBatchRequest(Request, frozen=True, kw_only=True):
     claims: list[msgspec.Raw]
 
 
+class TaskSecrets(Reply, frozen=True, kw_only=True):
+    """Which secrets the operator gets, for the worker that runs it. Their values never pass through the Dispatcher."""
+
+    org: str
+    names: list[str]
+
+
 class ClaimReply(Reply, frozen=True, kw_only=True):
     """`status` is `Claimed` (with everything else) or `NotClaimed` (with a reason)."""
 
@@ -39,6 +46,8 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     """The task is the run of an always_on source: it ends when it is told to."""
     pause: bool = False
     """As in the answer to a heartbeat: the source should emit nothing for now."""
+    secrets: TaskSecrets | None = None
+    """Absent where the job names none. No part of the payload: neither fetch nor an invocation has it."""
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

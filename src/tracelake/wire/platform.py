@@ -1,4 +1,4 @@
-"""Calls of platform services: jobs, tasks, cancel, outbox."""
+"""Calls of platform services: jobs, tasks, cancel, files of datasets, outbox."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from tracelake.wire.base import Cursor, Name, Reply, Request, Runtime, Seconds, ShortText
+from tracelake.wire.task_calls import FileUnit, check_range
 from tracelake.wire.units import TaskInput, Unit
 
 MAX_CONFIG_DEPTH = 64
@@ -105,6 +106,50 @@ class CancelReply(Reply, frozen=True, kw_only=True):
     status: str
     cancel_requested: bool = False
     duplicate: bool = False
+
+
+class FilesPage(Request, frozen=True, kw_only=True):
+    """Where a list goes on: after that block, in the same generation, as it was when the list began."""
+
+    dataset_version: UUID
+    after: Cursor
+    as_of: datetime
+
+    def __post_init__(self) -> None:
+        if self.as_of.tzinfo is None:
+            raise ValueError("as_of needs its time zone")
+
+
+class DatasetFilesRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """The files of a dataset, named by `dataset_uuid` or by `org` and `name`; of a range, or all of them."""
+
+    dataset_uuid: UUID | None = None
+    org: Name | None = None
+    name: Name | None = None
+    dataset_version: UUID | None = None
+    """The current generation without it."""
+    start: Cursor | None = None
+    end: Cursor | None = None
+    page: FilesPage | None = None
+    """What `next` of the page before said."""
+
+    def __post_init__(self) -> None:
+        by_name = [self.org, self.name]
+        if (self.dataset_uuid is None) == (by_name == [None, None]) or (self.org is None) != (self.name is None):
+            raise ValueError("a dataset is named by dataset_uuid, or by org and name together")
+        check_range(self.start, self.end)
+        if self.page is not None and self.dataset_version not in (None, self.page.dataset_version):
+            raise ValueError("the page is of another dataset_version")
+
+
+class DatasetFilesReply(Reply, frozen=True, kw_only=True):
+    """Which files count, by the registry. All pages of a list are of one generation and one moment."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    units: list[FileUnit]
+    next: FilesPage | None = None
+    """There are more: ask again with this as `page`."""
 
 
 class OutboxRow(Reply, frozen=True, kw_only=True):

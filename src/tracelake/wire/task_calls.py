@@ -138,10 +138,14 @@ class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     """What `next` of the page before said."""
 
     def __post_init__(self) -> None:
-        if (self.start is None) != (self.end is None):
-            raise ValueError("start and end go together")
-        if self.start is not None and self.end is not None and self.start > self.end:
-            raise ValueError("a range needs start <= end")
+        check_range(self.start, self.end)
+
+
+def check_range(start: int | None, end: int | None) -> None:
+    if (start is None) != (end is None):
+        raise ValueError("start and end go together")
+    if start is not None and end is not None and start > end:
+        raise ValueError("a range needs start <= end")
 
 
 class DataFile(Reply, frozen=True, kw_only=True):

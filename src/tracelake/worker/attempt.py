@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from tracelake.ports import SecretValues
 from tracelake.ports.queue import Delivery
-from tracelake.wire.claims import ClaimReply, TokenRequest
+from tracelake.wire.claims import ClaimReply, TaskSecrets, TokenRequest
 from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FilesRequest, FinalStatus, HeartbeatRequest
 from tracelake.wire.units import EventIn, PayloadInput, TaskPayload
 
 _MAX_ERROR_TEXT = 2000
+_NONE = SecretValues()
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +39,10 @@ class Attempt:
     """It was said and could not be taken yet, by a store that is away, say: the lease has to be kept meanwhile."""
     always_on: bool = False
     """The run of a source: it ends when it is told to, and not before."""
+    wanted_secrets: TaskSecrets | None = None
+    """By name."""
+    secrets: SecretValues = field(default=_NONE, repr=False)
+    """What its operator was given: none of it may be in what is said about the attempt."""
     leaving: bool = False
     """The worker ends, and the operator was told to stop before it was done."""
     given_up: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -64,6 +70,7 @@ class Attempt:
             lease_seconds,
             asyncio.get_running_loop().create_future(),
             always_on=reply.always_on,
+            wanted_secrets=reply.secrets,
         )
         attempt.pause(reply.pause)
         return attempt
@@ -137,7 +144,8 @@ class Attempt:
             attempt=self.number,
             lease_token=self.lease_token,
             status=status,
-            error_message=None if error is None else _plain(error),
+            # Hidden before it is cut: half of a secret would not be recognised.
+            error_message=None if error is None else _plain(self.secrets.hide(error)),
             retryable=retryable,
         )
 

@@ -16,13 +16,14 @@ import msgspec
 
 from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
+from tracelake.ports import SecretProvider
 from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.calls import ClaimCalls, Reporter, TaskCalls, may_pass
 from tracelake.worker.operators import OPERATORS, Operator
 from tracelake.worker.slots import Slots
-from tracelake.worker.wrapper import run_operator
+from tracelake.worker.wrapper import NO_SECRETS, run_operator
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Worker:
         claims: ClaimCalls,
         tasks: TaskCalls,
         operators: Mapping[str, Operator] = OPERATORS,
+        secrets: SecretProvider = NO_SECRETS,
         on_signal: Callable[[str, UUID | None], None] = lambda _name, _task_id: None,
     ) -> None:
         self._config = config
@@ -67,6 +69,7 @@ class Worker:
         self._claims = claims
         self._reporter = Reporter(claims, tasks, config.backoff)
         self._operators = operators
+        self._secrets = secrets
         self._signal = on_signal
         self._held: dict[tuple[str, str], tuple[Delivery, Slots]] = {}
         self._attempts: set[Attempt] = set()
@@ -218,7 +221,7 @@ class Worker:
 
     async def _run(self, attempt: Attempt) -> None:
         try:
-            operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter))
+            operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter, self._secrets))
             try:
                 either: list[asyncio.Future[Any]] = [operator, attempt.fenced, attempt.given_up]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

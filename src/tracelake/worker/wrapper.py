@@ -1,11 +1,13 @@
 """One attempt: run its operator, and find the final word for what came of it.
 
-An operator's exception becomes `Failed` with its class and message; the traceback stays in this worker's log.
+An operator's exception becomes `Failed` with its class and message; the traceback stays in this worker's log. The
+secrets that its job names are fetched right before it starts, and blanked in whatever text comes back from it.
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -15,8 +17,9 @@ import msgspec
 
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
-from tracelake.errors import TraceError
-from tracelake.ports import ObjectMeta
+from tracelake.errors import SecretsUnavailableError, TraceError
+from tracelake.ports import NoSecrets, ObjectMeta, SecretProvider, SecretValues
+from tracelake.wire.claims import TaskSecrets
 from tracelake.wire.task_calls import CompleteRequest
 from tracelake.wire.units import EventIn, PayloadInput
 from tracelake.worker.attempt import Attempt
@@ -24,8 +27,14 @@ from tracelake.worker.operators import Operator
 
 logger = logging.getLogger(__name__)
 
+SECRETS_SECONDS = 30.0
+"""How long a provider may take before the attempt fails; another one may find it better."""
+
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+NO_SECRETS = NoSecrets()
 
 
 class Speaker(Protocol):
@@ -36,7 +45,9 @@ class Speaker(Protocol):
     async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta]: ...
 
 
-async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], speaker: Speaker) -> CompleteRequest:
+async def run_operator(
+    attempt: Attempt, operators: Mapping[str, Operator], speaker: Speaker, secrets: SecretProvider = NO_SECRETS
+) -> CompleteRequest:
     """The final word on the attempt. Never raises for anything an operator does."""
     operator = operators.get(attempt.task.operator)
     if operator is None:
@@ -45,6 +56,13 @@ async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], spea
         context = _context(attempt, speaker)
     except TraceError as error:
         return attempt.final("Failed", error.message, retryable=False)
+    if attempt.wanted_secrets is not None:
+        try:
+            attempt.secrets = await _fetch_secrets(attempt.wanted_secrets, secrets)
+        except TraceError as error:
+            logger.warning("no secrets", extra={**attempt.log_fields, "code": error.code, "reason": error.message})
+            return attempt.final("Failed", str(error), retryable=error.retryable)
+        context = dataclasses.replace(context, secrets=attempt.secrets)
     try:
         if operator.inline:
             result = operator.run(context)
@@ -57,9 +75,26 @@ async def run_operator(attempt: Attempt, operators: Mapping[str, Operator], spea
         return _failed(attempt, error)
 
 
+async def _fetch_secrets(wanted: TaskSecrets, provider: SecretProvider) -> SecretValues:
+    try:
+        async with asyncio.timeout(SECRETS_SECONDS):
+            return SecretValues(await provider.fetch(wanted.org, wanted.names))
+    except TraceError:
+        raise
+    except TimeoutError:
+        raise SecretsUnavailableError(f"No secret came within {SECRETS_SECONDS:g} seconds.") from None
+    except Exception as error:
+        # Its words are not ours to repeat: they may hold anything.
+        raise SecretsUnavailableError(f"Asking for secrets failed ({type(error).__name__}).") from None
+
+
 def _context(attempt: Attempt, speaker: Speaker) -> OperatorContext:
     def progress(text: str) -> None:
-        logger.info("progress", extra={**attempt.log_fields, "progress": text})
+        logger.info("progress", extra={**attempt.log_fields, "progress": attempt.secrets.hide(text)})
+
+    async def emit(attempt: Attempt, events: Sequence[EventIn]) -> None:
+        _refuse_secrets(attempt, events)
+        await speaker.emit(attempt, events)
 
     return OperatorContext(
         task_id=attempt.task_id,
@@ -70,7 +105,7 @@ def _context(attempt: Attempt, speaker: Speaker) -> OperatorContext:
         progress=progress,
         cancel=attempt.cancel,
         paused=attempt.paused,
-        emit=_blocking(attempt, speaker.emit),
+        emit=_blocking(attempt, emit),
         files=_blocking(attempt, speaker.files),
         traceparent=attempt.task.traceparent,
     )
@@ -100,7 +135,19 @@ def _blocking(attempt: Attempt, say: Callable[[Attempt, S], Coroutine[Any, Any, 
     return blocking
 
 
+def _refuse_secrets(attempt: Attempt, events: Sequence[EventIn]) -> None:
+    """What names a unit is stored and shown, and cannot be blanked: another name would be another unit."""
+    if not attempt.secrets:
+        return
+    hide = attempt.secrets.hide
+    for event in events:
+        reason = event.invalidates.reason if event.invalidates else ""
+        if hide.finds(f"{event.partition_key}\n{event.revision}\n{reason}"):
+            raise NonRetryableError("an event repeats a secret: name units and revisions by something else")
+
+
 def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
+    _refuse_secrets(attempt, result.events)
     if attempt.cancel_requested:
         return attempt.final("Canceled")
     if attempt.leaving:

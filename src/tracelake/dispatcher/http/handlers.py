@@ -172,6 +172,9 @@ class Handlers:
     async def create_tasks(self, request: Request) -> msgspec.Struct:
         return platform.TasksReply(tasks=await self.service.create_tasks(request.body.tasks))
 
+    async def dataset_files(self, request: Request) -> msgspec.Struct:
+        return await self.service.dataset_files(request.body)
+
     async def cancel(self, request: Request) -> msgspec.Struct:
         return await self.service.cancel(request.path["task_id"])
 

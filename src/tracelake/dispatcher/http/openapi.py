@@ -192,7 +192,7 @@ def _error_statuses(route: Route) -> list[int]:
 
 
 def _error_response(status: int) -> dict[str, Any]:
-    codes = [kind.code for kind in CATALOGUE.values() if kind.status == status]
+    codes = [kind.code for kind in CATALOGUE.values() if kind.status == status and kind.answered]
     narrowed = {"properties": {"error": {"properties": {"code": {"enum": codes}}}}}
     schema = {"allOf": [_ref(ErrorBody), narrowed]}
     response = {"description": "Refused: " + ", ".join(codes), "content": {_JSON: {"schema": schema}}}

@@ -68,6 +68,8 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
               body=platform.TasksRequest, reply=platform.TasksReply, batch=True),
         Route(_INTERNAL, "POST", "/internal/tasks/{task_id}/cancel", service, h.cancel, "Cancel, or ask to stop",
               reply=platform.CancelReply),
+        Route(_INTERNAL, "POST", "/internal/dataset-files", service, h.dataset_files, "The files of a dataset",
+              body=platform.DatasetFilesRequest, reply=platform.DatasetFilesReply),
         Route(_INTERNAL, "GET", "/internal/outbox", service, h.list_outbox, "List outbox rows",
               reply=platform.OutboxReply,
               query=(p.word("status", _OutboxStatus, get_args(_OutboxStatus), "Both without it."),

@@ -1,11 +1,15 @@
 """Which files are a dataset: the pinned objects of every unit that counts, by the registry, never by a listing."""
 
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.errors import TraceError
+from tracelake.model.job import Storage
+from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest, FilesPage
 from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit
 
 PAGE = 500
@@ -29,6 +33,30 @@ _WHOLE = f"""
     SELECT {_COLUMNS} FROM dataset_units u JOIN manifests m USING (manifest_id)
     WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.unit = '*'"""  # noqa: S608 - constants only
 
+# Manifests are kept for ever, so what counted at a time can be told at any later one. Commits to one generation come
+# one after another (each holds its lock), so their times are in the order in which they became visible.
+_UNITS_AS_OF = """
+    SELECT u.range_start, u.range_end, m.revision, m.objects
+    FROM dataset_units u CROSS JOIN LATERAL (
+        SELECT revision, objects FROM manifests m
+        WHERE m.dataset_uuid = u.dataset_uuid AND m.dataset_version = u.dataset_version AND m.unit = u.unit
+          AND m.created_at <= $6
+        ORDER BY m.revision DESC LIMIT 1) m
+    WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.range_start > $3 AND u.range_start <= $4
+    ORDER BY u.range_start LIMIT $5"""
+
+_NEWEST = "SELECT max(created_at) FROM manifests WHERE dataset_uuid = $1 AND dataset_version = $2"
+
+_HAS_UNITS = "SELECT EXISTS (SELECT FROM dataset_units WHERE dataset_uuid = $1 AND dataset_version = $2)"
+
+_BY_UUID = "SELECT dataset_uuid, current_version, storage FROM datasets WHERE dataset_uuid = $1"
+
+_BY_NAME = """
+    SELECT d.dataset_uuid, d.current_version, d.storage
+    FROM datasets d JOIN orgs o USING (org_id) WHERE o.name = $1 AND d.name = $2"""
+
+_IS_GENERATION = "SELECT EXISTS (SELECT FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2)"
+
 _FIRST, _LAST = 0, 2**63 - 1
 
 
@@ -46,6 +74,54 @@ async def list_files(
     more = len(found) > PAGE
     rows += found[:PAGE]
     return FilesReply(units=[_unit(row) for row in rows], next=found[PAGE - 1]["range_start"] if more else None)
+
+
+async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
+    """For services, of any org. Needs a connection that sees one moment (REPEATABLE READ).
+
+    Later pages are of the generation and the time of the first, whatever was committed or cut over meanwhile.
+    """
+    generation = await _find_generation(connection, body)
+    dataset_uuid, dataset_version = generation
+    if body.page is not None:
+        units, after = await _list_as_of(connection, generation, body, body.page)
+        as_of: datetime | None = body.page.as_of
+    else:
+        page = await list_files(connection, generation, body.start, body.end, None)
+        units, after = page.units, page.next
+        as_of = None if after is None else await connection.fetchval(_NEWEST, *generation)
+        if not units and not await connection.fetchval(_HAS_UNITS, *generation):
+            raise TraceError("dataset_not_committed")
+    more = None
+    if after is not None and as_of is not None:
+        more = FilesPage(dataset_version=dataset_version, after=after, as_of=as_of)
+    return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=units, next=more)
+
+
+async def _find_generation(connection: Connection, body: DatasetFilesRequest) -> tuple[UUID, UUID]:
+    if body.dataset_uuid is not None:
+        dataset = await connection.fetchrow(_BY_UUID, body.dataset_uuid)
+    else:
+        dataset = await connection.fetchrow(_BY_NAME, body.org, body.name)
+    if dataset is None:
+        raise TraceError("dataset_not_found")
+    if dataset["storage"] != Storage.S3:
+        message = "The dataset is not kept in files."
+        raise TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
+    wanted = body.page.dataset_version if body.page else body.dataset_version
+    generation = (dataset["dataset_uuid"], wanted or dataset["current_version"])
+    if wanted is not None and not await connection.fetchval(_IS_GENERATION, *generation):
+        raise TraceError("dataset_not_found", "The dataset has no such generation.", field="dataset_version")
+    return generation
+
+
+async def _list_as_of(
+    connection: Connection, generation: tuple[UUID, UUID], body: DatasetFilesRequest, page: FilesPage
+) -> tuple[list[FileUnit], int | None]:
+    last = _LAST if body.end is None else body.end
+    # One more, to know whether there is another page.
+    rows = await connection.fetch(_UNITS_AS_OF, *generation, page.after, last, PAGE + 1, page.as_of)
+    return [_unit(row) for row in rows[:PAGE]], rows[PAGE - 1]["range_start"] if len(rows) > PAGE else None
 
 
 def _unit(row: asyncpg.Record) -> FileUnit:
