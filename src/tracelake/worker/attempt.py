@@ -41,7 +41,7 @@ class Attempt:
     """The run of a source: it ends when it is told to, and not before."""
     wanted_secrets: TaskSecrets | None = None
     """By name."""
-    secrets: SecretValues = field(default=_NONE, repr=False)
+    secrets: SecretValues = field(default_factory=lambda: _NONE, repr=False)
     """What its operator was given: none of it may be in what is said about the attempt."""
     leaving: bool = False
     """The worker ends, and the operator was told to stop before it was done."""
