@@ -203,6 +203,9 @@ def _check_place_to_run(job: JobDraft, operator: OperatorSpec | None, runtime: R
         place.problem("always_on_runtime", f"An always_on source cannot run on {runtime.name}.")
     elif operator is not None and operator.name != UDF_OPERATOR and not record.has("udf"):
         _check_operator_runs(job, operator, runtime)
+    if runtime.kind is RuntimeKind.IN_PROCESS and record.get("secrets"):
+        message = f"Only workers get secrets; {runtime.name} runs its jobs without one."
+        record.at("secrets").problem("dispatcher_secrets", message, "Remove them: control operators need none.")
     timeout = job.setting("timeout_seconds")
     if isinstance(timeout, int) and runtime.max_timeout_seconds is not None and timeout > runtime.max_timeout_seconds:
         message = f"A task on {runtime.name} runs at most {runtime.max_timeout_seconds} seconds"

@@ -24,6 +24,7 @@ CODES = {
     "dataset_owned": "The dataset belongs to another DAG, or to jobs that no DAG made.",
     "dataset_storage": "The dataset exists with another kind of storage.",
     "dispatcher_runtime": "`runtime: dispatcher` is for platform control operators alone.",
+    "dispatcher_secrets": "Jobs that the Dispatcher runs itself get no secrets.",
     "document_too_large": "The text is larger than 1 MiB.",
     "duplicate_input": "The same source with the same `where` is there twice.",
     "duplicate_item": "A list names the same thing twice.",

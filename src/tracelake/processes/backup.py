@@ -28,7 +28,7 @@ def command(file: Path, home: Path | None, force: bool, as_json: bool) -> None:
     """Write a dump of the state database to FILE, while the stack runs.
 
     It holds the truth of the control plane: DAGs, tasks, events, manifests, the audit log. It does not hold files of
-    the object store, keys, secrets, settings.toml, or the data database. Copy these after the dump: what the dump
+    the object store, keys, secrets, your own files (*.toml), or the data database. Copy these after the dump: what it
     names is then there.
 
     Copy the buckets of the object store with any program for S3; HOME/secrets/object-store.json has address and keys.
@@ -62,7 +62,8 @@ def _what_else(settings: Settings) -> list[str]:
         lines.append(f"    or {home.objects} after `trace down` (a copy made while the stack runs is of no use)")
     else:
         lines.append(f"  the object store: its buckets, at {settings.s3_endpoint}")
-    lines.append(f"  {home.keys}, {home.secrets}" + (f", {home.settings_file}" if home.settings_file.exists() else ""))
+    own = [file for file in (home.settings_file, home.rpc_file, home.secrets_file) if file.exists()]
+    lines.append("  " + ", ".join(map(str, [home.keys, home.secrets, *own])))
     lines.append("  the data database, if somebody keeps something there: by pg_dump")
     return lines
 
