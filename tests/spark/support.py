@@ -135,7 +135,7 @@ class Bench:
             context,
             self.session,
             self.transfer,
-            lambda item: reader.read(item.name, context.files(item), Selection(*item.unit.blocks, item.where)),
+            lambda item, files: reader.read(item.name, files, Selection(*item.unit.blocks, item.where)),
         )
 
     def table(self, output_index: int = 0) -> pa.Table:

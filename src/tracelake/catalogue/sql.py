@@ -22,8 +22,8 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
     """Names of the inputs in the query, by their place in the job; without it, they are called like their datasets."""
     order_by: Annotated[list[Column], Meta(max_length=32)] | None = None
     """Rows of a file are sorted by these; `block_number` where nothing is said and there is one."""
-    files: Annotated[int, Meta(ge=1, le=64)] = 1
-    """At most so many files."""
+    files: Annotated[int, Meta(ge=1, le=64)] | None = None
+    """At most so many files; without it, one if little was read, and more if much was."""
     unique: Annotated[list[Column], Meta(max_length=32)] = []
     """No two rows of a task may agree in these; the task fails otherwise."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.ports import FileTransfer, ObjectMeta
@@ -23,6 +24,7 @@ from tracelake.wire.units import Scalar
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 BLOCK = "block_number"
 Where: TypeAlias = Mapping[str, Scalar | list[Scalar]]
@@ -53,7 +55,9 @@ class Reader:
             first = pq.read_schema(paths[0])
             for path, file in zip(paths, files, strict=True):
                 check_columns(name, (files[0], first), (file, pq.read_schema(path)))
-            frame = self.session.read.parquet(*(str(path) for path in paths))
+            told = _spark_schema(first)
+            reader = self.session.read if told is None else self.session.read.schema(told)
+            frame = reader.parquet(*(str(path) for path in paths))
         else:
             frame = self._read_by_executors(name, files, selection)
         return _select(frame, name, selection)
@@ -74,12 +78,12 @@ class Reader:
 
 def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:
     """That two files of an input have the same columns, in whatever order."""
-    types = [{field.name: str(field.type) for field in schema} for _, schema in (one, other)]
-    if types[0] == types[1]:
+    columns = [{field.name: str(field.type) for field in schema} for _, schema in (one, other)]
+    if columns[0] == columns[1]:
         return
     files = [meta.uri.rsplit("/", 1)[1] for meta, _ in (one, other)]
-    column = next(column for column in {**types[0], **types[1]} if types[0].get(column) != types[1].get(column))
-    said = " and ".join(f"{has.get(column, 'missing')} in {file}" for has, file in zip(types, files, strict=True))
+    column = next(column for column in {**columns[0], **columns[1]} if columns[0].get(column) != columns[1].get(column))
+    said = " and ".join(f"{has.get(column, 'missing')} in {file}" for has, file in zip(columns, files, strict=True))
     raise NonRetryableError(
         f"the files of {name} differ: the column {column} is {said}. Trigger the job that writes {name} again for the"
         " blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
@@ -95,6 +99,24 @@ def signed(schema: pa.Schema) -> pa.Schema:
         pa.uint64(): pa.decimal128(20, 0),
     }
     return pa.schema([field.with_type(larger.get(field.type, field.type)) for field in schema])
+
+
+def _spark_schema(schema: pa.Schema) -> "StructType | None":
+    """What Spark's reader would make of these columns: told, it needs no job to find out. None where we do not know."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    plain = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_string,
+        types.is_binary,
+        types.is_decimal128,
+        types.is_date32,
+    )
+    if not all(any(is_one(field.type) for is_one in plain) for field in schema):
+        return None
+    return from_arrow_schema(signed(schema))
 
 
 def _fetch_function(

@@ -12,15 +12,16 @@ import pyarrow as pa
 
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.model.locations import parse_uri
-from tracelake.ports import FileTransfer
-from tracelake.spark.writer import Target, Written, WrittenFile, mark_success, write_empty, write_frame
+from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark.sizes import file_count, is_small, weigh
+from tracelake.spark.writer import Spread, Target, Written, WrittenFile, mark_success, write_empty, write_frame
 from tracelake.wire.task_calls import DatasetPublished, OutputReport, StorageRef
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ReadInput: TypeAlias = "Callable[[PayloadInput], DataFrame]"
+ReadFiles: TypeAlias = "Callable[[PayloadInput, Sequence[ObjectMeta]], DataFrame]"
 
 
 @dataclass(slots=True)
@@ -28,10 +29,12 @@ class SparkWork:
     context: OperatorContext
     session: "SparkSession"
     transfer: FileTransfer
-    read_input: ReadInput
-    """The rows of an input: pinned to its generation, of the task's unit, with `where` applied."""
+    read_files: ReadFiles
+    """The rows of these files that are of the input's unit, with its `where` applied."""
     written: dict[int, Written] = field(default_factory=dict)
     """By output: what `write` and `publish` have put there."""
+    input_bytes: int | None = None
+    """About how much there was to read; None before anything was."""
 
     @property
     def unit(self) -> Unit:
@@ -50,6 +53,14 @@ class SparkWork:
         self.stop_if_canceled()
         return self.read_input(next(item for item in self.context.inputs if item.input_index == input_index))
 
+    def read_input(self, item: PayloadInput) -> "DataFrame":
+        """The rows of an input: pinned to its generation, of its unit, with `where` applied."""
+        files = self.context.files(item)
+        size = weigh(files, *item.unit.blocks)
+        self.input_bytes = size + (self.input_bytes or 0)
+        frame = self.read_files(item, files)
+        return frame.coalesce(1) if is_small(size) else frame
+
     def output(self, output_index: int = 0) -> TaskOutput:
         return next(item for item in self.context.outputs if item.output_index == output_index)
 
@@ -64,11 +75,24 @@ class SparkWork:
             raise NonRetryableError(f"output {output_index} is not kept in files")
         return Target(prefix, output.name or "data", self.transfer, block_column)
 
-    def write(self, frame: "DataFrame", output_index: int = 0, *, order: Sequence[str] = (), files: int = 1) -> Written:
-        """All rows of the frame as the content of an output, sorted; at least one file, also without rows."""
+    def write(
+        self, frame: "DataFrame", output_index: int = 0, *, order: Sequence[str] = (), files: int | None = None
+    ) -> Written:
+        """All rows of the frame as the content of an output, sorted; at least one file, also without rows.
+
+        Without `files` there is one file if little was read, and several, written side by side, if much was."""
         self.stop_if_canceled()
-        written = write_frame(frame, self.target(output_index), *self.blocks, order=order, files=files)
+        target = self.target(output_index)
+        written = write_frame(frame, target, *self.blocks, order=order, spread=self.spread(files))
         return self.publish(output_index, written.files, None)
+
+    def spread(self, files: int | None = None) -> Spread:
+        """How the rows of a result are laid out."""
+        if self.input_bytes is None:  # rows from elsewhere, nobody knows how many
+            return Spread(files or 1, exact=files is not None)
+        if is_small(self.input_bytes):
+            return Spread(files or 1, small=True, exact=files is not None)
+        return Spread(files or file_count(self.input_bytes), exact=files is not None)
 
     def publish(self, output_index: int, files: Sequence[WrittenFile], schema: pa.Schema | None) -> Written:
         """These files are the output's content; without any, an empty one with this schema is."""

@@ -7,23 +7,29 @@ same file again. `_SUCCESS` is written last, by the driver, when every part is t
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake.ports import FileTransfer, ObjectMeta
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 SUCCESS = "_SUCCESS"
 ROWS_PER_GROUP = 128 * 1024
+GROUP_BYTES = 32 * 1024 * 1024
 PartFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-_MANIFEST = "uri string, size long, etag string, rows long"
+Split: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch]]]
+"""From rows to rows of outputs, by their number."""
+_MANIFEST = "output int, uri string, size long, etag string, rows long"
+"""A row for each file; and for each part one for what it was given, and one for what it left out."""
+_RECEIVED, _DROPPED = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Written:
 
 
 class PartWriter:
-    """One file. Batches are written as they come, so that memory does not grow with them."""
+    """One file. Batches are written as row groups fill up, so that memory does not grow with the file."""
 
     def __init__(self, target: Target, schema: pa.Schema, *, codec: str = "zstd") -> None:
         self._target = target
@@ -83,15 +89,29 @@ class PartWriter:
             store_schema=False,
         )
         self.rows = 0
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if table.schema != self._schema:
             table = table.cast(self._schema)
-        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
         self.rows += table.num_rows
+        self._waiting.append(table)
+        self._waiting_rows += table.num_rows
+        self._waiting_bytes += table.nbytes
+        if self._waiting_rows >= ROWS_PER_GROUP or self._waiting_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            table = pa.concat_tables(self._waiting)
+            size = table.num_rows if table.num_rows < 2 * ROWS_PER_GROUP else ROWS_PER_GROUP
+            self._writer.write_table(table, row_group_size=size)
+            self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def upload(self, start: int, end: int) -> WrittenFile:
+        self._flush()
         self._writer.close()
         return WrittenFile(self._target.transfer.upload(self.path, self._target.uri(start, end)), self.rows)
 
@@ -103,26 +123,106 @@ class PartWriter:
         self._file.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How rows are laid out in files."""
+
+    files: int = 1
+    """At most so many. Of several, each has blocks of its own."""
+    small: bool = False
+    """The rows are made from so little that one Spark task makes all of them."""
+    exact: bool = False
+    """Somebody asked for so many files. Otherwise rows that know no blocks are one file: nothing could name others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    target: Target
+    schema: pa.Schema
+
+
 def write_frame(
-    frame: "DataFrame", target: Target, start: int, end: int, *, order: Sequence[str] = (), files: int = 1
+    frame: "DataFrame",
+    target: Target,
+    start: int,
+    end: int,
+    *,
+    order: Sequence[str] = (),
+    spread: Spread = Spread(),  # noqa: B008 - it cannot be changed
 ) -> Written:
-    """All rows of the frame, as `files` files at most, named after the unit or, if several, their own blocks."""
+    """All rows of the frame, in one file that is named after the unit, or in several, named after their blocks."""
+    outputs = {0: Output(target, _arrow_schema(frame))}
+    return write_split(frame, outputs, _everything, start, end, order=order, spread=spread).written[0]
+
+
+def _everything(batch: pa.RecordBatch) -> "list[tuple[int, pa.RecordBatch]]":
+    return [(0, batch)]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWritten:
+    written: dict[int, Written]
+    """By output."""
+    received: int
+    """Rows of the frame."""
+    dropped: int = 0
+    """Rows that `split` made for an output that is not there."""
+
+
+def write_split(
+    frame: "DataFrame",
+    outputs: Mapping[int, Output],
+    split: Split,
+    start: int,
+    end: int,
+    *,
+    order: Sequence[str] = (),
+    spread: Spread = Spread(),  # noqa: B008
+) -> SplitWritten:
+    """What `split` makes of the rows of the frame, each output in files of its own, in one pass.
+
+    `split` sees batches in the order of the rows, and gives rows in that order."""
+    by = next(iter(outputs.values())).target.block_column
+    by = by if by in frame.columns else None
+    files = spread.files if by is not None or spread.exact else 1
+    files = files if by is None else max(1, min(files, end - start + 1))
+    placed = _placed(frame, by, start, end, files, small=spread.small)
+    if columns := list(order) or ([by] if by else []):
+        placed = placed.sortWithinPartitions(*columns)
+    function = _part_function(outputs, split, by, (start, end), files)
+    rows = placed.mapInArrow(function, _MANIFEST).collect()
+    found: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
+    for row in rows:
+        if row.uri is not None:
+            found[row.output].append(WrittenFile(ObjectMeta(row.uri, row["size"], row.etag), row["rows"]))
+    for number, output in outputs.items():
+        if not found[number]:
+            found[number] = [write_empty(output.target, output.schema, start, end)]
+    return SplitWritten(
+        {number: Written(sorted(files, key=lambda file: file.meta.uri)) for number, files in found.items()},
+        sum(row["rows"] for row in rows if row.output == _RECEIVED),
+        sum(row["rows"] for row in rows if row.output == _DROPPED),
+    )
+
+
+def _placed(frame: "DataFrame", by: str | None, start: int, end: int, files: int, *, small: bool) -> "DataFrame":
+    """The rows, with a partition for each file. However they are made, they are made once, and side by side."""
+    if files == 1:
+        # An exchange lets everything before it run in parallel; where there is little to do, it would be all the work.
+        return frame.coalesce(1) if small else frame.repartition(1)
+    if by is None:
+        return frame.repartition(files)
+    # Not repartitionByRange: it makes all rows twice, once to look for ends of ranges. These are known here.
+    return frame.repartitionById(files, _place_of(frame, by, start, end, files))
+
+
+def _place_of(frame: "DataFrame", by: str, start: int, end: int, files: int) -> "Column":
+    """In which of the equal parts of the range a block is. Blocks before and after it are in the first and the last."""
     import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
 
-    by = target.block_column if target.block_column in frame.columns else None
-    columns = list(order) or ([by] if by else [])
-    if files == 1 or by is None:
-        placed = frame.coalesce(1) if files == 1 else frame.repartition(files)
-    else:
-        placed = frame.repartitionByRange(files, F.col(by))
-    if columns:
-        placed = placed.sortWithinPartitions(*columns)
-    schema = _arrow_schema(frame)
-    rows = placed.mapInArrow(_part_function(target, schema, by, (start, end), files), _MANIFEST).collect()
-    written = [WrittenFile(ObjectMeta(row.uri, row.size, row.etag), row.rows) for row in rows]
-    if not written:
-        written = [write_empty(target, schema, start, end)]
-    return Written(sorted(written, key=lambda file: file.meta.uri))
+    width = -(-(end - start + 1) // files)
+    block = F.least(F.greatest(frame[by], F.lit(start)), F.lit(end)).cast("bigint")
+    return F.call_function("div", block - F.lit(start), F.lit(width)).cast("int")
 
 
 def write_empty(target: Target, schema: pa.Schema, start: int, end: int) -> WrittenFile:
@@ -139,47 +239,64 @@ def mark_success(target: Target) -> None:
         target.transfer.upload(Path(empty.name), target.prefix + SUCCESS)
 
 
-def manifest_batch(files: Sequence[WrittenFile]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "uri": [file.meta.uri for file in files],
-            "size": pa.array([file.meta.size for file in files], pa.int64()),
-            "etag": [file.meta.etag for file in files],
-            "rows": pa.array([file.rows for file in files], pa.int64()),
-        }
-    )
-
-
 def _part_function(
-    target: Target, schema: pa.Schema, by: str | None, unit: tuple[int, int], files: int
+    outputs: Mapping[int, Output], split: Split, by: str | None, unit: tuple[int, int], files: int
 ) -> PartFunction:
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = None
+        parts: dict[int, PartWriter] = {}
         blocks: list[int] = []
+        received = dropped = 0
         try:
             for batch in batches:
-                if not batch.num_rows:
-                    continue
-                if part is None:
-                    part = PartWriter(target, schema)
+                received += batch.num_rows
                 if by is not None and files > 1:
-                    column = batch.column(by)
-                    blocks = [column[0].as_py() if not blocks else blocks[0], column[batch.num_rows - 1].as_py()]
-                part.write(batch)
-            if part is not None:
-                yield manifest_batch([part.upload(*_named(unit, blocks, files))])
+                    blocks = _ends(batch.column(by), blocks)
+                for number, rows in split(batch):
+                    if number not in outputs:
+                        dropped += rows.num_rows
+                    elif rows.num_rows:
+                        if number not in parts:
+                            parts[number] = PartWriter(outputs[number].target, outputs[number].schema)
+                        parts[number].write(rows)
+            named = _named(unit, blocks, by, files)
+            yield _manifest([(_RECEIVED, None, received), (_DROPPED, None, dropped)])
+            for number, part in parts.items():
+                file = part.upload(*named)
+                yield _manifest([(number, file.meta, file.rows)])
         finally:
-            if part is not None:
+            for part in parts.values():
                 part.discard()
 
     return write_part
 
 
-def _named(unit: tuple[int, int], blocks: Sequence[int], files: int) -> tuple[int, int]:
+def _manifest(rows: "list[tuple[int, ObjectMeta | None, int]]") -> pa.RecordBatch:
+    metas = [meta for _, meta, _ in rows]
+    return pa.RecordBatch.from_pydict(
+        {
+            "output": pa.array([number for number, _, _ in rows], pa.int32()),
+            "uri": pa.array([meta and meta.uri for meta in metas], pa.string()),
+            "size": pa.array([meta and meta.size for meta in metas], pa.int64()),
+            "etag": pa.array([meta and meta.etag for meta in metas], pa.string()),
+            "rows": pa.array([count for _, _, count in rows], pa.int64()),
+        }
+    )
+
+
+def _ends(column: pa.Array, before: list[int]) -> list[int]:
+    """The lowest and the highest block so far; none while there are none."""
+    here = pc.min_max(column).as_py()
+    seen = [int(number) for number in (*before, here["min"], here["max"]) if number is not None]
+    return [min(seen), max(seen)] if seen else []
+
+
+def _named(unit: tuple[int, int], blocks: Sequence[int], by: str | None, files: int) -> tuple[int, int]:
     if files == 1:
         return unit
     if blocks:
         return blocks[0], blocks[1]
+    if by is not None:
+        return unit[0], unit[0]  # rows of no block: they are with those of the first
     from pyspark import TaskContext
 
     context = TaskContext.get()

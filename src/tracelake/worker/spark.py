@@ -7,7 +7,7 @@ watches whether it should stop, and stops Spark's work for it: an operator that 
 import importlib
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelake.catalogue.context import CanceledError, OperatorContext, OperatorResult
-from tracelake.ports import FileTransfer
+from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.failures import explain
 from tracelake.spark.files import FileCache
 from tracelake.spark.operators import OPERATORS
@@ -56,7 +56,7 @@ class Engine:
         session = self.shared.get()
         scratch = self.scratch / "tasks" / f"{context.task_id}-{context.attempt}"
         reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
-        work = SparkWork(context, session, self.transfer, partial(_read, context, reader))
+        work = SparkWork(context, session, self.transfer, partial(_read, reader))
         try:
             with _cancellable(session, context, connect=self.shared.config.connect):
                 result: OperatorResult = run(work)
@@ -74,8 +74,8 @@ class Engine:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _read(context: OperatorContext, reader: Reader, item: PayloadInput) -> "DataFrame":
-    return reader.read(item.name, context.files(item), Selection(*item.unit.blocks, item.where))
+def _read(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
+    return reader.read(item.name, files, Selection(*item.unit.blocks, item.where))
 
 
 @contextmanager

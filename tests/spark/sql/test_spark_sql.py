@@ -187,14 +187,14 @@ def test_work_that_spark_was_told_to_stop_is_cancelled(job: Bench, spark: SparkS
 
     def long_one(work: SparkWork) -> Any:
         spark.sparkContext.setJobGroup("to-be-stopped", "a test", interruptOnCancel=True)
-        read = work.read_input
+        read = work.read_files
 
-        def tell(item: Any) -> Any:
-            frame = read(item)
+        def tell(item: Any, files: Any) -> Any:
+            frame = read(item, files)
             started.set()
             return frame
 
-        work.read_input = tell
+        work.read_files = tell
         try:
             return run(work)
         finally:

@@ -247,11 +247,19 @@ class EventTable:
     schema: pa.Schema
     """Of the decoded rows; common columns as the logs have them."""
 
+    @property
+    def all_decoders(self) -> Sequence[EventDecoder]:
+        return self.decoders
+
     def decode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for group in judge_batch(batch, self.decoders)[0]:
-                if len(group.judged.good):
-                    yield self._decoded(batch, group)
+            yield from self.decoded(batch, judge_batch(batch, self.decoders)[0])
+
+    def decoded(self, batch: pa.RecordBatch, groups: Sequence[Group]) -> Iterator[pa.RecordBatch]:
+        """The good logs, group by group."""
+        for group in groups:
+            if len(group.judged.good):
+                yield self._decoded(batch, group)
 
     def reject(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reject(batches, self.decoders)
@@ -280,9 +288,12 @@ def assemble(schema: pa.Schema, columns: Mapping[str, pa.Array], batch: pa.Recor
 def reject(batches: Iterator[pa.RecordBatch], decoders: Sequence[EventDecoder]) -> Iterator[pa.RecordBatch]:
     """The logs of these events that cannot be decoded, whole, with `reason` and `detail`."""
     for batch in batches:
-        _, verdict, _ = judge_batch(batch, decoders)
-        bad = verdict.bad
-        if len(bad):
-            reason, detail = verdict.said(bad)
-            columns = [*batch.take(pa.array(bad)).columns, reason, detail]
-            yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "reason", "detail"])
+        left = rejected(batch, judge_batch(batch, decoders)[1])
+        if left.num_rows:
+            yield left
+
+
+def rejected(batch: pa.RecordBatch, verdict: Verdict) -> pa.RecordBatch:
+    bad = verdict.bad
+    columns = [*batch.take(pa.array(bad)).columns, *verdict.said(bad)]
+    return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "reason", "detail"])

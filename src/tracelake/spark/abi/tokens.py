@@ -4,7 +4,7 @@ ERC-20 and ERC-721 have the same topic0 and are told apart by the number of topi
 transfers; a batch without any is kept with the undecodable logs, since it would leave no trace otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,12 +69,20 @@ class TransferTable:
     """By the event's name in `catalogue.decode.BUILT_IN`."""
     schema: pa.Schema
 
+    @property
+    def all_decoders(self) -> Sequence[EventDecoder]:
+        return list(self.decoders.values())
+
     def decode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = {id(decoder): name for name, decoder in self.decoders.items()}
         for batch in batches:
-            for group in judge_batch(batch, list(self.decoders.values()))[0]:
-                if len(group.judged.good):
-                    yield self._decoded(batch, group, names[id(group.decoder)])
+            yield from self.decoded(batch, judge_batch(batch, self.all_decoders)[0])
+
+    def decoded(self, batch: pa.RecordBatch, groups: Sequence[Group]) -> Iterator[pa.RecordBatch]:
+        """The transfers of the good logs, group by group."""
+        names = {id(decoder): name for name, decoder in self.decoders.items()}
+        for group in groups:
+            if len(group.judged.good):
+                yield self._decoded(batch, group, names[id(group.decoder)])
 
     def reject(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reject(batches, list(self.decoders.values()))

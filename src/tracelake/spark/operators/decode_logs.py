@@ -2,6 +2,7 @@
 
 Output 0 has the decoded rows. Output 1, if the job declares one, has the logs of these events that cannot be decoded,
 whole and with the reason. Together they are all logs of the input with one of the topics, which is checked each time.
+Every log is decoded once: the Spark task that has it writes it to the one file or to the other.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.catalogue.decode import COMMON_COLUMNS, TOKEN_TRANSFERS, DecodeLogsConfig, all_columns, built_in
 from tracelake.spark.abi.logs import EventDecoder, EventTable
+from tracelake.spark.abi.split import DECODED, LEFT, MATCHES, LogSplit
 from tracelake.spark.abi.tokens import TRANSFER_COLUMNS, TransferTable, transfer_decoders
 from tracelake.spark.evm.keccak import keccak256
 from tracelake.spark.work import SparkWork
+from tracelake.spark.writer import Output, write_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,42 +41,33 @@ def run(work: SparkWork) -> OperatorResult:
     tokens = not config.events
     table, schema = _transfers(logs) if tokens else _events(logs, config)
     matches = _matches(table, config)
+    outputs = {DECODED: Output(work.target(DECODED), _arrow(schema))}
+    if work.has_output(LEFT):
+        outputs[LEFT] = Output(work.target(LEFT), _arrow(_left_schema(logs)))
+    else:  # what nobody keeps need not travel
+        logs = logs.select(*(name for name in logs.columns if name in (*REQUIRED, *COMMON_COLUMNS)))
 
-    seen, decoded = Observation(), Observation()
+    seen = Observation()
     counted = logs.observe(seen, F.count(F.lit(1)).alias("logs"), F.count_if(matches).alias("matched"))
-    rows = counted.filter(matches).mapInArrow(table.decode, schema)
-    # The later rows of a batch belong to the log of its first.
-    of_logs = F.count_if(F.col("batch_index") == 0) if tokens else F.count(F.lit(1))
-    order = [*ORDER, "batch_index"] if tokens else ORDER
-    work.write(rows.observe(decoded, of_logs.alias("logs")), 0, order=order)
-    total, matched = _counts(seen, "logs", "matched")
-    (good,) = _counts(decoded, "logs")
-    bad, other = matched - good, total - matched
-    if work.has_output(1):
-        left = work.write(_left(logs, table, matches, config), 1, order=ORDER).rows
-        if left != bad + (other if config.keep_other else 0):
-            raise RuntimeError(f"of {total} logs {good} were decoded, and {left} are left: some are missing")
-    work.context.progress(f"{good} logs decoded, {bad} undecodable, {other} of other events")
+    rows = counted.withColumn(MATCHES, matches) if config.keep_other else counted.filter(matches)
+    work.stop_if_canceled()
+    split = LogSplit(table, (*ORDER, "batch_index") if tokens else ORDER)
+    done = write_split(rows, outputs, split, *work.blocks, order=ORDER, spread=work.spread())
+    total, matched = (int(seen.get.get(name) or 0) for name in ("logs", "matched"))
+    if done.received != (total if config.keep_other else matched):
+        raise RuntimeError(f"of {total} logs {matched} are of these events, but {done.received} arrived to be decoded")
+    for index in outputs:
+        work.publish(index, done.written[index].files, None)
+    other = total - matched
+    bad = done.written[LEFT].rows - (other if config.keep_other else 0) if LEFT in outputs else done.dropped
+    work.context.progress(f"{matched - bad} logs decoded, {bad} undecodable, {other} of other events")
     return work.result()
 
 
-def _counts(observed: "object", *names: str) -> list[int]:
-    found = observed.get  # type: ignore[attr-defined]
-    return [int(found.get(name) or 0) for name in names]
-
-
-def _left(
-    logs: "DataFrame", table: EventTable | TransferTable, matches: "Column", config: DecodeLogsConfig
-) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
+def _left_schema(logs: "DataFrame") -> "StructType":
     from pyspark.sql.types import StringType, StructType
 
-    schema = StructType([*logs.schema.fields]).add("reason", StringType()).add("detail", StringType())
-    rejected = logs.filter(matches).mapInArrow(table.reject, schema)
-    if not config.keep_other:
-        return rejected
-    others = logs.filter(~matches).select("*", F.lit("other_event").alias("reason"), F.lit("").alias("detail"))
-    return rejected.unionByName(others)
+    return StructType([*logs.schema.fields]).add("reason", StringType()).add("detail", StringType())
 
 
 def _matches(table: EventTable | TransferTable, config: DecodeLogsConfig) -> "Column":

@@ -1,18 +1,24 @@
 """integrity_check: does a range of a chain hold together: blocks without gap, each following the one before, with the
 transactions and logs that belong to them.
 
-Everything is said with DataFrame expressions; what comes to the driver are counts and a few findings for a message.
-The input of blocks comes first; transactions and logs are known by their columns, and may be missing.
+Everything is said with DataFrame expressions, in one Spark job: each table is summed up by block, the sums are put side
+by side, and one walk through the blocks in their order finds what is wrong. What the driver gets to see are the first
+findings, for a message. The input of blocks comes first; transactions and logs are known by their columns, and may be
+missing.
 """
 
-from functools import reduce
+import tempfile
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow.parquet as pq
 
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.catalogue.integrity import IntegrityCheckConfig
 from tracelake.spark.work import SparkWork
+from tracelake.spark.writer import Spread, Written, write_frame
 from tracelake.wire.units import Unit
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
 ERROR, WARNING = "error", "warning"
 COLUMNS = ("check", "block_number", "severity", "expected", "found", "detail")
+ORDER = ("block_number", "check")
 _SHOWN = 5
 """Findings that the message of a failed task carries."""
 
@@ -28,28 +35,44 @@ def run(work: SparkWork) -> OperatorResult:
     config = work.context.config
     assert isinstance(config, IntegrityCheckConfig)
     found = findings(work)
-    if config.fail_on == "never":
-        work.write(found, order=("block_number", "check"))
-        return work.result()
-    kept = found.persist()
-    try:
-        _fail_if_bad(work, kept, config.fail_on)
-        work.write(kept, order=("block_number", "check"))
-    finally:
-        kept.unpersist()
+    work.stop_if_canceled()
+    # Findings are few, whatever was looked at: one file.
+    spread = Spread(small=work.spread().small)
+    written = write_frame(found, work.target(), *work.blocks, order=ORDER, spread=spread)
+    if config.fail_on != "never" and written.rows:
+        _fail_if_bad(work, written, config.fail_on)
+    work.publish(0, written.files, None)
     return work.result()
 
 
 def findings(work: SparkWork) -> "DataFrame":
+    """All of them."""
     first, last = work.blocks
     blocks = _checked(work.read(0), "blocks", ("block_number",))
     transactions, logs = _others(work)
-    parts = [_gaps(work, blocks, first, last), _duplicate_blocks(blocks), *_chain(work, blocks, first)]
+    before = _block_before(work, first)
+    together = work.spread().small
+    sums = []
     if transactions is not None:
-        parts += _transactions(blocks, transactions)
+        sums.append(_transaction_totals(transactions))
     if logs is not None:
-        parts += _logs(blocks, logs, transactions)
-    return reduce(lambda one, other: one.unionByName(other), parts)
+        sums.append(_log_totals(logs))
+    totals = _totals(work, blocks, before, sums, last)
+    checks = _block_checks(totals.columns, first, last)
+    if transactions is not None:
+        checks += _transaction_checks(totals.columns)
+    if logs is not None:
+        checks += _log_checks(totals.columns)
+    parts = [_walk(totals, checks, first)]
+    if transactions is not None:
+        parts.append(_duplicate_transactions(transactions))
+        if logs is not None and set(_PLACE) <= set(logs.columns):
+            parts.append(_strays(logs, transactions, together=together))
+    found = parts[0]
+    for part in parts[1:]:
+        found = found.unionByName(part)
+    found = found.select(*COLUMNS)
+    return found.coalesce(1) if together else found
 
 
 def _others(work: SparkWork) -> "tuple[DataFrame | None, DataFrame | None]":
@@ -75,89 +98,6 @@ def _checked(frame: "DataFrame", name: str, columns: tuple[str, ...]) -> "DataFr
     return frame
 
 
-def _fail_if_bad(work: SparkWork, found: "DataFrame", fail_on: str) -> None:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-    counts = {row["severity"]: row["count"] for row in found.groupBy("severity").count().collect()}
-    counted = [severity for severity in (ERROR, WARNING) if severity == ERROR or fail_on == WARNING]
-    bad = sum(counts.get(severity, 0) for severity in counted)
-    if not bad:
-        return
-    shown = found.filter(F.col("severity").isin(counted)).orderBy("severity", "block_number", "check").limit(_SHOWN)
-    said = "; ".join(
-        f"{check} at block {number} (expected {expected}, found {seen}): {detail}"
-        for check, number, _, expected, seen, detail in shown.select(*COLUMNS).collect()
-    )
-    first, last = work.blocks
-    more = f"; and {bad - _SHOWN} more" if bad > _SHOWN else ""
-    raise NonRetryableError(
-        f"blocks {first} to {last} do not hold together: {counts.get(ERROR, 0)} errors, {counts.get(WARNING, 0)}"
-        f" warnings. {said}{more}. All of them: run the check with `fail_on: never`."
-    )
-
-
-def _finding(
-    frame: "DataFrame", check: str, severity: str, expected: "Column", found: "Column", detail: "Column"
-) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    text = "string"
-    return frame.select(
-        F.lit(check).alias("check"),
-        F.col("block_number").cast("bigint").alias("block_number"),
-        F.lit(severity).alias("severity"),
-        expected.cast(text).alias("expected"),
-        found.cast(text).alias("found"),
-        detail.cast(text).alias("detail"),
-    )
-
-
-def _gaps(work: SparkWork, blocks: "DataFrame", first: int, last: int) -> "DataFrame":
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
-    ends = work.session.createDataFrame([(first - 1,), (last + 1,)], "block_number bigint")
-    numbers = blocks.select(F.col("block_number").cast("bigint").alias("block_number")).distinct().union(ends)
-    # One partition: these are numbers of blocks alone.
-    later = F.lead("block_number").over(Window.partitionBy(F.lit(1)).orderBy("block_number"))
-    gaps = numbers.select((F.col("block_number") + 1).alias("block_number"), (later - 1).alias("to"))
-    missing = F.col("to") - F.col("block_number") + 1
-    detail = F.concat(F.lit("blocks "), F.col("block_number"), F.lit(" to "), F.col("to"), F.lit(" are missing"))
-    return _finding(gaps.filter(missing > 0), "gap", ERROR, missing, F.lit(0), detail)
-
-
-def _duplicate_blocks(blocks: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    twice = blocks.groupBy("block_number").agg(F.count(F.lit(1)).alias("n")).filter("n > 1")
-    return _finding(twice, "duplicate_block", ERROR, F.lit(1), F.col("n"), F.lit("the block is there more than once"))
-
-
-def _chain(work: SparkWork, blocks: "DataFrame", first: int) -> "list[DataFrame]":
-    """Each block against the one before; of the first of the range too, if the one before is there to be read."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    names = [name for name in ("block_hash", "parent_hash", "timestamp") if name in blocks.columns]
-    own = blocks.select("block_number", *names)
-    before = _block_before(work, first)
-    known = (
-        own if before is None or not set(own.columns) <= set(before.columns) else own.union(before.select(*own.columns))
-    )
-    parents = known.select((F.col("block_number") + 1).alias("block_number"), *(F.col(n).alias(f"_{n}") for n in names))
-    pairs = own.join(parents, "block_number")
-    found = []
-    if {"block_hash", "parent_hash"} <= set(names):
-        broken = pairs.filter(~F.col("parent_hash").eqNullSafe(F.col("_block_hash"))).distinct()
-        detail = F.lit("the parent is not the block before")
-        found.append(_finding(broken, "parent_hash", ERROR, _hex("_block_hash"), _hex("parent_hash"), detail))
-    if "timestamp" in names:
-        earlier = pairs.filter(F.col("timestamp") < F.col("_timestamp")).distinct()
-        expected = F.concat(F.lit("at least "), F.col("_timestamp"))
-        detail = F.lit("the block is older than the one before")
-        found.append(_finding(earlier, "timestamp", WARNING, expected, F.col("timestamp"), detail))
-    return found
-
-
 def _block_before(work: SparkWork, first: int) -> "DataFrame | None":
     if first == 0:
         return None
@@ -171,92 +111,275 @@ def _block_before(work: SparkWork, first: int) -> "DataFrame | None":
         return None
 
 
+def _fail_if_bad(work: SparkWork, written: Written, fail_on: str) -> None:
+    """Nothing of it is committed then; the files go the way of everything that is not."""
+    bad = (ERROR,) if fail_on == ERROR else (ERROR, WARNING)
+    counts: Counter[str] = Counter()
+    shown: list[str] = []
+    for file in written.files:
+        with tempfile.TemporaryDirectory(prefix="trace-findings-") as directory:
+            path = Path(directory, "findings.parquet")
+            work.transfer.download(file.meta, path)
+            for batch in pq.ParquetFile(path).iter_batches():
+                counts.update(batch.column("severity").to_pylist())
+                wanted = (row for row in batch.to_pylist() if len(shown) < _SHOWN and row["severity"] in bad)
+                shown += [
+                    f"{row['check']} at block {row['block_number']} (expected {row['expected']}, found {row['found']}):"
+                    f" {row['detail']}"
+                    for row in wanted
+                ][: _SHOWN - len(shown)]
+    total = sum(counts[severity] for severity in bad)
+    if not total:
+        return
+    first, last = work.blocks
+    more = f"; and {total - _SHOWN} more" if total > _SHOWN else ""
+    raise NonRetryableError(
+        f"blocks {first} to {last} do not hold together: {counts[ERROR]} errors, {counts[WARNING]} warnings."
+        f" {'; '.join(shown)}{more}. All of them: run the check with `fail_on: never`."
+    )
+
+
+# What the tables say, by block.
+
+
+def _number() -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    return F.col("block_number").cast("bigint").alias("number")
+
+
+def _whole(name: str) -> "Column":
+    """As a number that can be added up quickly. What is too large for that is nothing, and so is found wrong."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.col(name).try_cast("bigint")
+
+
+_KEPT = ("block_hash", "parent_hash", "timestamp", "gas_used", "transaction_count", "log_count")
+
+
+def _totals(
+    work: SparkWork, blocks: "DataFrame", before: "DataFrame | None", sums: "list[DataFrame]", last: int
+) -> "DataFrame":
+    """A row for each number: those of the unit, the one before if it is known, and one after, where the walk ends."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kept = [name for name in _KEPT if name in blocks.columns]
+    columns = [_number(), F.lit(1).alias("there")]
+    columns += [F.col(name) if name.endswith("_hash") else _whole(name).alias(name) for name in kept]
+    rows = blocks.select(*columns)
+    if before is not None and set(kept) <= set(before.columns):
+        rows = rows.unionByName(before.select(*columns))
+    end = work.session.range(last + 1, last + 2, 1, 1).select(F.col("id").alias("number"), F.lit(0).alias("there"))
+    for other in (end, *sums):  # not joined: that would take an exchange for each
+        rows = rows.unionByName(other, allowMissingColumns=True)
+    if work.spread().small:
+        rows = rows.coalesce(1)
+    lowest_and_highest = [of(name).alias(f"{of.__name__}_{name}") for name in kept for of in (F.min, F.max)]
+    the_only_one = [F.max(name).alias(name) for each in sums for name in each.columns if name != "number"]
+    return rows.groupBy("number").agg(F.sum("there").alias("blocks"), *lowest_and_highest, *the_only_one)
+
+
+def _index_totals(frame: "DataFrame", index: str, kind: str, *more: "Column") -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    place = F.col(index).cast("bigint")
+    return frame.groupBy(_number()).agg(
+        F.count(F.lit(1)).alias(kind),
+        F.count_distinct(place).alias(f"different_{kind}"),
+        F.min(place).alias(f"lowest_{kind}"),
+        F.max(place).alias(f"highest_{kind}"),
+        *more,
+    )
+
+
+def _transaction_totals(transactions: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    gas = [F.try_sum(_whole("gas_used")).alias("gas")] if "gas_used" in transactions.columns else []
+    return _index_totals(transactions, "transaction_index", "transactions", *gas)
+
+
+def _log_totals(logs: "DataFrame") -> "DataFrame":
+    return _index_totals(logs, "log_index", "logs")
+
+
+# What can be wrong with a block. Each check is null where nothing is.
+
+
+def _check(
+    wrong: "Column", check: str, severity: str, expected: "Column", found: "Column", detail: "Column | str"
+) -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    told = F.lit(detail) if isinstance(detail, str) else detail
+    finding = {
+        "block_number": F.col("number"),
+        "check": F.lit(check),
+        "severity": F.lit(severity),
+        "expected": expected.cast("string"),
+        "found": found.cast("string"),
+        "detail": told,
+    }
+    return F.when(wrong, F.struct(*(value.alias(name) for name, value in finding.items())))
+
+
 def _hex(name: str) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.coalesce(F.concat(F.lit("0x"), F.lower(F.hex(F.col(name)))), F.lit("nothing"))
 
 
-def _per_block(frame: "DataFrame", index: str, *more: "Column") -> "DataFrame":
+def _block_checks(columns: list[str], first: int, last: int) -> "list[Column]":
     from pyspark.sql import functions as F  # noqa: N812
 
-    return frame.groupBy("block_number").agg(
-        F.count(F.lit(1)).alias("n"),
-        F.count_distinct(index).alias("different"),
-        F.min(index).cast("bigint").alias("lowest"),
-        F.max(index).cast("bigint").alias("highest"),
-        *more,
+    there, number = F.col("blocks") > 0, F.col("number")
+    before = F.coalesce(F.col("before.number"), F.lit(first - 1))
+    missing = number - before - 1
+    texts = F.concat(F.lit("blocks "), before + 1, F.lit(" to "), number - 1, F.lit(" are missing"))
+    gap = (there | (number == last + 1)) & (missing > 0)
+    checks = [
+        _check(gap, "gap", ERROR, missing, F.lit(0), texts),
+        _check(
+            F.col("blocks") > 1,
+            "duplicate_block",
+            ERROR,
+            F.lit(1),
+            F.col("blocks"),
+            "the block is there more than once",
+        ),
+    ]
+    follows = there & (F.col("before.number") == number - 1)
+    if {"min_block_hash", "min_parent_hash"} <= set(columns):
+        broken = F.lit(False)
+        for parent in ("min_parent_hash", "max_parent_hash"):
+            for block in ("before.min_block_hash", "before.max_block_hash"):
+                broken = broken | ~F.col(parent).eqNullSafe(F.col(block))
+        expected, found = _hex("before.min_block_hash"), _hex("min_parent_hash")
+        # Of two blocks with one number, what is shown is a pair that does not fit.
+        other = F.col("min_parent_hash").eqNullSafe(F.col("before.min_block_hash"))
+        expected = F.when(other, _hex("before.max_block_hash")).otherwise(expected)
+        found = F.when(other, _hex("max_parent_hash")).otherwise(found)
+        text = "the parent is not the block before"
+        checks.append(_check(follows & broken, "parent_hash", ERROR, expected, found, text))
+    if "min_timestamp" in columns:
+        earlier = F.col("min_timestamp") < F.col("before.max_timestamp")
+        expected = F.concat(F.lit("at least "), F.col("before.max_timestamp"))
+        text = "the block is older than the one before"
+        checks.append(_check(follows & earlier, "timestamp", WARNING, expected, F.col("min_timestamp"), text))
+    return checks
+
+
+def _index_checks(kind: str, one: str) -> "list[Column]":
+    """From 0 on, each once; of a block that is there."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    n, lowest, highest, different = (F.col(f"{word}{kind}") for word in ("", "lowest_", "highest_", "different_"))
+    right = (lowest == 0) & (highest == n - 1) & (different == n)
+    found = F.concat(lowest, F.lit(" to "), highest, F.lit(", "), different, F.lit(" of them"))
+    return [
+        _check(
+            (n > 0) & ~F.coalesce(right, F.lit(False)),
+            f"{one}_index",
+            ERROR,
+            F.concat(F.lit("0 to "), n - 1),
+            found,
+            f"{kind} are missing or there more than once",
+        ),
+        _check(
+            (n > 0) & (F.coalesce(F.col("blocks"), F.lit(0)) == 0),
+            f"{one}_block",
+            ERROR,
+            F.lit(0),
+            n,
+            f"{kind} of a block that is not there",
+        ),
+    ]
+
+
+def _said_by_block(check: str, column: str, total: str) -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counted = F.coalesce(F.col(total), F.lit(0))
+    right = F.col(f"min_{column}").eqNullSafe(counted) & F.col(f"max_{column}").eqNullSafe(counted)
+    said = F.when(F.col(f"min_{column}") == counted, F.col(f"max_{column}")).otherwise(F.col(f"min_{column}"))
+    wrong = (F.col("blocks") > 0) & ~right
+    return _check(wrong, check, ERROR, F.coalesce(said, F.lit(0)), counted, f"the block says {column}")
+
+
+def _transaction_checks(columns: list[str]) -> "list[Column]":
+    checks = _index_checks("transactions", "transaction")
+    if "min_transaction_count" in columns:
+        checks.append(_said_by_block("transaction_count", "transaction_count", "transactions"))
+    if {"gas", "min_gas_used"} <= set(columns):
+        checks.append(_said_by_block("gas_used", "gas_used", "gas"))
+    return checks
+
+
+def _log_checks(columns: list[str]) -> "list[Column]":
+    checks = _index_checks("logs", "log")
+    if "min_log_count" in columns:
+        checks.append(_said_by_block("log_count", "log_count", "logs"))
+    return checks
+
+
+def _walk(totals: "DataFrame", checks: "list[Column]", first: int) -> "DataFrame":
+    """Through the blocks in their order, each with the last one before it that is there."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    of_before = ("number", "min_block_hash", "max_block_hash", "max_timestamp")
+    kept = F.struct(*(F.col(name) for name in of_before if name in totals.columns))
+    # One partition: it has a row for each block, not for what is in them.
+    earlier = Window.partitionBy(F.lit(1)).orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
+    before = F.last(F.when(F.col("blocks") > 0, kept), ignorenulls=True).over(earlier)
+    # Of a gap, its first block; of everything else, the block.
+    gap_begins = F.coalesce(F.col("before.number"), F.lit(first - 1)) + 1
+    rows = totals.withColumn("before", before).filter(F.col("number") >= first)
+    found = []
+    for place, check in enumerate(checks):
+        at = gap_begins if place == 0 else F.col("number")
+        found.append(check.withField("block_number", at))
+    return rows.select(F.inline(F.array_compact(F.array(*found))))
+
+
+# What takes more than one block to see.
+
+_PLACE = ("block_number", "transaction_index", "transaction_hash")
+
+
+def _finding(frame: "DataFrame", check: str, found: "Column", expected: int, detail: "Column") -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return frame.select(
+        F.col("block_number").cast("bigint").alias("block_number"),
+        F.lit(check).alias("check"),
+        F.lit(ERROR).alias("severity"),
+        F.lit(str(expected)).alias("expected"),
+        found.cast("string").alias("found"),
+        detail.alias("detail"),
     )
 
 
-def _gapless(totals: "DataFrame", check: str, what: str) -> "DataFrame":
-    """From 0 on, each once."""
+def _duplicate_transactions(transactions: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
-    right = (F.col("lowest") == 0) & (F.col("highest") == F.col("n") - 1) & (F.col("different") == F.col("n"))
-    expected = F.concat(F.lit("0 to "), F.col("n") - 1)
-    found = F.concat(
-        F.col("lowest"), F.lit(" to "), F.col("highest"), F.lit(", "), F.col("different"), F.lit(" of them")
-    )
-    wrong = totals.filter(~F.coalesce(right, F.lit(False)))
-    return _finding(wrong, check, ERROR, expected, found, F.lit(f"{what} are missing or there more than once"))
-
-
-def _against_block(blocks: "DataFrame", totals: "DataFrame", check: str, column: str, total: str) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    said = blocks.select("block_number", F.col(column).alias("said")).distinct()
-    both = said.join(totals.select("block_number", F.col(total).alias("counted")), "block_number", "left")
-    counted = F.coalesce(F.col("counted"), F.lit(0))
-    wrong = both.filter(~F.col("said").eqNullSafe(counted))
-    return _finding(
-        wrong, check, ERROR, F.coalesce(F.col("said"), F.lit(0)), counted, F.lit(f"the block says {column}")
-    )
-
-
-def _without_block(blocks: "DataFrame", totals: "DataFrame", check: str, what: str) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    alone = totals.join(blocks.select("block_number").distinct(), "block_number", "left_anti")
-    return _finding(alone, check, ERROR, F.lit(0), F.col("n"), F.lit(f"{what} of a block that is not there"))
-
-
-def _transactions(blocks: "DataFrame", transactions: "DataFrame") -> "list[DataFrame]":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    gas = [F.sum("gas_used").alias("gas")] if "gas_used" in transactions.columns else []
-    totals = _per_block(transactions, "transaction_index", *gas)
     hashes = transactions.groupBy("transaction_hash").agg(
         F.count(F.lit(1)).alias("n"), F.min("block_number").alias("block_number")
     )
-    found = [
-        _gapless(totals, "transaction_index", "transactions"),
-        _without_block(blocks, totals, "transaction_block", "transactions"),
-        _finding(
-            hashes.filter("n > 1"), "duplicate_transaction", ERROR, F.lit(1), F.col("n"), _hex("transaction_hash")
-        ),
-    ]
-    if "transaction_count" in blocks.columns:
-        found.append(_against_block(blocks, totals, "transaction_count", "transaction_count", "n"))
-    if gas and "gas_used" in blocks.columns:
-        found.append(_against_block(blocks, totals, "gas_used", "gas_used", "gas"))
-    return found
+    return _finding(hashes.filter("n > 1"), "duplicate_transaction", F.col("n"), 1, _hex("transaction_hash"))
 
 
-def _logs(blocks: "DataFrame", logs: "DataFrame", transactions: "DataFrame | None") -> "list[DataFrame]":
+def _strays(logs: "DataFrame", transactions: "DataFrame", *, together: bool) -> "DataFrame":
+    """Logs whose transaction is not there. Both are put together, since a join takes more exchanges than a sum."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    totals = _per_block(logs, "log_index")
-    found = [
-        _gapless(totals, "log_index", "logs"),
-        _without_block(blocks, totals, "log_block", "logs"),
-    ]
-    if "log_count" in blocks.columns:
-        found.append(_against_block(blocks, totals, "log_count", "log_count", "n"))
-    place = ["block_number", "transaction_index", "transaction_hash"]
-    if transactions is not None and set(place) <= set(logs.columns):
-        alone = logs.join(transactions.select(*place), place, "left_anti")
-        strays = alone.groupBy("block_number").agg(F.count(F.lit(1)).alias("n"))
-        detail = F.lit("logs of a transaction that is not there")
-        found.append(_finding(strays, "log_transaction", ERROR, F.lit(0), F.col("n"), detail))
-    return found
+    place = [F.col("block_number"), _whole("transaction_index").alias("index"), F.col("transaction_hash")]
+    rows = logs.select(*place, F.lit(1).alias("log")).union(transactions.select(*place, F.lit(0)))
+    if together:
+        rows = rows.coalesce(1)
+    by_place = rows.groupBy("block_number", "index", "transaction_hash").agg(
+        F.sum("log").alias("logs"), F.min("log").alias("alone")
+    )
+    strays = by_place.filter("alone = 1").groupBy("block_number").agg(F.sum("logs").alias("n"))
+    return _finding(strays, "log_transaction", F.col("n"), 0, F.lit("logs of a transaction that is not there"))
