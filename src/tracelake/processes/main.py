@@ -44,7 +44,7 @@ _COMMANDS = {
     "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
     "backup": ("tracelake.processes.backup:command", "Write a dump of the state database."),
     "restore": ("tracelake.processes.restore:command", "Replace the state database by a dump."),
-    "demo": ("tracelake.processes.demo:command", "Run tasks while parts of a stack are killed."),
+    "demo": ("tracelake.processes.demo.command:command", "See it work: from a chain to flows of tokens."),
     "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
     "secrets": ("tracelake.processes.secrets:command", "List, set and remove secrets that jobs name."),
     "token": ("tracelake.processes.token:command", "Print a user token of this stack."),

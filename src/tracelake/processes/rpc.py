@@ -14,9 +14,11 @@ from tracelake.processes.settings import SettingsError
 from tracelake.spark.evm.endpoints import PREFIX, ResolveEndpoints, RpcEndpoint, endpoints_of
 
 
-def keep_environment(home: Home) -> None:
-    """What this process was told by its environment, for the workers that it starts."""
-    write_private(home.rpc_environment_file, json.dumps(_from_environment(os.environ)) + "\n")
+def keep_environment(home: Home, recorded: str | None = None) -> None:
+    """What this process was told by its environment, for the workers that it starts; and the recorded chain's address,
+    which was asked for by a setting and therefore comes first."""
+    found = _from_environment(os.environ) | ({} if recorded is None else {"default": recorded})
+    write_private(home.rpc_environment_file, json.dumps(found) + "\n")
 
 
 def resolver(home: Home) -> ResolveEndpoints:

@@ -332,6 +332,9 @@ class Settings:
         "1g",
         "Memory of the Spark driver; in local mode it does the work.",
     )
+    recorded_chain: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
+        _File(), None, "A recorded chain that `trace up` serves by JSON-RPC; workers know it as the endpoint `default`."
+    )
     runtimes_file: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
         _File(), None, "A TOML file that adds or changes runtimes and limits operators; see operating.md."
     )

@@ -31,6 +31,8 @@ from tracelake.processes.machine import socket_directory, wrap
 from tracelake.processes.ports import again, read_ports, write_ports
 from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.processes.provision import migrate_dsn, provision
+from tracelake.processes.recorded import NAME as CHAIN
+from tracelake.processes.recorded import RecordedChain
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.screen import Screen
 from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
@@ -143,6 +145,7 @@ def plan_parts(
     objects: EmbeddedObjectStore | None,
     sockets: Mapping[str, socket.socket],
     tls: TlsFiles,
+    chain: RecordedChain | None = None,
 ) -> list[Part]:
     """Every child of this stack, in the order of their stages."""
     home = settings.layout
@@ -181,6 +184,17 @@ def plan_parts(
                 ready=partial(asyncio.to_thread, objects.ready),
                 # It takes half a minute to end politely, and loses nothing by being killed.
                 stop_signal=signal.SIGKILL,
+            )
+        )
+    if chain is not None:
+        parts.append(
+            Part(
+                name=CHAIN,
+                stage=_STORES_STAGE,
+                command=chain.command,
+                environment=chain.environment(),
+                log_file=chain.log_file,
+                ready=chain.ready,
             )
         )
     parts.append(
@@ -225,6 +239,7 @@ class Up:
         self._views: dict[str, PartView] = {}
         self._stop = asyncio.Event()
         self._supervisor: Supervisor | None = None
+        self._chain = RecordedChain.plan(settings)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -244,8 +259,9 @@ class Up:
         tls = ensure_tls(home.tls, settings.bind_host)
         sockets = listeners.bind(settings, read_ports(home.ports_file))
         ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
-        write_ports(home.ports_file, ports | {cluster.name: cluster.port for cluster in clusters.all()})
-        parts = plan_parts(settings, clusters, plan_object_store(settings), sockets, tls)
+        ports |= {cluster.name: cluster.port for cluster in clusters.all()}
+        write_ports(home.ports_file, ports if self._chain is None else ports | {CHAIN: self._chain.port})
+        parts = plan_parts(settings, clusters, plan_object_store(settings), sockets, tls, self._chain)
         self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
         try:
             if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls)):
@@ -278,7 +294,7 @@ class Up:
         if settings.s3_endpoint is not None:
             write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
-        rpc.keep_environment(home)
+        rpc.keep_environment(home, None if self._chain is None else self._chain.url)
         secrets.keep_environment(home)
         await supervisor.start(_DISPATCHER_STAGE)
         await supervisor.start(_WORKER_STAGE)

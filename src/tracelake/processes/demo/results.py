@@ -1,0 +1,211 @@
+"""What was made: the tables as they are in the object store, numbers of the work, and whether it is right.
+
+Which files are a dataset, the registry says; they are read with pyarrow, by ETag. The summary is recomputed here from
+the decoded transfers, without Spark.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tracelake.adapters.s3.access import read_access
+from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.client.credentials import FileCredential
+from tracelake.client.http import HttpClient
+from tracelake.client.internal import InternalClient
+from tracelake.client.stack import Stack
+from tracelake.client.user import UserClient
+from tracelake.processes.demo import DemoError
+from tracelake.processes.demo.plan import DATASETS, JOBS, Plan
+from tracelake.processes.demo.watch import Story
+from tracelake.processes.home import Home
+from tracelake.wire.platform import DatasetFilesRequest
+from tracelake.wire.task_calls import DataFile
+from tracelake.wire.user import DatasetRow, LineageReply, TaskDetail
+
+_HOUR = 3600
+_SAME = 1e-9
+"""Sums of doubles depend on the order in which they are added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One dataset."""
+
+    name: str
+    rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    said: str
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    hour: int
+    """Seconds since 1970."""
+    token: str
+    standard: str
+    transfers: int
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    made: list[Made]
+    flows: list[Flow]
+    """By token and hour."""
+    findings: int
+    checks: list[Check]
+    tasks: int
+    attempts: int
+    lost: int
+    """Attempts whose lease ran out."""
+    failed: int
+    """Attempts that failed by themselves."""
+    lineage: LineageReply
+
+    @property
+    def right(self) -> bool:
+        return all(check.right for check in self.checks)
+
+
+async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story) -> Results:
+    details = [await client.task(task.task_id) for task in story.tasks]
+    datasets = {row.name: row for row in (await client.datasets()).datasets}
+    files = await _files(stack, [datasets[name] for name in DATASETS])
+    store = S3ObjectStore(read_access(Home(Path(stack.home)).object_store_file))
+
+    async def read(name: str, columns: Sequence[str]) -> pa.Table:
+        return await _read(store, files[name], columns)
+
+    blocks = await read("blocks", ["block_number", "timestamp"])
+    transfers = await read("transfers", ["block_number", "token", "standard", "amount_f64"])
+    flows = summed(await read("hourly_flows", ["hour", "token", "standard", "transfers", "amount"]))
+    findings = await read("findings", ["check"])
+    made = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
+    outcomes = [attempt.outcome for detail in details for attempt in detail.attempts]
+    return Results(
+        made=made,
+        flows=flows,
+        findings=findings.num_rows,
+        checks=verify(plan, story, blocks, transfers, flows, made),
+        tasks=len(details),
+        attempts=len(outcomes),
+        lost=outcomes.count("Timeout"),
+        failed=outcomes.count("Failed"),
+        lineage=await client.lineage("hourly_flows", limit=plan.units),
+    )
+
+
+async def _files(stack: Stack, datasets: Sequence[DatasetRow]) -> dict[str, list[DataFile]]:
+    """As a service of the platform asks for them."""
+    found: dict[str, list[DataFile]] = {}
+    http = HttpClient(stack.internal_url, stack.ca_file)
+    client = InternalClient(http, service=FileCredential(Path(stack.service_token_file)))
+    try:
+        for row in datasets:
+            found[row.name], page = [], None
+            while True:
+                request = DatasetFilesRequest(dataset_uuid=row.dataset_uuid, page=page)
+                reply = await client.dataset_files(request)
+                found[row.name] += [file for unit in reply.units for file in unit.files]
+                if (page := reply.next) is None:
+                    break
+    finally:
+        await http.close()
+    return found
+
+
+async def _read(store: S3ObjectStore, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+    parts = []
+    for file in files:
+        body = await store.get(file.uri, if_match=file.etag)
+        if body is None:
+            raise DemoError(f"{file.uri} is not there any more")
+        parts.append(pq.read_table(io.BytesIO(body), columns=list(columns)))
+    return pa.concat_tables(parts)
+
+
+def _made(name: str, dataset: DatasetRow, details: Sequence[TaskDetail], files: Sequence[DataFile]) -> Made:
+    reports = [
+        report
+        for detail in details
+        if isinstance(detail.result, list)
+        for report in detail.result
+        if report.get("dataset_uuid") == str(dataset.dataset_uuid)
+    ]
+    return Made(
+        name,
+        rows=sum(report.get("row_count") or 0 for report in reports),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+    )
+
+
+def summed(flows: pa.Table) -> list[Flow]:
+    """One for each token and hour: an hour may lie in more than one unit of blocks."""
+    hours = pc.cast(pc.cast(flows["hour"], pa.timestamp("s")), pa.int64())
+    return _grouped(hours, flows["token"], flows["standard"], flows["transfers"], flows["amount"])
+
+
+def recomputed(blocks: pa.Table, transfers: pa.Table, first: int) -> list[Flow]:
+    """The same out of the decoded transfers."""
+    times = np.zeros(blocks.num_rows, dtype=np.int64)
+    times[blocks["block_number"].to_numpy().astype(np.int64) - first] = blocks["timestamp"].to_numpy()
+    hours = times[transfers["block_number"].to_numpy().astype(np.int64) - first] // _HOUR * _HOUR
+    tokens = pa.array([token.hex() for token in transfers["token"].to_pylist()], pa.string())
+    once = pa.array(np.ones(transfers.num_rows, dtype=np.int64))
+    return _grouped(pa.array(hours), tokens, transfers["standard"], once, transfers["amount_f64"])
+
+
+def _grouped(hours: pa.Array, tokens: pa.Array, standards: pa.Array, counts: pa.Array, amounts: pa.Array) -> list[Flow]:
+    table = pa.table([hours, tokens, standards, counts, amounts], names=["hour", "token", "standard", "n", "amount"])
+    found = table.group_by(["hour", "token", "standard"]).aggregate([("n", "sum"), ("amount", "sum")])
+    flows = [
+        Flow(row["hour"], row["token"], row["standard"], row["n_sum"], row["amount_sum"]) for row in found.to_pylist()
+    ]
+    return sorted(flows, key=lambda flow: (flow.hour, flow.token, flow.standard))
+
+
+def verify(
+    plan: Plan, story: Story, blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow], made: Sequence[Made]
+) -> list[Check]:
+    numbers = sorted(blocks["block_number"].to_pylist())
+    whole = numbers == list(range(plan.first, plan.last + 1))
+    done = [(task.job, task.unit.partition_key) for task in story.tasks if task.status == "Completed" and task.unit]
+    once = len(done) == len(set(done)) == len(JOBS) * plan.units + 1
+    checks = [
+        Check(f"each of the {plan.blocks:,} blocks is there once", whole),
+        Check(f"each unit of each job was done by one task ({len(done)} tasks)", once),
+        Check("rows in the files are as many as the tasks said", _counted(made, blocks, transfers)),
+    ]
+    if whole:
+        same = _same(flows, recomputed(blocks, transfers, plan.first))
+        checks.append(
+            Check(f"recomputed from {transfers.num_rows:,} transfers, the {len(flows):,} flows are the same", same)
+        )
+    return checks
+
+
+def _counted(made: Sequence[Made], blocks: pa.Table, transfers: pa.Table) -> bool:
+    rows = {each.name: each.rows for each in made}
+    return bool(rows["blocks"] == blocks.num_rows and rows["transfers"] == transfers.num_rows)
+
+
+def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
+    return len(ours) == len(theirs) and all(
+        (one.hour, one.token, one.standard, one.transfers) == (other.hour, other.token, other.standard, other.transfers)
+        and abs(one.amount - other.amount) <= _SAME * max(abs(one.amount), abs(other.amount))
+        for one, other in zip(ours, theirs, strict=True)
+    )

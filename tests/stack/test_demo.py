@@ -1,0 +1,154 @@
+"""`trace demo` as a person runs it, on the real stack: a worker is killed, and the result is what the chain says."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.chain import recorded
+from tests.support.postgres import scratch_directory, wait_until
+
+FIRST, LAST = 100, 299
+TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+SINGLE = "0xc3d58168c5ae7397731d063d5bbf3d657854427343f4c083240f7aacaa2d0f62"
+BATCH = "0x4a39dc06d4c0dbc64b70af90fd698a233a518aa5d07e595d983b8c0526c8f7fb"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the demo puts its home; what is left there at the end is removed."""
+    root = scratch_directory()
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def demo(place: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tracelake", "demo", *arguments],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def trace(home: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "tracelake", *arguments, "--home", home]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def processes_of(place: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(place) in command:
+                found.append(command)
+    return found
+
+
+class Expected:
+    """The same by reading the recording, log by log."""
+
+    def __init__(self) -> None:
+        blocks = recorded(LAST + 1)[FIRST:]
+        self.transactions = sum(len(one.block["transactions"]) for one in blocks)
+        self.logs = self.transfers = 0
+        self.flows: Counter[tuple[str, str]] = Counter()
+        self.amounts: Counter[tuple[str, str]] = Counter()
+        for one in blocks:
+            at = int(one.block["timestamp"], 16) // 3600 * 3600
+            hour = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}Z"
+            for log in (log for receipt in one.receipts for log in receipt["logs"]):
+                self.logs += 1
+                for amount in moved(log):
+                    self.transfers += 1
+                    self.flows[hour, log["address"]] += 1
+                    self.amounts[hour, log["address"]] += amount
+
+
+def moved(log: dict[str, Any]) -> list[int]:
+    """The amounts of the transfers that the log is, which are none if it is no transfer."""
+    topics, data = log["topics"], bytes.fromhex(log["data"][2:])
+    words = [int.from_bytes(data[at : at + 32], "big") for at in range(0, len(data), 32)]
+    kind = topics[0] if topics else ""
+    if kind in (TRANSFER, SINGLE, BATCH):
+        indexed = topics[1:3] if kind == TRANSFER else topics[1:4]
+        if any(int(topic, 16) >> 160 for topic in indexed):
+            return []
+    if kind == TRANSFER and len(topics) == 3 and len(data) == 32:
+        return words
+    if kind == TRANSFER and len(topics) == 4 and not data:
+        return [1]
+    if kind == SINGLE and len(topics) == 4 and len(data) == 64:
+        return words[1:]
+    if kind == BATCH and len(topics) == 4:
+        amounts = words[1] // 32
+        return words[amounts + 1 : amounts + 1 + words[amounts]]
+    return []
+
+
+def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
+    process = demo(place, "--blocks", f"{FIRST}-{LAST}", "--keep", "--json")
+    said, story = process.communicate(timeout=280)
+    assert process.returncode == 0, story
+    told = json.loads(said)
+    home = told["home"]
+    try:
+        assert told["ok"], told["checks"]
+        expected = Expected()
+        rows = {name: made["rows"] for name, made in told["datasets"].items()}
+        assert rows["blocks"] == told["blocks"] == LAST - FIRST + 1
+        assert rows["transactions"] == expected.transactions
+        assert rows["logs"] == expected.logs
+        assert rows["transfers"] == expected.transfers > 0
+        assert told["findings"] == rows["findings"] == 0
+        assert told["flows"] == len(expected.flows)
+        assert [flow["transfers"] for flow in told["busiest_flows"]] == sorted(expected.flows.values(), reverse=True)[
+            : len(told["busiest_flows"])
+        ]
+        for flow in told["busiest_flows"]:
+            assert flow["transfers"] == expected.flows[flow["hour"], flow["token"]]
+            assert flow["amount"] == pytest.approx(expected.amounts[flow["hour"], flow["token"]])
+
+        killed = told["killed"]
+        assert killed["tasks"] == killed["recovered"] > 0
+        assert told["retries"] >= 1
+        assert f"killed {killed['worker']} (SIGKILL)" in story
+        assert "lease expired" in story
+        assert "attempt 2 by worker-" in story
+
+        # The stack was left up, and what was printed can be tried.
+        assert f"down --home {home}" in story
+        assert trace(home, "status").returncode == 0
+        assert "token_flows/summarise" in trace(home, "lineage", "hourly_flows").stdout
+    finally:
+        assert trace(home, "down").returncode == 0
+    wait_until(lambda: not processes_of(place), "everything to end")
+
+
+def test_ctrl_c_leaves_nothing(place: Path) -> None:
+    process = demo(place, "--blocks", "0-99")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "triggered" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Interrupted." in said
+    assert "Traceback" not in said + errors
+    assert list(place.iterdir()) == []
+    wait_until(lambda: not processes_of(place), "everything to end")
