@@ -24,7 +24,7 @@ from tracelake.dispatcher.assembly import Dispatcher, Ports
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
-from tracelake.ports import Invoker
+from tracelake.ports import Invoker, ObjectStore
 from tracelake.processes import listeners
 from tracelake.processes.credentials import LiteCredentials
 from tracelake.processes.settings import Settings
@@ -77,10 +77,12 @@ class DispatcherHarness:
     background: Background = field(default_factory=Background)
     invoker: Invoker | None = None
     """Instead of the local one."""
+    store: ObjectStore | None = None
+    """Instead of a directory."""
 
     dispatcher: Dispatcher = field(init=False)
     credentials: LiteCredentials = field(init=False)
-    objects: DirectoryStore = field(init=False)
+    objects: ObjectStore = field(init=False)
     tls: TlsFiles = field(init=False)
     clients: dict[str, HttpClient] = field(init=False, default_factory=dict)
     _servers: list[ListenerServer] = field(init=False, default_factory=list)
@@ -94,8 +96,9 @@ class DispatcherHarness:
         config: DispatcherConfig | None = None,
         *,
         invoker: Invoker | None = None,
+        store: ObjectStore | None = None,
     ) -> "DispatcherHarness":
-        harness = cls(state_dsn, queue_dsn, home, config or DispatcherConfig(), invoker=invoker)
+        harness = cls(state_dsn, queue_dsn, home, config or DispatcherConfig(), invoker=invoker, store=store)
         harness.run(harness._open())
         return harness
 
@@ -118,7 +121,7 @@ class DispatcherHarness:
         self.tls = ensure_tls(self.home / "tls", settings.bind_host)
         self.credentials = LiteCredentials.ensure(self.home / "keys")
         (self.home / "objects").mkdir(exist_ok=True)
-        self.objects = DirectoryStore(self.home / "objects")
+        self.objects = self.store or DirectoryStore(self.home / "objects")
         sockets = listeners.bind(settings)
         self.dispatcher = Dispatcher(
             Ports(

@@ -29,8 +29,8 @@ class Patience:
 
 ASKING = Patience(10.0, 10.0, 3)
 """For small questions that somebody waits for: an answer or a refusal within half a minute."""
-WORKING = Patience(60.0, 60.0, 10)
-"""Tasks have time: a store that restarts is back before this."""
+WORKING = Patience(60.0, 60.0, 1000)
+"""Tasks have time: a store that restarts is back before this. It is the time that ends the tries, not their number."""
 
 
 def write_access(path: Path, access: S3Access) -> None:

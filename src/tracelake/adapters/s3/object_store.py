@@ -43,7 +43,11 @@ def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
             "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, patience.request_seconds)),
             "timeout": timedelta(seconds=patience.request_seconds),
         },
-        retry_config={"max_retries": patience.retries, "retry_timeout": timedelta(seconds=patience.retry_seconds)},
+        retry_config={
+            "max_retries": patience.retries,
+            "retry_timeout": timedelta(seconds=patience.retry_seconds),
+            "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2},
+        },
     )
 
 

@@ -86,7 +86,7 @@ def _check_head(chunks: Chunks, config: EvmIngestConfig) -> None:
                 f" {head}"
             )
     except RpcError as error:
-        raise IngestError(error.kind, str(error)) from None
+        raise IngestError(error.kind, f"blocks {chunks.first} to {chunks.last}: {error}") from None
     except NonRetryableError as error:
         raise NonRetryableError(f"{getattr(error, 'kind', 'failed')}: {error}") from None
     finally:
