@@ -223,6 +223,16 @@ def test_who_comes_after_a_refusal_hears_of_it_until_it_is_forgiven(chain: Serve
     pool.close()
 
 
+def test_who_comes_while_all_nodes_rest_hears_why(chain: ServedChain) -> None:
+    chain.inject(Status(503), times=None)
+    pool = pool_of(chain, deadline_seconds=1.0, backoff_seconds=60.0, longest_backoff_seconds=60.0)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=f"{chain.url}: HTTP status 503"):
+            head_of(pool)
+    assert chain.requests == 1
+    pool.close()
+
+
 def test_the_deadline_ends_all_tries(chain: ServedChain) -> None:
     chain.inject(Status(429, retry_after="200"), times=None)
     with pytest.raises(RateLimitedError):

@@ -93,6 +93,8 @@ class Node:
         self.verified = False
         self.refused: RefusedError | None = None
         """Why it is not asked any more."""
+        self.trouble: RpcError | None = None
+        """What it failed with last, while it rests."""
         self.failures = 0
         self.failed_at = float("-inf")
         self.rests_until = float("-inf")
@@ -139,6 +141,7 @@ class Node:
 
     def worked(self) -> None:
         self.failures = 0
+        self.trouble = None
         self.pace.faster()
         self._batch = min(float(self._options.batch_size), self._batch * 1.05)
 
@@ -246,7 +249,7 @@ class RpcPool:
                 self._verify(node, until)
                 result = operation(node, until)
             except RateLimitedError as error:
-                last = error
+                last = node.trouble = error
                 node.pace.slower()
                 node.failed(at_least=error.retry_after or 0.0)
             except TooLargeError as error:
@@ -257,7 +260,7 @@ class RpcPool:
                 last = error
                 node.refused = error
             except RpcError as error:
-                last = error
+                last = node.trouble = error
                 node.smaller_batches()
                 node.failed()
             else:
@@ -282,7 +285,8 @@ class RpcPool:
                     return node
                 wait = min(node.rests_until for node in usable) - now
             if now + wait > until:
-                raise last or UnavailableError("every node rests after failures", host=usable[0].label)
+                known = next((node.trouble for node in usable if node.trouble is not None), None)
+                raise last or known or UnavailableError("every node rests after failures", host=usable[0].label)
             self._sleep(wait)
 
     def _give(self, node: Node) -> None:
