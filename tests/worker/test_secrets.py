@@ -162,6 +162,32 @@ def test_errors_and_progress_do_not_repeat_it(
     assert [record.progress for record in caplog.records if hasattr(record, "progress")] == ["with [secret]"]
 
 
+def test_an_error_that_was_shortened_does_not_hold_a_piece_of_it(
+    bench: Bench, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen(bench)
+    told = [f"Spark: {KEY[:-4]}", "Spark: ...", "Spark: no"]
+
+    def tell(context: OperatorContext) -> OperatorResult:
+        try:
+            raise ValueError(f"it was {context.secrets['KEY']}")
+        except ValueError as error:
+            raise RuntimeError(told.pop(0)) from error
+
+    seen.does = tell
+
+    async def main() -> list[str]:
+        return [str((await run(bench, add(bench, "KEY")))[0].error_message) for _ in range(3)]
+
+    assert asyncio.run(main()) == [
+        "RuntimeError: it repeated part of a secret; see the worker's log",
+        "RuntimeError: Spark: ...",
+        "RuntimeError: Spark: no",
+    ]
+    shown = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert shown == [ValueError, RuntimeError, RuntimeError], "where all of it stands, all of it is blanked"
+
+
 def test_the_log_of_a_worker_does_not_repeat_it(bench: Bench, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As `trace worker` formats it, with its provider."""
     from tracelake.processes import logs, secrets

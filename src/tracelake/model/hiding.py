@@ -37,6 +37,10 @@ class Hiding:
         pattern = self._pattern
         return text if pattern is None else pattern.sub(MARK, text)
 
+    def finds_piece(self, text: str) -> bool:
+        """Whether some part of a value stands there; by chance, too."""
+        return any(form[at : at + LEAST] in text for form in self._forms for at in range(len(form) - LEAST + 1))
+
     def finds(self, text: str) -> bool:
         return self._pattern is not None and self._pattern.search(text) is not None
 

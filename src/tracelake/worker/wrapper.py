@@ -181,9 +181,27 @@ def _failed(attempt: Attempt, error: BaseException) -> CompleteRequest:
         return attempt.final("Failed", "stopped")  # never sent: the attempt is not current
     if isinstance(error, CanceledError) and attempt.leaving:
         return attempt.final_when_leaving()
-    logger.warning("operator failed", exc_info=error, extra=attempt.log_fields)
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    shown = error
+    source = _told_a_secret(attempt, error)
+    if source is not None:
+        text, shown = f"{type(error).__name__}: it repeated part of a secret; see the worker's log", source
+    logger.warning("operator failed", exc_info=shown, extra=attempt.log_fields)
     return attempt.final("Failed", text, retryable=not isinstance(error, NonRetryableError))
+
+
+def _told_a_secret(attempt: Attempt, error: BaseException) -> BaseException | None:
+    """The error that this one was made from, if that one told a secret of which this one still holds a piece.
+
+    Whoever shortens a message (Spark's are) may cut through a value, and pieces are not blanked.
+    """
+    hide = attempt.secrets.hide
+    below = error.__cause__ or error.__context__
+    while attempt.secrets and below is not None:
+        if hide.finds(str(below)) and hide.finds_piece(hide(str(error))):
+            return below
+        below = below.__cause__ or below.__context__
+    return None
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
