@@ -428,8 +428,8 @@ def test_the_end_of_the_story() -> None:
         "1970-01-01 01:00  0x010101...0101  erc20             2       3",
         "└── token_flows/summarise",
         "    3  integrity findings",
-        "    5  tasks, in 6 attempts (1 retries)",
-        "7.2 s  from the kill of worker-1",
+        "    5  tasks, in 6 attempts (1 retry)",
+        "7.2 s  from the kill of worker-1 until what it held (1 task) was taken up again",
         "yes  each of the 2 blocks is there once",
     ):
         assert line in said, said

@@ -44,6 +44,16 @@ def test_what_trace_up_was_told_comes_before_the_file_and_the_own_environment_be
     assert labels(home) == ["http://own:80"]
 
 
+def test_a_recorded_chain_that_was_asked_for_comes_first(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACE_RPC_DEFAULT", "http://up")
+    monkeypatch.setenv("TRACE_RPC_ARCHIVE", "http://archive")
+    rpc.keep_environment(home, recorded="http://127.0.0.1:1")
+    monkeypatch.delenv("TRACE_RPC_DEFAULT")
+    monkeypatch.delenv("TRACE_RPC_ARCHIVE")
+    assert labels(home) == ["http://127.0.0.1:1"]
+    assert labels(home, "archive") == ["http://archive:80"]
+
+
 def test_nothing_is_said_of_addresses(home: Home) -> None:
     with pytest.raises(NoEndpointError, match="TRACE_RPC_DEFAULT"):
         labels(home)

@@ -47,10 +47,12 @@ def measure(plan: Plan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
     for task in tasks:
         if task.job in by_job:
             by_job[task.job].append(task)
-    return [_measure(job, rows, 1 if job == SPLIT else plan.units, plan) for job, rows in by_job.items()]
+    found = [_measure(job, by_job[job], plan.units, plan.blocks) for job in JOBS]
+    # It reads no block, it only cuts their range into units.
+    return [_measure(SPLIT, by_job[SPLIT], 1, 0), *found]
 
 
-def _measure(job: str, rows: Sequence[TaskRow], total: int, plan: Plan) -> JobProgress:
+def _measure(job: str, rows: Sequence[TaskRow], total: int, blocks: int) -> JobProgress:
     done = [row for row in rows if row.status == "Completed"]
     finished = [row.finished_at for row in done if row.finished_at is not None]
     claimed = [row.claimed_at for row in rows if row.claimed_at is not None]
@@ -58,8 +60,8 @@ def _measure(job: str, rows: Sequence[TaskRow], total: int, plan: Plan) -> JobPr
         job=job,
         done=len(done),
         total=total,
-        done_blocks=sum(_blocks(row) for row in done),
-        total_blocks=plan.blocks,
+        done_blocks=sum(_blocks(row) for row in done) if blocks else 0,
+        total_blocks=blocks,
         running=sum(row.status == "Running" for row in rows),
         began=min(claimed, default=None),
         ended=max(finished, default=None) if len(done) >= total else None,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tracelake.cli.lineage import lineage_trees
 from tracelake.cli.session import show
-from tracelake.cli.text import unit_text
+from tracelake.cli.text import count, unit_text
 from tracelake.processes.demo.plan import DAG, Plan
 from tracelake.processes.demo.results import Flow, Results
 from tracelake.processes.demo.watch import Story
@@ -91,28 +91,29 @@ def as_json(plan: Plan, story: Story, results: Results, home: Home | None) -> di
 def next_steps(console: Console, plan: Plan, kept: Home | None) -> None:
     trace = trace_command()
     if kept is None:
-        _say(console, "\nNext")
+        _say(console, "\nNext", "bold")
         _steps(
             console,
             [
-                (f"{trace} demo --keep", "the same, and the stack stays up to look around"),
-                (f"{trace} demo --rpc http://127.0.0.1:8545", "the same on a chain of your own"),
-                (f"{trace} up", "a stack to keep; README.md goes on from there"),
+                ("the same, and the stack stays up to look around", f"{trace} demo --keep"),
+                ("the same on a chain of your own", f"{trace} demo --rpc http://127.0.0.1:8545"),
+                ("a stack of your own, to keep", f"{trace} up"),
             ],
         )
         return
     home = f"--home {shlex.quote(str(kept.root))}"
+    unit = f"{plan.first}-{min(plan.last, plan.first // plan.unit * plan.unit + plan.unit - 1)}"
     _say(console, f"\nThe stack is up. Its home is {kept.root}", "bold")
     _steps(
         console,
         [
-            (f"{trace} top {home}", "everything that goes on, live"),
-            (f"{trace} tasks --dag {DAG} --limit 10 {home}", "tasks; `trace tasks ID` shows one with its attempts"),
-            (f"{trace} why hourly_flows {home}", "is it fresh, and if not, why"),
-            (f"{trace} lineage hourly_flows {home}", "which task made each unit, from what"),
-            (f"{trace} trigger {DAG}/backfill --range {plan.first}-{plan.last} --wait {home}", "all of it once more"),
-            (f"{trace} down {home}", "stop it"),
-            (f"rm -r {shlex.quote(str(kept.root.parent))}", "and, stopped, remove what it stored"),
+            ("everything that goes on, live", f"{trace} top {home}"),
+            ("its tasks; with an id, one of them and its attempts", f"{trace} tasks --dag {DAG} --limit 10 {home}"),
+            ("is a dataset fresh, and if not, why", f"{trace} why hourly_flows {home}"),
+            ("which task made each unit, from what", f"{trace} lineage hourly_flows {home}"),
+            ("do the first unit once more", f"{trace} trigger {DAG}/ingest --range {unit} --wait {home}"),
+            ("stop it", f"{trace} down {home}"),
+            ("once it is stopped, remove what it stored", f"rm -r {shlex.quote(str(kept.root.parent))}"),
         ],
     )
 
@@ -128,9 +129,8 @@ def trace_command() -> str:
 
 
 def _steps(console: Console, steps: Sequence[tuple[str, str]]) -> None:
-    width = max(len(command) for command, _ in steps)
-    for command, purpose in steps:
-        show(console, Text.assemble((f"  {command:<{width}}", "bold"), (f"  # {purpose}", "dim")))
+    for purpose, command in steps:
+        show(console, Text.assemble((f"{purpose}: ", "dim"), (command, "bold")))
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -183,14 +183,16 @@ def _numbers(plan: Plan, story: Story, results: Results) -> Table:
     table.add_row(f"{rows:,}", f"rows written, in {files:,} files of {size(sum(each.bytes for each in results.made))}")
     table.add_row(f"{results.findings:,}", "integrity findings")
     retries = results.attempts - results.tasks
-    table.add_row(f"{results.tasks:,}", f"tasks, in {results.attempts:,} attempts ({retries} retries)")
+    again = "1 retry" if retries == 1 else f"{retries} retries"
+    table.add_row(f"{results.tasks:,}", f"tasks, in {results.attempts:,} attempts ({again})")
     if story.kill is not None and story.kill.returns:
+        held = count(len(story.kill.left), "task")
         table.add_row(
             f"{story.kill.seconds:.1f} s",
-            f"from the kill of {story.kill.worker} until all {len(story.kill.left)} tasks it held were taken up again",
+            f"from the kill of {story.kill.worker} until what it held ({held}) was taken up again",
         )
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
-    table.add_row(f"{plan.blocks / story.seconds:,.0f}", "blocks a second, Spark's start and the kill included")
+    table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kill included")
     return table
 
 
