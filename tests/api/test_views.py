@@ -153,6 +153,7 @@ def test_a_task_and_all_about_it(world: World) -> None:
            VALUES ($1, 1, $1, 'w1', trace_now(), 'Timeout', NULL)""",
         task,
     )
+    world.sql("INSERT INTO spark_metrics VALUES ($1, 1, '{\"stages\": 7}')", task)
     event = world.event(world.blocks, blocks=(0, 9), producer=str(task), attempt=2, state="AwaitsCommit")
     detail = world.user().get(f"/v1/tasks/{task}")
     row = detail["task"]
@@ -165,6 +166,7 @@ def test_a_task_and_all_about_it(world: World) -> None:
         (1, "Timeout", "w1"),
         (2, "Failed", "w2"),
     ]
+    assert [item.get("spark") for item in detail["attempts"]] == [{"stages": 7}, None]
     assert detail["result"] == [{"rows": 3}]
     assert [(item["event_id"], item["state"]) for item in detail["events"]] == [(event, "AwaitsCommit")]
     assert world.user().call("GET", f"/v1/tasks/{new_id()}").code == "task_not_found"

@@ -469,3 +469,15 @@ def test_a_task_shows_what_it_wrote(trace: Trace, api: FakeApi) -> None:
     assert "12,345" in shown
     assert "67,890" in shown
     assert "row_count" not in shown
+
+
+def test_a_task_shows_what_spark_did_for_each_attempt(trace: Trace, api: FakeApi) -> None:
+    did = {"jobs": 2, "stages": 31, "tasks": 1234, "run_ms": 65400, "spilled_disk_bytes": 7654321}
+    detail = samples.detail()
+    attempts = [detail.attempts[0], msgspec.structs.replace(detail.attempts[1], spark=did)]
+    api.answers[f"GET /v1/tasks/{TASK}"] = msgspec.structs.replace(detail, attempts=attempts)
+    shown = trace("tasks", str(TASK)).out
+    for said in ("Spark", "stages", "31", "1,234", "65.4 s", "spill on disk", "7,654,321"):
+        assert said in shown
+    assert "shuffle" not in shown, "what is nothing is not shown"
+    assert msgspec.json.decode(trace("tasks", str(TASK), "--json").out)["attempts"][1]["spark"] == did

@@ -1,5 +1,6 @@
 """The lifecycle through the real endpoints: each rule of the state machine once, in plain sight."""
 
+import json
 from typing import Any
 
 from tests.support.dispatcher import DispatcherHarness, fence
@@ -130,6 +131,24 @@ def test_a_repeated_completion_is_a_duplicate_whatever_it_carries(harness: Dispa
     again = complete(harness, task_id, claim, "Failed", error_message="changed my mind")
     assert (again.status, again.body) == (200, {"status": "Completed", "duplicate": True})
     assert beat(harness, task_id, claim).code == "fenced"
+
+
+def test_what_spark_did_is_kept_for_each_attempt_that_says_so(harness: DispatcherHarness) -> None:
+    task_id = make(harness)
+    complete(harness, task_id, claimed(harness, task_id), "Failed", spark={"jobs": 1, "failed_tasks": 4})
+    harness.advance(1000)
+    harness.requeue_due()
+    claim = claimed(harness, task_id)
+    for wrong in ({"stages": -1}, {"stages": 2**63}, {"stages": 1.5}, {"speed": 1}):
+        assert complete(harness, task_id, claim, spark=wrong).status == 422
+    said = {"jobs": 2, "stages": 3, "spilled_disk_bytes": 2**40}
+    assert complete(harness, task_id, claim, spark=said).body == {"status": "Completed"}
+    assert complete(harness, task_id, claim, spark={"jobs": 9}).body["duplicate"]
+    rows = harness.sql("SELECT attempt, figures FROM spark_metrics WHERE task_id = $1 ORDER BY attempt", task_id)
+    assert [(row["attempt"], json.loads(row["figures"])) for row in rows] == [
+        (1, {"jobs": 1, "failed_tasks": 4}),
+        (2, said),
+    ]
 
 
 def test_a_failure_is_retried_until_its_attempts_are_used_up(harness: DispatcherHarness) -> None:

@@ -19,6 +19,7 @@ TABLES = (
     "dataset_units", "buffer_publishes", "outbox", "dag_versions", "dags", "activations", "nodes", "dag_version_jobs",
     "dataset_pointers", "edges", "dataset_runs", "dataset_keys", "unit_revisions", "invalidations", "limits",
     "triggers", "invalidation_work", "audit_log", "source_state", "webhooks", "webhook_deliveries",
+    "spark_metrics",
 )  # fmt: skip
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 CAPABILITY, WORKER, SERVICE = "x-trace-task-capability", "x-trace-worker-token", "x-trace-service-token"

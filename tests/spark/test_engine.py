@@ -1,10 +1,13 @@
 """Spark operators as a worker runs them: side by side, cancelled for real, with errors that people can read."""
 
+import subprocess
 import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,9 +16,11 @@ import pyarrow as pa
 import pytest
 
 from tests.spark.support import Bench, DirectoryTransfer
+from tests.support.postgres import wait_until
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.spark import gateway, measure
 from tracelake.spark.failures import SparkFailedError
-from tracelake.spark.session import SharedSession
+from tracelake.spark.session import SharedSession, pack_code
 from tracelake.spark.work import SparkOperator, SparkWork
 from tracelake.wire.units import Unit
 from tracelake.worker.spark import Engine
@@ -144,3 +149,102 @@ def test_links_go_with_the_task(engine: Engine, bench: Bench, tmp_path: Path) ->
     assert seen == [2]
     assert not list((tmp_path / "scratch" / "tasks").iterdir())
     assert len(list((tmp_path / "scratch" / "cache").iterdir())) == 1, "the copy stays for the next one"
+
+
+def test_what_spark_did_is_told_with_the_result(engine: Engine, bench: Bench) -> None:
+    def operator(work: SparkWork) -> OperatorResult:
+        rows = work.session.range(0, 100_000, 1, 2).selectExpr("id % 10 AS kind")
+        assert rows.groupBy("kind").count().count() == 10
+        return OperatorResult()
+
+    did = run(engine, bench, operator).spark
+    assert did is not None
+    assert did.jobs >= 1
+    assert did.stages >= 2
+    assert did.tasks >= 3
+    assert did.failed_tasks == 0
+    assert did.input_rows == 100_000
+    assert did.shuffle_write_bytes == did.shuffle_read_bytes > 0
+    nothing = run(engine, Bench(bench.session, bench.root / "other"), lambda _work: OperatorResult()).spark
+    assert nothing is not None
+    assert (nothing.jobs, nothing.stages) == (0, 0), "each attempt has its own"
+
+
+def test_spilling_is_told(engine: Engine, bench: Bench) -> None:
+    def operator(work: SparkWork) -> OperatorResult:
+        buffer = "spark.sql.windowExec.buffer"
+        small = {f"{buffer}.in.memory.threshold": "100", f"{buffer}.spill.threshold": "1000"}
+        rows = work.session.range(0, 5_000, 1, 1).selectExpr("sum(id) OVER (PARTITION BY id % 2) AS total")
+        with settings(work, small):
+            rows.write.format("noop").mode("overwrite").save()
+        return OperatorResult()
+
+    did = run(engine, bench, operator).spark
+    assert did is not None
+    assert did.spilled_memory_bytes > 0
+    assert did.spilled_disk_bytes > 0
+
+
+def test_figures_that_cannot_be_had_fail_no_task(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def operator(work: SparkWork) -> OperatorResult:
+        work.session.range(10).count()
+        return OperatorResult()
+
+    monkeypatch.setattr(measure, "_PATIENCE_SECONDS", 0.0)
+    assert run(engine, bench, operator) == OperatorResult()
+
+
+def test_nothing_of_spark_is_printed(
+    engine: Engine, bench: Bench, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def speak(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            print("said in an executor", file=sys.stderr, flush=True)
+            yield batch
+
+    def operator(work: SparkWork) -> OperatorResult:
+        work.session.range(1).mapInArrow(speak, "id long").collect()
+        work.session.sparkContext._jvm.System.out.println("said by Java")  # type: ignore[union-attr]
+        work.session.sql("SELECT CAST('x' AS INT)").collect()
+        return OperatorResult()
+
+    with pytest.raises(NonRetryableError, match="cannot be cast"):
+        run(engine, bench, operator)
+    wait_until(lambda: {"said in an executor", "said by Java"} <= {*caplog.messages}, "what was said to be logged")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lines_of_java_keep_their_level_and_name(caplog: pytest.LogCaptureFixture) -> None:
+    gateway._log_line('{"level":"ERROR","logger":"TaskSetManager","message":"lost \\"one\\""}')
+    gateway._log_line("# A fatal error has been detected by the Java Runtime Environment:")
+    gateway._log_line("WARNING: Using incubator modules: jdk.incubator.vector")
+    gateway._log_line("")
+    assert [(record.levelname, record.name, record.message) for record in caplog.records] == [
+        ("ERROR", "spark.TaskSetManager", 'lost "one"'),
+        ("WARNING", "spark", "# A fatal error has been detected by the Java Runtime Environment:"),
+    ]
+
+
+def test_the_code_that_is_sent_is_the_package_as_it_is_installed(tmp_path: Path) -> None:
+    packed = zipfile.ZipFile(pack_code(tmp_path / "code.zip"))
+    names = packed.namelist()
+    assert "tracelake/spark/operators/evm_ingest.py" in names
+    assert "tracelake/py.typed" in names, "data files too"
+    assert not [name for name in names if name.endswith(".pyc")]
+    # As a wheel is installed: files below a directory of the path.
+    packed.extractall(tmp_path / "installed")
+    again = tmp_path / "again.zip"
+    script = f"from pathlib import Path; from tracelake.spark.session import pack_code; pack_code(Path({str(again)!r}))"
+    subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": str(tmp_path / "installed")}, check=True)
+    assert zipfile.ZipFile(again).namelist() == names
+
+
+@contextmanager
+def settings(work: SparkWork, changed: Mapping[str, str]) -> Iterator[None]:
+    for name, value in changed.items():
+        work.session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in changed:
+            work.session.conf.unset(name)

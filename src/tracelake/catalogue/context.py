@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
 from tracelake.ports import ObjectMeta, SecretValues
-from tracelake.wire.task_calls import DatasetPublished, OutputReport
+from tracelake.wire.task_calls import DatasetPublished, OutputReport, SparkMetrics
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 
@@ -57,3 +57,5 @@ class OperatorResult:
     outputs: list[OutputReport] = field(default_factory=list)
     events: list[EventIn] = field(default_factory=list)
     datasets_published: list[DatasetPublished] = field(default_factory=list)
+    spark: SparkMetrics | None = None
+    """What Spark did for it; added by the worker."""

@@ -264,6 +264,7 @@ def task_parts(detail: TaskDetail) -> list[RenderableType]:
         ("Inputs", inputs_listing(detail.inputs)),
         ("Outputs", _outputs(detail)),
         ("Attempts", _attempt_rows(detail)),
+        ("Spark", _spark_rows(detail)),
         ("Events", events_listing(detail.events)),
     ):
         if listing.rows:
@@ -307,4 +308,31 @@ def _attempt_rows(detail: TaskDetail) -> Listing:
     for row in detail.attempts:
         error = Text(clean_lines(row.error or ""), style="red")
         listing.add(row.attempt, row.outcome or "current", ago(row.claimed_at), row.worker_id, error)
+    return listing
+
+
+def _spark_rows(detail: TaskDetail) -> Listing:
+    """What Spark did for each attempt; columns that are empty are not shown."""
+    columns = {
+        "": "attempt",
+        "jobs": "jobs",
+        "stages": "stages",
+        "tasks": "tasks",
+        "tasks failed": "failed_tasks",
+        "run": "run_ms",
+        "rows read": "input_rows",
+        "bytes read": "input_bytes",
+        "shuffle written": "shuffle_write_bytes",
+        "shuffle read": "shuffle_read_bytes",
+        "spill in memory": "spilled_memory_bytes",
+        "spill on disk": "spilled_disk_bytes",
+    }
+    listing = Listing([Column(title, right=True) for title in columns])
+    for row in detail.attempts:
+        if row.spark is not None:
+            figures = {**row.spark, "attempt": row.attempt}
+            cells = {name: grouped(figures.get(name)) for name in columns.values()}
+            if "run_ms" in figures:
+                cells["run_ms"] = f"{figures['run_ms'] / 1000:,.1f} s"
+            listing.add(*cells.values())
     return listing

@@ -23,6 +23,9 @@ _USER_ERRORS = frozenset({"22", "42", "21", "0A"})
 _MAX_TEXT = 600
 
 
+LOST = "Spark was lost while the task ran (its Java process or its server ended); the next attempt gets a new session"
+
+
 class SparkFailedError(Exception):
     """Spark could not do it; another attempt may."""
 

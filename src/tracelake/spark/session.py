@@ -4,6 +4,8 @@ The master is a setting: `local[*]` runs inside this process' Java, `spark://`, 
 `sc://` talks to a Spark Connect server. Operators use the DataFrame API alone, so they see no difference.
 """
 
+import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -14,24 +16,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelake.spark import gateway
 from tracelake.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOG4J = """\
+logger = logging.getLogger(__name__)
+
+_LOG4J = f"""\
 status = error
-rootLogger.level = {level}
+rootLogger.level = {{level}}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = {{"time":"%d{{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}}{{UTC}}","level":"%p","process":"spark",\
-"logger":"%c{{1}}","message":"%enc{{%m%notEmpty{{ %ex{{5}}}}}}{{JSON}}"}}%n
+appender.stderr.layout.pattern = {gateway.LINE_PATTERN}
 # Says at every start that a library of Hadoop is not there, which nobody misses.
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
+# Says that a cluster may have another place for `spark.local.dir`, which is as it should be.
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
 """
 
 
@@ -59,18 +66,23 @@ def open_session(config: SparkConfig) -> "SparkSession":
     """Takes some seconds, the first time."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if config.local or "PYSPARK_PYTHON" not in os.environ:
+        # Elsewhere the interpreter of the executors may be at another place, as the environment then says.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    config.scratch.mkdir(parents=True, exist_ok=True)
     if config.connect:
-        session = SparkSession.builder.remote(config.master).getOrCreate()
+        gateway.quiet_pyspark()
+        session = SparkSession.builder.remote(config.master).create()
         for name, value in _sql_options().items():
             session.conf.set(name, value)
     else:
-        config.scratch.mkdir(parents=True, exist_ok=True)
         os.environ["JAVA_HOME"] = str(find_java(config.scratch).home)
-        builder = SparkSession.builder.appName("trace").master(config.master)
-        for name, value in {**_options(config), **config.options}.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        if config.local:
+            # Nobody else has to find it, and Spark looks for another address with many words.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        given = {"spark.app.name": "trace", "spark.master": config.master}
+        session = gateway.start({**given, **_options(config), **config.options})
     if not config.local:
         ship_code(session, config)
     return session
@@ -113,22 +125,30 @@ def _sql_options() -> dict[str, str]:
 
 def ship_code(session: "SparkSession", config: SparkConfig) -> None:
     """Executors elsewhere need our own code; what it depends on comes with their image or an archive."""
-    import tracelake
-
-    package = Path(tracelake.__file__).parent
-    archive = config.scratch / "tracelake.zip"
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-        for path in sorted(package.rglob("*.py")):
-            target.write(path, Path("tracelake") / path.relative_to(package))
+    archive = pack_code(config.scratch / "tracelake.zip")
     if config.connect:
         session.addArtifacts(str(archive), pyfile=True)
     else:
         session.sparkContext.addPyFile(str(archive))
 
 
+def pack_code(archive: Path) -> Path:
+    """The package as a wheel has it, wherever it was imported from; Spark wants such archives to be called `.zip`."""
+    import tracelake
+
+    package = Path(tracelake.__file__).parent
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                target.write(path, Path("tracelake") / path.relative_to(package))
+    return archive
+
+
 class SharedSession:
-    """Opens the session when it is first wanted, once, whoever comes first; the others wait for it."""
+    """Opens the session when it is first wanted, once, whoever comes first; the others wait for it.
+
+    A session that was lost (its Java process died, its cluster or server let go of it) is replaced by the next `get`.
+    """
 
     def __init__(self, config: SparkConfig) -> None:
         self._config = config
@@ -141,13 +161,36 @@ class SharedSession:
 
     def get(self) -> "SparkSession":
         with self._lock:
+            if self._session is not None and self.is_lost(self._session):
+                logger.warning("the Spark session was lost; opening another one")
+                self._end()
             if self._session is None:
                 self._session = open_session(self._config)
             return self._session
 
+    def is_lost(self, session: "SparkSession") -> bool:
+        """Asks it. For a task that failed: whether that was the reason."""
+        return not (_answers(session) if self._config.connect else gateway.is_alive(session))
+
     def close(self) -> None:
         with self._lock:
-            if self._session is not None:
-                self._session.stop()
-                self._session = None
+            self._end()
         shutil.rmtree(self._config.scratch, ignore_errors=True)
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if self._config.connect:
+            with contextlib.suppress(Exception):
+                session.stop()
+        else:
+            gateway.end(session)
+
+
+def _answers(session: "SparkSession") -> bool:
+    """Whether the Connect server still knows this session. One that was started anew does not."""
+    try:
+        return session.conf.get("spark.sql.session.timeZone") is not None
+    except Exception:
+        return False

@@ -82,6 +82,28 @@ class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a range needs range_start <= range_end")
 
 
+class SparkMetrics(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """What Spark did for an attempt, added up over its stages. Reading and writing of files goes through the operators'
+    own code where Spark does not count it; rows and bytes of outputs are in `outputs`."""
+
+    jobs: Cursor = 0
+    stages: Cursor = 0
+    """That ran; stages whose result was there already are not among them."""
+    tasks: Cursor = 0
+    failed_tasks: Cursor = 0
+    """Of the tasks that were tried again, or that were the reason of a failure."""
+    run_ms: Cursor = 0
+    """Time of all tasks in executors."""
+    input_rows: Cursor = 0
+    input_bytes: Cursor = 0
+    shuffle_read_bytes: Cursor = 0
+    shuffle_write_bytes: Cursor = 0
+    spilled_memory_bytes: Cursor = 0
+    """What was spilled, as large as it was in memory."""
+    spilled_disk_bytes: Cursor = 0
+    """What was spilled, as large as it was on disk."""
+
+
 class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     status: FinalStatus
     events: Annotated[list[EventIn], Meta(max_length=1000)] = []
@@ -91,6 +113,8 @@ class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     retryable: bool = True
     error_code: ErrorCode | None = None
     """Why it Failed, where that matters to what happens next."""
+    spark: SparkMetrics | None = None
+    """Where the worker's Spark says what it did."""
 
     def __post_init__(self) -> None:
         if self.error_code is not None and not (self.status == "Failed" and self.retryable):

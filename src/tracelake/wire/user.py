@@ -286,6 +286,8 @@ class AttemptRow(Reply, frozen=True, kw_only=True):
     worker_id: str | None = None
     claimed_at: datetime | None = None
     error: str | None = None
+    spark: dict[str, int] | None = None
+    """What Spark did for it, where that was said: the figures of `SparkMetrics`, as far as they are not 0."""
 
 
 class TaskDetail(Reply, frozen=True, kw_only=True):

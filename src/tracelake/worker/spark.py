@@ -8,16 +8,17 @@ import importlib
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelake.catalogue.context import CanceledError, OperatorContext, OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.failures import explain
+from tracelake.spark.failures import LOST, SparkFailedError, explain
 from tracelake.spark.files import FileCache
+from tracelake.spark.measure import measure
 from tracelake.spark.operators import OPERATORS
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SharedSession
@@ -53,19 +54,24 @@ class Engine:
 
     def _run(self, module: str, context: OperatorContext) -> OperatorResult:
         run = importlib.import_module(module).run
-        session = self.shared.get()
         scratch = self.scratch / "tasks" / f"{context.task_id}-{context.attempt}"
-        reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
-        work = SparkWork(context, session, self.transfer, partial(_read, reader))
+        session = None
         try:
+            session = self.shared.get()
+            reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
+            work = SparkWork(context, session, self.transfer, partial(_read, reader))
             with _cancellable(session, context, connect=self.shared.config.connect):
                 result: OperatorResult = run(work)
+            if self.shared.config.connect:
                 return result
+            return replace(result, spark=measure(session, _group(context)))
         except CanceledError:
             raise
         except Exception as error:
             if context.cancel.is_set():
                 raise CanceledError from error
+            if session is not None and self.shared.is_lost(session):
+                raise SparkFailedError(LOST) from error
             explained = explain(error)
             if explained is error:
                 raise
@@ -78,10 +84,14 @@ def _read(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> "D
     return reader.read(item.name, files, Selection(*item.unit.blocks, item.where))
 
 
+def _group(context: OperatorContext) -> str:
+    return f"{context.task_id}#{context.attempt}"
+
+
 @contextmanager
 def _cancellable(session: "SparkSession", context: OperatorContext, *, connect: bool) -> Iterator[None]:
     """Everything that this thread asks of Spark belongs to the attempt's group."""
-    group = f"{context.task_id}#{context.attempt}"
+    group = _group(context)
     if connect:
         session.addTag(group)
     else:
@@ -97,20 +107,26 @@ def _cancellable(session: "SparkSession", context: OperatorContext, *, connect: 
     finally:
         done.set()
         watcher.join()
-        if connect:
-            session.removeTag(group)
-        else:
-            for name in ("spark.jobGroup.id", "spark.job.description", "spark.scheduler.pool"):
-                session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+        with suppress(Exception):  # of a session that was lost there is nothing to take back
+            _leave_group(session, group, connect=connect)
+
+
+def _leave_group(session: "SparkSession", group: str, *, connect: bool) -> None:
+    if connect:
+        session.removeTag(group)
+        return
+    for name in ("spark.jobGroup.id", "spark.job.description", "spark.scheduler.pool"):
+        session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 def _watch(session: "SparkSession", group: str, cancel: threading.Event, done: threading.Event, connect: bool) -> None:
     while not done.wait(_LOOK_SECONDS):
         while cancel.is_set():
             # Again and again: the operator may be on its way to its next job.
-            if connect:
-                session.interruptTag(group)
-            else:
-                session.sparkContext.cancelJobGroup(group)
+            with suppress(Exception):  # a session that was lost has stopped already
+                if connect:
+                    session.interruptTag(group)
+                else:
+                    session.sparkContext.cancelJobGroup(group)
             if done.wait(_AGAIN_SECONDS):
                 return

@@ -153,7 +153,7 @@ def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
     if attempt.leaving:
         # It was told to stop and may have left something out. What a source announces is whole in itself.
         return _encoded(attempt.final_when_leaving(result.events if attempt.always_on else ()))
-    if not (result.outputs or result.events or result.datasets_published):
+    if not (result.outputs or result.events or result.datasets_published or result.spark):
         return attempt.final("Completed")
     return _encoded(
         CompleteRequest(
@@ -164,6 +164,7 @@ def _completed(attempt: Attempt, result: OperatorResult) -> CompleteRequest:
             outputs=result.outputs,
             events=result.events,
             datasets_published=result.datasets_published,
+            spark=result.spark,
         )
     )
 

@@ -238,6 +238,8 @@ class CompleteCall:
             context.registry.accept(move)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
         context.plan.changes.append(Change(task, ended, result, called=self.received))
+        if body.spark is not None:
+            context.plan.spark_metrics.append((task.task_id, task.attempt, msgspec.json.encode(body.spark).decode()))
         context.plan.publications.extend(moves)
         context.plan.events.extend(events)
         return _always(CompleteReply(status=_recorded(ended), next_retry_at=ended.next_retry_at))

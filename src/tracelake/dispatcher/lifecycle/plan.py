@@ -175,6 +175,8 @@ class Plan:
     events: list[NewEvent] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
     buffer_publishes: list[BufferPublish] = field(default_factory=list)
+    spark_metrics: list[tuple[UUID, int, str]] = field(default_factory=list)
+    """task_id, attempt, figures as JSON."""
     audit: list[Audit] = field(default_factory=list)
     epochs: dict[UUID, int] = field(default_factory=dict)
     """org_id -> routing_epoch, read under the org's routing lock; for every org that has events or publications."""

@@ -50,6 +50,12 @@ _ARCHIVE_ATTEMPTS = """
     INSERT INTO task_attempts (task_id, attempt, lease_token, worker_id, claimed_at, outcome, error)
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[])"""
 
+_SPARK_METRICS = """
+    INSERT INTO spark_metrics (task_id, attempt, figures)
+    SELECT u.task_id, u.attempt, u.figures::json
+    FROM unnest($1::uuid[], $2::int[], $3::text[]) AS u(task_id, attempt, figures)
+    ON CONFLICT DO NOTHING"""
+
 _UPDATE = """
     UPDATE tasks t SET
         status = u.status, attempt = u.attempt, held = u.held, cancel_requested = u.cancel_requested,
@@ -195,6 +201,8 @@ async def apply(connection: Connection, plan: Plan) -> Applied:
     if plan.changes:
         await _archive_attempts(connection, plan)
         await _update(connection, plan)
+    if plan.spark_metrics:
+        await connection.execute(_SPARK_METRICS, *map(list, zip(*plan.spark_metrics, strict=True)))
     if plan.publications:
         await apply_publications(connection, plan.publications, applied)
     if plan.events:

@@ -1,6 +1,6 @@
 """Tasks: the newest of an org, those behind one, given ones, and everything about one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -64,6 +64,8 @@ _TASK = f"""
 _ATTEMPTS = """
     SELECT attempt, outcome, worker_id, claimed_at, error FROM task_attempts WHERE task_id = $1 ORDER BY attempt"""
 
+_SPARK_METRICS = "SELECT attempt, figures FROM spark_metrics WHERE task_id = $1"
+
 _EVENTS = f"""
     SELECT {EVENT_COLUMNS}, d.name FROM events v JOIN datasets d USING (dataset_uuid)
     WHERE v.producer = $1 AND v.org_id = $2 AND d.org_id = $2
@@ -117,9 +119,10 @@ async def task_detail(connection: Connection, org_id: UUID, task_id: UUID) -> Ta
         raise TraceError("task_not_found")
     outputs = await read_outputs(connection, [row["job_id"]])
     inputs = await read_inputs(connection, org_id, {task_id: row["inputs"]})
-    attempts = [_attempt(item) for item in await connection.fetch(_ATTEMPTS, task_id)]
+    spark = {item["attempt"]: item["figures"] for item in await connection.fetch(_SPARK_METRICS, task_id)}
+    attempts = [_attempt(item, spark) for item in await connection.fetch(_ATTEMPTS, task_id)]
     if row["attempt"]:
-        attempts.append(_attempt(row))
+        attempts.append(_attempt(row, spark))
     events = await connection.fetch(_EVENTS, str(task_id), org_id)
     return TaskDetail(
         task=_task(row),
@@ -196,11 +199,12 @@ def _task(row: asyncpg.Record) -> TaskRow:
     )
 
 
-def _attempt(row: asyncpg.Record) -> AttemptRow:
+def _attempt(row: asyncpg.Record, spark: Mapping[int, str]) -> AttemptRow:
     return AttemptRow(
         attempt=row["attempt"],
         outcome=row["outcome"],
         worker_id=row["worker_id"],
         claimed_at=row["claimed_at"],
         error=row["error"],
+        spark=from_json(spark.get(row["attempt"])),
     )

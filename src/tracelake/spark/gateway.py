@@ -1,0 +1,140 @@
+"""The Java process behind a classic Spark session: started so that what it prints becomes lines of our log, and ended
+for good, so that another one can be started in its place.
+
+pyspark keeps the connection to Java in variables of its classes and never looks whether it still holds; what has to be
+known of that is in this file.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+LINE_PATTERN = '{{"level":"%p","logger":"%c{{1}}","message":"%enc{{%m%notEmpty{{ %ex{{5}}}}}}{{JSON}}"}}%n'
+"""How Java writes its log, for `str.format`; read again by `_log_line`."""
+_LEVELS = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": logging.DEBUG,
+}
+_CHATTER = (
+    "WARNING: Using incubator modules",
+    "Using Spark's default log4j profile",
+    "Setting default log level to",
+    "To adjust logging level use",
+    "WARNING: package sun.security.action not in java.base",
+    "NOTE: Picked up JDK_JAVA_OPTIONS",
+)
+"""What Java and Spark's launcher say before any setting of ours is read."""
+_MOST_TEXT = 10_000
+_END_SECONDS = 10.0
+
+
+def start(options: Mapping[str, str]) -> "SparkSession":
+    """A session with these settings, in a Java process of its own unless this process has one already."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    quiet_pyspark()
+    if SparkContext._gateway is None:
+        # Without Java a SparkConf is kept in Python, and is handed over as arguments.
+        conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+        reading, writing = os.pipe()
+        threading.Thread(target=_relay, args=(reading,), name="spark-log", daemon=True).start()
+        try:
+            SparkContext._gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, {"stdout": writing, "stderr": writing}
+            )
+        finally:
+            os.close(writing)
+        SparkContext._jvm = SparkContext._gateway.jvm
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    # It prints when Java goes away, which others notice too.
+    session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    return session
+
+
+def is_alive(session: "SparkSession") -> bool:
+    """Whether Java answers and Spark in it has not stopped."""
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
+def end(session: "SparkSession") -> None:
+    """The session and its Java process, dead or alive. Nothing of it is left when this returns."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context, gateway = session.sparkContext, SparkContext._gateway
+    if is_alive(session):
+        with contextlib.suppress(Exception):
+            session.stop()
+    # What pyspark could not ask of Java any more.
+    context._jsc = None
+    context.stop()
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        _end_process(getattr(gateway, "proc", None))
+
+
+def _end_process(process: Any) -> None:
+    if process is None:
+        return
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # Java ends when nobody can speak to it any more
+    try:
+        process.wait(_END_SECONDS)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def quiet_pyspark() -> None:
+    """pyspark prints the error of a query before it raises it (the worker logs what was raised), and its bridge to Java
+    tells of each connection."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).handlers[:] = [logging.NullHandler()]
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def _relay(descriptor: int) -> None:
+    """Until Java ends."""
+    with open(descriptor, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            with contextlib.suppress(Exception):
+                _log_line(line.rstrip())
+
+
+def _log_line(line: str) -> None:
+    if not line or line.startswith(_CHATTER):
+        return
+    try:
+        said = json.loads(line)
+        level, name, message = _LEVELS[said["level"]], f"spark.{said['logger']}", said["message"]
+    except (ValueError, KeyError, TypeError):
+        level, name, message = logging.WARNING, "spark", line
+    logging.getLogger(name).log(level, "%s", message[:_MOST_TEXT])
