@@ -98,29 +98,30 @@ class Demo:
 
     def run(self) -> int:
         stack = DemoStack(self.scratch, self.plan, keep=self.keep)
-        leave_up = False
         try:
             story, found = self._work(stack)
-            leave_up = self.keep
+            if not self.as_json:
+                tell.tell(self.screen.console, self.plan, story, found)
+            kept = stack.home if self.keep else None
+            if kept is None:
+                self._stop(stack)
         except KeyboardInterrupt:
             self.screen.close()
             self.screen.say("Interrupted.", "red")
             self._stop(stack)
             self._remove()
+            self.screen.say("Nothing is left.")
             return EXIT_INTERRUPTED
         except Exception as error:
             self.screen.close()
             return self._failed(stack, error)
-        finally:
-            if not leave_up and stack.runs:
-                self._stop(stack)
-        if not leave_up:
+        if not found.right:
+            self.screen.say(f"Not all of it is right. Logs: {stack.home.logs}", "red")
+        elif kept is None:
             self._remove()
-        kept = stack.home if leave_up else None
+            self.screen.say("nothing is left running, and the temporary directory is removed")
         if self.as_json:
             _print(tell.as_json(self.plan, story, found, kept))
-        else:
-            tell.tell(self.screen.console, self.plan, story, found)
         tell.next_steps(self.screen.console, self.plan, kept)
         return 0 if found.right else 1
 
@@ -153,8 +154,7 @@ class Demo:
             log = self.scratch / "demo.log"
             log.write_text("".join(traceback.format_exception(error)))
             reason = f"{type(error).__name__}, which nobody expected; see {log}"
-        if stack.runs:
-            self._stop(stack)
+        self._stop(stack)
         self.screen.say(f"The demo failed: {reason}", "red")
         self.screen.say(f"Nothing is running any more. Logs: {stack.home.logs} and {stack.log}")
         if self.as_json:
@@ -162,7 +162,8 @@ class Demo:
         return 1
 
     def _stop(self, stack: DemoStack) -> None:
-        self.screen.say("stopping everything")
+        if stack.runs:
+            self.screen.say("stopping everything")
         stack.stop()
 
     def _remove(self) -> None:

@@ -19,6 +19,7 @@ from uuid import UUID
 from tracelake.cli.paging import collect
 from tracelake.cli.text import clean, unit_text
 from tracelake.client.user import UserClient
+from tracelake.errors import TraceError
 from tracelake.processes.demo import DemoError
 from tracelake.processes.demo.plan import DAG, SOURCE, Plan
 from tracelake.processes.demo.progress import measure
@@ -32,6 +33,7 @@ _LOOK_SECONDS = 0.4
 _STALLED_SECONDS = 300.0
 _MOST_TASKS = 50_000
 _MOST_RESTARTS = 4
+_MOST_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +110,38 @@ class _Watch:
     async def run(self) -> Story:
         began = changed = time.monotonic()
         before: Counter[str] = Counter()
+        failures = 0
         while True:
-            self._learn_names()
-            tasks = (await collect(partial(self._client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
-            now = datetime.now(UTC)
-            jobs = measure(self._plan, tasks)
-            self._screen.show(jobs, now)
-            self._fail_if_failed(tasks)
-            await self._kill_or_note(tasks)
-            if all(job.finished for job in jobs):
+            try:
+                done = await self._look()
+                failures = 0
+            except TraceError as error:
+                # A busy machine may be late with an answer; one that is away for long is a failure.
+                failures += 1
+                if not error.retryable or failures > _MOST_FAILURES:
+                    raise
+                done = False
+            if done:
                 break
-            state = Counter(f"{task.job} {task.status}" for task in tasks)
+            state = Counter(f"{task.job} {task.status}" for task in self._story.tasks)
             if state != before:
                 before, changed = state, time.monotonic()
             elif time.monotonic() - changed > _STALLED_SECONDS:
                 raise DemoError(f"nothing has happened for {_STALLED_SECONDS:.0f} s")
             await asyncio.sleep(_LOOK_SECONDS)
         self._story.seconds = time.monotonic() - began
-        self._story.tasks = tasks
         return self._story
+
+    async def _look(self) -> bool:
+        """Whether everything is done."""
+        self._learn_names()
+        tasks = (await collect(partial(self._client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
+        self._story.tasks = tasks
+        jobs = measure(self._plan, tasks)
+        self._screen.show(jobs, datetime.now(UTC))
+        self._fail_if_failed(tasks)
+        await self._kill_or_note(tasks)
+        return all(job.finished for job in jobs)
 
     def _learn_names(self) -> None:
         for part in read_parts(self._home):

@@ -1,0 +1,39 @@
+"""What tests of `trace demo` share: rows of tasks at given times, a console that writes into a text."""
+
+import io
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from rich.console import Console
+
+from tracelake.processes.demo.screen import Screen
+from tracelake.wire.units import Unit
+from tracelake.wire.user import TaskRow
+
+START = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def task(
+    job: str, first: int, last: int, status: str, claimed: float | None = None, ended: float | None = None
+) -> TaskRow:
+    return TaskRow(
+        task_id=uuid4(),
+        dag="token_flows",
+        job=job,
+        operator="any",
+        status=status,  # type: ignore[arg-type]
+        attempt=1,
+        unit=Unit(partition_key=f"{first}-{last}", start=first, end=last),
+        created_at=START,
+        claimed_at=None if claimed is None else after(claimed),
+        finished_at=None if ended is None else after(ended),
+    )
+
+
+def quiet(width: int = 100) -> tuple[Screen, io.StringIO]:
+    out = io.StringIO()
+    return Screen(Console(file=out, width=width, highlight=False, markup=False)), out

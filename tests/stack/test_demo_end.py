@@ -1,0 +1,269 @@
+"""How `trace demo` ends: what is left when a stage fails, what is found to be right or wrong, what is printed."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from tests.stack.demo_support import START, quiet, task
+from tests.support.postgres import scratch_directory
+from tracelake.client.stack import ObjectStoreAddress, Stack
+from tracelake.processes.demo import DemoError, command, plan, results, stack, tell, watch
+from tracelake.wire.user import LineageEdge, LineageReply
+
+# --- what is left
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    root = scratch_directory()
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
+class StandIn(stack.DemoStack):
+    """A stack that counts how often it is stopped."""
+
+    stopped = 0
+
+    def start(self) -> Stack:
+        self.home.make()
+        names = ("public_url", "task_url", "internal_url", "ca_file", "worker_token_file", "service_token_file")
+        texts: dict[str, Any] = dict.fromkeys((*names, "admin_token_file", "queue_dsn_file", "data_dsn_file"), "-")
+        place = ObjectStoreAddress(endpoint=None, region="r", buckets={})
+        return Stack(pid=1, home=str(self.home.root), object_store=place, **texts)
+
+    @property
+    def runs(self) -> bool:
+        return not StandIn.stopped
+
+    def stop(self) -> None:
+        StandIn.stopped += 1
+
+
+class NoClient:
+    @classmethod
+    def of_stack(cls, _: Stack) -> "NoClient":
+        return cls()
+
+    async def close(self) -> None:
+        pass
+
+
+def run_demo(
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    error: BaseException,
+    *,
+    keep: bool = False,
+    found: results.Results | None = None,
+) -> tuple[int, str]:
+    """Run it with one stage that raises; the others do nothing, and find what is given."""
+
+    async def nothing(*_: Any) -> watch.Story:
+        return story()
+
+    async def find(*_: Any) -> results.Results | None:
+        return found
+
+    async def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(StandIn, "stopped", 0)
+    monkeypatch.setattr(command, "DemoStack", StandIn)
+    monkeypatch.setattr(command, "UserClient", NoClient)
+    for module, name in ((watch, "begin"), (watch, "follow"), (results, "collect")):
+        does = find if name == "collect" else nothing
+        monkeypatch.setattr(module, name, fail if name == stage else does)
+    screen, out = quiet(200)
+    demo = command.Demo(scratch, plan.Plan(1, 0, 9, 50), screen, keep=keep, as_json=False)
+    return demo.run(), out.getvalue()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("stage", ["begin", "follow", "collect"])
+def test_a_stage_that_fails_stops_everything_and_says_where_the_logs_are(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, stage: str, keep: bool
+) -> None:
+    status, said = run_demo(scratch, monkeypatch, stage, DemoError("ingest 0-9 failed for good: why"), keep=keep)
+    assert status == 1
+    assert StandIn.stopped == 1
+    assert "The demo failed: ingest 0-9 failed for good: why" in said
+    assert str(scratch / "home" / "logs") in said
+    assert (scratch / "home" / "logs").is_dir()
+
+
+def test_a_result_that_is_not_right_is_kept_to_be_looked_at(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(found(), checks=[results.Check("each of the blocks is there once", right=False)])
+    status, said = run_demo(scratch, monkeypatch, "", ValueError(), found=wrong)
+    assert status == 1
+    assert StandIn.stopped == 1
+    assert " NO  each of the blocks is there once" in said
+    assert (scratch / "home" / "logs").is_dir()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_is_right_leaves_a_stack_only_if_asked_for(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    status, said = run_demo(scratch, monkeypatch, "", ValueError(), found=found(), keep=keep)
+    assert status == 0
+    assert StandIn.stopped == (not keep)
+    assert scratch.exists() == keep
+    assert (f"down --home {scratch / 'home'}" in said) == keep
+    assert ("nothing is left running" in said) != keep
+
+
+def test_what_nobody_expected_is_no_wall_of_text(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, said = run_demo(scratch, monkeypatch, "collect", ZeroDivisionError("secret"))
+    assert status == 1
+    assert "Traceback" not in said
+    assert "secret" not in said
+    assert str(scratch / "demo.log") in said
+    assert "ZeroDivisionError: secret" in (scratch / "demo.log").read_text()
+
+
+@pytest.mark.parametrize("stage", ["begin", "follow", "collect"])
+def test_an_interrupt_stops_everything_and_removes_the_home(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    status, said = run_demo(scratch, monkeypatch, stage, KeyboardInterrupt())
+    assert status == 130
+    assert StandIn.stopped == 1
+    assert "Interrupted." in said
+    assert not scratch.exists()
+
+
+def test_a_stack_that_does_not_start(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "SETTINGS", {"lease_seconds": "long"})
+    screen, out = quiet(300)
+    demo = command.Demo(scratch, plan.Plan(1, 0, 9, 50), screen, keep=False, as_json=False)
+    assert demo.run() == 1
+    assert "did not start: lease_seconds" in out.getvalue()
+
+
+# --- what is found and printed
+
+BLOCKS = pa.table({"block_number": pa.array([5, 6], pa.uint32()), "timestamp": pa.array([3600, 7300], pa.uint32())})
+TOKENS = (b"\x01" * 20, b"\x02" * 20)
+TRANSFERS = pa.table(
+    {
+        "block_number": pa.array([5, 5, 6, 6], pa.uint32()),
+        "token": pa.array([TOKENS[0], TOKENS[0], TOKENS[0], TOKENS[1]], pa.binary()),
+        "standard": ["erc20", "erc20", "erc20", "erc721"],
+        "amount_f64": [1.0, 2.0, 4.0, 1.0],
+    }
+)
+
+
+def flows_table(**changes: Any) -> pa.Table:
+    """In two units: the first hour of the first token is in both."""
+    columns: dict[str, Any] = {
+        "hour": pa.array([3600, 3600, 7200, 7200], pa.timestamp("s")).cast(pa.timestamp("us", "UTC")),
+        "token": [TOKENS[0].hex(), TOKENS[0].hex(), TOKENS[0].hex(), TOKENS[1].hex()],
+        "standard": ["erc20", "erc20", "erc20", "erc721"],
+        "transfers": [1, 1, 1, 1],
+        "amount": [1.0, 2.0, 4.0, 1.0],
+    }
+    return pa.table(columns | changes)
+
+
+def made(**rows: int) -> list[results.Made]:
+    told = dict.fromkeys(plan.DATASETS, 0) | {"blocks": 2, "transfers": 4} | rows
+    return [results.Made(name, number, 1, 2048) for name, number in told.items()]
+
+
+def story() -> watch.Story:
+    tasks = [task(job, 5, 6, "Completed", 1, 2) for job in (plan.SPLIT, *plan.JOBS)]
+    kill = watch.Kill("worker-1", START, {tasks[1].task_id: "ingest 5-6"})
+    kill.returns[tasks[1].task_id] = watch.Return("ingest 5-6", 2, "worker-2", 7.25)
+    return watch.Story(seconds=4.0, kill=kill, tasks=tasks)
+
+
+CHOSEN = plan.Plan(7, 5, 6, 50)
+
+
+def verified(blocks: pa.Table = BLOCKS, flows: pa.Table | None = None, **rows: int) -> list[bool]:
+    summed = results.summed(flows_table() if flows is None else flows)
+    return [check.right for check in results.verify(CHOSEN, story(), blocks, TRANSFERS, summed, made(**rows))]
+
+
+def test_what_is_right_is_found_to_be() -> None:
+    assert verified() == [True] * 4
+
+
+def test_what_is_wrong_is_found() -> None:
+    assert verified(blocks=BLOCKS.slice(1))[0] is False, "a block is missing"
+    assert verified(blocks=pa.concat_tables([BLOCKS, BLOCKS.slice(1)]))[0] is False, "a block is there twice"
+    assert verified(transfers=5)[2] is False, "a task said more rows"
+    assert verified(flows=flows_table(transfers=[1, 1, 1, 2]))[3] is False
+    assert verified(flows=flows_table(amount=[1.0, 2.0, 4.1, 1.0]))[3] is False
+    assert verified(flows=flows_table().slice(1))[3] is False
+
+
+def found() -> results.Results:
+    flows = results.summed(flows_table())
+    return results.Results(
+        made=made(),
+        flows=flows,
+        findings=3,
+        checks=results.verify(CHOSEN, story(), BLOCKS, TRANSFERS, flows, made()),
+        tasks=5,
+        attempts=6,
+        lost=1,
+        failed=0,
+        lineage=LineageReply(
+            dataset="hourly_flows",
+            dataset_version=uuid4(),
+            upstream=[
+                LineageEdge(from_dataset="transfers", dag="token_flows", job="summarise", to_dataset="hourly_flows")
+            ],
+            downstream=[],
+            units=[],
+        ),
+    )
+
+
+def test_the_end_of_the_story() -> None:
+    screen, out = quiet(120)
+    tell.tell(screen.console, CHOSEN, story(), found())
+    said = out.getvalue()
+    for line in (
+        "transfers        4      1  2 KiB",
+        "1970-01-01 01:00  0x010101...0101  erc20             2       3",
+        "└── token_flows/summarise",
+        "    3  integrity findings",
+        "    5  tasks, in 6 attempts (1 retry)",
+        "7.2 s  from the kill of worker-1 until what it held (1 task) was taken up again",
+        "yes  each of the 2 blocks is there once",
+    ):
+        assert line in said, said
+    assert "NO" not in said
+
+
+def test_the_same_for_programs() -> None:
+    told = json.loads(json.dumps(tell.as_json(CHOSEN, story(), found(), None)))
+    assert told["ok"] is True
+    assert told["blocks_per_s"] == 0.5
+    assert told["killed"] == {"worker": "worker-1", "tasks": 1, "recovered": 1, "recovery_seconds": 7.2}
+    assert told["busiest_flows"][0] == {
+        "hour": "1970-01-01T01:00:00Z",
+        "token": "0x" + "01" * 20,
+        "standard": "erc20",
+        "transfers": 2,
+        "amount": 3.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.5, "0.5"), (12, "12"), (1234567.8, "1,234,568"), (3e40, "3.000e+40"), (0, "0")]
+)
+def test_amounts(number: float, text: str) -> None:
+    assert tell.amount(number) == text
