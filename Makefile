@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest setup-peers
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -83,6 +83,19 @@ bench-chain: setup ## How fast one process reads a chain: parsing, checks, table
 bench-choices: .venv-bench/made ## HTTP stack, driver and embedded Postgres against their peers; last line is JSON
 	@.venv-bench/bin/python -m benchmarks.choices
 
+# cryo, which evm_ingest is compared with, has an environment of its own too.
+.venv-peers/made: requirements/peers.txt
+	@echo "Making a virtual environment for cryo in .venv-peers ..."
+	@"$$(sh tools/find-python.sh)" -m venv .venv-peers
+	@.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps \
+		--only-binary :all: -r requirements/peers.txt
+	@touch $@
+
+setup-peers: .venv-peers/made ## Install cryo, for bench-ingest and the test against it
+
+bench-ingest: setup setup-peers ## evm_ingest against cryo, and what the platform adds to a task; last line is JSON
+	@$(PY) -m benchmarks.ingest
+
 record-chain: setup ## Make the recorded chain of examples/token_flows anew (needs Node.js with npm)
 	@$(PY) -m tools.recorder
 
@@ -90,4 +103,4 @@ lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
 	@sh tools/lock.sh
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-bench .venv-peers .mypy_cache .ruff_cache .hypothesis

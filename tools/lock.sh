@@ -12,3 +12,4 @@ compile pyproject.toml --output-file requirements/runtime.txt
 compile pyproject.toml --extra dev --constraint requirements/runtime.txt --output-file requirements/dev.txt
 compile requirements/bench.in --constraint requirements/dev.txt --output-file requirements/bench.txt
 compile requirements/build.in --output-file requirements/build.txt
+compile requirements/peers.in --output-file requirements/peers.txt

@@ -5,8 +5,10 @@ watches whether it should stop, and stops Spark's work for it: an operator that 
 """
 
 import importlib
+import logging
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,6 +30,8 @@ from tracelake.worker.operators import Operator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
@@ -61,7 +65,10 @@ class Engine:
             reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
             work = SparkWork(context, session, self.transfer, partial(_read, reader))
             with _cancellable(session, context, connect=self.shared.config.connect):
+                began = time.monotonic()
                 result: OperatorResult = run(work)
+                told = {"task_id": str(context.task_id), "attempt": context.attempt}
+                logger.info("operator ended", extra={**told, "seconds": round(time.monotonic() - began, 3)})
             if self.shared.config.connect:
                 return result
             return replace(result, spark=measure(session, _group(context)))

@@ -10,11 +10,12 @@ from tests.chain.faults import Call
 from tests.spark.evm.support import expected, options, pool_of
 from tests.spark.support import DirectoryTransfer
 from tests.support.chain import recorded, serve_chain
+from tracelake.spark import writer
 from tracelake.spark.evm import chunk
-from tracelake.spark.evm.chunk import MANIFEST, STREAMS, Chunks, TableWriter, stretches
+from tracelake.spark.evm.chunk import MANIFEST, STREAMS, Chunks, stretches
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.tables import SCHEMAS, TRANSACTIONS
-from tracelake.spark.writer import Target
+from tracelake.spark.writer import PartWriter, Target
 
 TABLES = ("blocks", "transactions", "logs")
 
@@ -45,17 +46,17 @@ def test_stretches_are_as_long_as_blocks_are_small(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_are_let_go_as_soon_as_a_group_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(chunk, "_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(writer, "GROUP_BYTES", 20_000)
     target = Target("s3://bucket-one/some/", "transactions", DirectoryTransfer(tmp_path))
     table = pa.Table.from_pylist(expected(recorded(100))["transactions"], TRANSACTIONS)
-    writer = TableWriter(target, TRANSACTIONS)
+    part = PartWriter(target, TRANSACTIONS)
     try:
         for first in range(0, table.num_rows, 10):
-            writer.write(table.slice(first, 10))
-            assert sum(one.nbytes for one in writer._waiting) < 20_000
-        file = writer.upload(0, 99)
+            part.write(table.slice(first, 10))
+            assert sum(one.nbytes for one in part._waiting) < 20_000
+        file = part.upload(0, 99)
     finally:
-        writer.discard()
+        part.discard()
     assert file.rows == table.num_rows
     written = pq.ParquetFile(target.transfer.path(file.meta.uri))  # type: ignore[attr-defined]
     assert written.metadata.num_row_groups > 2
@@ -127,3 +128,11 @@ def test_after_a_failure_no_other_chunk_of_the_attempt_is_tried(tmp_path: Path) 
 def test_chunks_cover_the_range(first: int, last: int, size: int, ranges: list[tuple[int, int]]) -> None:
     work = Chunks((), options(), {}, first, last, size)
     assert [work.range_of(number) for number in range(work.count)] == ranges
+
+
+@pytest.mark.parametrize("parts", [None, 1, 2, 3, 7])
+def test_parts_share_the_chunks(parts: int | None) -> None:
+    work = Chunks((), options(), {}, 0, 69, 10, parts)
+    shared = [list(work.numbers_of(part)) for part in range(parts or work.count)]
+    assert sorted(number for numbers in shared for number in numbers) == list(range(7))
+    assert max(map(len, shared)) - min(map(len, shared)) <= 1

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.spark.evm.columns import BadHexError, binary, integers, lists, numbers, words, zeros_in
+from tracelake.spark.evm.columns import BadHexError, binary, distinct, integers, lists, numbers, words, zeros_in
 from tracelake.spark.evm.errors import ValueTooLargeError
 
 BYTES = st.binary(max_size=40)
+MANY = 300
 WORD = st.binary(min_size=32, max_size=32)
 
 
@@ -54,21 +55,32 @@ def test_numbers(values: list[int | None]) -> None:
     assert column.to_pylist() == values
 
 
+@given(st.lists(st.integers(0, 2**64 - 1) | st.none(), min_size=1), st.sampled_from(["", "0", "00000000000000000"]))
+def test_many_numbers(values: list[int | None], zeros: str) -> None:
+    """So many that they are parsed together; leading zeros change nothing, nor does their case."""
+    many = (values * MANY)[: MANY + len(values)]
+    texts = [None if value is None else f"0x{zeros}{value:x}" for value in many]
+    assert numbers("it", texts, "uint64").to_pylist() == many
+    upper = [None if text is None else "0x" + text[2:].upper() for text in texts]
+    assert numbers("it", upper, "uint64").to_pylist() == many
+
+
 @given(st.lists(st.integers(0, 2**256 - 1)))
 def test_words(values: list[int]) -> None:
     texts = [hex(value) for value in values]
     exact = integers("it", texts)
     assert exact == values
-    assert words("it", texts, exact).to_pylist() == [value.to_bytes(32, "big") for value in values]
+    assert words("it", exact).to_pylist() == [value.to_bytes(32, "big") for value in values]
 
 
 def test_the_largest_and_one_more() -> None:
     assert numbers("it", ["0xffffffff"], "uint32").to_pylist() == [2**32 - 1]
     for text, kind in (("0x100000000", "uint32"), ("0x10000000000000000", "uint64")):
-        with pytest.raises(ValueTooLargeError, match="a value of it is"):
-            numbers("it", [text], kind)
+        for values in ([text], [text, *["0x1"] * MANY]):
+            with pytest.raises(ValueTooLargeError, match="a value of it is"):
+                numbers("it", values, kind)
     with pytest.raises(ValueTooLargeError):
-        words("it", [hex(2**256)], [2**256])
+        words("it", [2**256])
 
 
 BAD_BYTES = [
@@ -119,7 +131,7 @@ BAD_NUMBERS = [
 
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("beside", [[], ["0x12"], ["0x0", "0x1"]])
+@pytest.mark.parametrize("beside", [[], ["0x12"], ["0x0", "0x1"], ["0x0", "0x12"] * 200])
 def test_what_is_no_number(bad: str, beside: list[str]) -> None:
     for values in ([*beside, bad], [bad, *beside]):
         with pytest.raises(BadHexError):
@@ -161,3 +173,33 @@ def test_another_width_is_refused() -> None:
         binary("address", ["0x" + "00" * 20, "0x" + "00" * 21], 20)
     with pytest.raises(BadHexError):
         lists("topics", [["0x00"]], 4, 32)
+
+
+@given(st.lists(st.text(alphabet="01abFx", max_size=4), min_size=1, max_size=4), st.integers(0, 3))
+def test_wrong_numbers_do_not_make_up_for_each_other(texts: list[str], place: int) -> None:
+    right = all(text[:2] == "0x" and len(text) > 2 and "x" not in text[2:] for text in texts)
+    for values in (texts, ["0x1"] * MANY + texts, texts[:place] + ["0x1"] * MANY + texts[place:]):
+        try:
+            numbers("it", values, "uint64")
+        except BadHexError:
+            assert not right
+        else:
+            assert right
+
+
+@given(st.lists(st.text(alphabet="01abFx", max_size=6), min_size=1, max_size=4))
+def test_wrong_lengths_do_not_make_up_for_each_other(texts: list[str]) -> None:
+    right = all(text[:2] == "0x" and len(text) == 4 and "x" not in text[2:] for text in texts)
+    try:
+        found = binary("it", texts, 1).to_pylist()
+    except BadHexError:
+        assert not right
+    else:
+        assert found == [bytes.fromhex(text[2:]) for text in texts]
+
+
+@given(st.lists(st.sampled_from(["0x1", "0x2", "0x01"])))
+def test_each_text_once(texts: list[str]) -> None:
+    found, which = distinct(texts)
+    assert len(set(found)) == len(found)
+    assert [found[place] for place in which.tolist()] == texts

@@ -1,10 +1,9 @@
 """The same blocks read by cryo: names, types and values of every column, field by field.
 
-Runs where `TRACE_CRYO_PYTHON` names the Python of an environment that has cryo (it brings dependencies that do not go
-with ours):
+Runs where cryo has an environment of its own (it brings dependencies that do not go with ours): the one that
+`make setup-peers` makes, or whose Python `TRACE_CRYO_PYTHON` names.
 
-    python -m venv /tmp/cryo && /tmp/cryo/bin/pip install cryo==0.3.2 'polars<0.20' pyarrow
-    TRACE_CRYO_PYTHON=/tmp/cryo/bin/python python -m pytest tests/spark/evm/test_cryo.py
+    make setup-peers && .venv/bin/python -m pytest tests/spark/evm/test_cryo.py
 """
 
 import os
@@ -20,7 +19,8 @@ from tests.support.chain import serve_chain
 from tracelake.spark.evm.chunk import stretches
 from tracelake.spark.evm.tables import SCHEMAS
 
-PYTHON = os.environ.get("TRACE_CRYO_PYTHON")
+MADE = Path(__file__).parents[3] / ".venv-peers" / "bin" / "python"
+PYTHON = os.environ.get("TRACE_CRYO_PYTHON") or (str(MADE) if MADE.exists() else None)
 BLOCKS = 600
 ORDER = {
     "blocks": ["block_number"],
@@ -37,7 +37,7 @@ for table, extra in (("blocks", ["parent_hash"]), ("transactions", []), ("logs",
 """
 
 
-@pytest.mark.skipif(PYTHON is None, reason="TRACE_CRYO_PYTHON names no Python that has cryo")
+@pytest.mark.skipif(PYTHON is None, reason="cryo is not installed: make setup-peers")
 def test_cryo_reads_the_same(tmp_path: Path) -> None:
     assert PYTHON is not None
     with serve_chain(BLOCKS) as chain:

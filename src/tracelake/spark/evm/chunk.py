@@ -23,12 +23,12 @@ from tracelake.spark.evm.errors import ReorganisedError, RpcError
 from tracelake.spark.evm.fetch import Stretch, fetch
 from tracelake.spark.evm.rpc import RpcOptions, RpcPool
 from tracelake.spark.evm.tables import SCHEMAS
-from tracelake.spark.writer import PartWriter, Target, WrittenFile
+from tracelake.spark.processes import settle
+from tracelake.spark.writer import PartWriter, Target
 
 STREAMS = 3
 _STRETCH_BYTES = 4 * 1024 * 1024
 _MOST_BLOCKS = 100
-_GROUP_BYTES = 32 * 1024 * 1024
 _READINGS = 3
 _KEPT_POOLS = 4
 SKIPPED = "skipped"
@@ -69,6 +69,8 @@ class Chunks:
     first: int
     last: int
     size: int
+    parts: int | None = None
+    """How many Spark tasks share the chunks, each with every so manieth of them; None: one each."""
 
     @property
     def count(self) -> int:
@@ -78,9 +80,14 @@ class Chunks:
         first = self.first + number * self.size
         return first, min(self.last, first + self.size - 1)
 
+    def numbers_of(self, part: int) -> range:
+        """Chunks that lie side by side are alike, so that none gets all the heavy ones."""
+        return range(part, self.count, self.parts or self.count)
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         for batch in batches:
-            for number in batch.column(0).to_pylist():
+            for number in (n for part in batch.column(0).to_pylist() for n in self.numbers_of(part)):
                 yield pa.RecordBatch.from_pylist(self._rows(*self.range_of(number)), schema=MANIFEST)
 
     def _rows(self, first: int, last: int) -> list[dict[str, object]]:
@@ -99,7 +106,7 @@ class Chunks:
     def _written(self, first: int, last: int) -> list[dict[str, object]]:
         pool = shared_pool(self.endpoints, self.options)
         for reading in range(_READINGS):
-            writers = {table: TableWriter(target, SCHEMAS[table]) for table, target in self.targets.items()}
+            writers = {table: PartWriter(target, SCHEMAS[table]) for table, target in self.targets.items()}
             try:
                 parent, head = read_chunk(pool, first, last, writers)
                 return [
@@ -125,37 +132,7 @@ class Chunks:
         raise AssertionError("unreachable")
 
 
-class TableWriter:
-    """Gathers what comes until a row group is worth it."""
-
-    def __init__(self, target: Target, schema: pa.Schema) -> None:
-        self._part = PartWriter(target, schema)
-        self._waiting: list[pa.Table] = []
-        self._bytes = 0
-
-    def write(self, table: pa.Table) -> None:
-        if table.num_rows:
-            self._waiting.append(table)
-            self._bytes += table.nbytes
-            if self._bytes >= _GROUP_BYTES:
-                self._flush()
-
-    def upload(self, first: int, last: int) -> WrittenFile:
-        self._flush()
-        return self._part.upload(first, last)
-
-    def discard(self) -> None:
-        self._waiting.clear()
-        self._part.discard()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._part.write(pa.concat_tables(self._waiting).combine_chunks())
-            self._waiting.clear()
-            self._bytes = 0
-
-
-def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, TableWriter]) -> tuple[str, str]:
+def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartWriter]) -> tuple[str, str]:
     """The parent's hash of the first block and the hash of the last one."""
     parent, previous = "", None
     for stretch in stretches(pool, first, last, writers.keys()):
@@ -163,7 +140,8 @@ def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, Table
         parent = parent or stretch.first_parent
         previous = stretch.last_hash
         for table, writer in writers.items():
-            writer.write(stretch.tables[table])
+            if stretch.tables[table].num_rows:
+                writer.write(stretch.tables[table])
     assert previous is not None
     return parent, previous
 

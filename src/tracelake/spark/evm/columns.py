@@ -6,6 +6,7 @@ Every value is checked, though none is looked at by itself: a text that is not e
 
 import binascii
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,10 @@ from tracelake.spark.evm.errors import ValueTooLargeError
 _DIGITS = b"0123456789abcdefABCDEF"
 _ZERO, _X = ord("0"), ord("x")
 _MOST = {"uint32": 2**32 - 1, "uint64": 2**64 - 1}
+_LONGEST = 18
+"""Letters of a number of 64 bits."""
+_MANY = 256
+"""From so many on it is worth while to parse them together."""
 WORD_BYTES = 32
 
 
@@ -31,16 +36,35 @@ def binary(name: str, values: Sequence[str | None], width: int | None = None) ->
     valid = None
     present: Sequence[str | None] = values
     if None in values:
-        valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        valid = np.fromiter([value is not None for value in values], np.bool_, len(values))
         present = [value for value in values if value is not None]
-    sizes, decoded = _decode(name, present)
-    if width is not None and (sizes != width).any():
-        raise BadHexError(name)
+    if width is not None:
+        content: bytes = _decode_fixed(name, present, width).tobytes()
+        sizes = np.full(len(present), width, np.int64)
+    else:
+        sizes, content = _decode(name, present)
     if valid is not None:
         spread = np.zeros(len(values), np.int64)
         spread[valid] = sizes
         sizes = spread
-    return _binary_array(name, sizes, decoded, valid)
+    return _binary_array(name, sizes, content, valid)
+
+
+def _decode_fixed(name: str, values: Sequence[str | None], width: int) -> npt.NDArray[np.uint8]:
+    """The bytes of values that must all have so many, a row for each."""
+    if not values:
+        return np.empty((0, width), np.uint8)
+    letters = 2 + 2 * width
+    if set(map(len, values)) != {letters}:  # type: ignore[arg-type]
+        raise BadHexError(name)
+    try:
+        joined = "".join(values).encode("ascii")  # type: ignore[arg-type]
+        text = np.frombuffer(joined, np.uint8).reshape(-1, letters)
+        if (text[:, 0] != _ZERO).any() or (text[:, 1] != _X).any():
+            raise BadHexError(name)
+        return np.frombuffer(binascii.unhexlify(text[:, 2:].tobytes()), np.uint8).reshape(-1, width)
+    except (UnicodeEncodeError, binascii.Error):
+        raise BadHexError(name) from None
 
 
 def _decode(name: str, values: Sequence[str | None]) -> tuple[npt.NDArray[np.int64], bytes]:
@@ -62,9 +86,6 @@ def _decode(name: str, values: Sequence[str | None]) -> tuple[npt.NDArray[np.int
         decoded = np.frombuffer(binascii.unhexlify(letters.data), np.uint8)
     except binascii.Error:
         raise BadHexError(name) from None
-    width = int(lengths[0]) // 2
-    if (lengths == lengths[0]).all():
-        return lengths // 2 - 1, decoded.reshape(count, width)[:, 1:].tobytes()
     keep = np.ones(len(decoded), np.bool_)
     keep[starts // 2] = False
     return lengths // 2 - 1, decoded[keep].tobytes()
@@ -85,15 +106,46 @@ def numbers(name: str, values: Sequence[str | None], kind: str) -> pa.Array:
     """0x and at least one digit each. None stays null."""
     mask = None
     if None in values:
-        mask = np.fromiter((value is None for value in values), np.bool_, len(values))
+        mask = np.fromiter([value is None for value in values], np.bool_, len(values))
         values = ["0x0" if value is None else value for value in values]
-    found = integers(name, values)
-    if found and max(found) > _MOST[kind]:
-        raise ValueTooLargeError(f"a value of {name} is {max(found)}, and its column holds {_MOST[kind]} at most")
-    return pa.array(np.array(found, kind), mask=mask)
+    found = _parse(name, values) if len(values) >= _MANY else None  # type: ignore[arg-type]
+    if found is None or int(found.max()) > _MOST[kind]:
+        exact = integers(name, values)
+        if exact and max(exact) > _MOST[kind]:
+            raise ValueTooLargeError(f"a value of {name} is {max(exact)}, and its column holds {_MOST[kind]} at most")
+        found = np.array(exact, np.uint64)
+    return pa.array(found.astype(kind), mask=mask)
+
+
+def _parse(name: str, values: Sequence[str]) -> npt.NDArray[np.uint64] | None:
+    """All at once; None if one has more digits than 64 bits can have, were they not zeros."""
+    count = len(values)
+    lengths = np.fromiter(map(len, values), np.int64, count)
+    if lengths.max() > _LONGEST:
+        return None
+    if lengths.min() <= 2:
+        raise BadHexError(name)
+    joined = "".join(values)
+    if not joined.isascii():
+        raise BadHexError(name)
+    raw = joined.encode()
+    starts = np.cumsum(lengths) - lengths
+    letters = np.frombuffer(raw, np.uint8)
+    if (letters[starts] != _ZERO).any() or (letters[starts + 1] != _X).any() or raw.count(b"x") != count:
+        raise BadHexError(name)
+    filled = "".join([value.rjust(_LONGEST, "0") for value in values]).replace("x", "0")
+    try:
+        decoded = np.frombuffer(binascii.unhexlify(filled), np.uint8)
+    except binascii.Error:
+        raise BadHexError(name) from None
+    found: npt.NDArray[np.uint64] = (
+        decoded.reshape(count, -1)[:, 1:].copy().view(">u8").reshape(count).astype(np.uint64)
+    )
+    return found
 
 
 def integers(name: str, values: Sequence[str | None]) -> list[int]:
+    """One by one, of any size."""
     try:
         found = [int(value, 16) for value in values]  # type: ignore[arg-type]
         joined = "".join(values).encode("ascii")  # type: ignore[arg-type]
@@ -105,12 +157,12 @@ def integers(name: str, values: Sequence[str | None]) -> list[int]:
     return found
 
 
-def words(name: str, values: Sequence[str], found: Sequence[int]) -> pa.Array:
-    """Numbers as 32 bytes each, the highest first. `found`: the same, as `integers` gave them."""
+def words(name: str, found: Sequence[int]) -> pa.Array:
+    """Numbers as 32 bytes each, the highest first."""
     if found and max(found).bit_length() > 8 * WORD_BYTES:
         raise ValueTooLargeError(f"a value of {name} has more than {8 * WORD_BYTES} bits")
     content = b"".join([number.to_bytes(WORD_BYTES, "big") for number in found])
-    return _binary_array(name, np.full(len(values), WORD_BYTES, np.int64), content, None)
+    return _binary_array(name, np.full(len(found), WORD_BYTES, np.int64), content, None)
 
 
 def zeros_in(values: pa.Array) -> npt.NDArray[np.uint32]:
@@ -127,14 +179,19 @@ def zeros_in(values: pa.Array) -> npt.NDArray[np.uint32]:
 def lists(name: str, values: Sequence[Sequence[str]], places: int, width: int) -> list[pa.Array]:
     """The first, second, ... item of each list as a column of its own; null where a list is shorter."""
     counts = np.fromiter(map(len, values), np.int64, len(values))
-    sizes, content = _decode(name, [item for items in values for item in items])
-    if (sizes != width).any():
-        raise BadHexError(name)
-    items = np.frombuffer(content, np.uint8).reshape(-1, width)
+    different, which = distinct(list(chain.from_iterable(values)))
+    items = _decode_fixed(name, different, width)
     starts = np.cumsum(counts) - counts
     columns = []
     for place in range(places):
         there = counts > place
-        chosen = items[starts[there] + place].tobytes()
+        chosen = items[which[starts[there] + place]].tobytes()
         columns.append(_binary_array(name, np.where(there, width, 0), chosen, None if there.all() else there))
     return columns
+
+
+def distinct(values: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Each text once, and which of them stands at each place: for what is decoded dearly and says the same often."""
+    found = list(dict.fromkeys(values))
+    place_of = {value: place for place, value in enumerate(found)}
+    return found, np.fromiter(map(place_of.__getitem__, values), np.int64, len(values))

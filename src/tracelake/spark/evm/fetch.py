@@ -67,7 +67,8 @@ def make_tables(
     if "transactions" in tables:
         made["transactions"] = transactions_table(cast("Sequence[Block]", blocks), receipts, chain_id)
     if "logs" in tables:
-        made["logs"] = logs_table(blocks, receipts, chain_id)
+        known = made["transactions"]["transaction_hash"] if "transactions" in made else None
+        made["logs"] = logs_table(blocks, receipts, chain_id, known)
     return made
 
 

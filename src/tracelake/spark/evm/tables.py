@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracelake.spark.evm.answers import Block, Header, Receipt
-from tracelake.spark.evm.columns import BadHexError, binary, integers, lists, numbers, words, zeros_in
+from tracelake.spark.evm.columns import BadHexError, binary, distinct, integers, lists, numbers, words, zeros_in
 
 _HASH, _ADDRESS, _TOPICS = 32, 20, 4
 
@@ -89,8 +89,9 @@ def blocks_table(blocks: Sequence[Block | Header], chain_id: int) -> pa.Table:
 def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Receipt]], chain_id: int) -> pa.Table:
     rows = [transaction for block in blocks for transaction in block.transactions]
     fates = [receipt for of_block in receipts for receipt in of_block]
-    counts = np.fromiter((len(block.transactions) for block in blocks), np.int64, len(blocks))
-    values = [row.value for row in rows]
+    counts = np.fromiter([len(block.transactions) for block in blocks], np.int64, len(blocks))
+    values, which = distinct([row.value for row in rows])
+    places = pa.array(which)
     exact = integers("value", values)
     sent = binary("input", [row.input for row in rows])
     sizes = np.diff(np.frombuffer(sent.buffers()[1], np.int32, len(rows) + 1)).astype(np.uint32)
@@ -107,9 +108,9 @@ def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Rece
         numbers("nonce", [row.nonce for row in rows], "uint64"),
         binary("from_address", [row.from_ for row in rows], _ADDRESS),
         binary("to_address", [row.to for row in rows], _ADDRESS),
-        words("value", values, exact),
-        pa.array([str(value) for value in exact], pa.string()),
-        pa.array([float(value) for value in exact], pa.float64()),
+        words("value", exact).take(places),
+        pa.array([str(value) for value in exact], pa.string()).take(places),
+        pa.array([float(value) for value in exact], pa.float64()).take(places),
         sent,
         numbers("gas_limit", [row.gas for row in rows], "uint64"),
         numbers("gas_used", [fate.gas_used for fate in fates], "uint64"),
@@ -125,18 +126,29 @@ def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Rece
     )
 
 
-def logs_table(blocks: Sequence[Block | Header], receipts: Sequence[Sequence[Receipt]], chain_id: int) -> pa.Table:
+def logs_table(
+    blocks: Sequence[Block | Header],
+    receipts: Sequence[Sequence[Receipt]],
+    chain_id: int,
+    hashes: pa.Array | pa.ChunkedArray | None = None,
+) -> pa.Table:
+    """`hashes`: those of the transactions, if they were decoded before; a log's is its receipt's."""
     fates = [receipt for of_block in receipts for receipt in of_block]
     rows = [log for fate in fates for log in fate.logs]
-    by_block = np.fromiter((sum(len(fate.logs) for fate in of_block) for of_block in receipts), np.int64, len(receipts))
-    by_fate = np.fromiter((len(fate.logs) for fate in fates), np.int64, len(fates))
-    places = _positions(np.fromiter(map(len, receipts), np.int64, len(receipts)))
+    by_fate = np.fromiter([len(fate.logs) for fate in fates], np.int64, len(fates))
+    fates_of = np.fromiter(map(len, receipts), np.int64, len(receipts))
+    passed = np.concatenate(([0], np.cumsum(by_fate)))
+    ends = np.cumsum(fates_of)
+    by_block = passed[ends] - passed[ends - fates_of]
+    places = _positions(fates_of)
+    if hashes is None:
+        hashes = binary("transaction_hash", [fate.transaction_hash for fate in fates], _HASH)
     return _table(
         LOGS,
         pa.array(np.repeat(_numbers_of(blocks), by_block)),
         pa.array(np.repeat(places, by_fate).astype(np.uint32)),
         pa.array(_positions(by_block).astype(np.uint32)),
-        binary("transaction_hash", [log.transaction_hash for log in rows], _HASH),
+        hashes.take(pa.array(np.repeat(np.arange(len(fates)), by_fate))),
         binary("address", [log.address for log in rows], _ADDRESS),
         *lists("topics", [log.topics for log in rows], _TOPICS, _HASH),
         binary("data", [log.data for log in rows]),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PARTITIONS = 10_000
+_MOST_CHUNKS, _TURNS = 8, 2
+"""A Spark task has a price of its own, so each reads several chunks; there are still enough of them to go round."""
 _LAST_BLOCK = 2**32 - 1
 
 
@@ -38,7 +40,8 @@ def run(work: SparkWork) -> OperatorResult:
     _check_head(chunks, config)
     work.stop_if_canceled()
     work.context.progress(f"reading blocks {first} to {last} in {chunks.count} chunks")
-    frame = work.session.range(0, chunks.count, 1, min(chunks.count, _MOST_PARTITIONS))
+    parts = chunks.parts or chunks.count
+    frame = work.session.range(0, parts, 1, parts)
     rows = frame.mapInArrow(chunks, MANIFEST_DDL).collect()
     work.stop_if_canceled()
     _check_rows(rows, chunks)
@@ -58,14 +61,17 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
         raise NonRetryableError(f"{error.kind}: {error}") from None
     size = min(config.chunk_blocks, last - first + 1)
     count = -(-(last - first + 1) // size)
+    at_once = _at_once(work.session, count)
     pace = config.max_requests_per_second
     options = RpcOptions(
         chain_id=config.chain_id,
         batch_size=config.batch_size,
         deadline_seconds=config.retry_seconds,
-        requests_per_second=None if pace is None else pace / _at_once(work.session, count),
+        requests_per_second=None if pace is None else pace / at_once,
     )
-    return Chunks(found, options, {table: work.target(index) for table, index in outputs.items()}, first, last, size)
+    targets = {table: work.target(index) for table, index in outputs.items()}
+    parts = min(count, _MOST_PARTITIONS, max(_TURNS * at_once, -(-count // _MOST_CHUNKS)))
+    return Chunks(found, options, targets, first, last, size, parts)
 
 
 def _at_once(session: "SparkSession", count: int) -> int:
