@@ -71,13 +71,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three row groups, of which the last one has the oddest values."""
     transfer = DirectoryTransfer(tmp_path_factory.mktemp("objects"))
     part = PartWriter(Target("s3://bucket-one/datasets/", "rows", transfer), SCHEMA)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelake.spark.writer.ROWS_PER_GROUP", 5000)
         for first in (0, 5000):
             part.write(pa.Table.from_pylist([row(number) for number in range(first, first + 5000)], SCHEMA))
         part.write(pa.Table.from_pylist(ODD, SCHEMA))
-        return transfer.path(part.upload(0, 2**32 - 1).meta.uri)
-    finally:
-        part.discard()
+        path = transfer.path(part.upload(0, 2**32 - 1).meta.uri)
+    part.discard()
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +195,11 @@ def test_row_groups_have_a_size_that_readers_like(tmp_path: Path) -> None:
     transfer = DirectoryTransfer(tmp_path)
     schema = pa.schema([("block_number", pa.uint32())])
     part = PartWriter(Target("s3://bucket-one/datasets/", "blocks", transfer), schema)
-    part.write(pa.table({"block_number": pa.array(range(ROWS_PER_GROUP + 1), pa.uint32())}))
+    for first in range(0, 3 * ROWS_PER_GROUP + 1, 20_000):
+        part.write(pa.table({"block_number": pa.array(range(first, first + 20_000), pa.uint32())}))
     metadata = pq.read_metadata(transfer.path(part.upload(0, 9).meta.uri))
     part.discard()
-    assert [metadata.row_group(index).num_rows for index in range(2)] == [ROWS_PER_GROUP, 1]
+    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    assert len(sizes) > 1
+    assert all(ROWS_PER_GROUP <= size < 2 * ROWS_PER_GROUP for size in sizes[:-1])
+    assert sum(sizes) == part.rows

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from tests.spark.evm.support import CHAIN_ID, expected
 from tests.spark.support import Bench
 from tests.support.chain import recorded, serve_chain
+from tracelake.catalogue.context import NonRetryableError
 from tracelake.chain.recording import RecordedBlock
 from tracelake.spark.operators.decode_logs import run as decode_logs
 from tracelake.spark.operators.evm_ingest import run as evm_ingest
@@ -126,6 +127,17 @@ def test_the_largest_amounts_pass_through_decoding_and_sql(ingested: Bench) -> N
     rows = chosen.table().to_pylist()
     assert [int(row["amount_string"]) for row in rows] == AMOUNTS[:-1]
     assert [int.from_bytes(row["amount_binary"], "big") for row in rows] == AMOUNTS[:-1]
+
+
+def test_a_sum_that_no_number_holds_is_refused_not_rounded(ingested: Bench) -> None:
+    decoded = after(ingested, 2)
+    decoded.run("decode_logs", decode_logs, blocks=(0, 3))
+    summed = then(decoded, "transfers")
+    query = (
+        "SELECT block_number, sum(cast(amount_string AS decimal(38, 0))) AS total FROM transfers GROUP BY block_number"
+    )
+    with pytest.raises(NonRetryableError, match=str(MOST)):
+        summed.run("spark_sql", spark_sql, {"query": query}, blocks=(0, 3))
 
 
 def test_it_holds_together(ingested: Bench) -> None:
