@@ -107,7 +107,8 @@ def _spark_schema(schema: pa.Schema) -> "StructType | None":
 
     plain = (
         types.is_integer,
-        types.is_floating,
+        types.is_float32,
+        types.is_float64,
         types.is_boolean,
         types.is_string,
         types.is_binary,

@@ -1,0 +1,22 @@
+"""rows_per_block: how many rows each block has. Goes to src/tracelake/spark/operators/rows_per_block.py."""
+
+from tracelake.catalogue.context import NonRetryableError, OperatorResult
+from tracelake.catalogue.rows_per_block import RowsPerBlockConfig
+from tracelake.spark.work import SparkWork
+
+
+def run(work: SparkWork) -> OperatorResult:
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    config = work.context.config
+    assert isinstance(config, RowsPerBlockConfig)
+    # The rows of the unit: pinned to the task's version, with the range and the input's `where` applied.
+    rows = work.read()
+    if "block_number" not in rows.columns:
+        # Another attempt would fail in the same way, so there is none. Any other exception is retried.
+        raise NonRetryableError("the input has no column block_number")
+    counts = rows.groupBy("block_number").agg(F.count(F.lit(1)).alias("rows"))
+    # Sorted, in one file or in several, uploaded to the attempt's own prefix. Nothing counts before the task completes.
+    written = work.write(counts.filter(F.col("rows") >= config.least))
+    work.context.progress(f"{written.rows} blocks")
+    return work.result()
