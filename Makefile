@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest setup-peers
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest setup-peers bench-operators
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ bench-tracing: setup ## What traces cost: a stack with, a stack without; last li
 
 bench-chain: setup ## How fast one process reads a chain: parsing, checks, tables, over HTTP; last line is JSON
 	@$(PY) -m benchmarks.chain
+
+bench-operators: setup ## Spark operators as tasks against the same PySpark scripts alone; last line is JSON
+	@$(PY) -m benchmarks.operators $(ARGS)
 
 # The peers of the comparison live in an environment of their own, so that .venv holds what Trace needs and no more.
 .venv-bench/made: requirements/bench.txt requirements/runtime.txt requirements/build.txt pyproject.toml
