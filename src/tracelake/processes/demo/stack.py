@@ -36,7 +36,10 @@ SETTINGS = {
 }
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that lives a minute: it compiles little, and quickly."""
-_STOP_SECONDS = 60.0
+_TRIES = 3
+_TAKEN = "address already in use"
+_MOST_LINES = 6
+_POLITE_SECONDS, _STOP_SECONDS = 3.0, 60.0
 
 
 class DemoStack:
@@ -53,6 +56,20 @@ class DemoStack:
             # A file that only we can read: the address may hold a key.
             private_directory(self.home.root)
             write_private(self.home.rpc_file, f"default = {json.dumps(self._plan.url)}\n")
+        for _ in range(_TRIES):
+            line = self._launch()
+            if line:
+                return msgspec.json.decode(line, type=Stack)
+            self.stop()  # it is ending already
+            said = self.log.read_text(errors="replace").strip()
+            # Somebody else took a port between our choice and our start: the next start chooses another.
+            if _TAKEN not in said.lower():
+                break
+        lines = said.removeprefix("error: ").splitlines()[:_MOST_LINES]
+        raise DemoError("the stack did not start: " + ("\n".join(lines) or "no reason given"))
+
+    def _launch(self) -> bytes:
+        """What it says when it is ready; nothing if it ended before."""
         command = [sys.executable, "-m", "tracelake", "up", f"--home={self.home.root}", "--json", *self._settings()]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -65,28 +82,26 @@ class DemoStack:
                 start_new_session=True,
             )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            said = self.log.read_text(errors="replace").strip().splitlines()
-            raise DemoError(
-                f"the stack did not start: {said[0].removeprefix('error: ') if said else 'no reason given'}"
-            )
-        return msgspec.json.decode(line, type=Stack)
+        return self._process.stdout.readline()
 
     @property
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """Tell it to stop and wait; whoever presses Ctrl-C meanwhile makes it hurry."""
+        """Tell it to stop and wait. After a moment it is told to hurry: nobody needs what it stores any more."""
         process = self._process
         if process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        for number, seconds in (
+            (signal.SIGTERM, _POLITE_SECONDS),
+            (signal.SIGTERM, _STOP_SECONDS),
+            (signal.SIGKILL, _STOP_SECONDS),
+        ):
             with suppress(ProcessLookupError):
                 process.send_signal(number)
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(_STOP_SECONDS)
+                process.wait(seconds)
                 return
         process.wait()
 
