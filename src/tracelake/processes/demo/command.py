@@ -55,7 +55,7 @@ def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: boo
       trace demo
       trace demo --keep
       trace demo --rpc http://127.0.0.1:8545 --blocks 1_000-1_999
-      TRACE_RPC_MAINNET=https://host/KEY trace demo --rpc mainnet     # keeps the key out of your shell's history
+      TRACE_RPC_MAINNET=https://host/KEY trace demo --rpc mainnet     # no key among the arguments
 
     Exit status: 0 if all of it was found to be right, 1 if not, 130 after Ctrl-C.
     """
@@ -76,7 +76,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def _refused(screen: Screen, reason: str, *, as_json: bool) -> int:
-    screen.say(f"The demo cannot run: {reason}.", "red")
+    screen.say(f"The demo cannot run: {reason}{'' if reason.endswith('?') else '.'}", "red")
     if as_json:
         _print({"ok": False, "error": reason})
     return 1
