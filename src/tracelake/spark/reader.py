@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import types
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BLOCK = "block_number"
+_ROWS_PER_BATCH = 20_000
 Where: TypeAlias = Mapping[str, Scalar | list[Scalar]]
 
 
@@ -133,8 +135,10 @@ def _fetch_function(
                     meta = ObjectMeta(row["uri"], row["size"], row["etag"])
                     transfer.download(meta, path)
                     check_columns(name, first, (meta, pq.read_schema(path)))
-                    table = pq.read_table(path, filters=_arrow_filter(schema, selection))
-                yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=20_000)
+                    # By and by: however large the file is, no more than some batches of it are in memory.
+                    wanted = _arrow_filter(schema, selection)
+                    found = ds.dataset(path, format="parquet").to_batches(schema.names, wanted, _ROWS_PER_BATCH)
+                    yield from (part.cast(schema) for part in found if part.num_rows)
 
     return fetch
 
