@@ -17,7 +17,7 @@ from tracelake.processes.home import Home
 from tracelake.wire.user import BlockRange, TriggerRequest
 
 _DAG = """
-name: chain
+name: chain_{number}
 defaults: {{runtime: ecs_platform}}
 jobs:
   - {{name: ranges, activation: source, source: {{kind: manual}}}}
@@ -29,18 +29,18 @@ jobs:
     inputs: [{{from: {{job: ranges}}}}]
     outputs: 3
 publish:
-  blocks: {{from: {{job: ingest, output_index: 0}}, storage: s3}}
-  transactions: {{from: {{job: ingest, output_index: 1}}, storage: s3}}
-  logs: {{from: {{job: ingest, output_index: 2}}, storage: s3}}
+  blocks_{number}: {{from: {{job: ingest, output_index: 0}}, storage: s3}}
+  transactions_{number}: {{from: {{job: ingest, output_index: 1}}, storage: s3}}
+  logs_{number}: {{from: {{job: ingest, output_index: 2}}, storage: s3}}
 """
 _WARM = 3
-_TASK_SECONDS = 300
+_TASK_SECONDS = 120
 _MEASURED = "operator ended"
 
 
 class Platform:
     def __init__(self, url: str, chain_id: int, blocks: int) -> None:
-        self._dag = _DAG.format(chain_id=chain_id, chunk=CHUNK, batch=BATCH)
+        self._chain_id = chain_id
         self._url = url
         self._blocks = blocks
         self._stack = RoutingStack()
@@ -59,15 +59,13 @@ class Platform:
         self._stack.__exit__(kind, error, trace)
 
     async def measure(self, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
-        await self._stack.deploy(self._dag)
         state = await asyncpg.connect(self._stack.state_dsn)
         user = self._stack.user()
-        ingest = await job_id(state, "chain", "ingest")
         tasks: list[UUID] = []
         inside = wall = held = 0.0
         try:
             while inside < seconds:
-                task_id, lasted, claimed = await self._task(user, state, ingest, len(tasks))
+                task_id, lasted, claimed = await self._task(user, state, len(tasks))
                 tasks.append(task_id)
                 if len(tasks) > _WARM:
                     operator = await self._operator_seconds(task_id)
@@ -87,17 +85,20 @@ class Platform:
         }
 
     async def _task(
-        self, user: UserClient, state: "asyncpg.Connection[asyncpg.Record]", job: UUID, number: int
+        self, user: UserClient, state: "asyncpg.Connection[asyncpg.Record]", number: int
     ) -> tuple[UUID, float, float]:
-        """Each is a unit of its own: the range begins a block later every time."""
-        await user.trigger("chain", "ranges", TriggerRequest(range=BlockRange(start=number, end=self._blocks - 1)))
+        """Each has a DAG of its own, since a unit that is there is not made again."""
+        name = f"chain_{number}"
+        await self._stack.deploy(_DAG.format(number=number, chain_id=self._chain_id, chunk=CHUNK, batch=BATCH))
+        job = await job_id(state, name, "ingest")
+        await user.trigger(name, "ranges", TriggerRequest(range=BlockRange(start=0, end=self._blocks - 1)))
         deadline = time.monotonic() + _TASK_SECONDS
         while time.monotonic() < deadline:
             found = await state.fetchrow(
                 """SELECT task_id, status, error, attempt,
                           extract(epoch FROM finished_at - created_at) AS lasted,
                           extract(epoch FROM finished_at - claimed_at) AS claimed
-                   FROM tasks WHERE job_id = $1 ORDER BY task_id DESC LIMIT 1""",
+                   FROM tasks WHERE job_id = $1""",
                 job,
             )
             if found is not None and found["status"] == "Completed":
