@@ -47,23 +47,22 @@ def run(work: SparkWork) -> OperatorResult:
 
 def findings(work: SparkWork) -> "DataFrame":
     """All of them."""
-    first, last = work.blocks
     blocks = _checked(work.read(0), "blocks", ("block_number",))
     transactions, logs = _others(work)
-    before = _block_before(work, first)
+    before = _block_before(work, work.blocks[0])
     together = work.spread().small
     sums = []
     if transactions is not None:
         sums.append(_transaction_totals(transactions))
     if logs is not None:
         sums.append(_log_totals(logs))
-    totals = _totals(work, blocks, before, sums, last)
-    checks = _block_checks(totals.columns, first, last)
+    totals = _totals(work, blocks, before, sums)
+    checks = _block_checks(totals.columns)
     if transactions is not None:
         checks += _transaction_checks(totals.columns)
     if logs is not None:
         checks += _log_checks(totals.columns)
-    parts = [_walk(totals, checks, first)]
+    parts = [_walk(totals, checks)]
     if transactions is not None:
         parts.append(_duplicate_transactions(transactions))
         if logs is not None and set(_PLACE) <= set(logs.columns):
@@ -155,13 +154,14 @@ def _whole(name: str) -> "Column":
     return F.col(name).try_cast("bigint")
 
 
+_INSIDE, _BEGIN, _END = 0, 1, 2
 _KEPT = ("block_hash", "parent_hash", "timestamp", "gas_used", "transaction_count", "log_count")
 
 
-def _totals(
-    work: SparkWork, blocks: "DataFrame", before: "DataFrame | None", sums: "list[DataFrame]", last: int
-) -> "DataFrame":
-    """A row for each number: those of the unit, the one before if it is known, and one after, where the walk ends."""
+def _totals(work: SparkWork, blocks: "DataFrame", before: "DataFrame | None", sums: "list[DataFrame]") -> "DataFrame":
+    """A row for each number: those of the unit, the one before it and the one after it, where the walk begins and ends.
+
+    The ends are rows, not numbers in expressions: what Spark compiled for one unit then serves the next one too."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kept = [name for name in _KEPT if name in blocks.columns]
@@ -170,14 +170,20 @@ def _totals(
     rows = blocks.select(*columns)
     if before is not None and set(kept) <= set(before.columns):
         rows = rows.unionByName(before.select(*columns))
-    end = work.session.range(last + 1, last + 2, 1, 1).select(F.col("id").alias("number"), F.lit(0).alias("there"))
-    for other in (end, *sums):  # not joined: that would take an exchange for each
+    first, last = work.blocks
+    ends = [
+        work.session.range(number, number + 1, 1, 1).select(F.col("id").alias("number"), F.lit(edge).alias("edge"))
+        for number, edge in ((first - 1, _BEGIN), (last + 1, _END))
+    ]
+    for other in (*ends, *sums):  # not joined: that would take an exchange for each
         rows = rows.unionByName(other, allowMissingColumns=True)
     if work.spread().small:
         rows = rows.coalesce(1)
     lowest_and_highest = [of(name).alias(f"{of.__name__}_{name}") for name in kept for of in (F.min, F.max)]
     the_only_one = [F.max(name).alias(name) for each in sums for name in each.columns if name != "number"]
-    return rows.groupBy("number").agg(F.sum("there").alias("blocks"), *lowest_and_highest, *the_only_one)
+    there = F.coalesce(F.sum("there"), F.lit(0)).alias("blocks")
+    edge = F.coalesce(F.max("edge"), F.lit(_INSIDE)).alias("edge")
+    return rows.groupBy("number").agg(there, edge, *lowest_and_highest, *the_only_one)
 
 
 def _index_totals(frame: "DataFrame", index: str, kind: str, *more: "Column") -> "DataFrame":
@@ -208,13 +214,19 @@ def _log_totals(logs: "DataFrame") -> "DataFrame":
 
 
 def _check(
-    wrong: "Column", check: str, severity: str, expected: "Column", found: "Column", detail: "Column | str"
+    wrong: "Column",
+    check: str,
+    severity: str,
+    expected: "Column",
+    found: "Column",
+    detail: "Column | str",
+    at: "Column | None" = None,
 ) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
     told = F.lit(detail) if isinstance(detail, str) else detail
     finding = {
-        "block_number": F.col("number"),
+        "block_number": F.col("number") if at is None else at,
         "check": F.lit(check),
         "severity": F.lit(severity),
         "expected": expected.cast("string"),
@@ -230,16 +242,15 @@ def _hex(name: str) -> "Column":
     return F.coalesce(F.concat(F.lit("0x"), F.lower(F.hex(F.col(name)))), F.lit("nothing"))
 
 
-def _block_checks(columns: list[str], first: int, last: int) -> "list[Column]":
+def _block_checks(columns: list[str]) -> "list[Column]":
     from pyspark.sql import functions as F  # noqa: N812
 
-    there, number = F.col("blocks") > 0, F.col("number")
-    before = F.coalesce(F.col("before.number"), F.lit(first - 1))
+    there, number, before = F.col("blocks") > 0, F.col("number"), F.col("before.number")
     missing = number - before - 1
     texts = F.concat(F.lit("blocks "), before + 1, F.lit(" to "), number - 1, F.lit(" are missing"))
-    gap = (there | (number == last + 1)) & (missing > 0)
+    gap = (there | (F.col("edge") == _END)) & (missing > 0)
     checks = [
-        _check(gap, "gap", ERROR, missing, F.lit(0), texts),
+        _check(gap, "gap", ERROR, missing, F.lit(0), texts, at=before + 1),
         _check(
             F.col("blocks") > 1,
             "duplicate_block",
@@ -249,7 +260,7 @@ def _block_checks(columns: list[str], first: int, last: int) -> "list[Column]":
             "the block is there more than once",
         ),
     ]
-    follows = there & (F.col("before.number") == number - 1)
+    follows = there & (F.col("before.blocks") > 0) & (before == number - 1)
     if {"min_block_hash", "min_parent_hash"} <= set(columns):
         broken = F.lit(False)
         for parent in ("min_parent_hash", "max_parent_hash"):
@@ -287,7 +298,7 @@ def _index_checks(kind: str, one: str) -> "list[Column]":
             f"{kind} are missing or there more than once",
         ),
         _check(
-            (n > 0) & (F.coalesce(F.col("blocks"), F.lit(0)) == 0),
+            (n > 0) & (F.col("blocks") == 0),
             f"{one}_block",
             ERROR,
             F.lit(0),
@@ -323,24 +334,19 @@ def _log_checks(columns: list[str]) -> "list[Column]":
     return checks
 
 
-def _walk(totals: "DataFrame", checks: "list[Column]", first: int) -> "DataFrame":
+def _walk(totals: "DataFrame", checks: "list[Column]") -> "DataFrame":
     """Through the blocks in their order, each with the last one before it that is there."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    of_before = ("number", "min_block_hash", "max_block_hash", "max_timestamp")
+    of_before = ("number", "blocks", "min_block_hash", "max_block_hash", "max_timestamp")
     kept = F.struct(*(F.col(name) for name in of_before if name in totals.columns))
     # One partition: it has a row for each block, not for what is in them.
     earlier = Window.partitionBy(F.lit(1)).orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
-    before = F.last(F.when(F.col("blocks") > 0, kept), ignorenulls=True).over(earlier)
-    # Of a gap, its first block; of everything else, the block.
-    gap_begins = F.coalesce(F.col("before.number"), F.lit(first - 1)) + 1
-    rows = totals.withColumn("before", before).filter(F.col("number") >= first)
-    found = []
-    for place, check in enumerate(checks):
-        at = gap_begins if place == 0 else F.col("number")
-        found.append(check.withField("block_number", at))
-    return rows.select(F.inline(F.array_compact(F.array(*found))))
+    known = (F.col("blocks") > 0) | (F.col("edge") == _BEGIN)
+    before = F.last(F.when(known, kept), ignorenulls=True).over(earlier)
+    rows = totals.withColumn("before", before).filter(F.col("edge") != _BEGIN)
+    return rows.select(F.inline(F.array_compact(F.array(*checks))))
 
 
 # What takes more than one block to see.
