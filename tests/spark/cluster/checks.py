@@ -1,5 +1,6 @@
 """What holds wherever Spark is."""
 
+import json
 from pathlib import Path
 
 from tests.spark.cluster import jobs
@@ -62,3 +63,11 @@ def stops_what_was_cancelled(driver: Driver, marks: Path) -> None:
     workers = [mark.name for mark in marks.iterdir()]
     assert len(workers) == 2
     wait_until(lambda: not any(Path("/proc", pid).exists() for pid in workers), "the Python work to stop")
+
+
+def prints_nothing_but_its_log(driver: Driver) -> None:
+    """From the start of Spark on, whatever Java, Spark and their failures have to say."""
+    driver.ask(jobs.open_session).result(timeout=200)
+    driver.ask(jobs.fail_in_a_query).result(timeout=60)
+    said = [json.loads(line) for line in driver.output.read_text().splitlines()]
+    assert {entry["process"] for entry in said} <= {"worker"}

@@ -24,6 +24,7 @@ from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.ports import ObjectMeta
+from tracelake.processes import logs
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkOperator
 from tracelake.wire.units import PayloadInput, StorageOut, TaskOutput, Unit
@@ -93,8 +94,10 @@ class Task:
 
 
 class Driver:
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
+    def __init__(self, pool: ProcessPoolExecutor, output: Path) -> None:
         self._pool = pool
+        self.output = output
+        """What the process and its children print, to standard output and standard error."""
 
     def ask(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """In the other process: a function of a module, whose first argument is the engine."""
@@ -106,14 +109,15 @@ class Driver:
 
 @contextmanager
 def driver(place: Place, access: S3Access, scratch: Path, environment: Mapping[str, str]) -> Iterator[Driver]:
+    output = scratch.with_name(f"{scratch.name}.log")
     pool = ProcessPoolExecutor(
         1,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
-        initargs=(os.getpid(), place, access, scratch, environment),
+        initargs=(os.getpid(), place, access, scratch, environment, output),
     )
     try:
-        yield Driver(pool)
+        yield Driver(pool, output)
         pool.submit(_end).result(timeout=60)
     finally:
         for process in list((pool._processes or {}).values()):
@@ -149,11 +153,17 @@ def run_function(
         del sys.modules[name]
 
 
-def _begin(parent: int, place: Place, access: S3Access, scratch: Path, environment: Mapping[str, str]) -> None:
+def _begin(
+    parent: int, place: Place, access: S3Access, scratch: Path, environment: Mapping[str, str], output: Path
+) -> None:
     global _engine
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    logs.configure("worker", "info")
     os.environ.update(place.environment)
     os.environ.update(environment)
     config = SparkConfig(scratch / "session", place.master, log_level="error")

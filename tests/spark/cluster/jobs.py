@@ -1,6 +1,8 @@
 """What tests have a driver do. What runs in executors stands inside of these functions: it travels by value, because
 executors know nothing of the tests."""
 
+import contextlib
+import logging
 import os
 import threading
 import time
@@ -9,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from tests.spark.cluster.driver import Task, engine, run_function
 from tracelake.catalogue.context import CanceledError, OperatorResult
@@ -20,6 +23,12 @@ _PATIENCE_SECONDS = 120
 
 def open_session() -> str:
     return engine().shared.get().version
+
+
+def fail_in_a_query() -> None:
+    with contextlib.suppress(PySparkException):
+        engine().shared.get().sql("SELECT CAST('x' AS INT)").collect()
+    logging.getLogger(__name__).info("a query failed")
 
 
 def executors() -> int:

@@ -44,6 +44,10 @@ def test_executors_run_the_code_that_was_sent(connected: Driver) -> None:
     checks.runs_the_code_that_was_sent(connected)
 
 
+def test_nothing_is_printed_but_the_log(connected: Driver) -> None:
+    checks.prints_nothing_but_its_log(connected)
+
+
 def test_cancelling_stops_the_executors_work(connected: Driver, marks: Path) -> None:
     checks.stops_what_was_cancelled(connected, marks)
 

@@ -47,6 +47,10 @@ def test_executors_run_the_code_that_was_sent(cluster: Driver) -> None:
     checks.runs_the_code_that_was_sent(cluster)
 
 
+def test_nothing_is_printed_but_the_log(cluster: Driver) -> None:
+    checks.prints_nothing_but_its_log(cluster)
+
+
 def test_cancelling_stops_the_executors_work(cluster: Driver, marks: Path) -> None:
     two_executors(cluster)
     checks.stops_what_was_cancelled(cluster, marks)
