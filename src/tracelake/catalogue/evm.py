@@ -18,7 +18,7 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     tables: Annotated[tuple[EvmTable, ...], Meta(min_length=1, max_length=3)] = EVM_TABLES
     """Output 0 is the first of them, output 1 the second, ..."""
     chunk_blocks: Annotated[int, Meta(ge=1, le=100_000)] = 250
-    """Blocks that one Spark task reads, and that go into one file."""
+    """Blocks that are read together, and that go into one file."""
     batch_size: Annotated[int, Meta(ge=1, le=1000)] = 20
     """Calls in one HTTP request, at most."""
     confirmations: Annotated[int, Meta(ge=0, le=1_000_000)] = 0

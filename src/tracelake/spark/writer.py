@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark.processes import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -243,6 +244,7 @@ def _part_function(
     outputs: Mapping[int, Output], split: Split, by: str | None, unit: tuple[int, int], files: int
 ) -> PartFunction:
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         parts: dict[int, PartWriter] = {}
         blocks: list[int] = []
         received = dropped = 0
