@@ -122,3 +122,9 @@ def test_a_range_becomes_files_though_the_worker_is_killed(home: Home, tmp_path:
     assert sorted(found["blocks"]["block_number"].to_pylist()) == list(range(BLOCKS))
     assert found["transactions"].num_rows == sum(len(block.block["transactions"]) for block in expected)
     assert found["logs"].num_rows == sum(len(receipt["logs"]) for block in expected for receipt in block.receipts)
+    tasks = trace(home, "tasks", "--job", "flows/ingest")["tasks"]
+    assert isinstance(tasks, list)
+    for task in tasks:
+        attempts = trace(home, "tasks", task["task_id"])["attempts"]
+        assert isinstance(attempts, list)
+        assert attempts[-1]["spark"]["stages"] > 0, "what Spark did is kept"
