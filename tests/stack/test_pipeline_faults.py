@@ -52,8 +52,8 @@ SETTINGS = {
     "spark_master": "local[2]",
     "lease_seconds": "6",
     "heartbeat_seconds": "1",
-    "retry_min_seconds": "0.2",
-    "retry_max_seconds": "1",
+    "retry_min_seconds": "2",
+    "retry_max_seconds": "2",
     "max_attempts": "100",
     "s3_timeout_seconds": "1",
     "s3_retry_seconds": "1",
@@ -228,14 +228,14 @@ def test_faults_of_a_pipeline(stack: Stack) -> None:
     assert_right(stack, 2)
 
     # It is killed while tasks are at work, and is started again by the supervisor.
-    for number in range(2, 5):
+    for number in range(2, 4):
         stack.trigger(number)
     before = stack.part("object-store")
     os.kill(before, signal.SIGKILL)
-    for number in range(2, 5):
+    for number in range(2, 4):
         stack.completes(number)
     assert stack.part("object-store") != before
-    assert_right(stack, 5)
+    assert_right(stack, 4)
 
     logs = "".join(path.read_text(errors="replace") for path in stack.home.root.rglob("*.log"))
     assert logs
