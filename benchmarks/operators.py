@@ -1,6 +1,6 @@
 """Each Spark operator as a task of a worker, against the same PySpark script alone.
 
-    python -m benchmarks.operators [--rows 5_000_000] [--pairs 7] [--only decode_logs ...] [--quick]
+    python -m benchmarks.operators [--rows 5_000_000] [--pairs 5] [--only decode_logs ...] [--quick]
 
 Rows are made once, from a seed: logs with ERC-20 transfers; blocks, transactions and logs of a chain that is whole.
 They are kept in a real object store, in files as a task writes them. A task goes through the worker's own engine: it
@@ -177,7 +177,6 @@ def peak(ground: Ground, name: str, last: int) -> int:
     """Of a process that runs this task once, in megabytes."""
     told = {
         "root": str(ground.root),
-        "store": str(ground.root / "access.json"),
         "files": {table: [[m.uri, m.size, m.etag] for m in ground.files[table]] for table in SUBJECTS[name].tables},
         "name": name,
         "last": last,
@@ -249,7 +248,7 @@ def object_store(root: Path) -> Iterator[EmbeddedObjectStore]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=sorted(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--quick", action="store_true", help="500,000 rows, 3 pairs")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
