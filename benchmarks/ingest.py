@@ -42,7 +42,7 @@ from tracelake.spark.session import SharedSession, SparkConfig
 
 BLOCKS = 4000
 ROUNDS, QUICK_ROUNDS = 11, 5
-WARM = 5
+WARM = 8
 OPERATOR_SECONDS = 20.0
 
 
@@ -86,19 +86,13 @@ def compare_speed(replay: Replay, scratch: Path, rounds: int, cryo: Cryo) -> dic
     shared = SharedSession(SparkConfig(scratch / "spark", log_level="error"))
     ours = Ours(shared.get(), chain_id=replay.chain_id, blocks=BLOCKS)
     try:
-        say(f"warming up: {WARM} runs each ...")
-        for number in range(WARM):
-            directories = scratch / f"ours-{number}", scratch / f"cryo-{number}"
-            for directory in directories:
-                directory.mkdir()
-            ours.run(directories[0])
-            cryo.run(directories[1])
-            if number == 0:
-                say("  both wrote " + compare(*directories))
-            for directory in directories:
-                shutil.rmtree(directory)
+        _same_output(ours, cryo, scratch)
         say("cryo's settings, the fastest of three readings each:")
         cryo.choose(scratch, say)
+        say(f"warming up: {WARM} runs each ...")
+        for run in (ours.run, cryo.run) * WARM:
+            with tempfile.TemporaryDirectory(dir=scratch) as directory:
+                run(Path(directory))
         say(f"reading {BLOCKS} blocks, {rounds} rounds ...")
         mine = os.getpid()
         left = Side("ours", ours.run, lambda: cpu_seconds_below(mine, without=[replay.pid, cryo.pid]))
@@ -128,6 +122,13 @@ def compare_speed(replay: Replay, scratch: Path, rounds: int, cryo: Cryo) -> dic
         "vs_cryo_cpu": round(right.own.median / left.own.median, 3),
         "server_blocks_per_s": round(ceilings["cryo"]),
     }
+
+
+def _same_output(ours: Ours, cryo: Cryo, scratch: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=scratch) as left, tempfile.TemporaryDirectory(dir=scratch) as right:
+        ours.run(Path(left))
+        cryo.run(Path(right))
+        say("both wrote " + compare(Path(left), Path(right)))
 
 
 def main() -> None:

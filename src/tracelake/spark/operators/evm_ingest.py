@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PARTITIONS = 10_000
-_MOST_CHUNKS, _TURNS = 8, 2
-"""A Spark task has a price of its own, so each reads several chunks; there are still enough of them to go round."""
+_MOST_CHUNKS = 8
+"""A Spark task has a price of its own: each reads several chunks where there are more of them than cores."""
 _LAST_BLOCK = 2**32 - 1
 
 
@@ -70,7 +70,7 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
         requests_per_second=None if pace is None else pace / at_once,
     )
     targets = {table: work.target(index) for table, index in outputs.items()}
-    parts = min(count, _MOST_PARTITIONS, max(_TURNS * at_once, -(-count // _MOST_CHUNKS)))
+    parts = min(count, _MOST_PARTITIONS, max(at_once, -(-count // _MOST_CHUNKS)))
     return Chunks(found, options, targets, first, last, size, parts)
 
 
