@@ -45,6 +45,7 @@ def empty(new: Dag) -> Registry:
         nodes={},
         datasets={OTHER.name: OTHER},
         buffered={},
+        tables={},
         counted=frozenset(),
         with_events=frozenset(),
         subscribers={},

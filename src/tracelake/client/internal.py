@@ -18,6 +18,13 @@ from tracelake.client.errors import DispatcherUnavailableError, answer_or_error
 from tracelake.client.http import HttpClient
 from tracelake.errors import TraceError
 from tracelake.wire.base import Answers
+from tracelake.wire.buffers import (
+    BufferCommittedReply,
+    BufferCommittedRequest,
+    BufferRejectedReply,
+    BufferRejectedRequest,
+    BuffersReply,
+)
 from tracelake.wire.claims import (
     ClaimBatchRequest,
     ClaimReply,
@@ -50,6 +57,9 @@ T = TypeVar("T")
 WORKER_HEADER = "X-Trace-Worker-Token"
 SERVICE_HEADER = "X-Trace-Service-Token"
 
+_buffers = msgspec.json.Decoder(BuffersReply)
+_buffer_committed = msgspec.json.Decoder(BufferCommittedReply)
+_buffer_rejected = msgspec.json.Decoder(BufferRejectedReply)
 _answers = msgspec.json.Decoder(Answers)
 _claim = msgspec.json.Decoder(ClaimReply)
 _fetch = msgspec.json.Decoder(FetchReply)
@@ -111,6 +121,15 @@ class InternalClient:
     async def dataset_files(self, request: DatasetFilesRequest) -> DatasetFilesReply:
         """One page; the next one is asked for with what `next` says as `page`."""
         return await self._service("POST", "/internal/dataset-files", _dataset_files, request)
+
+    async def buffers(self) -> BuffersReply:
+        return await self._service("GET", "/internal/buffers", _buffers)
+
+    async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
+        return await self._service("POST", "/internal/buffer-committed", _buffer_committed, request)
+
+    async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
+        return await self._service("POST", "/internal/buffer-rejected", _buffer_rejected, request)
 
     async def outbox(self, status: Literal["failed", "pending"] | None = None, limit: int = 100) -> OutboxReply:
         """Rows of that status, or of both."""

@@ -196,6 +196,12 @@ PUBLISH = Fields(
             default="direct",
         ),
         "schema": Field(SCHEMA, "What its rows look like."),
+        "on_conflict": Field(
+            Choice(("update", "nothing")),
+            "Of a buffered dataset, when rows have the same `unique` values: the last one published stays (update), "
+            "or the first one (nothing).",
+            default="update",
+        ),
     },
     "a published dataset: {from, storage}",
 )

@@ -1,5 +1,6 @@
 """The `publish` map: names for outputs, who owns them, how they are written."""
 
+from tracelake.catalogue.tables import RESERVED
 from tracelake.dag.columns import build_schema, check_schema
 from tracelake.dag.draft import Draft, PublishDraft
 from tracelake.dag.edges import resolve_output
@@ -90,7 +91,15 @@ def _check_shape(entry: PublishDraft) -> None:
         check_schema(schema)
         entry.schema = build_schema(schema)
     if not entry.buffered:
+        if record.has("on_conflict"):
+            message = "Only a buffered dataset merges rows."
+            record.at("on_conflict").problem("invalid_value", message, "Leave it out, or set `write_mode: buffered`.")
         return
+    columns = None if schema is None else schema.get("columns")
+    for name, column in () if columns is None else columns.records.items():
+        if name.lower() in RESERVED:
+            message = f"A buffered dataset has a column {shown(name)} of its own."
+            column.at("name").problem("reserved_column", message, "Leave it out, or name it otherwise.")
     if record.get("storage") == "s3":
         record.at("write_mode").problem(
             "buffered_storage", "Only a dataset in postgres can be buffered.", "Set `storage: postgres`."

@@ -159,4 +159,5 @@ def _build_publish(entry: PublishDraft) -> Publish:
         storage=entry.record.values["storage"],
         write_mode=entry.record.get("write_mode", "direct"),
         schema=entry.schema,
+        on_conflict=entry.record.get("on_conflict", "update"),
     )

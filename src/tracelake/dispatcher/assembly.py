@@ -9,6 +9,8 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.backpressure.watch import PressureWatch
+from tracelake.dispatcher.buffers.commits import BufferCommits
+from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds
@@ -201,8 +203,22 @@ class Dispatcher:
             on_outbox=self._wake,
             upstream=upstream,
         )
+        self.buffers = BufferCommits(
+            store=ports.store,
+            definitions=definitions,
+            writer=self.writer,
+            metrics=self.metrics,
+            on_outbox=self._wake,
+        )
         handlers = Handlers(
-            self.service, gatekeeper, keys, Health(ports.store, ports.queue), self.deliveries, self.cron, ports.queue
+            self.service,
+            gatekeeper,
+            keys,
+            Health(ports.store, ports.queue),
+            self.deliveries,
+            self.cron,
+            self.buffers,
+            ports.queue,
         )
         users = UserHandlers(
             store=ports.store,
@@ -211,6 +227,7 @@ class Dispatcher:
             actions=self.actions,
             pauses=self.pauses,
             webhooks=WebhookAdmin(ports.store, ports.webhook_secrets, config),
+            dead_batches=DeadBatches(ports.store, self._wake),
         )
         self.routes = build_routes(handlers, users)
         self.apps = {

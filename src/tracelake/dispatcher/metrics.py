@@ -141,6 +141,7 @@ class Metrics:
         self.sweeping = self._stored(
             "trace_nodes_to_sweep", "Nodes whose tasks a cutover has yet to cancel, bring back or count."
         )
+        self.buffer_dead = self._counter("trace_buffer_dead_letters", "Batches that a sink could not take.")
         self.reconciled = self._counter(
             "trace_reconciled",
             "What had to be mended, by kind: task_wakeup and buffer_batch that nobody held any more, held_task and "

@@ -51,6 +51,12 @@ _KINDS = (
         "Stop the work and complete with status Canceled.",
     ),
     ErrorKind(
+        "commit_conflict",
+        409,
+        "The batch is recorded under another commit.",
+        "Ask the table which commit it belongs to, and say that.",
+    ),
+    ErrorKind(
         "credential_expired",
         401,
         "The credential has expired.",
@@ -171,6 +177,12 @@ _KINDS = (
         422,
         "The publication conflicts with what is recorded for this dataset version.",
         "See `details`; publish a new dataset version if the definition changed.",
+    ),
+    ErrorKind(
+        "publish_not_found",
+        404,
+        "There is no such batch of this dataset.",
+        "List dead letters with `trace dlq list`.",
     ),
     ErrorKind("rate_limited", 429, "Too many requests.", "Wait as long as Retry-After says.", retryable=True),
     ErrorKind(

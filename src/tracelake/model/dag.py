@@ -146,6 +146,8 @@ class Publish(Part, frozen=True, kw_only=True):
     storage: Literal["postgres", "s3"]
     write_mode: Literal["buffered", "direct"] = "direct"
     schema: Schema | None = None
+    on_conflict: Literal["update", "nothing"] = "update"
+    """Of a buffered dataset: which of the rows with one key stays."""
 
 
 class Dag(Part, frozen=True, kw_only=True):

@@ -74,4 +74,10 @@ class Job:
         return f"job:{self.org_id}:{self.dag_name}:{self.name}"
 
 
-BUFFER_QUEUE = "buffers"
+BUFFER_QUEUES = "buffers."
+"""What the names of all buffer queues begin with."""
+
+
+def buffer_queue(dataset_uuid: UUID) -> str:
+    """Where pointers to batches of a buffered dataset go: one queue for each, so that none waits for another."""
+    return f"{BUFFER_QUEUES}{dataset_uuid}"

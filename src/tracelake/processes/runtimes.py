@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelake.catalogue import CATALOGUE
-from tracelake.model.job import BUFFER_QUEUE
+from tracelake.model.job import BUFFER_QUEUES
 from tracelake.model.runtime import BUILT_IN, LAMBDA, Runtime, RuntimeKind, RuntimeRegistry
 from tracelake.processes.settings import Settings, SettingsError
 
@@ -49,7 +49,7 @@ def _is_cpu(value: Any) -> bool:
 
 
 def _is_queue(value: Any) -> bool:
-    return isinstance(value, str) and _QUEUE.fullmatch(value) is not None and value != BUFFER_QUEUE
+    return isinstance(value, str) and _QUEUE.fullmatch(value) is not None and not value.startswith(BUFFER_QUEUES)
 
 
 def _is_image(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """Buffered datasets between the Dispatcher and a sink: what there is to drain, what became of a batch."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -84,3 +85,46 @@ class BufferRejectedRequest(Request, frozen=True, kw_only=True):
 class BufferRejectedReply(Reply, frozen=True, kw_only=True):
     status: Literal["dead", "committed"]
     """`committed` if it is in the table all the same: then nothing was rejected."""
+
+
+# --- dead letters, for people
+
+
+class DeadBatch(Reply, frozen=True, kw_only=True):
+    """A batch that could not be taken, with what was wrong with it."""
+
+    publish_id: UUID
+    publish_seq: int
+    dataset: str
+    task_id: UUID
+    attempt: int
+    code: str
+    reason: str
+    line: int | None = None
+    excerpt: str = ""
+    """The beginning of that line."""
+    batch_uri: str
+    size_bytes: int
+    record_count: int | None = None
+    published_at: datetime
+    died_at: datetime
+
+
+class DeadBatchesReply(Reply, frozen=True, kw_only=True):
+    """Oldest first."""
+
+    total: int
+    """Of the dataset, or of the org."""
+    letters: list[DeadBatch]
+    next: str | None = None
+
+
+class DeadBatchesRequest(Request, frozen=True, kw_only=True):
+    """These, or every one of a dataset."""
+
+    publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)] | None = None
+    dataset: str | None = None
+
+
+class DeadBatchesChanged(Reply, frozen=True, kw_only=True):
+    changed: int

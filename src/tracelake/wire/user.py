@@ -44,6 +44,8 @@ class DatasetChange(Reply, frozen=True, kw_only=True):
     job: str
     output_index: int = 0
     because: str = ""
+    table: list[str] = []
+    """What becomes of its table, in words; of buffered datasets alone."""
 
 
 class Plan(Reply, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
 from tracelake.errors import TraceError
@@ -64,6 +65,8 @@ class Registry:
     """Every dataset of the org, by name."""
     buffered: Mapping[tuple[UUID, str], UUID]
     """Generations of buffered datasets, by dataset_uuid and schema_hash."""
+    tables: Mapping[UUID, BufferedTable]
+    """Tables of buffered datasets as they are now, by dataset_uuid."""
     counted: frozenset[Generation]
     """Generations that a pointer has named before."""
     with_events: frozenset[Generation]
@@ -84,6 +87,7 @@ class PlannedJob:
 @dataclass(frozen=True, slots=True)
 class DeployPlan:
     jobs: tuple[PlannedJob, ...]
+    tables: TableChanges
     wire: Plan
 
 
@@ -96,6 +100,9 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     outputs, problems = plan_outputs(
         document, _data(registry.hashes), registry.nodes, registry.datasets, registry.buffered
     )
+    # A version that was registered before finds its table as it was then, or grown since.
+    tables = plan_tables(document, registry.datasets, registry.tables) if registry.new_version else TableChanges()
+    problems += tables.problems
     if problems:
         raise dag_invalid(problems)
     jobs = tuple(
@@ -109,7 +116,7 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
         for job in document.jobs
     )
     changes = _job_changes(document, registry)
-    datasets = _dataset_changes(document, jobs, changes, registry)
+    datasets = [tables.shown(change) for change in _dataset_changes(document, jobs, changes, registry)]
     moved = {
         registry.datasets[change.dataset].dataset_uuid
         for change in datasets
@@ -118,6 +125,7 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     active = registry.active
     return DeployPlan(
         jobs,
+        tables,
         Plan(
             dag=document.name,
             version=registry.number,

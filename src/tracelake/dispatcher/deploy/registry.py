@@ -12,6 +12,7 @@ import msgspec
 from tracelake.dag import KnownDataset
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.deploy.buffered import BufferedTable
 from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import Address, data_hashes
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode
@@ -58,6 +59,10 @@ _NODES = """
 _NODE_OUTPUTS = """
     SELECT DISTINCT j.node_id, o.output_index, o.dataset_uuid, o.dataset_version
     FROM jobs j JOIN job_outputs o USING (job_id) WHERE j.node_id = ANY($1)"""
+
+_TABLES = """
+    SELECT t.dataset_uuid, t.schema, t.on_conflict FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    WHERE d.org_id = $1 AND d.dag_name = $2"""
 
 _BUFFERED = """
     SELECT v.dataset_uuid, v.schema_hash, v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
@@ -208,6 +213,10 @@ async def load_registry(
         (row["dataset_uuid"], row["schema_hash"]): row["dataset_version"]
         for row in await connection.fetch(_BUFFERED, org_id, document.name)
     }
+    tables = {
+        row["dataset_uuid"]: BufferedTable(msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"])
+        for row in await connection.fetch(_TABLES, org_id, document.name)
+    }
     own = [row.dataset_uuid for row in datasets.rows.values() if row.dag == document.name]
     subscribers: dict[UUID, list[str]] = {}
     for row in await connection.fetch(_SUBSCRIBERS, org_id, document.name, own):
@@ -224,6 +233,7 @@ async def load_registry(
         nodes=nodes,
         datasets=datasets.rows,
         buffered=buffered,
+        tables=tables,
         counted=counted,
         with_events=with_events,
         subscribers=subscribers,

@@ -13,6 +13,7 @@ import msgspec
 
 from tracelake import __version__
 from tracelake.dispatcher import jobs
+from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.http.app import decode, error_body
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.health import Health
@@ -59,6 +60,7 @@ class Handlers:
     health: Health
     deliveries: Deliveries
     cron: CronSources
+    buffers: BufferCommits
     queue: Queue
 
     # Worker wrappers
@@ -204,6 +206,17 @@ class Handlers:
 
     async def fire_source(self, request: Request) -> msgspec.Struct:
         return await self.cron.fire(request.path["job_id"], request.body)
+
+    # Sinks
+
+    async def list_buffers(self, _request: Request) -> msgspec.Struct:
+        return await self.buffers.list()
+
+    async def buffer_committed(self, request: Request) -> msgspec.Struct:
+        return await self.buffers.committed(request.body)
+
+    async def buffer_rejected(self, request: Request) -> msgspec.Struct:
+        return await self.buffers.rejected(request.body)
 
     # Everybody
 

@@ -185,6 +185,7 @@ PATH_PARAMETERS = {
     for parameter in (
         uuid("task_id", "The task's UUID.", required=True),
         uuid("job_id", "The job's UUID.", required=True),
+        uuid("publish_id", "The batch's UUID.", required=True),
         name("dag", "The DAG's name."),
         name("job", "The job's name within its DAG."),
         name("name", "The dataset's name."),

@@ -7,7 +7,7 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
-from tracelake.wire import claims, platform, sources, task_calls, user, webhooks
+from tracelake.wire import buffers, claims, platform, sources, task_calls, user, webhooks
 from tracelake.wire.base import Answers
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
@@ -87,6 +87,15 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
         Route(_INTERNAL, "POST", "/internal/sources/{job_id}/fire", service, h.fire_source,
               "A slot of a cron source is due (idempotent by the slot)",
               body=sources.FireRequest, reply=sources.FireReply),
+        # Sinks
+        Route(_INTERNAL, "GET", "/internal/buffers", service, h.list_buffers, "The tables of buffered datasets",
+              reply=buffers.BuffersReply),
+        Route(_INTERNAL, "POST", "/internal/buffer-committed", service, h.buffer_committed,
+              "Batches are in their table (idempotent)",
+              body=buffers.BufferCommittedRequest, reply=buffers.BufferCommittedReply),
+        Route(_INTERNAL, "POST", "/internal/buffer-rejected", service, h.buffer_rejected,
+              "A batch cannot be taken (idempotent)",
+              body=buffers.BufferRejectedRequest, reply=buffers.BufferRejectedReply),
         # Senders of webhooks
         Route(_PUBLIC, "POST", "/v1/webhooks/{path}", Principal.WEBHOOK, h.deliver,
               "Deliver to a webhook (idempotent by its delivery id)", raw_body=ANYTHING, reply=webhooks.DeliveryReply),
@@ -129,6 +138,16 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               reply=webhooks.DeliveriesPage, role=reader, query=(p.limit(), p.cursor_number())),
         Route(_PUBLIC, "GET", f"{job}/deliveries/{{delivery_id}}", who, u.delivery_body, "The body of one, as it came",
               raw_reply=ANYTHING, role=writer),
+        # Dead letters of buffered datasets
+        Route(_PUBLIC, "GET", "/v1/dlq", who, u.list_dead_batches, "Batches that could not be taken, oldest first",
+              reply=buffers.DeadBatchesReply, role=reader,
+              query=(p.name("dataset", "Of this dataset."), p.limit(), p.cursor_number())),
+        Route(_PUBLIC, "GET", "/v1/dlq/{publish_id}", who, u.show_dead_batch, "One of them",
+              reply=buffers.DeadBatch, role=reader),
+        Route(_PUBLIC, "POST", "/v1/dlq/replay", who, u.replay_dead_batches, "Give them to the sinks again",
+              body=buffers.DeadBatchesRequest, reply=buffers.DeadBatchesChanged, role=writer),
+        Route(_PUBLIC, "POST", "/v1/dlq/drop", who, u.drop_dead_batches, "Forget them for good",
+              body=buffers.DeadBatchesRequest, reply=buffers.DeadBatchesChanged, role=writer),
         # Sources
         Route(_PUBLIC, "GET", "/v1/sources", who, u.list_sources, "The sources of active versions, and their health",
               reply=SourcesReply, role=reader),

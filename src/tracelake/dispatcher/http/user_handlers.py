@@ -15,6 +15,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show_letter
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.users import Role
 from tracelake.dispatcher.views import (
@@ -87,6 +88,7 @@ class UserHandlers:
     actions: ActsOnTasks
     pauses: PausesSources
     webhooks: ManagesWebhooks
+    dead_batches: DeadBatches
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
     """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them."""
@@ -224,6 +226,21 @@ class UserHandlers:
         return await self._view(request, audit.list_entries, request.query["limit"], request.query["cursor"])
 
     # The way in
+
+    # Dead letters
+
+    async def list_dead_batches(self, request: Request) -> msgspec.Struct:
+        wanted = (request.query["dataset"], request.query["limit"], request.query["cursor"])
+        return await self._view(request, list_letters, *wanted)
+
+    async def show_dead_batch(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, show_letter, request.path["publish_id"])
+
+    async def replay_dead_batches(self, request: Request) -> msgspec.Struct:
+        return await self.dead_batches.replay(await self._actor(request), request.body)
+
+    async def drop_dead_batches(self, request: Request) -> msgspec.Struct:
+        return await self.dead_batches.drop(await self._actor(request), request.body)
 
     async def _actor(self, request: Request) -> Actor:
         claims = request.user_claims

@@ -6,7 +6,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication, RoutedEvent
-from tracelake.model.job import BUFFER_QUEUE
+from tracelake.model.job import BUFFER_QUEUES
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import BufferPublishRequest
 
@@ -118,8 +118,8 @@ _BUFFER_MESSAGE = """json_build_object(
 
 ENQUEUE_PUBLISHES = f"""
     INSERT INTO outbox (kind, queue, key, body)
-    SELECT 'buffer_batch', $1, p.publish_id, {_BUFFER_MESSAGE}
-    FROM (SELECT * FROM buffer_publishes WHERE publish_id = ANY($2) AND committed_at IS NULL
+    SELECT 'buffer_batch', '{BUFFER_QUEUES}' || p.dataset_uuid, p.publish_id, {_BUFFER_MESSAGE}
+    FROM (SELECT * FROM buffer_publishes WHERE publish_id = ANY($1) AND committed_at IS NULL AND dead_at IS NULL
           ORDER BY publish_id FOR UPDATE SKIP LOCKED) p
     WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)"""  # noqa: S608 - constants only
 
@@ -216,7 +216,7 @@ async def apply_buffer_publishes(connection: Connection, publishes: Sequence[Buf
         applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], False)
     fresh = [item for item in publishes if item.key in applied.publishes]
     if fresh:
-        await connection.execute(ENQUEUE_PUBLISHES, BUFFER_QUEUE, [item.publish_id for item in fresh])
+        await connection.execute(ENQUEUE_PUBLISHES, [item.publish_id for item in fresh])
     repeated = [item.key for item in publishes if item.key not in applied.publishes]
     if repeated:
         found = await connection.fetch(_FIND_PUBLISHES, *(list(column) for column in zip(*repeated, strict=True)))

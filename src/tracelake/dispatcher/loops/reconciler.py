@@ -17,7 +17,7 @@ from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES
 from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.job import BUFFER_QUEUE
+from tracelake.model.job import buffer_queue
 from tracelake.ports import Queue, QueueUnavailableError
 
 PAGE = 1000
@@ -38,9 +38,9 @@ _WAKE_AGAIN = """
     WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)"""
 
 _OPEN_PUBLISHES = """
-    SELECT p.publish_id, p.created_at
+    SELECT p.publish_id, p.dataset_uuid, p.created_at
     FROM buffer_publishes p
-    WHERE p.committed_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
+    WHERE p.committed_at IS NULL AND p.dead_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
       AND (p.created_at, p.publish_id) > ($2, $3)
       AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)
     ORDER BY p.created_at, p.publish_id LIMIT $4"""
@@ -103,12 +103,18 @@ class Reconciler:
             after = (page[-1]["created_at"], page[-1]["publish_id"])
 
     async def _publish_again(self, rows: Sequence[asyncpg.Record]) -> int:
-        absent = await self._queue.absent(BUFFER_QUEUE, [str(row["publish_id"]) for row in rows]) if rows else set()
-        lost = [row for row in rows if str(row["publish_id"]) in absent]
+        by_dataset: dict[UUID, list[str]] = {}
+        for row in rows:
+            by_dataset.setdefault(row["dataset_uuid"], []).append(str(row["publish_id"]))
+        lost = [
+            UUID(key)
+            for dataset_uuid, keys in by_dataset.items()
+            for key in sorted(await self._queue.absent(buffer_queue(dataset_uuid), keys))
+        ]
         if not lost:
             return 0
         async with self._store.transaction() as connection:
-            tag = await connection.execute(ENQUEUE_PUBLISHES, BUFFER_QUEUE, [row["publish_id"] for row in lost])
+            tag = await connection.execute(ENQUEUE_PUBLISHES, lost)
         written = int(tag.rpartition(" ")[2])
         self._metrics.reconciled.labels("buffer_batch").inc(written)
         return written

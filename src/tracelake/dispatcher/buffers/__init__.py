@@ -1,0 +1,1 @@
+"""Buffered datasets, seen from the Dispatcher: tables, what became of batches, dead letters."""

@@ -1,0 +1,154 @@
+"""What sinks ask and say: tables to keep, batches that are in them, batches that cannot be.
+
+A commit is announced as an event whose cursor is the commit's number: who reads the table up to it reads every row of
+it. Sinks may repeat everything they say.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.lifecycle.plan import Applied, NewEvent, Plan, event_key
+from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.tally import count_written
+from tracelake.errors import TraceError
+from tracelake.model.dag import Schema
+from tracelake.model.job import buffer_queue
+from tracelake.wire.buffers import (
+    Backlog,
+    BufferCommittedReply,
+    BufferCommittedRequest,
+    BufferedDataset,
+    BufferRejectedReply,
+    BufferRejectedRequest,
+    BuffersReply,
+)
+from tracelake.wire.units import EventIn
+
+_TABLES = """
+    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, b.batches, b.size_bytes, b.oldest
+    FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o USING (org_id)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS batches, coalesce(sum(p.size_bytes), 0)::bigint AS size_bytes,
+               coalesce(extract(epoch FROM trace_now() - min(p.created_at)), 0)::float8 AS oldest
+        FROM buffer_publishes p
+        WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL) b
+    ORDER BY o.name, d.name"""
+
+_FIND = """
+    SELECT d.org_id, d.current_version, o.routing_epoch FROM datasets d JOIN orgs o USING (org_id)
+    WHERE d.dataset_uuid = $1"""
+
+# In the order of their ids: two sinks may say the same at once.
+_LOCK = """
+    SELECT publish_id, dataset_version, committed_at, commit_seq, dead_at FROM buffer_publishes
+    WHERE dataset_uuid = $1 AND publish_id = ANY($2) ORDER BY publish_id FOR UPDATE"""
+
+# What a sink found in its table is there, also if somebody once said that it could not be.
+_COMMIT = """
+    UPDATE buffer_publishes
+    SET committed_at = trace_now(), commit_seq = $2,
+        dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL, dropped_at = NULL
+    WHERE publish_id = ANY($1) AND committed_at IS NULL"""
+
+_REJECT = """
+    UPDATE buffer_publishes
+    SET dead_at = trace_now(), dead_code = $2, dead_reason = $3, dead_line = $4, dead_excerpt = $5
+    WHERE publish_id = $1 AND committed_at IS NULL AND dead_at IS NULL"""
+
+
+class BufferCommits:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        definitions: Definitions,
+        writer: Writer,
+        metrics: Metrics,
+        on_outbox: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._writer = writer
+        self._metrics = metrics
+        self._on_outbox = on_outbox
+
+    async def list(self) -> BuffersReply:
+        """Every table that sinks keep, of every org, with what waits for it."""
+        async with self._store.connection() as connection:
+            rows = await connection.fetch(_TABLES)
+        return BuffersReply(datasets=[_dataset(row) for row in rows])
+
+    async def committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
+        with unavailable_when_held_up("The commit met a concurrent change; repeat it."):
+            reply, applied = await self._committed(request)
+        count_written(self._metrics, applied)
+        self._on_outbox()
+        return reply
+
+    async def _committed(self, request: BufferCommittedRequest) -> tuple[BufferCommittedReply, Applied]:
+        async with self._store.connection() as connection:
+            org_id = await connection.fetchval(
+                "SELECT org_id FROM datasets WHERE dataset_uuid = $1", request.dataset_uuid
+            )
+        if org_id is None:
+            raise TraceError("dataset_not_found")
+        plan = Plan()
+        async with self._store.transaction(routing=[org_id]) as connection:
+            dataset = await connection.fetchrow(_FIND, request.dataset_uuid)
+            assert dataset is not None
+            rows = await connection.fetch(_LOCK, request.dataset_uuid, request.publish_ids)
+            if len(rows) != len(set(request.publish_ids)):
+                raise TraceError("publish_not_found", field="publish_ids")
+            if any(row["commit_seq"] not in (None, request.commit_seq) for row in rows):
+                raise TraceError("commit_conflict", field="commit_seq")
+            duplicate = all(row["committed_at"] is not None for row in rows)
+            await connection.execute(_COMMIT, [row["publish_id"] for row in rows], request.commit_seq)
+            plan.epochs = {org_id: dataset["routing_epoch"]}
+            # Of the generation that counts, since everybody reads the one table; and of those that are being built.
+            versions = {dataset["current_version"], *(row["dataset_version"] for row in rows)}
+            producer = f"publish:{min(request.publish_ids)}"
+            for version in sorted(versions):
+                event = EventIn(dataset_uuid=request.dataset_uuid, dataset_version=version, cursor=request.commit_seq)
+                plan.events.append(NewEvent(event_key(producer, event), org_id, None, event, waits=False, starts=True))
+            applied = await self._write(connection, plan)
+        self._writer.committed(plan)
+        return BufferCommittedReply(duplicate=duplicate), applied
+
+    async def _write(self, connection: Connection, plan: Plan) -> Applied:
+        return await self._writer.write(connection, plan)
+
+    async def rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
+        async with self._store.transaction() as connection:
+            row = await connection.fetchrow(
+                "SELECT committed_at, dead_at FROM buffer_publishes WHERE publish_id = $1 FOR UPDATE",
+                request.publish_id,
+            )
+            if row is None:
+                raise TraceError("publish_not_found", field="publish_id")
+            if row["committed_at"] is not None:
+                return BufferRejectedReply(status="committed")
+            await connection.execute(
+                _REJECT, request.publish_id, request.code, request.reason, request.line, request.excerpt
+            )
+        if row["dead_at"] is None:
+            self._metrics.buffer_dead.inc()
+        return BufferRejectedReply(status="dead")
+
+
+def _dataset(row: asyncpg.Record) -> BufferedDataset:
+    dataset_uuid: UUID = row["dataset_uuid"]
+    return BufferedDataset(
+        dataset_uuid=dataset_uuid,
+        org=row["org"],
+        name=row["name"],
+        queue=buffer_queue(dataset_uuid),
+        on_conflict=row["on_conflict"],
+        schema=msgspec.json.decode(row["schema"], type=Schema),
+        backlog=Backlog(batches=row["batches"], size_bytes=row["size_bytes"], oldest_seconds=max(0.0, row["oldest"])),
+    )

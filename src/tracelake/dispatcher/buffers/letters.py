@@ -1,0 +1,118 @@
+"""Dead letters of buffered datasets: what people see of them, and what they do with them.
+
+A replay gives the batch back to the sinks under its old number, so a table ends as if it had been right at first. A
+dropped one is forgotten for good: its artifact may be collected.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher import audit
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES
+from tracelake.errors import TraceError
+from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
+
+AT_ONCE = 1000
+
+_DEAD = "p.dead_at IS NOT NULL AND p.dropped_at IS NULL"
+
+_LIST = f"""
+    SELECT p.publish_id, p.publish_seq, d.name AS dataset, p.task_id, p.attempt, p.dead_code AS code,
+           p.dead_reason AS reason, p.dead_line AS line, p.dead_excerpt AS excerpt, p.batch_uri, p.size_bytes,
+           p.record_count, p.created_at AS published_at, p.dead_at AS died_at
+    FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2) AND p.publish_seq > $3
+      AND ($4::uuid IS NULL OR p.publish_id = $4)
+    ORDER BY p.publish_seq LIMIT $5"""  # noqa: S608 - constants only
+
+_COUNT = f"""
+    SELECT count(*) FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2)"""  # noqa: S608 - constants only
+
+_CHOOSE = f"""
+    SELECT p.publish_id FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2)
+      AND ($3::uuid[] IS NULL OR p.publish_id = ANY($3))
+    ORDER BY p.publish_id LIMIT $4 FOR UPDATE OF p"""  # noqa: S608 - constants only
+
+_REVIVE = """
+    UPDATE buffer_publishes
+    SET dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL
+    WHERE publish_id = ANY($1)"""
+
+_DROP = "UPDATE buffer_publishes SET dropped_at = trace_now() WHERE publish_id = ANY($1)"
+
+
+class DeadBatches:
+    def __init__(self, store: Store, on_outbox: Callable[[], None]) -> None:
+        self._store = store
+        self._on_outbox = on_outbox
+
+    async def replay(self, actor: Actor, request: DeadBatchesRequest) -> DeadBatchesChanged:
+        async with self._store.transaction() as connection:
+            chosen = await self._choose(connection, actor, request, "dlq.replay")
+            await connection.execute(_REVIVE, chosen)
+            await connection.execute(ENQUEUE_PUBLISHES, chosen)
+        self._on_outbox()
+        return DeadBatchesChanged(changed=len(chosen))
+
+    async def drop(self, actor: Actor, request: DeadBatchesRequest) -> DeadBatchesChanged:
+        async with self._store.transaction() as connection:
+            chosen = await self._choose(connection, actor, request, "dlq.drop")
+            await connection.execute(_DROP, chosen)
+        return DeadBatchesChanged(changed=len(chosen))
+
+    async def _choose(
+        self, connection: Connection, actor: Actor, request: DeadBatchesRequest, action: str
+    ) -> list[UUID]:
+        if actor.org_id is None:
+            raise TraceError("publish_not_found", "This org has no dead letters.")
+        if (request.publish_ids is None) == (request.dataset is None):
+            raise TraceError("body_invalid", "Name either batches or a dataset.", field="publish_ids")
+        await _check_dataset(connection, actor.org_id, request.dataset)
+        rows = await connection.fetch(_CHOOSE, actor.org_id, request.dataset, request.publish_ids, AT_ONCE)
+        chosen = [row["publish_id"] for row in rows]
+        if request.publish_ids is not None and len(chosen) != len(set(request.publish_ids)):
+            raise TraceError("publish_not_found", "One of them is no dead letter of this org.", field="publish_ids")
+        if chosen:
+            target = request.dataset or str(chosen[0])
+            details = {"batches": [str(item) for item in chosen]}
+            await audit.record(connection, actor.org_id, actor.subject, action, target, details)
+        return chosen
+
+
+async def list_letters(
+    connection: Connection, org_id: UUID, dataset: str | None, limit: int, after: int | None
+) -> DeadBatchesReply:
+    await _check_dataset(connection, org_id, dataset)
+    rows = await connection.fetch(_LIST, org_id, dataset, after or 0, None, limit + 1)
+    total = await connection.fetchval(_COUNT, org_id, dataset)
+    letters = [_letter(row) for row in rows[:limit]]
+    return DeadBatchesReply(
+        total=total, letters=letters, next=str(letters[-1].publish_seq) if len(rows) > limit else None
+    )
+
+
+async def show_letter(connection: Connection, org_id: UUID, publish_id: UUID) -> DeadBatch:
+    row = await connection.fetchrow(_LIST, org_id, None, 0, publish_id, 1)
+    if row is None:
+        raise TraceError("publish_not_found", "There is no such dead letter.")
+    return _letter(row)
+
+
+async def _check_dataset(connection: Connection, org_id: UUID, dataset: str | None) -> None:
+    if dataset is None:
+        return
+    found = await connection.fetchval("SELECT 1 FROM datasets WHERE org_id = $1 AND name = $2", org_id, dataset)
+    if found is None:
+        raise TraceError("dataset_not_found")
+
+
+def _letter(row: asyncpg.Record) -> DeadBatch:
+    fields = dict(row)
+    fields["excerpt"] = fields["excerpt"] or ""
+    return DeadBatch(**fields)

@@ -1,0 +1,104 @@
+"""Large batches by Spark: every executor fetches, judges and loads some of them; rows never come to the driver.
+
+Batches are judged by the same reader as everywhere. A Spark task that is tried again loads its rows again: the merge
+takes each once.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from tracelake.ports import FileTransfer, ObjectChangedError, ObjectMeta
+from tracelake.sink.batches import BadBatchError, BatchReader
+from tracelake.sink.drain import Refusal, read_batch
+from tracelake.sink.store import Loaded, TableStore
+from tracelake.wire.buffers import BufferBatch, BufferedDataset
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_RESULT = "index long, row_count long, code string, reason string, line long, excerpt string"
+
+
+class SparkLoader:
+    """Implements `LargeBatches`. The session is made elsewhere, when it is first wanted."""
+
+    def __init__(self, session: "Callable[[], SparkSession]", transfer: FileTransfer, dsn: Callable[[], str]) -> None:
+        self._session = session
+        self._transfer = transfer
+        self._dsn = dsn
+
+    def load(self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]) -> list[Loaded | Refusal]:
+        session = self._session()
+        pointers = [(index, msgspec.json.encode(batch).decode()) for index, batch in enumerate(batches)]
+        parts = min(len(batches), max(2, session.sparkContext.defaultParallelism))
+        frame = session.createDataFrame(pointers, "index long, batch string").repartition(parts, "index")
+        work = _loading(dataset, staging, self._transfer, self._dsn())
+        rows = frame.mapInArrow(work, _RESULT).collect()
+        found: list[Loaded | Refusal] = []
+        for row in sorted(rows, key=lambda row: row["index"]):
+            batch = batches[row["index"]]
+            if row["code"] is None:
+                found.append(Loaded(batch, row["row_count"]))
+            else:
+                error = BadBatchError(row["code"], row["reason"], row["line"], row["excerpt"] or "")
+                found.append(Refusal(batch, error))
+        return found
+
+
+def _loading(
+    dataset: BufferedDataset, staging: str, transfer: FileTransfer, dsn: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    encoded = msgspec.json.encode(dataset)
+
+    def load(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = BatchReader(msgspec.json.decode(encoded, type=BufferedDataset).schema)
+        store = TableStore(dsn)
+        try:
+            for frame in frames:
+                results = [
+                    _load_one(reader, store, staging, transfer, msgspec.json.decode(text, type=BufferBatch))
+                    for text in frame.column("batch").to_pylist()
+                ]
+                columns: list[list[object]] = [list(column) for column in zip(*results, strict=True)]
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        frame.column("index"),
+                        pa.array(columns[0], pa.int64()),
+                        pa.array(columns[1], pa.string()),
+                        pa.array(columns[2], pa.string()),
+                        pa.array(columns[3], pa.int64()),
+                        pa.array(columns[4], pa.string()),
+                    ],
+                    names=["index", "row_count", "code", "reason", "line", "excerpt"],
+                )
+        finally:
+            store.close()
+
+    return load
+
+
+def _load_one(
+    reader: BatchReader, store: TableStore, staging: str, transfer: FileTransfer, batch: BufferBatch
+) -> tuple[int, str | None, str | None, int | None, str | None]:
+    try:
+        rows = read_batch(reader, batch, _fetch(transfer, batch))
+    except BadBatchError as error:
+        return 0, error.code, error.reason, error.line, error.excerpt
+    if rows.num_rows:
+        store.load(staging, [rows])
+    return rows.num_rows, None, None, None, None
+
+
+def _fetch(transfer: FileTransfer, batch: BufferBatch) -> bytes | None:
+    with tempfile.TemporaryDirectory(prefix="trace-batch-") as directory:
+        path = Path(directory) / "batch"
+        try:
+            transfer.download(ObjectMeta(batch.batch_uri, batch.size_bytes, batch.etag), path)
+        except ObjectChangedError:
+            return None
+        return path.read_bytes()

@@ -1,0 +1,206 @@
+"""A real Dispatcher with a DAG of a buffered dataset, writers that publish, and a sink that a test steps by hand."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tests.routing.support import Flow
+from tests.sink.support import lines
+from tests.support.dispatcher import DispatcherHarness, fence
+from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.model.retry import Backoff
+from tracelake.sink import tables
+from tracelake.sink.drain import Drain, SinkConfig, Stores
+from tracelake.sink.store import TableStore
+from tracelake.wire.buffers import (
+    BufferCommittedReply,
+    BufferCommittedRequest,
+    BufferedDataset,
+    BufferRejectedReply,
+    BufferRejectedRequest,
+    BuffersReply,
+)
+
+DAG = """\
+name: transfers
+jobs:
+  - name: head
+    activation: source
+    source: {{ kind: manual }}
+  - name: left
+    activation: reactive
+    runtime: ecs_platform
+    operator: noop
+    execution_strategy: PerPartition
+    inputs: [{{ from: {{ job: head }} }}]
+  - name: right
+    activation: reactive
+    runtime: ecs_platform
+    operator: noop
+    execution_strategy: PerPartition
+    inputs: [{{ from: {{ job: head }} }}]
+  - name: reader
+    activation: reactive
+    runtime: ecs_platform
+    operator: noop
+    execution_strategy: PerUpdate
+    inputs: [{{ from: {{ dataset: large }} }}]
+publish:
+  large:
+    from: [{{ job: left }}, {{ job: right }}]
+    storage: postgres
+    write_mode: buffered
+    on_conflict: {on_conflict}
+    schema:
+      columns:
+        - {{ name: key, type: int64, nullable: false }}
+        - {{ name: value, type: text }}
+{more}
+      unique: [key]
+"""
+
+
+@dataclass
+class DispatcherCalls:
+    """What a sink says, to the Dispatcher itself; `lost` answers are done and not heard."""
+
+    harness: DispatcherHarness
+    lose: set[str] = field(default_factory=set)
+
+    async def buffers(self) -> BuffersReply:
+        return await self.harness.dispatcher.buffers.list()
+
+    async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
+        return await self.harness.dispatcher.buffers.committed(request)
+
+    async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
+        return await self.harness.dispatcher.buffers.rejected(request)
+
+
+class DiedError(Exception):
+    """The sink was killed here."""
+
+
+@dataclass
+class BufferFlow:
+    harness: DispatcherHarness
+    data_dsn: str
+    org: str = "acme"
+    on_conflict: str = "update"
+    deaths: list[str] = field(default_factory=list)
+    """Names of signals: the next sink that reaches the first of them dies there."""
+
+    def __post_init__(self) -> None:
+        self.flow = Flow(self.harness, self.org)
+        self.deploy()
+        self.blocks = 0
+
+    def deploy(self, *more: str) -> Any:
+        text = DAG.format(on_conflict=self.on_conflict, more="\n".join(f"        - {{ {column} }}" for column in more))
+        return self.flow.deploy(text)
+
+    @property
+    def dataset(self) -> BufferedDataset:
+        listed = self.harness.run(self.harness.dispatcher.buffers.list()).datasets
+        (found,) = [item for item in listed if item.org == self.org]
+        return msgspec.structs.replace(found, backlog=None)
+
+    def attempt(self, job: str) -> tuple[str, Any]:
+        """A running task of a writer."""
+        self.blocks += 1
+        self.flow.trigger("transfers", "head", range={"start": self.blocks, "end": self.blocks})
+        task = self.flow.tasks(job, "Queued")[-1]
+        return str(task["task_id"]), self.flow.claim(task["task_id"])
+
+    def publish(self, rows: Sequence[Any] | bytes, job: str = "left", **fields: Any) -> Any:
+        task_id, lease = self.attempt(job)
+        data = rows if isinstance(rows, bytes) else lines(rows)
+        prefix = lease["task"]["outputs"][0]["storage"]["buffer_prefix"]
+        uri = f"{prefix}batch.jsonl"
+        self.harness.run(self.harness.objects.put(uri, data))
+        body = fence(task_id, lease, batch_uri=uri, dedupe_scope="large", **fields)
+        reply = self.harness.task("buffer-publish", lease["capability_token"], body)
+        assert reply.status == 200, reply
+        self.flow.complete(task_id, lease)
+        return reply.body | {"uri": uri}
+
+    def sink(self, config: SinkConfig | None = None, visibility: float = 60.0) -> int:
+        """One round of a fresh sink, until the queue is empty or it dies; how many batches it finished with."""
+        while self.harness.relay():
+            pass
+
+        async def rounds() -> int:
+            queue = PostgresQueue(self.harness.queue_dsn)
+            stores = Stores(lambda: self.data_dsn)
+            drain = Drain(
+                self.dataset_now(await self.harness.dispatcher.buffers.list()),
+                config=config
+                or SinkConfig(visibility_seconds=visibility, wait_seconds=0.0, backoff=Backoff(0.01, 0.05)),
+                queue=queue,
+                objects=self.harness.objects,
+                calls=DispatcherCalls(self.harness),
+                stores=stores,
+                stop=asyncio.Event(),
+                on_signal=self._reached,
+            )
+            done = 0
+            try:
+                while more := await drain.run_once():
+                    done += more
+            except DiedError:
+                pass
+            finally:
+                stores.close()
+                await queue.close()
+            return done
+
+        return self.harness.run(rounds())
+
+    def dataset_now(self, listed: BuffersReply) -> BufferedDataset:
+        (found,) = [item for item in listed.datasets if item.org == self.org]
+        return msgspec.structs.replace(found, backlog=None)
+
+    def _reached(self, signal: str) -> None:
+        if self.deaths and self.deaths[0] == signal:
+            self.deaths.pop(0)
+            raise DiedError(signal)
+
+    def come_back(self) -> None:
+        """What a dead sink held is visible again."""
+
+        async def show() -> None:
+            import asyncpg
+
+            connection = await asyncpg.connect(self.harness.queue_dsn)
+            try:
+                await connection.execute("UPDATE messages SET visible_at = now() WHERE queue LIKE 'buffers.%'")
+            finally:
+                await connection.close()
+
+        self.harness.run(show())
+
+    def rows(self, *names: str) -> list[tuple[Any, ...]]:
+        store = TableStore(self.data_dsn)
+        table = tables.quoted(tables.table_name(self.dataset.dataset_uuid))
+        try:
+            with store._transaction() as run:
+                return run(f"SELECT {', '.join(names or ('key', 'value'))} FROM {table} ORDER BY key")
+        finally:
+            store.close()
+
+    def letters(self) -> list[dict[str, Any]]:
+        rows = self.harness.sql(
+            "SELECT * FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL ORDER BY publish_seq"
+        )
+        return [dict(row) for row in rows]
+
+    def reader_units(self) -> list[str]:
+        return [task["unit_key"] for task in self.flow.tasks("reader")]
+
+    def org_id(self) -> UUID:
+        found: UUID = self.harness.sql("SELECT org_id FROM orgs WHERE name = $1", self.org)[0]["org_id"]
+        return found

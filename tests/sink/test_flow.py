@@ -1,0 +1,115 @@
+"""The way of a batch, from the artifact to the tasks that read its rows; on real Postgres, with sinks that die."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sink.flow import BufferFlow
+from tests.support.dispatcher import DispatcherHarness
+from tests.support.postgres import TestCluster
+
+
+@pytest.fixture
+def flow(cluster: TestCluster, state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[BufferFlow]:
+    harness = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path)
+    yield BufferFlow(harness, cluster.fresh("data"))
+    harness.stop()
+
+
+def test_rows_of_two_writers_become_one_table_and_wake_its_reader(flow: BufferFlow) -> None:
+    flow.publish([{"key": 1, "value": "a"}, {"key": 2, "value": "b"}], "left")
+    flow.publish([{"key": 2, "value": "c"}, {"key": 3}], "right")
+    assert flow.sink() == 2
+    assert flow.rows() == [(1, "a"), (2, "c"), (3, None)]
+    assert flow.reader_units() == ["c:1"]
+    assert flow.sink() == 0
+    flow.publish([{"key": 3, "value": "d"}], "left", record_count=1)
+    assert flow.sink() == 1
+    assert flow.rows() == [(1, "a"), (2, "c"), (3, "d")]
+    assert flow.reader_units() == ["c:1", "c:2"]
+    (backlog,) = [item.backlog for item in flow.harness.run(flow.harness.dispatcher.buffers.list()).datasets]
+    assert backlog is not None
+    assert backlog.batches == 0
+
+
+def test_one_bad_batch_is_a_dead_letter_and_the_others_go_on(flow: BufferFlow) -> None:
+    flow.publish([{"key": 1, "value": "a"}])
+    bad = flow.publish([{"key": 2, "value": "b"}, {"key": 3, "value": "c", "memo": "x"}])
+    flow.publish([{"key": 4, "value": "d"}])
+    assert flow.sink() == 3
+    assert flow.rows() == [(1, "a"), (4, "d")]
+    (letter,) = flow.letters()
+    assert (str(letter["publish_id"]), letter["dead_code"], letter["dead_line"]) == (
+        bad["publish_id"],
+        "row_invalid",
+        2,
+    )
+    assert letter["dead_reason"] == "the line: Object contains unknown field `memo`"
+    assert letter["dead_excerpt"] == '{"key": 3, "value": "c", "memo": "x"}'
+
+
+@pytest.mark.parametrize("moment", ["received", "committing", "committed", "announced", "acked"])
+def test_a_sink_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(flow: BufferFlow, moment: str) -> None:
+    flow.publish([{"key": 1, "value": "a"}])
+    flow.publish([{"key": 1, "value": "b"}, {"key": 2, "value": "c"}])
+    flow.deaths.append(moment)
+    flow.sink()
+    assert not flow.deaths, "it died there"
+    flow.come_back()
+    flow.sink()
+    assert flow.rows() == [(1, "b"), (2, "c")]
+    assert flow.harness.sql("SELECT FROM buffer_publishes WHERE committed_at IS NULL") == []
+    commits = flow.harness.sql("SELECT DISTINCT commit_seq FROM buffer_publishes")
+    assert flow.reader_units() == sorted(f"c:{row['commit_seq']}" for row in commits)
+    assert flow.letters() == []
+
+
+def test_a_batch_that_no_sink_survives_is_a_dead_letter_in_the_end(flow: BufferFlow) -> None:
+    flow.publish([{"key": 1}])
+    for _ in range(9):
+        flow.deaths.append("committing")
+        flow.sink()
+        flow.come_back()
+    assert not flow.deaths
+    flow.sink()
+    (letter,) = flow.letters()
+    assert (letter["dead_code"], letter["dead_line"]) == ("received_too_often", None)
+    assert flow.rows() == []
+
+
+def test_an_artifact_that_changed_or_is_gone(flow: BufferFlow) -> None:
+    changed, gone = flow.publish([{"key": 1}]), flow.publish([{"key": 2}])
+    flow.harness.run(flow.harness.objects.put(changed["uri"], b'{"key": 9}\n'))
+    flow.harness.run(flow.harness.objects.delete(gone["uri"]))
+    flow.sink()
+    assert [letter["dead_code"] for letter in flow.letters()] == ["artifact_changed"] * 2
+    assert flow.rows() == []
+
+
+def test_a_replay_after_a_column_was_added_ends_as_if_it_had_been_right_at_first(
+    flow: BufferFlow, cluster: TestCluster
+) -> None:
+    flow.publish([{"key": 1, "value": "a"}])
+    bad = flow.publish([{"key": 1, "value": "b", "memo": "x"}, {"key": 2, "value": "c"}])
+    flow.publish([{"key": 2, "value": "d"}])
+    flow.sink()
+    assert flow.rows() == [(1, "a"), (2, "d")]
+    reply = flow.deploy("name: memo, type: text")
+    (change,) = [item for item in reply.plan.datasets if item.dataset == "large"]
+    assert change.table == ["add the column `memo` (text)"]
+    letters = flow.harness.dispatcher.routes
+    assert letters
+    from tracelake.dispatcher.buffers.letters import DeadBatches
+    from tracelake.wire.buffers import DeadBatchesRequest
+
+    dead = DeadBatches(flow.harness.dispatcher.ports.store, lambda: None)
+    done = flow.harness.run(dead.replay(flow.flow.actor, DeadBatchesRequest(dataset="large")))
+    assert done.changed == 1
+    flow.sink()
+    assert flow.rows("key", "value", "memo") == [(1, "b", "x"), (2, "d", None)]
+    assert flow.letters() == []
+    assert bad["publish_seq"] == 2
+
+
+Factory = Callable[[], str]
