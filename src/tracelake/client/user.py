@@ -30,6 +30,7 @@ from tracelake.client.errors import DispatcherUnavailableError, StackDownError, 
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack
 from tracelake.errors import TraceError
+from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.platform import CancelReply, WhoAmI
 from tracelake.wire.pressure import PressureReply
@@ -71,6 +72,9 @@ _READ_SECONDS = 10
 _MAX_WAIT_SECONDS = 30
 """Whoever is told to wait longer than this is told so, instead of hanging."""
 
+_dead_batches = msgspec.json.Decoder(DeadBatchesReply)
+_dead_batch = msgspec.json.Decoder(DeadBatch)
+_dead_changed = msgspec.json.Decoder(DeadBatchesChanged)
 _audit = msgspec.json.Decoder(AuditPage)
 _cancel = msgspec.json.Decoder(CancelReply)
 _dags = msgspec.json.Decoder(DagsReply)
@@ -297,6 +301,20 @@ class UserClient:
 
     async def audit(self, *, limit: int | None = None, cursor: str | None = None) -> AuditPage:
         return await self._get(f"/v1/audit{_query(limit=limit, cursor=cursor)}", _audit)
+
+    async def dead_batches(
+        self, *, dataset: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> DeadBatchesReply:
+        return await self._get(f"/v1/dlq{_query(dataset=dataset, limit=limit, cursor=cursor)}", _dead_batches)
+
+    async def dead_batch(self, publish_id: UUID) -> DeadBatch:
+        return await self._get(f"/v1/dlq/{publish_id}", _dead_batch)
+
+    async def replay_dead_batches(self, request: DeadBatchesRequest) -> DeadBatchesChanged:
+        return await self._send("POST", "/v1/dlq/replay", _dead_changed, request)
+
+    async def drop_dead_batches(self, request: DeadBatchesRequest) -> DeadBatchesChanged:
+        return await self._send("POST", "/v1/dlq/drop", _dead_changed, request)
 
     # --- the way there and back
 

@@ -39,6 +39,7 @@ _COMMANDS = {
     "datasets": ("tracelake.cli.datasets:command", "List datasets, or show one."),
     "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
     "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
+    "dlq": ("tracelake.cli.dlq:command", "Batches that could not be taken: list, show, replay, drop."),
     "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
     "audit": ("tracelake.cli.audit:command", "List who did what."),
     "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
@@ -51,6 +52,7 @@ _COMMANDS = {
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
     "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),
+    "sink": ("tracelake.processes.sink:command", "Run one sink (workers have one beside them)."),
     "scheduler": ("tracelake.processes.scheduler:command", "Run one scheduler (trace up does)."),
 }
 

@@ -345,6 +345,12 @@ class Settings:
     scheduler_batch: int = _integer(
         100, "Missed times that the scheduler makes up for in one round, for each source.", maximum=10_000
     )
+    worker_sink: bool = _setting(_Switch(), True, "Whether a worker has a sink of buffered datasets beside it.")
+    sink_batches: int = _integer(64, "Batches of one dataset that a sink takes at once.", maximum=1000)
+    sink_poll_seconds: float = _seconds(2, "How often a sink looks for new buffered datasets.")
+    sink_spark_bytes: int = _integer(
+        32 * 2**20, "Batches of together at least so many bytes are loaded by Spark; fewer are not worth its price."
+    )
     invoke_slots: int = _integer(16, "Attempts of one runtime that a Dispatcher starts itself at once.", maximum=4096)
     queue_visibility_seconds: float = _seconds(60, "How long a received message is hidden from others.")
     queue_max_receives: int = _integer(10, "Receives after which a message becomes a dead letter.")

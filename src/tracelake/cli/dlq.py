@@ -1,0 +1,135 @@
+"""`trace dlq`: batches of buffered datasets that could not be taken."""
+
+from typing import Any
+from uuid import UUID
+
+import click
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.paging import collect
+from tracelake.cli.session import Session, user_command
+from tracelake.cli.text import ago, clean
+from tracelake.wire.buffers import DeadBatch, DeadBatchesRequest
+
+
+@click.group()
+def command() -> None:
+    """Batches that no sink could take, with the line that was wrong and why.
+
+    One bad row refuses its whole batch, and nothing of it is in the table. Mend the cause (a column that is missing, a
+    writer that is wrong), then replay the batch: the table ends as if it had been right at first.
+
+    \b
+    Examples:
+      trace dlq list
+      trace dlq show 0192d6a2-...
+      trace dlq replay --dataset large_transfers
+      trace dlq drop 0192d6a2-...
+    """
+
+
+@command.command("list")
+@click.option("--dataset", help="Only of this dataset.")
+@limit_option(50)
+@cursor_option
+@user_command
+def list_letters(session: Session, dataset: str | None, limit: int, cursor: str | None) -> None:
+    """List dead letters, oldest first."""
+
+    async def ask(client: Any) -> Any:
+        async def page(*, limit: int | None = None, cursor: str | None = None) -> Any:
+            return await client.dead_batches(dataset=dataset, limit=limit, cursor=cursor)
+
+        return await collect(page, "letters", limit=limit, cursor=cursor)
+
+    reply = session.run(ask)
+    if session.as_json:
+        session.json(reply)
+        return
+    if not reply.letters:
+        session.say("There are no dead letters.")
+        return
+    listing = Listing(
+        [
+            Column("batch", whole=True),
+            Column("dataset"),
+            Column("died", whole=True),
+            Column("line", right=True),
+            Column("why"),
+        ]
+    )
+    for letter in reply.letters:
+        listing.add(str(letter.publish_id), letter.dataset, ago(letter.died_at), letter.line, clean(letter.reason))
+    session.show(listing)
+    if reply.next is not None:
+        session.hint("see the next page", "dlq", "list", "--limit", limit, "--cursor", reply.next)
+    else:
+        session.hint("see one", "dlq", "show", str(reply.letters[0].publish_id))
+
+
+@command.command()
+@click.argument("batch", type=click.UUID)
+@user_command
+def show(session: Session, batch: UUID) -> None:
+    """Show one dead letter: the line, what was wrong with it, who wrote it."""
+    letter = session.run(lambda client: client.dead_batch(batch))
+    if session.as_json:
+        session.json(letter)
+        return
+    _show(session, letter)
+
+
+def _show(session: Session, letter: DeadBatch) -> None:
+    session.say(("Batch ", "dim"), str(letter.publish_id), (" of ", "dim"), letter.dataset)
+    where = "" if letter.line is None else f"line {letter.line}: "
+    session.say((f"  {where}{clean(letter.reason)}", "red"))
+    if letter.excerpt:
+        session.say(f"  {clean(letter.excerpt)}")
+    records = "" if letter.record_count is None else f", {letter.record_count} records said"
+    session.say((f"  {letter.size_bytes} bytes{records}, published {ago(letter.published_at)}", "dim"))
+    session.say((f"  by task {letter.task_id}, attempt {letter.attempt}", "dim"))
+    session.hint("see who wrote it", "tasks", str(letter.task_id))
+    session.hint("try it again once the cause is mended", "dlq", "replay", str(letter.publish_id))
+
+
+_BATCHES = click.argument("batches", nargs=-1, type=click.UUID, metavar="[BATCH]...")
+_DATASET = click.option("--dataset", help="Every one of this dataset.")
+
+
+@command.command()
+@_BATCHES
+@_DATASET
+@user_command
+def replay(session: Session, batches: tuple[UUID, ...], dataset: str | None) -> None:
+    """Give dead letters to the sinks again, under their old numbers: these, or every one of a dataset."""
+    request = _request(batches, dataset)
+    reply = session.run(lambda client: client.replay_dead_batches(request))
+    if session.as_json:
+        session.json(reply)
+    else:
+        session.say(f"{reply.changed} batches will be tried again." if reply.changed else "There was none.")
+
+
+@command.command()
+@_BATCHES
+@_DATASET
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@user_command
+def drop(session: Session, batches: tuple[UUID, ...], dataset: str | None, yes: bool) -> None:
+    """Forget dead letters for good: their rows will never be in the table."""
+    request = _request(batches, dataset)
+    if not yes:
+        what = f"every dead letter of {dataset}" if dataset else f"{len(batches)} batches"
+        click.confirm(f"Forget {what} for good?", abort=True, err=session.as_json)
+    reply = session.run(lambda client: client.drop_dead_batches(request))
+    if session.as_json:
+        session.json(reply)
+    else:
+        session.say(f"{reply.changed} batches dropped." if reply.changed else "There was none.")
+
+
+def _request(batches: tuple[UUID, ...], dataset: str | None) -> DeadBatchesRequest:
+    if bool(batches) == bool(dataset):
+        raise click.UsageError("Name batches, or a dataset with --dataset.")
+    return DeadBatchesRequest(publish_ids=list(batches) or None, dataset=dataset)

@@ -1,0 +1,93 @@
+"""`trace sink`: the composition root of a sink, alone in a process or beside a worker.
+
+It finds the Dispatcher by `HOME/stack.json` and waits for it.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from contextlib import AsyncExitStack
+
+import click
+import uvloop
+
+from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.client import FileCredential, HttpClient, InternalClient
+from tracelake.ports import FileTransfer
+from tracelake.processes import logs
+from tracelake.processes.follow import follow_stack
+from tracelake.processes.home import Stack
+from tracelake.processes.settings import Settings
+from tracelake.processes.signals import stop_event
+from tracelake.sink.drain import SinkConfig
+from tracelake.sink.large import SparkLoader
+from tracelake.sink.loop import Sink
+from tracelake.spark.session import SharedSession, SparkConfig
+
+logger = logging.getLogger(__name__)
+
+
+def config_from(settings: Settings) -> SinkConfig:
+    return SinkConfig(
+        batches=settings.sink_batches,
+        max_receives=settings.queue_max_receives,
+        visibility_seconds=settings.queue_visibility_seconds,
+        poll_seconds=settings.sink_poll_seconds,
+        large_bytes=settings.sink_spark_bytes,
+    )
+
+
+async def run_sink(
+    settings: Settings, stack: Stack, shared: SharedSession, transfer: FileTransfer, stop: asyncio.Event
+) -> None:
+    """Until told to stop; the session stays whoever's it is."""
+    async with AsyncExitStack() as closing:
+        # One more receive than a sink allows itself: it is the sink that says what became of a batch.
+        queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives + 1)
+        closing.push_async_callback(queue.close)
+        http = HttpClient(stack.internal_url, stack.ca_file)
+        closing.push_async_callback(http.close)
+        sink = Sink(
+            config_from(settings),
+            queue=queue,
+            objects=S3ObjectStore(settings.resolve_object_store()),
+            calls=InternalClient(http, service=FileCredential(settings.layout.keys / "service.token")),
+            data_dsn=settings.resolve_data_dsn,
+            large=SparkLoader(shared.get, transfer, settings.resolve_data_dsn),
+        )
+        logger.info("sink ready")
+        await sink.run(stop)
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
+        scratch = settings.layout.spark / f"sink-{os.getpid()}"
+        shared = SharedSession(SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory))
+        try:
+            await run_sink(settings, stack, shared, S3Transfer(settings.resolve_object_store()), leave)
+        finally:
+            shared.close()
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    await follow_stack(settings.layout, stop, serve_stack)
+    logger.info("sink stops")
+
+
+async def _main(settings: Settings) -> None:
+    await serve(settings, stop_event())
+
+
+@click.command(short_help="Run one sink process (a worker of `trace up` has one beside it).")
+@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
+def command(home: str | None) -> None:
+    """Run one sink process: it turns published batches into rows of buffered datasets.
+
+    The workers that `trace up` starts have a sink beside them (`worker_sink`); any number may be added by hand on the
+    same home, and none of them knows of the others.
+    """
+    settings = Settings.load({"home": home})
+    logs.configure("sink", settings.log_level)
+    uvloop.run(_main(settings))
