@@ -12,6 +12,7 @@ from tests.routing.support import Flow
 from tests.sink.support import lines
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.model.retry import Backoff
 from tracelake.sink import tables
 from tracelake.sink.drain import Drain, SinkConfig, Stores
@@ -24,6 +25,7 @@ from tracelake.wire.buffers import (
     BufferRejectedRequest,
     BuffersReply,
 )
+from tracelake.wire.pressure import PressureReply
 
 DAG = """\
 name: transfers
@@ -55,6 +57,7 @@ publish:
     storage: postgres
     write_mode: buffered
     on_conflict: {on_conflict}
+    {limits}
     schema:
       columns:
         - {{ name: key, type: int64, nullable: false }}
@@ -99,9 +102,9 @@ class BufferFlow:
         self.deploy()
         self.blocks = 0
 
-    def deploy(self, *more: str) -> Any:
-        text = DAG.format(on_conflict=self.on_conflict, more="\n".join(f"        - {{ {column} }}" for column in more))
-        return self.flow.deploy(text)
+    def deploy(self, *more: str, limits: str = "") -> Any:
+        columns = "\n".join(f"        - {{ {column} }}" for column in more)
+        return self.flow.deploy(DAG.format(on_conflict=self.on_conflict, more=columns, limits=limits))
 
     @property
     def dataset(self) -> BufferedDataset:
@@ -200,6 +203,15 @@ class BufferFlow:
 
     def reader_units(self) -> list[str]:
         return [task["unit_key"] for task in self.flow.tasks("reader")]
+
+    def pressure(self) -> PressureReply:
+        org_id = self.org_id()
+
+        async def look() -> PressureReply:
+            async with self.harness.dispatcher.ports.store.connection() as connection:
+                return await list_pressure(connection, org_id)
+
+        return self.harness.run(look())
 
     def org_id(self) -> UUID:
         found: UUID = self.harness.sql("SELECT org_id FROM orgs WHERE name = $1", self.org)[0]["org_id"]

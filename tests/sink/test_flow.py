@@ -1,6 +1,6 @@
 """The way of a batch, from the artifact to the tasks that read its rows; on real Postgres, with sinks that die."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -112,4 +112,23 @@ def test_a_replay_after_a_column_was_added_ends_as_if_it_had_been_right_at_first
     assert bad["publish_seq"] == 2
 
 
-Factory = Callable[[], str]
+def test_a_full_backlog_stops_its_writers_and_nobody_else(flow: BufferFlow) -> None:
+    flow.deploy(limits="max_queue_depth: 2")
+    watch = flow.harness.dispatcher.pressure
+    flow.publish([{"key": 1}])
+    flow.harness.run(watch.run_once())
+    flow.publish([{"key": 2}])
+    flow.harness.run(watch.run_once())
+    flow.flow.trigger("transfers", "head", range={"start": 100, "end": 109})
+    assert flow.flow.tasks("left", "Queued") == []
+    (queue,) = flow.pressure().queues
+    assert (queue.job, queue.backlog, queue.state, queue.depth) == ("large", True, "stopped", 2)
+    assert queue.because.startswith("transfers/large is full")
+    assert "(2 of 2 batches; goes on below 50 %)" in queue.because
+    flow.sink()
+    assert flow.reader_units() == ["c:1"], "what reads the table is not stopped by what waits before it"
+    assert flow.harness.run(watch.run_once()) == 1
+    flow.flow.drain()
+    assert [task["unit_key"] for task in flow.flow.tasks("left", "Queued")] == ["p:100-109"]
+    flow.deploy()
+    assert flow.pressure().queues == []

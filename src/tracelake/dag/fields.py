@@ -202,6 +202,8 @@ PUBLISH = Fields(
             "or the first one (nothing).",
             default="update",
         ),
+        "max_queue_depth": Field(POSITIVE, "Batches of a buffered dataset that wait at which its writers pause."),
+        "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest such batch at which its writers pause."),
     },
     "a published dataset: {from, storage}",
 )

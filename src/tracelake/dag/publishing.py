@@ -91,9 +91,10 @@ def _check_shape(entry: PublishDraft) -> None:
         check_schema(schema)
         entry.schema = build_schema(schema)
     if not entry.buffered:
-        if record.has("on_conflict"):
-            message = "Only a buffered dataset merges rows."
-            record.at("on_conflict").problem("invalid_value", message, "Leave it out, or set `write_mode: buffered`.")
+        for name in ("on_conflict", "max_queue_depth", "max_queue_age"):
+            if record.has(name):
+                message = f"Only a buffered dataset has `{name}`."
+                record.at(name).problem("invalid_value", message, "Leave it out, or set `write_mode: buffered`.")
         return
     columns = None if schema is None else schema.get("columns")
     for name, column in () if columns is None else columns.records.items():

@@ -160,4 +160,6 @@ def _build_publish(entry: PublishDraft) -> Publish:
         write_mode=entry.record.get("write_mode", "direct"),
         schema=entry.schema,
         on_conflict=entry.record.get("on_conflict", "update"),
+        max_queue_depth=entry.record.get("max_queue_depth"),
+        max_queue_age_seconds=entry.record.get("max_queue_age"),
     )

@@ -148,6 +148,9 @@ class Publish(Part, frozen=True, kw_only=True):
     schema: Schema | None = None
     on_conflict: Literal["update", "nothing"] = "update"
     """Of a buffered dataset: which of the rows with one key stays."""
+    max_queue_depth: int | None = None
+    max_queue_age_seconds: int | None = None
+    """Of its backlog."""
 
 
 class Dag(Part, frozen=True, kw_only=True):

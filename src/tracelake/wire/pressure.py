@@ -16,6 +16,9 @@ class QueueRow(Reply, frozen=True, kw_only=True):
 
     dag: str
     job: str
+    """Or the buffered dataset, if it is a backlog."""
+    backlog: bool = False
+    """Batches that wait for a sink, and no tasks."""
     building: bool = False
     """It belongs to a version that is being built."""
     state: PressureState

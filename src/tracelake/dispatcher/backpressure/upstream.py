@@ -20,14 +20,25 @@ Stopped: TypeAlias = Literal["paused", "stopped"]
 
 _LIMITED = """
     SELECT node_id FROM pressure
+    WHERE org_id = $1 AND (max_depth IS NOT NULL OR max_age_seconds IS NOT NULL)
+    UNION ALL
+    SELECT dataset_uuid FROM buffered_tables
     WHERE org_id = $1 AND (max_depth IS NOT NULL OR max_age_seconds IS NOT NULL)"""
 
 # Every reader of every generation that counts or is being built, with the nodes that write it. A node has one job per
 # set of limits; the one that counts says its priority, before one that is being built. What is being built stops
 # nobody who counts: its drain gives it no more than it has room for, and the active version goes on meanwhile.
+# The backlog of a buffered dataset is a queue too: whoever writes it feeds it. What is said of its table is the sink's
+# word and nobody else's, so no writer that is stopped holds it back.
 _EDGES = """
-    SELECT w.node_id AS producer, p.priority, p.source, e.node_id AS consumer, e.dataset_uuid, e.dataset_version
-    FROM edges e
+    SELECT w.node_id AS producer, p.priority, p.source, e.consumer, e.dataset_uuid, e.dataset_version, e.buffered
+    FROM (SELECT e.node_id AS consumer, e.dataset_uuid, e.dataset_version, e.org_id, e.phase,
+                 EXISTS (SELECT FROM buffered_tables t WHERE t.dataset_uuid = e.dataset_uuid) AS buffered
+          FROM edges e WHERE e.org_id = $1 AND e.phase <> 'Parked'
+          UNION ALL
+          SELECT t.dataset_uuid, v.dataset_uuid, v.dataset_version, t.org_id, 'Active', true
+          FROM buffered_tables t JOIN dataset_versions v USING (dataset_uuid)
+          WHERE t.org_id = $1 AND (t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL)) e
     JOIN (SELECT DISTINCT j.node_id, o.dataset_uuid, o.dataset_version FROM jobs j JOIN job_outputs o USING (job_id)
           WHERE j.org_id = $1 AND j.node_id IS NOT NULL) w USING (dataset_uuid, dataset_version)
     CROSS JOIN LATERAL (
@@ -37,10 +48,12 @@ _EDGES = """
         LEFT JOIN dag_version_jobs b ON b.dag_version_id = d.building_version AND b.job_id = j.job_id
         WHERE j.node_id = w.node_id
         ORDER BY a.job_id IS NULL, b.job_id IS NULL, j.created_at DESC, j.job_id DESC LIMIT 1) p
-    WHERE e.org_id = $1 AND e.phase <> 'Parked' AND NOT (e.phase = 'Staged' AND p.counts)"""
+    WHERE NOT (e.phase = 'Staged' AND p.counts)"""
 
 _STOPS = """
     SELECT node_id, level::int FROM pressure WHERE node_id = ANY($1) AND level > 0
+    UNION ALL
+    SELECT dataset_uuid, level::int FROM buffered_tables WHERE dataset_uuid = ANY($1) AND level > 0
     UNION ALL
     SELECT node_id, NULL FROM source_state WHERE node_id = ANY($2) AND paused_at IS NOT NULL"""
 
@@ -53,6 +66,8 @@ class Edge:
     bulk: bool
     """The producer is of the kind that is stopped first."""
     source: bool
+    buffered: bool = False
+    """Rows go through a sink: what is announced of them is its word, not the producer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +150,8 @@ def build(edges: Collection[Edge], limited: Collection[UUID]) -> Upstream:
     sources = frozenset(edge.producer for edge in edges if edge.source)
     writers: dict[Generation, set[UUID]] = {}
     for edge in edges:
-        writers.setdefault(edge.generation, set()).add(edge.producer)
+        if not edge.buffered:
+            writers.setdefault(edge.generation, set()).add(edge.producer)
     return Upstream(
         downstream,
         {made: frozenset(by) for made, by in writers.items() if not by.isdisjoint({*downstream, *sources})},
@@ -183,4 +199,4 @@ class UpstreamDirectory:
 
 def _edge(row: asyncpg.Record) -> Edge:
     generation = (row["dataset_uuid"], row["dataset_version"])
-    return Edge(row["producer"], row["consumer"], generation, row["priority"] == "bulk", row["source"])
+    return Edge(row["producer"], row["consumer"], generation, row["priority"] == "bulk", row["source"], row["buffered"])

@@ -14,6 +14,7 @@ import asyncpg
 from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory, read_stops
+from tracelake.dispatcher.buffers import backlog
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ _LATER = (*HELD_UP, asyncpg.QueryCanceledError, TimeoutError)
 _ORGS = """
     SELECT o.org_id, o.routing_epoch FROM orgs o
     WHERE EXISTS (SELECT FROM pressure p WHERE p.org_id = o.org_id AND p.level > 0)
+       OR EXISTS (SELECT FROM buffered_tables t WHERE t.org_id = o.org_id AND t.level > 0)
        OR EXISTS (SELECT FROM source_state s WHERE s.org_id = o.org_id AND s.paused_at IS NOT NULL)"""
 
 
@@ -56,6 +58,7 @@ class PressureWatch:
         count = self._rounds % _ALL_EVERY == 0
         self._rounds += 1
         eased = await self._each(_AGED, queues.look_at_age)
+        eased += await self._each(backlog.LIMITED, backlog.look)
         if count:
             eased += await self._each(_EVERY, queues.correct)
         async with self._store.connection() as connection:

@@ -32,7 +32,7 @@ from tracelake.wire.units import EventIn
 
 _TABLES = """
     SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, b.batches, b.size_bytes, b.oldest
-    FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o USING (org_id)
+    FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, coalesce(sum(p.size_bytes), 0)::bigint AS size_bytes,
                coalesce(extract(epoch FROM trace_now() - min(p.created_at)), 0)::float8 AS oldest

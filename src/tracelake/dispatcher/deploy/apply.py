@@ -42,8 +42,8 @@ _INSERT_GENERATIONS = """
         AS u(dataset_uuid, dataset_version, node_id, schema, schema_hash)"""
 
 _FOLLOW_TABLES = """
-    INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict)
-    SELECT d.dataset_uuid, u.schema::json, u.on_conflict
+    INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, org_id)
+    SELECT d.dataset_uuid, u.schema::json, u.on_conflict, d.org_id
     FROM unnest($3::text[], $4::text[], $5::text[]) AS u(name, schema, on_conflict)
     JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name
     ON CONFLICT (dataset_uuid) DO UPDATE SET schema = excluded.schema, changed_at = trace_now()"""

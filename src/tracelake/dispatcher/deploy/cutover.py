@@ -15,6 +15,7 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.backpressure.levels import Thresholds
+from tracelake.dispatcher.buffers import backlog
 from tracelake.dispatcher.deploy import edges, pointers, tasks
 from tracelake.dispatcher.deploy.edges import EdgeRow
 from tracelake.dispatcher.deploy.hashes import Address, publications
@@ -149,6 +150,7 @@ class Switch:
         await pointers.move_pointers(self.connection, self._names(outputs), activation_id)
         await self._settle(moved, mine)
         await queues.set_thresholds(self.connection, self.org_id, thresholds, moved.depths)
+        await backlog.set_limits(self.connection, self.org_id, self.version.document)
         await self._take_paths()
         await self._point(self.version.dag_version_id, None)
 

@@ -56,6 +56,15 @@ _HELD = f"""
             LIMIT {CAP}) h) AS held
     FROM unnest($1::uuid[]) AS q(node_id)"""  # noqa: S608 - constants only
 
+_BACKLOGS = """
+    SELECT t.dataset_uuid AS node_id, t.depth, t.max_depth, t.max_age_seconds, t.level, t.since, d.dag_name, d.name,
+           true AS active, trace_now() AS now, (
+               SELECT min(p.created_at) FROM buffer_publishes p
+               WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
+           ) AS oldest_ready_at
+    FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    WHERE t.org_id = $1 AND (t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL)"""
+
 _PAUSED = """
     SELECT s.node_id, n.dag_name, n.job_name, s.paused_by, s.paused_at, trace_now() AS now
     FROM source_state s JOIN nodes n USING (node_id) WHERE s.org_id = $1 AND s.paused_at IS NOT NULL"""
@@ -80,6 +89,8 @@ class Queue:
     level: Level
     since: datetime | None
     now: datetime
+    backlog: bool = False
+    """Batches of a buffered dataset, not tasks of a job."""
 
     @property
     def full(self) -> float:
@@ -99,6 +110,7 @@ class Queue:
             limits.max_depth,
             self.age_seconds,
             limits.max_age_seconds,
+            waits="batches" if self.backlog else "ready",
             bulk_alone=self.level is Level.BULK and not self.has_no_room,
             lasted=None if self.since is None else since_words(self.since, self.now),
         )
@@ -174,6 +186,7 @@ async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
     limited = {queue for reached in upstream.downstream.values() for queue in reached}
     stops = await read_stops(connection, limited, upstream.sources)
     queues = {row["node_id"]: _queue(row) for row in await connection.fetch(_QUEUES, org_id)}
+    queues |= {row["node_id"]: _queue(row, backlog=True) for row in await connection.fetch(_BACKLOGS, org_id)}
     paused = {
         row["node_id"]: Pause(f"{row['dag_name']}/{row['job_name']}", row["paused_by"], row["paused_at"], row["now"])
         for row in await connection.fetch(_PAUSED, org_id)
@@ -198,7 +211,7 @@ async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | 
     )
 
 
-def _queue(row: asyncpg.Record) -> Queue:
+def _queue(row: asyncpg.Record, *, backlog: bool = False) -> Queue:
     oldest: datetime | None = row["oldest_ready_at"]
     age = 0.0 if oldest is None or not row["depth"] else max(0.0, (row["now"] - oldest).total_seconds())
     return Queue(
@@ -211,6 +224,7 @@ def _queue(row: asyncpg.Record) -> Queue:
         level=Level(row["level"]),
         since=row["since"],
         now=row["now"],
+        backlog=backlog,
     )
 
 
@@ -222,6 +236,7 @@ def _queue_rows(queues: Iterable[Queue], held: Mapping[UUID, int]) -> list[Queue
             QueueRow(
                 dag=dag,
                 job=job,
+                backlog=queue.backlog,
                 building=queue.building,
                 state=_STATES[queue.level],
                 depth=queue.depth,

@@ -3,10 +3,20 @@ CREATE TABLE buffered_tables (
     dataset_uuid uuid PRIMARY KEY REFERENCES datasets,
     schema       json NOT NULL,
     on_conflict  text NOT NULL CHECK (on_conflict IN ('update', 'nothing')),
-    changed_at   timestamptz NOT NULL DEFAULT trace_now()
+    changed_at   timestamptz NOT NULL DEFAULT trace_now(),
+    -- What waits before it, as a queue (see `pressure`).
+    org_id          uuid NOT NULL REFERENCES orgs,
+    max_depth       integer CHECK (max_depth > 0),
+    max_age_seconds integer CHECK (max_age_seconds > 0),
+    depth           integer NOT NULL DEFAULT 0 CHECK (depth >= 0),
+    level           smallint NOT NULL DEFAULT 0 CHECK (level BETWEEN 0 AND 2),
+    since           timestamptz,
+    because         text,
+    CONSTRAINT pressed_since CHECK ((level > 0) = (since IS NOT NULL))
 );
-INSERT INTO buffered_tables (dataset_uuid, schema, on_conflict)
-SELECT d.dataset_uuid, v.schema, 'update'
+CREATE INDEX buffered_tables_by_org ON buffered_tables (org_id);
+INSERT INTO buffered_tables (dataset_uuid, schema, on_conflict, org_id)
+SELECT d.dataset_uuid, v.schema, 'update', d.org_id
 FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
 WHERE d.storage = 'buffered' AND v.schema IS NOT NULL;
 
