@@ -12,6 +12,7 @@ from tests.routing.support import Flow
 from tests.sink.support import lines
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.model.retry import Backoff
 from tracelake.sink import tables
@@ -200,6 +201,9 @@ class BufferFlow:
             "SELECT * FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL ORDER BY publish_seq"
         )
         return [dict(row) for row in rows]
+
+    def letters_of(self) -> DeadBatches:
+        return DeadBatches(self.harness.dispatcher.ports.store, lambda: None)
 
     def reader_units(self) -> list[str]:
         return [task["unit_key"] for task in self.flow.tasks("reader")]

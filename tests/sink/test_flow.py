@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.sink.flow import BufferFlow
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tracelake.wire.buffers import DeadBatchesRequest
 
 
 @pytest.fixture
@@ -98,13 +100,7 @@ def test_a_replay_after_a_column_was_added_ends_as_if_it_had_been_right_at_first
     reply = flow.deploy("name: memo, type: text")
     (change,) = [item for item in reply.plan.datasets if item.dataset == "large"]
     assert change.table == ["add the column `memo` (text)"]
-    letters = flow.harness.dispatcher.routes
-    assert letters
-    from tracelake.dispatcher.buffers.letters import DeadBatches
-    from tracelake.wire.buffers import DeadBatchesRequest
-
-    dead = DeadBatches(flow.harness.dispatcher.ports.store, lambda: None)
-    done = flow.harness.run(dead.replay(flow.flow.actor, DeadBatchesRequest(dataset="large")))
+    done = flow.harness.run(flow.letters_of().replay(flow.flow.actor, DeadBatchesRequest(dataset="large")))
     assert done.changed == 1
     flow.sink()
     assert flow.rows("key", "value", "memo") == [(1, "b", "x"), (2, "d", None)]
@@ -132,3 +128,32 @@ def test_a_full_backlog_stops_its_writers_and_nobody_else(flow: BufferFlow) -> N
     assert [task["unit_key"] for task in flow.flow.tasks("left", "Queued")] == ["p:100-109"]
     flow.deploy()
     assert flow.pressure().queues == []
+
+
+def test_artifacts_go_after_their_retention_and_dead_letters_keep_theirs(flow: BufferFlow) -> None:
+    flow.harness.use_movable_clock()
+    good, bad, open_one = flow.publish([{"key": 1}]), flow.publish([{"key": "x"}]), None
+    flow.sink()
+    open_one = flow.publish([{"key": 2}])
+    task_id, _ = flow.attempt("left")
+    stray = flow.harness.dispatcher.service.config.layout.buffer_prefix(UUID(task_id), 1) + "never-published.jsonl"
+    flow.harness.run(flow.harness.objects.put(stray, b"{}"))
+    collect = flow.harness.dispatcher.artifacts
+
+    def there(uri: str) -> bool:
+        return flow.harness.run(flow.harness.objects.head(uri)) is not None
+
+    assert flow.harness.run(collect.run_once()) == 0
+    flow.harness.advance(8 * 86400)
+    assert flow.harness.run(collect.run_once()) == 1
+    assert flow.harness.run(collect.run_once()) == 0
+    assert [there(item["uri"]) for item in (good, bad, open_one)] == [False, True, True]
+    flow.harness.run(flow.letters_of().drop(flow.flow.actor, DeadBatchesRequest(dataset="large")))
+    flow.harness.advance(8 * 86400)
+    assert flow.harness.run(collect.run_once()) == 1
+    assert not there(bad["uri"])
+    assert flow.letters() == []
+    flow.harness.reap()
+    flow.harness.advance(8 * 86400)
+    flow.harness.run(flow.harness.dispatcher.collector.run_once())
+    assert there(open_one["uri"]), "what waits for a sink is not collected, however long it waits"

@@ -9,6 +9,8 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.backpressure.watch import PressureWatch
+from tracelake.dispatcher.buffers.collect import PAGE as ARTIFACTS_PAGE
+from tracelake.dispatcher.buffers.collect import ArtifactCollector
 from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.clock import StoreClock
@@ -149,6 +151,7 @@ class Dispatcher:
         )
         self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
         self.collector = Collector(ports.store, ports.objects, definitions, config)
+        self.artifacts = ArtifactCollector(ports.store, ports.objects, config)
         self.pruner = DeliveryPruner(ports.store, config)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
         self.pauses = SourcePauses(ports.store, self._paused)
@@ -266,6 +269,13 @@ class Dispatcher:
                 every_seconds=COLLECT_SECONDS,
                 metrics=self.metrics,
                 full_round=COLLECTOR_PAGE,
+            ),
+            Loop(
+                "artifacts",
+                self.artifacts.run_once,
+                every_seconds=COLLECT_SECONDS,
+                metrics=self.metrics,
+                full_round=ARTIFACTS_PAGE,
             ),
             Loop("gauges", self.gauges.run_once, every_seconds=GAUGE_SECONDS, metrics=self.metrics),
         ]

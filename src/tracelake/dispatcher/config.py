@@ -49,6 +49,7 @@ class DispatcherConfig:
     reconcile_seconds: float = 60.0
     reconcile_grace_seconds: float = 60.0
     staging_retention_days: int = 7
+    buffer_retention_days: int = 7
     runtimes: RuntimeRegistry = BUILT_IN
     invoke_slots: int = 16
     otlp_endpoint: str = ""

@@ -56,8 +56,12 @@ class Layout:
     def write_prefix(self, dataset_uuid: UUID, dataset_version: UUID, task_id: UUID, attempt: int) -> str:
         return f"{self.generation(dataset_uuid, dataset_version)}{task_id}/{attempt}/"
 
+    def buffers(self, task_id: UUID) -> str:
+        """Batches of all attempts of a task."""
+        return f"s3://{self.scratch_bucket}/buffers/{task_id}/"
+
     def buffer_prefix(self, task_id: UUID, attempt: int) -> str:
-        return f"s3://{self.scratch_bucket}/buffers/{task_id}/{attempt}/"
+        return f"{self.buffers(task_id)}{attempt}/"
 
     def scratch_prefix(self, task_id: UUID, attempt: int) -> str:
         return f"s3://{self.scratch_bucket}/scratch/{task_id}/{attempt}/"

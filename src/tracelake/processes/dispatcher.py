@@ -72,6 +72,7 @@ def config_from(settings: Settings) -> DispatcherConfig:
         reconcile_seconds=settings.reconcile_seconds,
         reconcile_grace_seconds=settings.reconcile_grace_seconds,
         staging_retention_days=settings.staging_retention_days,
+        buffer_retention_days=settings.buffer_retention_days,
         runtimes=load_runtimes(settings),
         invoke_slots=settings.invoke_slots,
         otlp_endpoint=settings.otlp_endpoint,

@@ -315,6 +315,9 @@ class Settings:
         60, "How long a worker asks an object store again that does not answer; then the attempt fails, to be retried."
     )
     staging_retention_days: int = _integer(7, "How long files are kept that an attempt wrote and nobody committed.")
+    buffer_retention_days: int = _integer(
+        7, "How long batches of buffered datasets are kept once they are in their table, or were dropped.", minimum=0
+    )
     dataset_bucket: str = _name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = _name("trace-scratch", "The bucket of buffers and scratch files.")
     bundle_bucket: str = _name("trace-bundles", "The bucket of users' uploaded code.")

@@ -22,6 +22,7 @@ from tracelake.ports import ObjectStore
 logger = logging.getLogger(__name__)
 
 PAGE = 200
+_KEPT_IN_FILES = (Storage.S3, Storage.BUFFERED)
 
 # Ids of tasks begin with the milliseconds of their making.
 _NEXT = """
@@ -41,6 +42,9 @@ _FENCE = """
     WHERE task_id = ANY($1) AND status = 'Failed' AND outcome = 'Timeout'"""
 
 _KEPT = "SELECT prefix FROM manifests WHERE task_id = ANY($1)"
+
+# What became a batch is the batch's: it goes with it.
+_PUBLISHED = "SELECT batch_uri FROM buffer_publishes WHERE task_id = ANY($1)"
 
 _MOVE_ON = "UPDATE collector SET position = greatest(position, $1)"
 
@@ -81,7 +85,7 @@ class Collector:
         return len(due) + len(new)
 
     def _writes_files(self, job_id: UUID) -> bool:
-        return any(output.dataset.storage is Storage.S3 for output in self._definitions.job(job_id).outputs)
+        return any(output.dataset.storage in _KEPT_IN_FILES for output in self._definitions.job(job_id).outputs)
 
     async def _collect(self, rows: list[asyncpg.Record]) -> int:
         tasks = [row["task_id"] for row in rows if self._writes_files(row["job_id"])]
@@ -91,12 +95,18 @@ class Collector:
             await connection.execute(_FENCE, tasks)
         async with self._store.connection() as connection:
             kept = {row["prefix"] for row in await connection.fetch(_KEPT, tasks)}
+            published = {row["batch_uri"] for row in await connection.fetch(_PUBLISHED, tasks)}
         removed = 0
         for row in rows:
             for output in self._definitions.job(row["job_id"]).outputs:
                 if output.dataset.storage is Storage.S3:
                     generation = self._layout.generation(output.dataset_uuid, output.dataset_version)
                     removed += await self._remove(f"{generation}{row['task_id']}/", row["attempt"], kept)
+            if any(
+                output.dataset.storage is Storage.BUFFERED for output in self._definitions.job(row["job_id"]).outputs
+            ):
+                prefix = self._layout.buffers(row["task_id"])
+                removed += await self._remove(prefix, row["attempt"], published)
         return removed
 
     async def _remove(self, prefix: str, newest: int, kept: set[str]) -> int:
@@ -104,7 +114,7 @@ class Collector:
         removed = 0
         for meta in await self._objects.list(prefix):
             attempt, _, _ = meta.uri[len(prefix) :].partition("/")
-            if f"{prefix}{attempt}/" in kept or (attempt.isdigit() and int(attempt) > newest):
+            if f"{prefix}{attempt}/" in kept or meta.uri in kept or (attempt.isdigit() and int(attempt) > newest):
                 continue
             await self._objects.delete(meta.uri)
             removed += 1
