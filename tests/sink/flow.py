@@ -25,6 +25,7 @@ from tracelake.wire.buffers import (
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
+    DeadBatchesRequest,
 )
 from tracelake.wire.pressure import PressureReply
 
@@ -191,6 +192,7 @@ class BufferFlow:
         store = TableStore(self.data_dsn)
         table = tables.quoted(tables.table_name(self.dataset.dataset_uuid))
         try:
+            store.follow(self.dataset)
             with store._transaction() as run:
                 return run(f"SELECT {', '.join(names or ('key', 'value'))} FROM {table} ORDER BY key")
         finally:
@@ -198,12 +200,20 @@ class BufferFlow:
 
     def letters(self) -> list[dict[str, Any]]:
         rows = self.harness.sql(
-            "SELECT * FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL ORDER BY publish_seq"
+            "SELECT * FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL AND org_id = $1 "
+            "ORDER BY publish_seq",
+            self.org_id(),
         )
         return [dict(row) for row in rows]
 
     def letters_of(self) -> DeadBatches:
         return DeadBatches(self.harness.dispatcher.ports.store, lambda: None)
+
+    def replay(self) -> int:
+        changed: int = self.harness.run(
+            self.letters_of().replay(self.flow.actor, DeadBatchesRequest(dataset="large"))
+        ).changed
+        return changed
 
     def reader_units(self) -> list[str]:
         return [task["unit_key"] for task in self.flow.tasks("reader")]

@@ -200,6 +200,7 @@ class TableStore:
             connection.commit()
         except adbc_driver_manager.Error as error:
             self._give_up()
+            self._known.clear()  # whatever it was: the tables are looked at again before the next try
             raise _explained(error) from error
         except BaseException:
             self._give_up()
