@@ -13,6 +13,8 @@ from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
 from tracelake.wire.claims import ClaimReply, ClaimRequest, TaskSecrets, TokenReply, TokenRequest
 from tracelake.wire.task_calls import (
+    BufferPublishReply,
+    BufferPublishRequest,
     CompleteReply,
     CompleteRequest,
     EventAnswer,
@@ -63,6 +65,8 @@ class FakeDispatcher:
     file_answers: deque[FilesReply | TraceError] = field(default_factory=deque)
     """What the next questions for files are answered; then there are none."""
     file_requests: list[tuple[str, FilesRequest]] = field(default_factory=list)
+    publish_answers: deque[TraceError] = field(default_factory=deque)
+    publishes: list[tuple[str, BufferPublishRequest]] = field(default_factory=list)
 
     def add(self, operator: str = "noop", config: dict[str, Any] | None = None, **state: Any) -> FakeTask:
         task = FakeTask(uuid4(), operator, config or {}, **state)
@@ -103,6 +107,14 @@ class FakeDispatcher:
             raise answer
         self.file_requests.append((capability_token, request))
         return answer
+
+    async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply:
+        await self._arrive("buffer-publish")
+        answer = self.publish_answers.popleft() if self.publish_answers else None
+        if answer is not None:
+            raise answer
+        self.publishes.append((capability_token, request))
+        return BufferPublishReply(publish_id=uuid4(), publish_seq=len(self.publishes), duplicate=False)
 
     # --- how they are answered
 

@@ -24,6 +24,19 @@ class EmitRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows for a buffered dataset: JSON lines at an address below the output's buffer prefix."""
+
+    output: TaskOutput
+    uri: str
+    records: int
+
+
+def _nobody(_batch: Batch) -> None:
+    raise NonRetryableError("nothing can be published from here")
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorContext:
     task_id: UUID
     attempt: int
@@ -45,6 +58,8 @@ class OperatorContext:
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
     files: Callable[[PayloadInput], list[ObjectMeta]]
     """What an input consists of: the files that count now, exactly as they were committed. From any thread."""
+    publish: Callable[[Batch], None] = _nobody
+    """Hands a batch to the sinks; returns when that is stored. From any thread. The same batch again is none."""
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
     """What the job's `secrets` name, by those names; nothing else is in reach. They are blanked in errors, progress and
     logs, which is a net for mishaps: an operator says none of them anywhere, and writes them into no data."""

@@ -58,6 +58,7 @@ SPECS = (
         "Another name of `evm_ingest`.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
+        only_files=True,
     ),
     OperatorSpec(
         "decode_logs",
@@ -65,6 +66,7 @@ SPECS = (
         "Decodes logs to typed columns by the ABI of their events; token transfers without being told how.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
+        only_files=True,
     ),
     OperatorSpec(
         "evm_ingest",
@@ -72,6 +74,7 @@ SPECS = (
         "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
+        only_files=True,
     ),
     OperatorSpec(
         "integrity_check",
@@ -79,6 +82,7 @@ SPECS = (
         "Checks that blocks, transactions and logs of a range are whole and belong together.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
+        only_files=True,
     ),
     OperatorSpec("noop", NoopConfig, "Does nothing and completes; for measuring and for demonstrations.", control=True),
     OperatorSpec(

@@ -33,6 +33,8 @@ class OperatorSpec:
     """A platform control operator: the Dispatcher may run it itself (`runtime: dispatcher`)."""
     output_storage: Literal["none", "s3"] = "none"
     """Where an output lives that its DAG does not publish. `none`: it is events and no rows."""
+    only_files: bool = False
+    """Its outputs are files and nothing else: none of them can be a buffered dataset."""
     check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
     """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
 

@@ -1,5 +1,6 @@
 """The `publish` map: names for outputs, who owns them, how they are written."""
 
+from tracelake.catalogue import CATALOGUE
 from tracelake.catalogue.tables import RESERVED
 from tracelake.dag.columns import build_schema, check_schema
 from tracelake.dag.draft import Draft, PublishDraft
@@ -78,6 +79,11 @@ def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
         if entry.buffered and draft.by_name[address.job].only_emits:
             message = f"Job `{address.job}` only emits events: it has no rows for a buffered dataset."
             record.place.problem("nothing_runs", message, "Name a job that runs.")
+            continue
+        operator = draft.by_name[address.job].record.get("operator")
+        if entry.buffered and operator in CATALOGUE and CATALOGUE[operator].only_files:
+            message = f"Job `{address.job}` runs `{operator}`, which writes files and hands no rows to a sink."
+            record.place.problem("operator_storage", message, "Publish a `spark_sql` job that reads its output.")
             continue
         draft.publishers[address] = entry
         entry.writers.append(address)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import Batch, CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.model.locations import parse_uri
 from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark.batches import write_batches
 from tracelake.spark.sizes import file_count, is_small, weigh
 from tracelake.spark.writer import Spread, Target, Written, WrittenFile, mark_success, write_empty, write_frame
 from tracelake.wire.task_calls import DatasetPublished, OutputReport, StorageRef
@@ -33,6 +34,8 @@ class SparkWork:
     """The rows of these files that are of the input's unit, with its `where` applied."""
     written: dict[int, Written] = field(default_factory=dict)
     """By output: what `write` and `publish` have put there."""
+    handed_over: dict[int, Written] = field(default_factory=dict)
+    """By output: what went to the sinks."""
     input_bytes: int | None = None
     """About how much there was to read; None before anything was."""
 
@@ -82,9 +85,22 @@ class SparkWork:
 
         Without `files` there is one file if little was read, and several, written side by side, if much was."""
         self.stop_if_canceled()
+        if self.output(output_index).storage.kind == "buffered":
+            return self._hand_over(frame, output_index)
         target = self.target(output_index)
         written = write_frame(frame, target, *self.blocks, order=order, spread=self.spread(files))
         return self.publish(output_index, written.files, None)
+
+    def _hand_over(self, frame: "DataFrame", output_index: int) -> Written:
+        """To the sinks: published when all of them are there, so that an attempt that fails on the way says nothing."""
+        output = self.output(output_index)
+        assert output.storage.buffer_prefix is not None
+        files = write_batches(frame, output.storage.buffer_prefix, self.transfer)
+        for file in files:
+            self.stop_if_canceled()
+            self.context.publish(Batch(output, file.meta.uri, file.rows))
+        self.handed_over[output_index] = Written(files)
+        return self.handed_over[output_index]
 
     def spread(self, files: int | None = None) -> Spread:
         """How the rows of a result are laid out."""
@@ -113,6 +129,8 @@ class SparkWork:
     def result(self) -> OperatorResult:
         """Every output that was written, committed and announced as a range: the unit, or what its cursor passed."""
         result = OperatorResult()
+        for index, written in sorted(self.handed_over.items()):
+            result.outputs.append(self._report(index, written))
         for index, written in sorted(self.written.items()):
             output = self.output(index)
             assert output.storage.write_prefix is not None
@@ -120,16 +138,7 @@ class SparkWork:
             assert place is not None
             ref = StorageRef(scheme="s3", bucket=place[0], prefix=place[1], glob="*.parquet")
             start, end = self.blocks
-            result.outputs.append(
-                OutputReport(
-                    output_index=index,
-                    dataset_uuid=output.dataset_uuid,
-                    dataset_version=output.dataset_version,
-                    row_count=written.rows,
-                    size_bytes=written.size,
-                    file_count=len(written.files),
-                )
-            )
+            result.outputs.append(self._report(index, written))
             result.datasets_published.append(
                 DatasetPublished(
                     dataset_uuid=output.dataset_uuid,
@@ -149,6 +158,17 @@ class SparkWork:
                 )
             )
         return result
+
+    def _report(self, index: int, written: Written) -> OutputReport:
+        output = self.output(index)
+        return OutputReport(
+            output_index=index,
+            dataset_uuid=output.dataset_uuid,
+            dataset_version=output.dataset_version,
+            row_count=written.rows,
+            size_bytes=written.size,
+            file_count=len(written.files),
+        )
 
 
 SparkOperator: TypeAlias = Callable[[SparkWork], OperatorResult]

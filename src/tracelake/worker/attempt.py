@@ -8,10 +8,18 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from tracelake.catalogue.context import Batch
 from tracelake.ports import SecretValues
 from tracelake.ports.queue import Delivery
 from tracelake.wire.claims import ClaimReply, TaskSecrets, TokenRequest
-from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FilesRequest, FinalStatus, HeartbeatRequest
+from tracelake.wire.task_calls import (
+    BufferPublishRequest,
+    CompleteRequest,
+    EventsRequest,
+    FilesRequest,
+    FinalStatus,
+    HeartbeatRequest,
+)
 from tracelake.wire.units import EventIn, PayloadInput, TaskPayload
 
 _MAX_ERROR_TEXT = 2000
@@ -133,6 +141,17 @@ class Attempt:
             dataset_version=item.dataset_version,
             start=start,
             end=end,
+        )
+
+    def publish_request(self, batch: Batch) -> BufferPublishRequest:
+        return BufferPublishRequest(
+            task_id=self.task_id,
+            attempt=self.number,
+            lease_token=self.lease_token,
+            dataset_uuid=batch.output.dataset_uuid,
+            dataset_version=batch.output.dataset_version,
+            batch_uri=batch.uri,
+            record_count=batch.records,
         )
 
     def token_request(self) -> TokenRequest:

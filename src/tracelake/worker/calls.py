@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from tracelake.catalogue.context import CanceledError, EmitRefusedError, NonRetryableError
+from tracelake.catalogue.context import Batch, CanceledError, EmitRefusedError, NonRetryableError
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
@@ -20,6 +20,8 @@ from tracelake.model.retry import Backoff
 from tracelake.ports import ObjectMeta
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
 from tracelake.wire.task_calls import (
+    BufferPublishReply,
+    BufferPublishRequest,
     CompleteReply,
     CompleteRequest,
     EventsReply,
@@ -32,6 +34,8 @@ from tracelake.wire.units import EventIn, PayloadInput
 from tracelake.worker.attempt import Attempt
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FENCED = frozenset({404, 409})
 """Not current, or no such task any more: there is nothing left to say about this attempt."""
@@ -49,6 +53,8 @@ class TaskCalls(Protocol):
     async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]: ...
 
     async def files(self, capability_token: str, request: FilesRequest) -> FilesReply: ...
+
+    async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply: ...
 
 
 def may_pass(error: TraceError) -> bool:
@@ -132,13 +138,21 @@ class Reporter:
                 return found
             request = msgspec.structs.replace(request, after=reply.next)
 
+    async def publish(self, attempt: Attempt, batch: Batch) -> None:
+        """Says it until it was heard; raises as `OperatorContext.publish` does."""
+        request = attempt.publish_request(batch)
+        await self._ask(attempt, lambda token: self._tasks.buffer_publish(token, request))
+
     async def _files(self, attempt: Attempt, request: FilesRequest) -> FilesReply:
+        return await self._ask(attempt, lambda token: self._tasks.files(token, request))
+
+    async def _ask(self, attempt: Attempt, question: Callable[[str], Awaitable[T]]) -> T:
         tries = 0
         while True:
             if attempt.stopping.is_set():
                 raise CanceledError
             try:
-                return await self._tasks.files(attempt.capability_token, request)
+                return await question(attempt.capability_token)
             except TraceError as error:
                 refreshed = await self._take_refusal(attempt, error)
                 if attempt.fenced.done():

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tracelake.catalogue import read_config
-from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import Batch, CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.errors import SecretsUnavailableError, TraceError
 from tracelake.ports import NoSecrets, ObjectMeta, SecretProvider, SecretValues
 from tracelake.wire.claims import TaskSecrets
@@ -43,6 +43,8 @@ class Speaker(Protocol):
     async def emit(self, attempt: Attempt, events: Sequence[EventIn]) -> None: ...
 
     async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta]: ...
+
+    async def publish(self, attempt: Attempt, batch: Batch) -> None: ...
 
 
 async def run_operator(
@@ -107,6 +109,7 @@ def _context(attempt: Attempt, speaker: Speaker) -> OperatorContext:
         paused=attempt.paused,
         emit=_blocking(attempt, emit),
         files=_blocking(attempt, speaker.files),
+        publish=_blocking(attempt, speaker.publish),
         traceparent=attempt.task.traceparent,
     )
 

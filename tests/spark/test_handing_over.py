@@ -1,0 +1,118 @@
+"""Rows of an operator whose output is a buffered dataset: batches that a sink takes as they are."""
+
+import dataclasses
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.support import Bench
+from tracelake.catalogue.context import Batch, NonRetryableError
+from tracelake.model.dag import Column, ColumnType, Schema
+from tracelake.sink.batches import BatchReader
+from tracelake.spark import batches
+from tracelake.spark.operators.spark_sql import run
+from tracelake.spark.work import SparkWork
+from tracelake.wire.units import StorageOut, TaskOutput, Unit
+
+PREFIX = "s3://bucket/buffers/task/1/"
+SCHEMA = Schema(
+    columns=(
+        Column(name="tx", type=ColumnType.BYTES, nullable=False),
+        Column(name="value", type=ColumnType.UINT256),
+        Column(name="amount", type=ColumnType.DECIMAL, precision=38, scale=18),
+        Column(name="at", type=ColumnType.TIMESTAMP),
+        Column(name="day", type=ColumnType.DATE),
+        Column(name="more", type=ColumnType.JSON),
+        Column(name="block_number", type=ColumnType.INT64, nullable=False),
+    ),
+    unique=("tx",),
+)
+QUERY = """
+    SELECT tx, CAST(number AS STRING) AS value, CAST('1.5' AS DECIMAL(38,18)) AS amount,
+           TIMESTAMP '2026-01-31 12:00:00.5' AS at, DATE '2026-01-31' AS day,
+           named_struct('a', number, 'b', array(1, 2)) AS more, block_number
+    FROM transfers"""
+
+
+def buffered(bench: Bench, query: str, published: list[Batch]) -> SparkWork:
+    bench.add_output("large")
+    work = bench.work("spark_sql", {"query": query}, Unit(partition_key="0-9", start=0, end=9), 1, {})
+    output = TaskOutput(
+        output_index=0,
+        dataset_uuid=uuid4(),
+        dataset_version=uuid4(),
+        name="large",
+        storage=StorageOut(kind="buffered", buffer_prefix=PREFIX),
+    )
+    work.context = dataclasses.replace(work.context, outputs=[output], publish=published.append)
+    return work
+
+
+def transfers(count: int) -> pa.Table:
+    return pa.table(
+        {
+            "tx": pa.array([number.to_bytes(4, "big") for number in range(count)], pa.binary()),
+            "number": pa.array(range(count), pa.int64()),
+            "block_number": pa.array([number % 10 for number in range(count)], pa.int64()),
+        }
+    )
+
+
+def test_what_a_query_gives_is_what_the_sink_reads(bench: Bench) -> None:
+    published: list[Batch] = []
+    bench.add_input("transfers", transfers(3))
+    result = run(buffered(bench, QUERY, published))
+    (batch,) = published
+    assert batch.records == 3
+    assert batch.uri.startswith(PREFIX)
+    data = bench.transfer.path(batch.uri).read_bytes()
+    rows = BatchReader(SCHEMA).read(data, publish_seq=1, org_id=uuid4(), record_count=3).to_pylist()
+    assert sorted(row["tx"] for row in rows) == [b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2"]
+    last = max(rows, key=lambda row: row["tx"])
+    assert (last["value"], last["amount"]) == ("2", Decimal("1.5"))
+    assert last["at"] == datetime(2026, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)
+    assert last["more"] == '{"a":2,"b":[1,2]}'
+    (report,) = result.outputs
+    assert (report.row_count, report.size_bytes, report.file_count) == (3, len(data), 1)
+    assert not result.events, "what is in the table is for the sink to say"
+    assert not result.datasets_published
+
+
+def test_a_result_without_rows_publishes_nothing(bench: Bench) -> None:
+    published: list[Batch] = []
+    bench.add_input("transfers", transfers(3))
+    result = run(buffered(bench, QUERY + " WHERE number > 100", published))
+    assert published == []
+    assert result.outputs[0].row_count == 0
+
+
+def test_batches_stay_below_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_BYTES", 60_000)
+    sizes = []
+
+    class Counting:
+        def upload(self, path: object, uri: str) -> object:
+            from pathlib import Path
+
+            from tracelake.ports import ObjectMeta
+
+            data = Path(str(path)).read_bytes()
+            sizes.append(len(data))
+            return ObjectMeta(uri, len(data), "e")
+
+    write = batches._writing(PREFIX, Counting())  # type: ignore[arg-type]
+    found = pa.Table.from_batches(write(iter(transfers(7_000).to_batches(max_chunksize=3_000))))
+    assert sum(found["row_count"].to_pylist()) == 7_000
+    assert len(set(found["uri"].to_pylist())) == len(sizes) > 3
+    assert all(size < 120_000 for size in sizes)
+
+
+def test_values_that_json_does_not_have() -> None:
+    with pytest.raises(NonRetryableError, match="`x` holds a number that is not finite"):
+        batches.encode(pa.record_batch({"x": pa.array([1.0, float("nan")])}))
+    with pytest.raises(NonRetryableError, match="`t` is a time without a zone"):
+        batches.encode(pa.record_batch({"t": pa.array([0], pa.timestamp("us"))}))
+    assert batches.encode(pa.record_batch({"x": pa.array([None, 1.5])})) == b'{"x":null}\n{"x":1.5}\n'
