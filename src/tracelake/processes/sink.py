@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import shutil
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import click
 import uvloop
@@ -16,6 +16,7 @@ from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient
+from tracelake.model.retry import Backoff
 from tracelake.ports import FileTransfer
 from tracelake.processes import logs
 from tracelake.processes.follow import follow_stack
@@ -28,6 +29,8 @@ from tracelake.sink.loop import Sink
 from tracelake.spark.session import SharedSession, SparkConfig
 
 logger = logging.getLogger(__name__)
+
+_BACKOFF = Backoff(0.5, 30.0)
 
 
 def config_from(settings: Settings) -> SinkConfig:
@@ -60,6 +63,28 @@ async def run_sink(
         )
         logger.info("sink ready")
         await sink.run(stop)
+
+
+async def keep_sink(
+    settings: Settings, stack: Stack, shared: SharedSession, transfer: FileTransfer, leave: asyncio.Event
+) -> None:
+    """Beside something else, which goes on whatever happens to it."""
+    failures = 0
+    while not leave.is_set():
+        stop = asyncio.Event()
+        running = asyncio.create_task(run_sink(settings, stack, shared, transfer, stop))
+        leaving = asyncio.create_task(leave.wait())
+        try:
+            await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            stop.set()
+            await running
+        except Exception:
+            failures += 1
+            logger.exception("the sink ended and starts anew")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(leave.wait(), _BACKOFF.seconds(failures))
+        finally:
+            leaving.cancel()
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:

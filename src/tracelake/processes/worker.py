@@ -26,6 +26,7 @@ from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.secrets import secret_provider
 from tracelake.processes.settings import Settings
 from tracelake.processes.signals import stop_event
+from tracelake.processes.sink import keep_sink
 from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.worker import Worker, WorkerConfig
@@ -74,9 +75,15 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         engine = build_engine(settings)
         worker, queue, clients = build(settings, stack, engine)
         logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
+        sink = None
+        if settings.worker_sink:
+            sink = asyncio.create_task(keep_sink(settings, stack, engine.shared, engine.transfer, leave))
         try:
             await worker.run(leave)
         finally:
+            if sink is not None:
+                leave.set()
+                await asyncio.gather(sink, return_exceptions=True)
             engine.close()
             await queue.close()
             for client in clients:

@@ -21,6 +21,7 @@ from tracelake.wire.buffers import BufferBatch, BufferedDataset
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PARTS = 8
 _RESULT = "index long, row_count long, code string, reason string, line long, excerpt string"
 
 
@@ -35,8 +36,8 @@ class SparkLoader:
     def load(self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]) -> list[Loaded | Refusal]:
         session = self._session()
         pointers = [(index, msgspec.json.encode(batch).decode()) for index, batch in enumerate(batches)]
-        parts = min(len(batches), max(2, session.sparkContext.defaultParallelism))
-        frame = session.createDataFrame(pointers, "index long, batch string").repartition(parts, "index")
+        frame = session.createDataFrame(pointers, "index long, batch string")
+        frame = frame.repartition(min(len(batches), _PARTS))
         work = _loading(dataset, staging, self._transfer, self._dsn())
         rows = frame.mapInArrow(work, _RESULT).collect()
         found: list[Loaded | Refusal] = []
