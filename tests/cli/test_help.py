@@ -10,7 +10,9 @@ from tools.cli_reference import commands_markdown
 from tracelake.processes.main import _COMMANDS, trace
 
 USER_COMMANDS = sorted(
-    name for name, (where, _) in _COMMANDS.items() if where.startswith("tracelake.cli.") and name != "outbox"
+    name
+    for name, (where, _) in _COMMANDS.items()
+    if where.startswith("tracelake.cli.") and name not in ("dlq", "outbox")
 )
 
 

@@ -29,7 +29,7 @@ CASES = [
 ]
 TOLD_ELSEWHERE = {"document_too_large", "too_many_problems", "yaml_too_many_values"}
 """By the tests below."""
-TOLD_BY_THE_DEPLOY = {"dataset_name_taken", "webhook_path_taken"}
+TOLD_BY_THE_DEPLOY = {"dataset_name_taken", "table_change", "webhook_path_taken"}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ from tracelake.model.dag import (
 
 FULL = (Path(__file__).parent / "full.yaml").read_text(encoding="utf-8")
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
+# That of the template runs an operator that the person who copies it adds.
+EXAMPLES = [path for path in EXAMPLES if path.parent.name != "operator_template"]
 
 EXPECTED = Dag(
     name="everything",

@@ -19,6 +19,10 @@ from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, signature
 
 ROLES = {
     ("GET", "/v1/whoami"): None,
+    ("GET", "/v1/dlq"): "reader",
+    ("GET", "/v1/dlq/{publish_id}"): "reader",
+    ("POST", "/v1/dlq-replay"): "writer",
+    ("POST", "/v1/dlq-drop"): "writer",
     ("GET", "/v1/dags"): "reader",
     ("POST", "/v1/dags/{dag}/versions"): "reader",
     ("GET", "/v1/dags/{dag}/versions"): "reader",
@@ -75,6 +79,9 @@ TABLE = {
     ("internal", "POST", "/internal/tasks", "service"),
     ("internal", "POST", "/internal/tasks/{task_id}/cancel", "service"),
     ("internal", "POST", "/internal/dataset-files", "service"),
+    ("internal", "GET", "/internal/buffers", "service"),
+    ("internal", "POST", "/internal/buffer-committed", "service"),
+    ("internal", "POST", "/internal/buffer-rejected", "service"),
     ("internal", "GET", "/internal/outbox", "service"),
     ("internal", "POST", "/internal/outbox/requeue", "service"),
     ("internal", "GET", "/internal/dead-letters", "service"),

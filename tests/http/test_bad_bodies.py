@@ -103,6 +103,20 @@ ENDPOINTS = [
         SERVICE,
         optional=("org", "name"),
     ),
+    Endpoint(
+        "internal",
+        "/internal/buffer-committed",
+        lambda t: {"dataset_uuid": NOWHERE, "commit_seq": 1, "publish_ids": [NOWHERE]},
+        SERVICE,
+    ),
+    Endpoint(
+        "internal",
+        "/internal/buffer-rejected",
+        lambda t: {"publish_id": NOWHERE, "code": "row_invalid", "reason": "no"},
+        SERVICE,
+    ),
+    Endpoint("public", "/v1/dlq-replay", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
+    Endpoint("public", "/v1/dlq-drop", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
     Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
     Endpoint(
         "internal",

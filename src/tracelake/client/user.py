@@ -311,10 +311,10 @@ class UserClient:
         return await self._get(f"/v1/dlq/{publish_id}", _dead_batch)
 
     async def replay_dead_batches(self, request: DeadBatchesRequest) -> DeadBatchesChanged:
-        return await self._send("POST", "/v1/dlq/replay", _dead_changed, request)
+        return await self._send("POST", "/v1/dlq-replay", _dead_changed, request)
 
     async def drop_dead_batches(self, request: DeadBatchesRequest) -> DeadBatchesChanged:
-        return await self._send("POST", "/v1/dlq/drop", _dead_changed, request)
+        return await self._send("POST", "/v1/dlq-drop", _dead_changed, request)
 
     # --- the way there and back
 

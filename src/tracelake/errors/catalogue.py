@@ -52,7 +52,7 @@ _KINDS = (
     ),
     ErrorKind(
         "commit_conflict",
-        409,
+        422,
         "The batch is recorded under another commit.",
         "Ask the table which commit it belongs to, and say that.",
     ),

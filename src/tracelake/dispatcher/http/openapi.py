@@ -54,6 +54,7 @@ _FILTERS_BY_NAME = frozenset({"dag", "job", "dataset"})
 _FENCED_PATHS = ("/internal/task-token",)
 _NAMES_A_TASK = ("/internal/task-fetch", "/internal/task-token", "/internal/task-introspect", "/internal/tasks")
 _NAMES_A_SOURCE = "/internal/sources/"
+_NAMES_A_BATCH = ("/internal/buffer-committed", "/internal/buffer-rejected", "/v1/dlq-")
 _UNREADY = "/readyz"
 _DELIVERY = "The sender's id of the delivery: the same one again is the same delivery."
 
@@ -176,7 +177,7 @@ def _error_statuses(route: Route) -> list[int]:
         statuses |= {403, 404, 409}
     if route.path.startswith(_NAMES_A_TASK) or route.path.endswith(("/requeue", "/drop")):
         statuses.add(404)
-    if route.path.startswith(_NAMES_A_SOURCE):
+    if route.path.startswith((_NAMES_A_SOURCE, *_NAMES_A_BATCH)):
         statuses.add(404)
     if route.path in _FENCED_PATHS:
         statuses.add(409)
@@ -232,7 +233,7 @@ def _portable(schema: Any) -> Any:
     without the indentation of the source, which Python keeps before 3.13 and drops from then on."""
     if isinstance(schema, dict):
         return {key: _portable_value(key, value) for key, value in schema.items()}
-    return [_portable(item) for item in schema] if isinstance(schema, list) else schema
+    return [_portable(item) for item in schema] if isinstance(schema, list | tuple) else schema
 
 
 def _portable_value(key: str, value: Any) -> Any:

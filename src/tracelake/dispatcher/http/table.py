@@ -144,9 +144,9 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               query=(p.name("dataset", "Of this dataset."), p.limit(), p.cursor_number())),
         Route(_PUBLIC, "GET", "/v1/dlq/{publish_id}", who, u.show_dead_batch, "One of them",
               reply=buffers.DeadBatch, role=reader),
-        Route(_PUBLIC, "POST", "/v1/dlq/replay", who, u.replay_dead_batches, "Give them to the sinks again",
+        Route(_PUBLIC, "POST", "/v1/dlq-replay", who, u.replay_dead_batches, "Give them to the sinks again",
               body=buffers.DeadBatchesRequest, reply=buffers.DeadBatchesChanged, role=writer),
-        Route(_PUBLIC, "POST", "/v1/dlq/drop", who, u.drop_dead_batches, "Forget them for good",
+        Route(_PUBLIC, "POST", "/v1/dlq-drop", who, u.drop_dead_batches, "Forget them for good",
               body=buffers.DeadBatchesRequest, reply=buffers.DeadBatchesChanged, role=writer),
         # Sources
         Route(_PUBLIC, "GET", "/v1/sources", who, u.list_sources, "The sources of active versions, and their health",
