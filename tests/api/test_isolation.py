@@ -38,6 +38,13 @@ TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
 LOOKUPS = {("POST", "/v1/task-lookup"), ("POST", "/v1/event-lookup")}
 """Of what one has seen before: `test_follow` looks at these."""
 
+DEAD_LETTERS = {
+    ("GET", "/v1/dlq"),
+    ("GET", "/v1/dlq/{publish_id}"),
+    ("POST", "/v1/dlq-replay"),
+    ("POST", "/v1/dlq-drop"),
+}
+"""They need a batch that a sink refused: `tests/sink` looks at these."""
 WEBHOOKS = {
     ("POST", "/v1/webhooks/{path}"),
     ("GET", "/v1/dags/{dag}/jobs/{job}/webhook"),
@@ -79,6 +86,7 @@ def test_every_route_is_looked_at() -> None:
         | WEBHOOKS
         | TWO_LISTS
         | LOOKUPS
+        | DEAD_LETTERS
     )
 
 

@@ -38,7 +38,8 @@ def user(harness: DispatcherHarness) -> User:
 
 
 def url(path: str) -> str:
-    return path.format(dag="nowhere", job="nothing", name="none_such", number=1, task_id=NOWHERE, delivery_id="x")
+    names = {"dag": "nowhere", "job": "nothing", "name": "none_such", "number": 1, "delivery_id": "x"}
+    return path.format(**names, task_id=NOWHERE, publish_id=NOWHERE)
 
 
 CASES = [(route.method, route.path, item.name) for route in ROUTES for item in route.query]

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.api.support import User
 from tests.sink.flow import BufferFlow
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
@@ -157,3 +158,54 @@ def test_artifacts_go_after_their_retention_and_dead_letters_keep_theirs(flow: B
     flow.harness.advance(8 * 86400)
     flow.harness.run(flow.harness.dispatcher.collector.run_once())
     assert there(open_one["uri"]), "what waits for a sink is not collected, however long it waits"
+
+
+def test_dead_letters_are_for_those_whose_they_are(flow: BufferFlow) -> None:
+    bad = flow.publish([{"key": "x"}])
+    flow.sink()
+    mine, stranger = User(flow.harness, flow.org, "writer"), User(flow.harness, "others", "writer")
+    reader = User(flow.harness, flow.org, "reader")
+    (letter,) = mine.get("/v1/dlq")["letters"]
+    assert letter == mine.get(f"/v1/dlq/{bad['publish_id']}") == mine.get("/v1/dlq?dataset=large")["letters"][0]
+    assert (letter["dataset"], letter["code"], letter["line"]) == ("large", "row_invalid", 1)
+    assert stranger.get("/v1/dlq") == {"total": 0, "letters": []}
+    assert stranger.call("GET", f"/v1/dlq/{bad['publish_id']}").status == 404
+    for verb in ("replay", "drop"):
+        for body in ({"publish_ids": [bad["publish_id"]]}, {"dataset": "large"}):
+            assert stranger.call("POST", f"/v1/dlq-{verb}", body).status == 404
+        both = {"publish_ids": [bad["publish_id"]], "dataset": "large"}
+        assert mine.call("POST", f"/v1/dlq-{verb}", both).status == 422
+        assert (
+            User(flow.harness, flow.org, "reader").call("POST", f"/v1/dlq-{verb}", {"dataset": "large"}).status == 403
+        )
+    assert len(flow.letters()) == 1
+    assert mine.call("POST", "/v1/dlq-drop", {"publish_ids": [bad["publish_id"]]}).body == {"changed": 1}
+    assert mine.get("/v1/dlq") == {"total": 0, "letters": []}
+    actions = flow.harness.sql("SELECT action, target FROM audit_log WHERE action LIKE 'dlq.%'")
+    assert [tuple(row) for row in actions] == [("dlq.drop", bad["publish_id"])]
+
+
+def test_what_a_sink_says_is_checked(flow: BufferFlow) -> None:
+    first, second = flow.publish([{"key": 1}]), flow.publish([{"key": 2}])
+    uuid = str(flow.dataset.dataset_uuid)
+
+    def say(commit_seq: int, *ids: str, dataset: str = uuid) -> tuple[int, str | None]:
+        body = {"dataset_uuid": dataset, "commit_seq": commit_seq, "publish_ids": list(ids)}
+        reply = flow.harness.service("POST", "/internal/buffer-committed", body)
+        return reply.status, None if reply.status == 200 else reply.code
+
+    assert say(1, str(UUID(int=5))) == (404, "publish_not_found")
+    assert say(1, first["publish_id"], dataset=str(UUID(int=5))) == (404, "dataset_not_found")
+    assert say(1, first["publish_id"]) == (200, None)
+    assert say(1, first["publish_id"]) == (200, None), "the same again changes nothing"
+    assert say(2, first["publish_id"]) == (422, "commit_conflict")
+    assert flow.reader_units() == ["c:1"]
+    rejected = {"publish_id": first["publish_id"], "code": "row_invalid", "reason": "no"}
+    reply = flow.harness.service("POST", "/internal/buffer-rejected", rejected)
+    assert reply.body == {"status": "committed"}
+    assert flow.letters() == []
+    rejected["publish_id"] = second["publish_id"]
+    for _ in range(2):
+        assert flow.harness.service("POST", "/internal/buffer-rejected", rejected).body == {"status": "dead"}
+    assert say(2, second["publish_id"]) == (200, None), "what is in the table is no dead letter"
+    assert flow.letters() == []

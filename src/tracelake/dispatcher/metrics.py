@@ -142,6 +142,10 @@ class Metrics:
             "trace_nodes_to_sweep", "Nodes whose tasks a cutover has yet to cancel, bring back or count."
         )
         self.buffer_dead = self._counter("trace_buffer_dead_letters", "Batches that a sink could not take.")
+        self.buffer_backlog = self._stored(
+            "trace_buffer_backlog", f"Batches published and not yet in their table, up to {MOST}."
+        )
+        self.buffer_age = self._stored("trace_buffer_backlog_oldest_seconds", "Age of the oldest of them.")
         self.reconciled = self._counter(
             "trace_reconciled",
             "What had to be mended, by kind: task_wakeup and buffer_batch that nobody held any more, held_task and "

@@ -49,7 +49,7 @@ def _is_cpu(value: Any) -> bool:
 
 
 def _is_queue(value: Any) -> bool:
-    return isinstance(value, str) and _QUEUE.fullmatch(value) is not None and not value.startswith(BUFFER_QUEUES)
+    return isinstance(value, str) and _QUEUE.fullmatch(value) is not None and not f"{value}.".startswith(BUFFER_QUEUES)
 
 
 def _is_image(value: Any) -> bool:

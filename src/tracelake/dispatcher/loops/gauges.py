@@ -77,6 +77,11 @@ _WORK = """
            (SELECT count(*) FROM nodes WHERE sweep IS NOT NULL OR uncounted) AS to_sweep
     FROM (SELECT count(*) AS builds, min(requested_at) AS oldest FROM activations WHERE state = 'Building') b"""
 
+_BACKLOG = f"""
+    SELECT count(*) AS batches, min(created_at) AS oldest, trace_now() AS now FROM (
+        SELECT created_at FROM buffer_publishes WHERE committed_at IS NULL AND dead_at IS NULL
+        ORDER BY created_at, publish_id LIMIT {MOST}) p"""  # noqa: S608 - constants only
+
 _SOURCES = """
     SELECT s.node_id, i.last_slot, extract(epoch FROM trace_now() - i.paused_at)::float8 AS paused, last.said_at,
            trace_now() AS now
@@ -150,6 +155,9 @@ class Gauges:
         self._metrics.builds.set(work["builds"])
         self._metrics.oldest_build.set(_age(work["now"], work["oldest"]))
         self._metrics.sweeping.set(work["to_sweep"])
+        backlog = await _row(connection, _BACKLOG)
+        self._metrics.buffer_backlog.set(backlog["batches"])
+        self._metrics.buffer_age.set(_age(backlog["now"], backlog["oldest"]))
 
     async def _read_sources(self, connection: Connection) -> None:
         sources = self._named.sources
