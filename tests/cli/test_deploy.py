@@ -1,5 +1,6 @@
 """`trace deploy` and `trace rollback`: plans, builds until they count, and documents with errors."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,12 @@ def test_rollback_of_what_is_not_there(trace: Trace, api: FakeApi) -> None:
 def test_a_plan_shows_what_is_hardly_meant(trace: Trace, api: FakeApi, document: str) -> None:
     api.answers[f"POST {VERSIONS}"] = samples.deployed("Planned", notes=["prices: its queue is never full."])
     assert "Note: prices: its queue is never full." in trace("deploy", document, "--plan").out
+
+
+def test_a_plan_shows_what_becomes_of_a_table(trace: Trace, api: FakeApi, document: str) -> None:
+    texts = ["add the column `memo` (text)", "add an index on (memo)"]
+    change = DatasetChange(dataset="alerts", change="unchanged", job="find", table=texts)
+    api.answers[f"POST {VERSIONS}"] = samples.deployed("Planned", datasets=[change])
+    shown = trace("deploy", document, "--plan").out
+    assert "The table of alerts: add the column `memo` (text); add an index on (memo)." in shown
+    assert json.loads(trace("deploy", document, "--plan", "--json").out)["plan"]["datasets"][0]["table"] == texts

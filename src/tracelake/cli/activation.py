@@ -49,7 +49,7 @@ def show_plan(session: Session, plan: Plan) -> None:
         [Column("  dataset", whole=True), Column("change", whole=True), Column("of", whole=True), Column("because")]
     )
     for dataset in plan.datasets:
-        if dataset.change == "unchanged" and not dataset.because:
+        if dataset.change == "unchanged" and not dataset.because and not dataset.table:
             continue
         output = f"{dataset.job}[{dataset.output_index}]" if dataset.output_index else dataset.job
         datasets.add(*_change(dataset.change, dataset.dataset), output, dataset.because)
@@ -61,6 +61,9 @@ def show_plan(session: Session, plan: Plan) -> None:
     ]
     if same:
         session.say((f"{' and '.join(same)} unchanged.", "dim"))
+    for dataset in plan.datasets:
+        if dataset.table:
+            session.say("The table of ", (clean(dataset.dataset), "bold"), f": {'; '.join(map(clean, dataset.table))}.")
     if plan.subscribers:
         session.say("Read by other DAGs: ", (", ".join(plan.subscribers), "bold"))
     for note in plan.notes:
