@@ -12,8 +12,10 @@ from tests.routing.support import Flow
 from tests.sink.support import lines
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.client import DispatcherUnavailableError
 from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.views.pressure import list_pressure
+from tracelake.errors import StoreUnavailableError
 from tracelake.model.retry import Backoff
 from tracelake.sink import tables
 from tracelake.sink.drain import Drain, SinkConfig, Stores
@@ -71,19 +73,35 @@ publish:
 
 @dataclass
 class DispatcherCalls:
-    """What a sink says, to the Dispatcher itself; `lost` answers are done and not heard."""
+    """What a sink says, to the Dispatcher itself; the first answers may be lost, though everything was done."""
 
     harness: DispatcherHarness
-    lose: set[str] = field(default_factory=set)
+    lost: int = 0
 
     async def buffers(self) -> BuffersReply:
         return await self.harness.dispatcher.buffers.list()
 
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
-        return await self.harness.dispatcher.buffers.committed(request)
+        reply = await self.harness.dispatcher.buffers.committed(request)
+        if self.lost:
+            self.lost -= 1
+            raise DispatcherUnavailableError("the answer was lost")
+        return reply
 
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
         return await self.harness.dispatcher.buffers.rejected(request)
+
+
+class FailingObjects:
+    """The object store, away as long as the flow says."""
+
+    def __init__(self, flow: "BufferFlow") -> None:
+        self._flow = flow
+
+    async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None:
+        if self._flow.fails("objects"):
+            raise StoreUnavailableError
+        return await self._flow.harness.objects.get(uri, if_match=if_match)
 
 
 class DiedError(Exception):
@@ -98,6 +116,9 @@ class BufferFlow:
     on_conflict: str = "update"
     deaths: list[str] = field(default_factory=list)
     """Names of signals: the next sink that reaches the first of them dies there."""
+    away: dict[str, int] = field(default_factory=dict)
+    """`objects`, `data`, `dispatcher`: so many calls fail before one is answered."""
+    waited: int = 0
 
     def __post_init__(self) -> None:
         self.flow = Flow(self.harness, self.org)
@@ -138,38 +159,56 @@ class BufferFlow:
         while self.harness.relay():
             pass
 
-        async def rounds() -> int:
-            queue = PostgresQueue(self.harness.queue_dsn)
-            stores = Stores(lambda: self.data_dsn)
-            drain = Drain(
-                self.dataset_now(await self.harness.dispatcher.buffers.list()),
-                config=config
-                or SinkConfig(visibility_seconds=visibility, wait_seconds=0.0, backoff=Backoff(0.01, 0.05)),
-                queue=queue,
-                objects=self.harness.objects,
-                calls=DispatcherCalls(self.harness),
-                stores=stores,
-                stop=asyncio.Event(),
-                on_signal=self._reached,
-            )
-            done = 0
-            try:
-                while more := await drain.run_once():
-                    done += more
-            except DiedError:
-                pass
-            finally:
-                stores.close()
-                await queue.close()
-            return done
+        return self.harness.run(self._rounds(config, visibility))
 
-        return self.harness.run(rounds())
+    async def _rounds(self, config: SinkConfig | None = None, visibility: float = 60.0) -> int:
+        queue = PostgresQueue(self.harness.queue_dsn)
+        stores = Stores(self._dsn)
+        drain = Drain(
+            self.dataset_now(await self.harness.dispatcher.buffers.list()),
+            config=config or SinkConfig(visibility_seconds=visibility, wait_seconds=0.0, backoff=Backoff(0.01, 0.05)),
+            queue=queue,
+            objects=FailingObjects(self),
+            calls=DispatcherCalls(self.harness, self.away.pop("dispatcher", 0)),
+            stores=stores,
+            stop=asyncio.Event(),
+            on_signal=self._reached,
+        )
+        done = 0
+        try:
+            while more := await drain.run_once():
+                done += more
+        except DiedError:
+            pass
+        finally:
+            stores.close()
+            await queue.close()
+        return done
+
+    def sinks_at_once(self, count: int) -> list[int]:
+        while self.harness.relay():
+            pass
+
+        async def together() -> list[int]:
+            one = SinkConfig(batches=1, wait_seconds=0.0, backoff=Backoff(0.01, 0.05))
+            return list(await asyncio.gather(*(self._rounds(one) for _ in range(count))))
+
+        return self.harness.run(together())
 
     def dataset_now(self, listed: BuffersReply) -> BufferedDataset:
         (found,) = [item for item in listed.datasets if item.org == self.org]
         return msgspec.structs.replace(found, backlog=None)
 
+    def fails(self, what: str) -> bool:
+        left = self.away.get(what, 0)
+        self.away[what] = max(0, left - 1)
+        return left > 0
+
+    def _dsn(self) -> str:
+        return "postgresql://trace_data:x@127.0.0.1:1/data" if self.fails("data") else self.data_dsn
+
     def _reached(self, signal: str) -> None:
+        self.waited += signal == "waiting"
         if self.deaths and self.deaths[0] == signal:
             self.deaths.pop(0)
             raise DiedError(signal)

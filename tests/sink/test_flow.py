@@ -207,3 +207,27 @@ def test_what_a_sink_says_is_checked(flow: BufferFlow) -> None:
         assert flow.harness.service("POST", "/internal/buffer-rejected", rejected).body == {"status": "dead"}
     assert say(2, second["publish_id"]) == (200, None), "what is in the table is no dead letter"
     assert flow.letters() == []
+
+
+@pytest.mark.parametrize("what", ["objects", "data", "dispatcher"])
+def test_whatever_is_away_is_waited_for_and_costs_no_receive(flow: BufferFlow, what: str) -> None:
+    flow.publish([{"key": 1, "value": "a"}])
+    flow.publish([{"key": 1, "value": "b"}])
+    flow.away[what] = 15
+    assert flow.sink() == 2
+    assert flow.waited >= 15
+    assert flow.rows() == [(1, "b")]
+    assert flow.letters() == []
+    assert flow.reader_units() == ["c:1"]
+
+
+def test_two_sinks_at_once_take_each_batch_once(flow: BufferFlow) -> None:
+    for number in range(6):
+        flow.publish([{"key": number % 3, "value": str(number)}])
+    assert sum(flow.sinks_at_once(3)) >= 6
+    assert flow.rows() == [(0, "3"), (1, "4"), (2, "5")]
+    commits = flow.harness.sql(
+        "SELECT count(DISTINCT commit_seq) AS made, max(commit_seq) AS last FROM buffer_publishes"
+    )
+    assert commits[0]["made"] == commits[0]["last"]
+    assert flow.harness.sql("SELECT FROM buffer_publishes WHERE committed_at IS NULL") == []

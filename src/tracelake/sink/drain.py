@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.retry import Backoff
-from tracelake.ports import ObjectStore, Queue, QueueUnavailableError
+from tracelake.ports import Queue, QueueUnavailableError
 from tracelake.ports.queue import Delivery
 from tracelake.sink.batches import BadBatchError, BatchReader
 from tracelake.sink.store import Commit, Loaded, RefusedRowsError, StoreAwayError, TableStore
@@ -43,6 +43,12 @@ class SinkCalls(Protocol):
     async def buffers(self) -> BuffersReply: ...
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply: ...
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply: ...
+
+
+class Artifacts(Protocol):
+    """The part of an object store that a sink uses."""
+
+    async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None: ...
 
 
 class LargeBatches(Protocol):
@@ -99,8 +105,14 @@ class Stores:
             store = self._free.pop() if self._free else TableStore(self._dsn())
             try:
                 yield store
-            finally:
+            except StoreAwayError:
+                store.close()  # it may be somewhere else by now: the next one asks again
+                raise
+            except RefusedRowsError:
                 self._free.append(store)
+                raise
+            # After anything else, a cancel say, a thread may still be at it: it is nobody's any more.
+            self._free.append(store)
 
     async def run(self, work: Callable[[TableStore], T]) -> T:
         async with self.one() as store:
@@ -119,7 +131,7 @@ class Drain:
         *,
         config: SinkConfig,
         queue: Queue,
-        objects: ObjectStore,
+        objects: Artifacts,
         calls: SinkCalls,
         stores: Stores,
         stop: asyncio.Event,

@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from tracelake.errors import TraceError
-from tracelake.ports import ObjectStore, Queue
-from tracelake.sink.drain import Drain, LargeBatches, SinkCalls, SinkConfig, Stores
+from tracelake.ports import Queue
+from tracelake.sink.drain import Artifacts, Drain, LargeBatches, SinkCalls, SinkConfig, Stores
 from tracelake.sink.store import StoreAwayError
 from tracelake.wire.buffers import BufferedDataset
 
@@ -26,7 +26,7 @@ class Sink:
         config: SinkConfig,
         *,
         queue: Queue,
-        objects: ObjectStore,
+        objects: Artifacts,
         calls: SinkCalls,
         data_dsn: Callable[[], str],
         large: LargeBatches | None = None,
