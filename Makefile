@@ -82,7 +82,9 @@ bench-operators: setup ## Spark operators as tasks against the same PySpark scri
 	@echo "Making a virtual environment for the comparison in .venv-bench ..."
 	@"$$(sh tools/find-python.sh)" -m venv .venv-bench
 	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
-		-r requirements/build.txt -r requirements/runtime.txt -r requirements/bench.txt
+		-r requirements/build.txt
+	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
+		--no-binary pyspark --no-build-isolation -r requirements/runtime.txt -r requirements/bench.txt
 	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
