@@ -6,8 +6,8 @@ A real stack: two durable Postgres clusters, an object store, a Dispatcher, a wo
 JSON object.
 
 - `rows_per_s`: large batches of JSON lines, fetched, judged and loaded by a warm Spark session, then merged into an
-  empty table with its key. `adbc_rows_per_s`: the same rows, ready as Arrow, ingested by ADBC on one connection into the
-  same unlogged staging table, then the same merge. Both take turns, ABBA; `floor_ratio` is the median of the pairs'
+  empty table with its key. `adbc_rows_per_s`: the same rows, ready as Arrow, ingested by ADBC on one connection into
+  the same unlogged staging table, then the same merge. Both take turns, ABBA; `floor_ratio` is the median of the pairs'
   ratios, `spread` its quartiles.
 - `publish_to_visible_p50_ms`, `_p99_ms`: batches of 20 rows, one at a time, from the call of buffer-publish until
   another connection sees a row of it.
