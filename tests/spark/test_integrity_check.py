@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import DataFrame
 
 from tests.spark.chain_tables import chain_tables
 from tests.spark.support import Bench
@@ -33,8 +32,8 @@ class Checker:
         self.bench = bench
         self.said: list[str] = []
 
-    def check(self, tables: Tables, fail_on: str = "never", *, first_file: bool = True) -> list[dict[str, Any]]:
-        """`first_file`: whether blocks before the range are there to be read."""
+    def check(self, tables: Tables, fail_on: str = "never", *, neighbours: bool = True) -> list[dict[str, Any]]:
+        """`neighbours`: whether blocks before and after the range are there to be read."""
         self.bench.inputs.clear()
         self.bench.outputs[:] = ["findings"]
         for name, table in tables.items():
@@ -42,16 +41,13 @@ class Checker:
         unit = Unit(partition_key=f"{FIRST}-{LAST}", start=FIRST, end=LAST)
         work = self.bench.work("integrity_check", {"fail_on": fail_on}, unit, 1, {})
         work.context = replace(work.context, progress=self.said.append)
-        if not first_file:
-            read = work.read_files
-            work.read_files = lambda item, files: read(item, files) if item.unit.start == FIRST else self._nothing()
+        if not neighbours:
+            files = work.context.files
+            work.context = replace(work.context, files=lambda item: files(item) if item.unit.start == FIRST else [])
         self.bench.last = work
         run(work)
         rows: list[dict[str, Any]] = self.bench.table().to_pylist()
         return rows
-
-    def _nothing(self) -> DataFrame:
-        raise NonRetryableError("the input blocks has no files for this unit")
 
 
 @pytest.fixture
@@ -156,8 +152,25 @@ def test_another_parent(checker: Checker, chain: Tables) -> None:
 def test_the_block_before_the_range(checker: Checker, chain: Tables) -> None:
     blocks = _changed(chain["blocks"], FIRST - 1, "block_hash", lambda _: b"\x01" * 32)
     assert _names(checker.check({"blocks": blocks})) == [("parent_hash", FIRST)]
-    assert checker.check({"blocks": blocks}, first_file=False) == []
-    assert checker.said == ["block 99 is not there: the parent of block 100 was not looked at"]
+    assert checker.check({"blocks": blocks}, neighbours=False) == []
+    text = "block {} is not there yet: what joins it to this unit is not looked at"
+    assert checker.said == [text.format(99), text.format(200)]
+
+
+def test_the_block_after_the_range(checker: Checker, chain: Tables) -> None:
+    """Its unit may have been checked before this one was there. Of the block itself nothing else is looked at."""
+    odd = _changed(chain["blocks"], LAST + 1, "parent_hash", lambda _: b"\x01" * 32)
+    odd = _changed(odd, LAST + 1, "timestamp", lambda _: 1)
+    odd = pa.concat_tables([odd, odd.filter(pc.field("block_number") == LAST + 1)])
+    (row,) = checker.check(chain | {"blocks": odd})
+    assert (row["check"], row["block_number"], row["detail"]) == (
+        "parent_hash",
+        LAST,
+        "the block after it has another parent",
+    )
+    assert row["expected"] == "0x" + chain["blocks"]["block_hash"][LAST].as_py().hex()
+    last_missing = _without(chain["blocks"], pc.field("block_number") == LAST)
+    assert _names(checker.check({"blocks": last_missing})) == [("gap", LAST)]
 
 
 def test_time_goes_forward(checker: Checker, chain: Tables) -> None:
