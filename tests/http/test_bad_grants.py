@@ -127,6 +127,50 @@ def test_a_publication_needs_its_success_marker(harness: DispatcherHarness) -> N
             refusals.check(reply, 422, "output_incomplete", "datasets_published[0]")
 
 
+def test_a_publication_is_what_the_attempt_says_it_wrote(harness: DispatcherHarness) -> None:
+    task = claimed(harness)
+    task.write_files()
+    said = task.output("s3")
+    with Refusals(harness) as refusals:
+        for fields in ({"file_count": 2}, {"size_bytes": 5}, {"file_count": 1, "size_bytes": 3}, {"file_count": 0}):
+            reply = complete(task, outputs=[said | fields], datasets_published=[task.publication()])
+            error = refusals.check(reply, 422, "output_incomplete", "datasets_published[0]")
+        assert error["message"] == "The attempt says that it wrote files: 0; there are files: 1, bytes: 4."
+    # What is said of an output that is not published by files is the attempt's own word.
+    outputs = [said | {"file_count": 1, "size_bytes": 4}, task.output("buffered") | {"file_count": 7}]
+    assert complete(task, outputs=outputs, datasets_published=[task.publication()]).body == {"status": "Completed"}
+
+
+def test_a_conflict_says_what_to_do(harness: DispatcherHarness) -> None:
+    job = make_job(harness)
+    assert published(claimed(harness, job), 100, 199).status == 200
+    assert published(claimed(harness, job), 300, 399).status == 200
+    other = claimed(harness, job)
+    anew = "make the dataset anew with `reset_outputs: true`."
+    with Refusals(harness) as refusals:
+        for start, end, unit, cure in (
+            (100, 250, "100-199", "trigger the missing range (200-250), or "),
+            (110, 120, "100-199", "trigger the whole unit (100-199), or "),
+            (0, 999, "300-399", "trigger only the ranges that are missing, or "),
+        ):
+            error = refusals.check(published(other, start, end), 422, "publication_conflict")
+            overlap = f"Blocks {start}-{end} overlap the unit {unit} of s3_set; units of a dataset do not overlap: "
+            assert error["message"] == f"{overlap}{cure}{anew}"
+        error = refusals.check(complete(other, datasets_published=[other.publication()]), 422, "publication_conflict")
+        assert error["message"].startswith("All blocks overlap the unit 300-399 of s3_set; ")
+    assert published(other, 200, 250).status == 200
+    job = make_job(harness)
+    whole = claimed(harness, job)
+    whole.write_files()
+    assert complete(whole, datasets_published=[whole.publication()]).status == 200
+    part = claimed(harness, job)
+    with Refusals(harness) as refusals:
+        error = refusals.check(published(part, 0, 9), 422, "publication_conflict")
+        assert error["message"] == (
+            f"Blocks 0-9 overlap the unit that is all of s3_set; units of a dataset do not overlap: {anew}"
+        )
+
+
 def test_publication_conflicts(harness: DispatcherHarness) -> None:
     job = make_job(harness)
     assert published(claimed(harness, job, unit=RANGE), 0, 9).status == 200

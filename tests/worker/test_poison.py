@@ -121,15 +121,20 @@ def test_fail_attempts_fails_the_first_ones(bench: Bench) -> None:
     asyncio.run(main())
 
 
-def test_a_refused_result_becomes_a_failure(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("code", "retryable"), [("dataset_forbidden", False), ("publication_conflict", False), ("output_incomplete", True)]
+)
+def test_a_refused_result_becomes_a_failure(bench: Bench, code: str, retryable: bool) -> None:
+    """That is tried again only where another attempt may have another result."""
+
     async def main() -> None:
-        task = bench.dispatcher.add(refuse=[TraceError("dataset_forbidden")])
+        task = bench.dispatcher.add(refuse=[TraceError(code)])
         async with bench.working():
             await bench.wake(task)
             await bench.until_empty()
         assert task.final is not None
-        assert task.final.status == "Failed"
-        assert "dataset_forbidden" in (task.final.error_message or "")
+        assert (task.final.status, task.final.retryable) == ("Failed", retryable)
+        assert code in (task.final.error_message or "")
 
     asyncio.run(main())
 

@@ -209,7 +209,7 @@ class DispatcherService:
     async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest, started: float) -> CompleteReply:
         """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
         try:
-            listed = await list_publications(self._objects, body.datasets_published, claims)
+            listed = await list_publications(self._objects, body.datasets_published, claims, body.outputs)
             call = CompleteCall(body, claims.org_id, listed)
         except TraceError as objection:
             if objection.retryable:

@@ -163,7 +163,7 @@ _KINDS = (
     ErrorKind(
         "output_incomplete",
         422,
-        "The output's _SUCCESS marker is not there.",
+        "The output's files, or its _SUCCESS marker, are not all there.",
         "Finish writing the files, write _SUCCESS last, then complete.",
     ),
     ErrorKind(

@@ -41,6 +41,8 @@ FENCED = frozenset({404, 409})
 """Not current, or no such task any more: there is nothing left to say about this attempt."""
 MAX_EVENTS = 1000
 """In one call."""
+MENDED_BY_ANOTHER_ATTEMPT = frozenset({"output_incomplete"})
+"""Refusals of a result that are about this attempt's files; whatever else is refused would be refused again."""
 
 
 class ClaimCalls(Protocol):
@@ -95,7 +97,11 @@ class Reporter:
                     # Left to the lease: the Dispatcher will judge it lost and try again.
                     logger.error("the final word was refused", extra={**attempt.log_fields, "code": error.code})
                     return False
-                final = attempt.final("Failed", f"the result was refused: {error.code}: {error.message}")
+                final = attempt.final(
+                    "Failed",
+                    f"the result was refused: {error.code}: {error.message}",
+                    retryable=error.code in MENDED_BY_ANOTHER_ATTEMPT,
+                )
                 continue
             attempt.unheard = True
             tries += 1

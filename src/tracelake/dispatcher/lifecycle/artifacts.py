@@ -7,16 +7,20 @@ from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.model.locations import lies_under, parse_uri
 from tracelake.ports import ObjectMeta, ObjectStore
-from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished
+from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished, OutputReport
 
 GLOB = "*.parquet"
 SUCCESS = "_SUCCESS"
 
 
 async def list_publications(
-    objects: ObjectStore, published: Sequence[DatasetPublished], claims: VerifiedClaims
+    objects: ObjectStore,
+    published: Sequence[DatasetPublished],
+    claims: VerifiedClaims,
+    reports: Sequence[OutputReport] = (),
 ) -> list[Request]:
-    """The files each publication pins. Whatever is written there later is never read."""
+    """The files each publication pins: what the attempt says it wrote, where it says so. Whatever is written there
+    later is never read."""
     if len({item.dataset_uuid for item in published}) != len(published):
         # An output has one prefix, so its files belong to one publication: a task commits one unit of it.
         raise TraceError("body_invalid", "A dataset is published once per task.", field="datasets_published")
@@ -25,8 +29,11 @@ async def list_publications(
         prefix = _granted_prefix(item, index, claims)
         listing = await objects.list(prefix)
         if not any(meta.uri == prefix + SUCCESS for meta in listing):
-            raise TraceError("output_incomplete", field=f"datasets_published[{index}]")
+            raise _incomplete("The output's _SUCCESS marker is not there.", index)
         files = tuple(meta for meta in listing if meta.uri.endswith(".parquet") and "/" not in meta.uri[len(prefix) :])
+        for report in reports:
+            if report.dataset_uuid == item.dataset_uuid:
+                _compare(report, files, index)
         requests.append(Request(item, prefix, files))
     return requests
 
@@ -44,6 +51,20 @@ async def check_artifact(
     if body.batch_size_bytes not in (None, artifact.size):
         raise TraceError("artifact_mismatch", field="batch_size_bytes")
     return artifact
+
+
+def _compare(report: OutputReport, files: Sequence[ObjectMeta], index: int) -> None:
+    count, size = len(files), sum(meta.size for meta in files)
+    if report.file_count in (None, count) and report.size_bytes in (None, size):
+        return
+    pairs = (("files", report.file_count), ("bytes", report.size_bytes))
+    said = ", ".join(f"{what}: {number}" for what, number in pairs if number is not None)
+    message = f"The attempt says that it wrote {said}; there are files: {count}, bytes: {size}."
+    raise _incomplete(message, index)
+
+
+def _incomplete(message: str, index: int) -> TraceError:
+    return TraceError("output_incomplete", message, field=f"datasets_published[{index}]")
 
 
 def _granted_prefix(item: DatasetPublished, index: int, claims: VerifiedClaims) -> str:

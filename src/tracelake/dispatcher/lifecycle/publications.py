@@ -102,7 +102,7 @@ class Registry:
                     raise _conflict("A published range is replaced only by a task made for that very range.")
                 revision = unit.revision + 1
             elif WHOLE in (unit.unit, request.unit) or _overlap(unit, body):
-                raise _conflict("The range cuts across another published unit.")
+                raise _conflict(_cuts_across(unit, body, job.by_dataset[body.dataset_uuid].dataset.name))
         return Publication(
             manifest_id=new_id(),
             org_id=task.org_id,
@@ -162,6 +162,29 @@ def _overlap(unit: _CommittedUnit, body: DatasetPublished) -> bool:
     if unit.range_start is None or unit.range_end is None or body.range_start is None or body.range_end is None:
         return True
     return unit.range_start <= body.range_end and body.range_start <= unit.range_end
+
+
+def _cuts_across(unit: _CommittedUnit, body: DatasetPublished, dataset: str) -> str:
+    said = "All blocks" if body.range_start is None else f"Blocks {body.range_start}-{body.range_end}"
+    whole = unit.range_start is None
+    there = (
+        f"the unit that is all of {dataset}" if whole else f"the unit {unit.range_start}-{unit.range_end} of {dataset}"
+    )
+    trigger = _what_to_trigger(unit, body)
+    return (
+        f"{said} overlap {there}; units of a dataset do not overlap: "
+        f"{trigger}make the dataset anew with `reset_outputs: true`."
+    )
+
+
+def _what_to_trigger(unit: _CommittedUnit, body: DatasetPublished) -> str:
+    if unit.range_start is None or unit.range_end is None or body.range_start is None or body.range_end is None:
+        return ""
+    if unit.range_start > body.range_start:
+        return "trigger only the ranges that are missing, or "  # there may be other units before it
+    if unit.range_end < body.range_end:
+        return f"trigger the missing range ({unit.range_end + 1}-{body.range_end}), or "
+    return f"trigger the whole unit ({unit.range_start}-{unit.range_end}), or "
 
 
 def _conflict(message: str) -> TraceError:
