@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.routing.support import Flow, block
+from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.dispatcher.loops import collector
 
@@ -139,6 +140,37 @@ def test_what_a_retry_writes_meanwhile_stays(flow: Flow) -> None:
     flow.harness.advance(WEEK + 60)
     collect(flow)
     assert (files(flow, lost), files(flow, begun)) == (0, 1)
+
+
+def test_a_task_that_was_met_before_its_first_attempt_is_looked_at_later(flow: Flow) -> None:
+    flow.trigger("files", "src", range={"start": 0, "end": 9})
+    flow.harness.advance(2 * WEEK)
+    collect(flow)
+    task, lease, prefix = begin(flow)
+    flow.complete(task, lease, status="Failed", error_message="no", retryable=False)
+    for _ in range(2):
+        flow.harness.advance(WEEK + 60)
+        collect(flow)
+    assert files(flow, prefix) == 0
+    assert flow.harness.sql("SELECT FROM collect_later") == []
+
+
+def test_a_task_that_is_tried_again_after_its_files_went_is_looked_at_again(flow: Flow) -> None:
+    task, lease, lost = begin(flow)
+    flow.complete(task, lease, status="Failed", error_message="no", retryable=False)
+    flow.harness.advance(WEEK + 60)
+    collect(flow)
+    assert files(flow, lost) == 0
+    flow.harness.run(flow.harness.dispatcher.actions.retry(dags.actor(flow.harness), task))
+    collect(flow)
+    task, lease, lost = begin(flow)
+    flow.complete(task, lease, status="Failed", error_message="no", retryable=False)
+    collect(flow)
+    assert files(flow, lost) == 2
+    flow.harness.advance(WEEK + 60)
+    collect(flow)
+    assert files(flow, lost) == 0
+    assert flow.harness.sql("SELECT FROM collect_later") == []
 
 
 def test_pages(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ async def _move(
         if marked:
             await connection.execute(_MARK, marked, mark)
     if revive:
-        await connection.execute(_REVIVE, revive)
+        await _revive(connection, revive)
     return moved
 
 
@@ -200,10 +200,15 @@ async def take_returning(connection: Connection, runtimes: RuntimeRegistry) -> i
     moved = Moved()
     for row in records:
         _note_revived(moved, row)
-    await connection.execute(_REVIVE, [row["task_id"] for row in records])
+    await _revive(connection, [row["task_id"] for row in records])
     await settle(connection, moved, (), runtimes)
     await gauge.count(connection, moved.depths)
     return len(records)
+
+
+async def _revive(connection: Connection, tasks: list[UUID]) -> None:
+    await connection.execute(_REVIVE, tasks)
+    await rows.collect_again(connection, tasks)
 
 
 def _note_revived(moved: Moved, row: asyncpg.Record) -> None:

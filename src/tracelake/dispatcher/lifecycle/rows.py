@@ -56,6 +56,12 @@ _SPARK_METRICS = """
     FROM unnest($1::uuid[], $2::int[], $3::text[]) AS u(task_id, attempt, figures)
     ON CONFLICT DO NOTHING"""
 
+# The collector looks at a task once: one that it has passed is shown to it again.
+_COLLECT_AGAIN = """
+    INSERT INTO collect_later (task_id, look_at)
+    SELECT u.task_id, trace_now() FROM unnest($1::uuid[]) AS u(task_id), collector c WHERE u.task_id <= c.position
+    ON CONFLICT (task_id) DO UPDATE SET look_at = excluded.look_at"""
+
 _UPDATE = """
     UPDATE tasks t SET
         status = u.status, attempt = u.attempt, held = u.held, cancel_requested = u.cancel_requested,
@@ -201,6 +207,9 @@ async def apply(connection: Connection, plan: Plan) -> Applied:
     if plan.changes:
         await _archive_attempts(connection, plan)
         await _update(connection, plan)
+        revived = [each.after.task_id for each in plan.changes if each.before.finished and not each.after.finished]
+        if revived:
+            await collect_again(connection, revived)
     if plan.spark_metrics:
         await connection.execute(_SPARK_METRICS, *map(list, zip(*plan.spark_metrics, strict=True)))
     if plan.publications:
@@ -210,6 +219,11 @@ async def apply(connection: Connection, plan: Plan) -> Applied:
     if plan.buffer_publishes:
         await apply_buffer_publishes(connection, plan.buffer_publishes, applied)
     return applied
+
+
+async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None:
+    """Tasks that had ended and go on, under the lock of each: what they leave from now on is to be collected too."""
+    await connection.execute(_COLLECT_AGAIN, revived)
 
 
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:

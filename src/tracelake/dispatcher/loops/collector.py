@@ -1,8 +1,8 @@
 """The collector: files that an attempt left and nobody committed go after their retention. Committed ones never do.
 
 It walks through tasks in the order of their ids, which is that of their making, so it looks at each once and costs
-nothing where nothing is made; what it meets too early it looks at again later. Which files are committed is the
-registry's word: everything that any manifest names stays, also of older revisions.
+nothing where nothing is made; what it meets too early, and what goes on after it passed, it looks at again later. Which
+files are committed is the registry's word: everything that any manifest names stays, also of older revisions.
 
 Files go before the position moves: after a crash the same page is looked at again, and finds nothing.
 """
@@ -52,6 +52,11 @@ _LATER = """
     INSERT INTO collect_later (task_id, look_at) SELECT task_id, trace_now() + $2::interval
     FROM unnest($1::uuid[]) AS u(task_id) ON CONFLICT (task_id) DO UPDATE SET look_at = excluded.look_at"""
 
+# Tasks first, as everybody locks: nobody revives one between this look and the move.
+_HOLD = """
+    SELECT task_id, finished_at < trace_now() - $2::interval AS over
+    FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR KEY SHARE"""
+
 _DONE = "DELETE FROM collect_later WHERE task_id = ANY($1)"
 
 
@@ -68,16 +73,19 @@ class Collector:
         async with self._store.connection() as connection:
             due = await connection.fetch(_DUE, self._keep, PAGE)
             new = await connection.fetch(_NEXT, self._keep, PAGE)
-            rows = [row for row in (*due, *new) if row["attempt"]]
+            rows = [*due, *new]
             await self._definitions.load_jobs(connection, {row["job_id"] for row in rows})
-        over = [row for row in rows if row["over"]]
+        writing = [row for row in rows if self._writes_files(row["job_id"])]
+        over = [row for row in writing if row["over"]]
         removed = await self._collect(over)
-        early = [row["task_id"] for row in rows if not row["over"] and self._writes_files(row["job_id"])]
         async with self._store.transaction() as connection:
+            held = await connection.fetch(_HOLD, [row["task_id"] for row in writing], self._keep) if writing else []
+            done = {row["task_id"] for row in over} & {row["task_id"] for row in held if row["over"]}
+            early = {row["task_id"] for row in writing} - done
             if due:
-                await connection.execute(_DONE, [row["task_id"] for row in due if row["over"]])
+                await connection.execute(_DONE, [row["task_id"] for row in due if row["task_id"] not in early])
             if early:
-                await connection.execute(_LATER, early, self._keep)
+                await connection.execute(_LATER, list(early), self._keep)
             if new:
                 await connection.execute(_MOVE_ON, new[-1]["task_id"])
         if removed:
@@ -87,8 +95,9 @@ class Collector:
     def _writes_files(self, job_id: UUID) -> bool:
         return any(output.dataset.storage in _KEPT_IN_FILES for output in self._definitions.job(job_id).outputs)
 
-    async def _collect(self, rows: list[asyncpg.Record]) -> int:
-        tasks = [row["task_id"] for row in rows if self._writes_files(row["job_id"])]
+    async def _collect(self, over: list[asyncpg.Record]) -> int:
+        rows = [row for row in over if row["attempt"]]
+        tasks = [row["task_id"] for row in rows]
         if not tasks:
             return 0
         async with self._store.transaction() as connection:
