@@ -118,6 +118,9 @@ def test_what_needs_a_function_in_the_worker() -> None:
         ("evm_ingest", {"chain_id": 1, "tables": ["logs", "logs"]}, "config"),
         ("evm_ingest", {"chain_id": 1, "tables": ["traces"]}, "config.tables[0]"),
         ("evm_ingest", {"chain_id": 1, "rpc": "https://node/key"}, "config.rpc"),
+        ("evm_ingest", {"chain_id": 1, "rpc": "Archive"}, "config.rpc"),
+        ("evm_ingest", {"chain_id": 1, "rpc": "archive\n"}, "config.rpc"),
+        ("evm_ingest", {"chain_id": 1, "rpc": "a" * 64}, "config.rpc"),
         ("evm_ingest", {"chain_id": 1, "max_requests_per_second": 0}, "config.max_requests_per_second"),
         ("evm_ingest", {"chain_id": 1, "endpoint": "x"}, "config"),
         ("decode_logs", {"events": ["erc20.Mint"]}, "config"),
@@ -136,6 +139,30 @@ def test_bad_configs(operator: str, config: dict[str, Any], field: str) -> None:
     with pytest.raises(TraceError) as caught:
         check_config(operator, config)
     assert (caught.value.code, caught.value.details) == ("job_invalid", {"field": field})
+
+
+@pytest.mark.parametrize(
+    ("operator", "config", "said"),
+    [
+        (
+            "evm_ingest",
+            {"chain_id": 1, "rpc": "https://node.example/KEY"},
+            "it must be a name like `archive`, not an address: addresses go to TRACE_RPC_<NAME> or HOME/rpc.toml,"
+            " never into a DAG",
+        ),
+        (
+            "evm_ingest",
+            {"chain_id": 1, "tables": ["blocks", "traces"]},
+            "there is no `traces`; there are `blocks`, `transactions`, `logs`",
+        ),
+        ("evm_ingest", {"chain_id": 1, "tables": []}, "its length must be at least 1"),
+        ("integrity_check", {"fail_on": "no"}, "there is no `no`; there are `error`, `warning`, `never`"),
+    ],
+)
+def test_what_is_said_of_likely_mistakes(operator: str, config: dict[str, Any], said: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        check_config(operator, config)
+    assert caught.value.message == f"The config of {operator} is not valid: {said}."
 
 
 @given(

@@ -1,6 +1,7 @@
 """`trace deploy` and `trace rollback`: plans, builds until they count, and documents with errors."""
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,17 @@ def test_of_a_long_line_the_surroundings_are_shown(column: int) -> None:
     assert len(quoted) < 180
     if 1 <= column < len(line) and line[column - 1] != " ":
         assert quoted[mark.index("^")] == line[column - 1]
+
+
+def test_an_address_in_a_line_is_not_shown() -> None:
+    line = '  config: {rpc: "https://user:pass@node.example/KEY", tables: [x]} # https://node.example/KEY'
+    for column in range(1, len(line)):
+        problem = Problem(code="x", message="y", line=1, column=column, path="")
+        _, quoted, mark, _ = (text.plain for text in problem_lines([problem], "f", line.encode()))
+        assert "https://***" in quoted
+        assert "tables: [x]" in quoted
+        assert not {"KEY", "pass"} & set(re.findall(r"\w+", quoted))
+        assert mark.index("^") == column + 7
 
 
 def test_a_file_that_is_not_there_is_refused(trace: Trace, api: FakeApi, tmp_path: Path) -> None:

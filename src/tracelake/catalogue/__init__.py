@@ -4,7 +4,7 @@ The registry is data. `worker.operators` holds the functions that workers run, a
 """
 
 import re
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -56,8 +56,11 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
         if isinstance(error.__cause__, ConfigFieldError):
             raise _field_refused(operator, error.__cause__) from None
         what, _, where = str(error).partition(" - at `")
-        field = "config" + where.removesuffix("`").removeprefix("$")
-        raise TraceError("job_invalid", f"The config of {operator} is not valid: {_said(what)}.", field=field) from None
+        path = where.removesuffix("`").removeprefix("$")
+        said = _not_among(what, path, spec.config_type) or _said(what)
+        raise TraceError(
+            "job_invalid", f"The config of {operator} is not valid: {said}.", field=f"config{path}"
+        ) from None
 
 
 def _field_refused(operator: str, error: ConfigFieldError) -> TraceError:
@@ -78,6 +81,22 @@ _TYPES = {
 _BOUNDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 
 
+def _not_among(what: str, path: str, config_type: type[OperatorConfig]) -> str:
+    """With the values that there are, which the decoder does not say."""
+    value = re.fullmatch("Invalid enum value '(.*)'", what)
+    field = re.match(r"\.(\w+)", path)
+    if not value or not field:
+        return ""
+    values = _literals(get_type_hints(config_type).get(field[1]))
+    return f"there is no `{value[1]}`; there are {', '.join(f'`{each}`' for each in values)}" if values else ""
+
+
+def _literals(hint: Any) -> list[str]:
+    if get_origin(hint) is Literal:
+        return [str(value) for value in get_args(hint)]
+    return [value for inner in get_args(hint) for value in _literals(inner)]
+
+
 def _said(what: str) -> str:
     """In our words, what the decoder says; its own where it says something else."""
     if found := re.fullmatch("Object missing required field `(.+)`", what):
@@ -89,4 +108,6 @@ def _said(what: str) -> str:
         return f"it must be {wanted}, not {_TYPES.get(found[2], found[2])}"
     if found := re.fullmatch(r"Expected `\w+` ([<>]=?) (\S+)", what):
         return f"it must be {_BOUNDS[found[1]]} {found[2].removesuffix('.0')}"
+    if found := re.fullmatch(r"Expected `\w+` of length ([<>]=?) (\d+)", what):
+        return f"its length must be {_BOUNDS[found[1]]} {found[2]}"
     return what

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, Parameter, Plain, Tuple, parse_event, read_event
-from tracelake.catalogue.spec import OperatorConfig
+from tracelake.catalogue.spec import OperatorConfig, Writes
 
 BUILT_IN = {
     "erc20.Transfer": "Transfer(address indexed from, address indexed to, uint256 value)",
@@ -42,6 +42,9 @@ class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_events(self.read_events())
+
+    def writes(self) -> Writes:
+        return Writes(2, 2, "keep_other: true", "keep_other") if self.keep_other else Writes(2)
 
     def read_events(self) -> list[Event]:
         return [_read(each) for each in self.events]

@@ -1,20 +1,22 @@
 """Configs of the operators that read EVM chains."""
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import OperatorConfig
+from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, Writes
 
 EvmTable = Literal["blocks", "transactions", "logs"]
 EVM_TABLES: tuple[EvmTable, ...] = ("blocks", "transactions", "logs")
+_RPC_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 
 
 class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     chain_id: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     """What the nodes must say they are."""
-    rpc: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$")] = "default"
-    """Which of the worker's RPC endpoints."""
+    rpc: str = "default"
+    """Which of the worker's RPC endpoints: a name, since an address may hold a key."""
     tables: Annotated[tuple[EvmTable, ...], Meta(min_length=1, max_length=3)] = EVM_TABLES
     """Output 0 is the first of them, output 1 the second, ..."""
     chunk_blocks: Annotated[int, Meta(ge=1, le=100_000)] = 250
@@ -29,5 +31,16 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     """How long the nodes are asked again for what they do not give; then the attempt fails, to be retried."""
 
     def __post_init__(self) -> None:
+        if not _RPC_NAME.fullmatch(self.rpc):  # never repeated: whoever writes an address here may have told a key
+            raise ConfigFieldError(
+                "rpc",
+                "it must be a name like `archive`, not an address: addresses go to TRACE_RPC_<NAME> or HOME/rpc.toml,"
+                " never into a DAG",
+            )
         if len(set(self.tables)) != len(self.tables):
             raise ValueError("`tables` names a table twice")
+
+    def writes(self) -> Writes:
+        said = self.tables != EVM_TABLES
+        # A table without an output is not written.
+        return Writes(len(self.tables), 0, f"tables: [{', '.join(self.tables)}]" if said else "", "tables")

@@ -7,7 +7,7 @@ from msgspec import Meta
 from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.catalogue.integrity import IntegrityCheckConfig
-from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
+from tracelake.catalogue.spec import OperatorConfig, OperatorSpec, Writes
 from tracelake.catalogue.sql import SparkSqlConfig, check_inputs
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
@@ -59,6 +59,7 @@ SPECS = (
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
+        writes=EvmIngestConfig.writes,
     ),
     OperatorSpec(
         "decode_logs",
@@ -67,6 +68,7 @@ SPECS = (
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
+        writes=DecodeLogsConfig.writes,
     ),
     OperatorSpec(
         "evm_ingest",
@@ -75,6 +77,7 @@ SPECS = (
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
+        writes=EvmIngestConfig.writes,
     ),
     OperatorSpec(
         "integrity_check",
@@ -83,6 +86,7 @@ SPECS = (
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
+        writes=lambda _: Writes(1),
     ),
     OperatorSpec("noop", NoopConfig, "Does nothing and completes; for measuring and for demonstrations.", control=True),
     OperatorSpec(
@@ -112,6 +116,7 @@ SPECS = (
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         check_inputs=check_inputs,
+        writes=lambda _: Writes(1),
     ),
     OperatorSpec(
         "ticker",

@@ -23,6 +23,18 @@ class ConfigFieldError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Writes:
+    """How many tables an operator writes with a config: a job has an output for each, or for some of them."""
+
+    most: int
+    least: int = 1
+    because: str = ""
+    """What in the config says so."""
+    field: str = ""
+    """Of the config, with that."""
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSpec:
     name: str
     config_type: type[OperatorConfig]
@@ -37,6 +49,9 @@ class OperatorSpec:
     """Its outputs are files and nothing else: none of them can be a buffered dataset."""
     check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
     """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
+
+    writes: Callable[[Any], Writes] | None = None
+    """By its config; None: as many outputs as the job has."""
 
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:

@@ -13,6 +13,7 @@ from tracelake.model.dag import Problem
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _WORD = re.compile(r"[\w.-]+|[^\w\s]")
+_ADDRESS = re.compile(r"(?<=://)[^\s'\",}\]]+")
 _ROOM = 160
 """Of a longer line only the surroundings of the mark are shown."""
 
@@ -41,6 +42,8 @@ def _headline(problem: Problem, file_name: str) -> Text:
 
 
 def _quoted(line: str, problem: Problem) -> Iterator[Text]:
+    # An address may hold a key, and what is shown here is kept by whoever keeps logs.
+    line = _ADDRESS.sub(lambda address: "*" * len(address[0]), line)
     place = min(max(problem.column - 1, 0), len(line))
     first = max(0, place - _ROOM // 2) if len(line) > _ROOM else 0
     before, after = clean(line[first:place]), clean(line[place : first + _ROOM])

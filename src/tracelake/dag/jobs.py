@@ -44,6 +44,7 @@ def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> Non
     if operator is not None and not job.record.bad("config"):
         _check_config(job.record, operator)
         _check_config_fits_inputs(draft, job, operator)
+        _check_config_fits_outputs(job, operator)
 
 
 def _check_activation(job: JobDraft) -> None:
@@ -270,6 +271,24 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
         said = str(error)
         place = _locate(record.at("config"), f".{error.field}", None)
         place.problem("config_invalid", f"{said[:1].upper()}{said[1:]}.", error.suggestion)
+
+
+def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
+    """Of a good config: that each output will have its table."""
+    record, outputs = job.record, job.outputs
+    if operator.writes is None or outputs is None:
+        return
+    try:
+        writes = operator.writes(read_config(operator.name, record.get("config", {})))
+    except TraceError:
+        return  # said already
+    if writes.least <= outputs <= writes.most:
+        return
+    tables = "1 table" if writes.most == 1 else f"{writes.most} tables"
+    because = f" (`{writes.because}`)" if writes.because else ""
+    place = record.at("outputs") if record.has("outputs") else _locate(record.at("config"), f".{writes.field}", None)
+    message = f"{operator.name} writes {tables}{because} and the job has `outputs: {outputs}`."
+    place.problem("config_invalid", message, f"Use `outputs: {max(writes.least, min(outputs, writes.most))}`.")
 
 
 def _config_hint(place: Place, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:
