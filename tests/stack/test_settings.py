@@ -95,6 +95,51 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, environ: dict[str, str],
 
 
 @pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[4]",
+        "local[*]",
+        "local[2,3]",
+        "local[*,4]",
+        "spark://one.example:7077",
+        "spark://one:7077,two:7077",
+        "spark://[::1]:7077",
+        "sc://host",
+        "sc://host:15002/;use_ssl=true",
+        "yarn",
+        "k8s://https://host:443",
+    ],
+)
+def test_masters_of_spark(tmp_path: Path, master: str) -> None:
+    assert load(tmp_path, environ={"TRACE_SPARK_MASTER": master}).spark_master == master
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "lokal",
+        "local[]",
+        "local[0]",
+        "local[x]",
+        "local[2",
+        "local[2,0]",
+        "local[*]x",
+        "spark://host",
+        "spark:/host:7077",
+        "host:7077",
+        "http://host:7077",
+        "sc://",
+        "k8s://",
+        "yarn-client",
+    ],
+)
+def test_masters_that_spark_does_not_have(tmp_path: Path, master: str) -> None:
+    with pytest.raises(SettingsError, match=r"spark_master .* expected a master: local\[\*\], .* spark://host:7077, "):
+        load(tmp_path, environ={"TRACE_SPARK_MASTER": master})
+
+
+@pytest.mark.parametrize(
     ("toml", "message"),
     [
         ("wrokers = 1", "did you mean workers"),

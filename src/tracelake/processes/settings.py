@@ -37,6 +37,11 @@ _S3 = re.compile(r"aws|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 _HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
 _OTLP = re.compile(r"(https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?)?")
+_MACHINE = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_SPARK = re.compile(
+    r"local(\[([1-9][0-9]{0,4}|\*)(,[1-9][0-9]{0,4})?\])?|yarn|k8s://[!-~]{1,290}"
+    rf"|spark://{_MACHINE}:[0-9]{{1,5}}(,{_MACHINE}:[0-9]{{1,5}})*|sc://{_MACHINE}(:[0-9]{{1,5}})?(/[!-~]{{0,250}})?"
+)
 _MEMORY = re.compile(r"[1-9][0-9]{0,5}[mgMG]")
 _VISIBLE = re.compile(r"[!-~]{1,300}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -326,7 +331,9 @@ class Settings:
     worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
     spark_master: str = _setting(
-        _Text(_VISIBLE, "a master like local[*], spark://host:7077 or sc://host:15002"),
+        _Text(
+            _SPARK, "a master: local[*], local[4], spark://host:7077, sc://host:15002, yarn or k8s://https://host:443"
+        ),
         "local[*]",
         "Where Spark runs; see docs/spark.md.",
     )
