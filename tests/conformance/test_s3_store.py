@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,8 @@ from tests.conformance.object_store_suite import TOP, ObjectStoreSuite
 from tests.support.object_store import object_store
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.errors import StoreUnavailableError
-from tracelake.processes.seaweedfs import EmbeddedObjectStore
+from tracelake.processes import seaweedfs
+from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,35 @@ def test_whoever_cannot_be_asked_is_away(seaweed: EmbeddedObjectStore, change: d
     for call in (store.head(TOP + "x"), store.get(TOP + "x"), store.put(TOP + "x", b""), store.list(TOP)):
         with pytest.raises(StoreUnavailableError):
             asyncio.run(call)
+
+
+def test_which_sockets_it_has(seaweed: EmbeddedObjectStore) -> None:
+    ports = dataclasses.astuple(seaweed.ports)
+    numbers = {*ports, *(port + 10_000 for port in ports)}
+    there = {path for number in numbers for path in Path("/tmp").glob(f"seaweedfs-*-{number}.sock")}
+    began = seaweed.ports_file.stat().st_mtime  # a run before that had such a port may have left others
+    assert {path for path in there if path.stat().st_mtime >= began} == set(seaweed.ports.sockets)
+
+
+def test_what_it_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seaweedfs, "_SOCKETS", tmp_path)
+    first, second = Ports.choose(), Ports.choose()
+    store = EmbeddedObjectStore(tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "log", first)
+
+    def leave(ports: Ports) -> list[Path]:
+        for path in ports.sockets:
+            path.touch()
+        return ports.sockets
+
+    store.prepare()
+    left, others = leave(first), leave(Ports(1, 2, 3, 4))
+    store.clean_up()
+    assert not any(path.exists() for path in left)
+    # Nobody cleaned up after a run that was killed, and the next one has other ports.
+    left += leave(first) + leave(second)
+    dataclasses.replace(store, ports=second).prepare()
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
 
 
 def test_secrets_are_not_shown(seaweed: EmbeddedObjectStore) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,16 +85,21 @@ def exists(path: Path) -> Callable[[], Awaitable[bool]]:
 def test_a_killed_part_comes_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         changes = Changes()
-        supervisor = Supervisor([script(tmp_path, "part")], on_change=changes, patience=QUICK)
+        cleaned_up: list[str] = []
+        part = replace(script(tmp_path, "part"), clean_up=lambda: cleaned_up.append("once"))
+        supervisor = Supervisor([part], on_change=changes, patience=QUICK)
         await supervisor.start(0)
         first = supervisor.views()[0]
         assert first.state == PartState.RUNNING
         assert first.pid is not None
+        assert cleaned_up == []
         os.kill(first.pid, signal.SIGKILL)
         again = await changes.until(lambda view: view.state == PartState.RUNNING and view.restarts == 1)
         assert again.pid != first.pid
         assert any(view.note == "was killed by SIGKILL" for view in changes.seen)
+        assert len(cleaned_up) == 1
         await supervisor.stop()
+        assert len(cleaned_up) == 2, "after every end"
         assert supervisor.views()[0].state == PartState.STOPPED
         assert again.pid is not None
         assert not pid_alive(again.pid)

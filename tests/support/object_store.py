@@ -23,6 +23,7 @@ def object_store() -> Iterator[EmbeddedObjectStore]:
         finally:
             process.kill()
             process.wait()
+            store.clean_up()
 
 
 def start(store: EmbeddedObjectStore) -> "subprocess.Popen[bytes]":

@@ -30,6 +30,7 @@ REGION = "us-east-1"
 _IDENTITY = "platform"
 _VOLUME_MB = 1024
 _KEYS = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
+_SOCKETS = Path("/tmp")  # noqa: S108 - the program's own choice
 _INNER = 10_000
 """How far above a port the one for calls between its parts is."""
 
@@ -66,6 +67,18 @@ class Ports:
             raise ObjectStoreError("no free ports on 127.0.0.1 for the object store")
         return cls(*found)
 
+    @property
+    def sockets(self) -> list[Path]:
+        """Beside each port, of the same number. Two have an option to be elsewhere; a home's path may be too long."""
+        parts = dataclasses.asdict(self)
+        inner = [_SOCKETS / f"seaweedfs-{part}-grpc-{port + _INNER}.sock" for part, port in parts.items()]
+        return inner + [_SOCKETS / f"seaweedfs-{part}-{parts[part]}.sock" for part in ("filer", "s3")]
+
+    def remove_sockets(self) -> None:
+        for socket in self.sockets:
+            with contextlib.suppress(OSError):
+                socket.unlink()
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedObjectStore:
@@ -85,6 +98,7 @@ class EmbeddedObjectStore:
 
     def prepare(self) -> None:
         """Before every start: keys if there are none, and the configuration that they are part of."""
+        self._clean_up_before()
         private_directory(self.data_dir)
         for elections in self.data_dir.glob("m[0-9]*"):
             # Which master was elected: a single one that was killed would wait for others. Volumes report themselves.
@@ -150,6 +164,18 @@ class EmbeddedObjectStore:
             return connection.getresponse().status == 403
         except (OSError, http.client.HTTPException):
             return False
+
+    def clean_up(self) -> None:
+        """After its end: it leaves the sockets of its parts, and they have no other place than /tmp."""
+        self.ports.remove_sockets()
+
+    def _clean_up_before(self) -> None:
+        """What a run left that nobody could clean up after, also on other ports, if nobody has these now."""
+        self.ports.remove_sockets()
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            known = Ports(*json.loads(self.ports_file.read_text()))
+            if all(_are_free(port) for port in dataclasses.astuple(known)):
+                known.remove_sockets()
 
     @property
     def ports_file(self) -> Path:

@@ -41,7 +41,8 @@ class PartState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What to run. `prepare` runs before every start (in a thread); `ready` is asked until it says yes."""
+    """What to run. `prepare` runs before every start (in a thread); `ready` is asked until it says yes; `clean_up` runs
+    after every end."""
 
     name: str
     stage: int
@@ -53,6 +54,7 @@ class Part:
     """How long it may take to be ready; None is the supervisor's own patience."""
     prepare: Callable[[], None] | None = None
     ready: Callable[[], Awaitable[bool]] | None = None
+    clean_up: Callable[[], None] | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     hurry_signal: signal.Signals = signal.SIGKILL
     grace_seconds: float = 15.0
@@ -222,6 +224,8 @@ class Supervisor:
             raise
         finally:
             ended.cancel()
+            if part.clean_up is not None:
+                part.clean_up()
 
     async def _watch_ready(self, kept: _Kept, ended: "asyncio.Task[int]") -> None:
         while kept.part.ready is not None and not ended.done() and not kept.stop.is_set():

@@ -182,6 +182,7 @@ def plan_parts(
                 log_file=objects.log_file,
                 prepare=objects.prepare,
                 ready=partial(asyncio.to_thread, objects.ready),
+                clean_up=objects.clean_up,
                 # It takes half a minute to end politely, and loses nothing by being killed.
                 stop_signal=signal.SIGKILL,
             )

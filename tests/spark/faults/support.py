@@ -59,6 +59,7 @@ class Store:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.embedded.clean_up()
 
     def start(self) -> None:
         self.process = start(self.embedded)
