@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -18,6 +19,7 @@ from tests.faults.crashing_dispatcher import POINTS
 from tests.support.directory_store import DirectoryStore
 from tests.support.postgres import TestCluster
 from tracelake.model.ids import new_id
+from tracelake.model.job import buffer_queue
 
 QUEUE = "tasks.crash"
 
@@ -81,7 +83,8 @@ async def scenario(driver: CrashDriver) -> dict[str, Any]:
     await retried(driver, three, leases)
     done = await driver.task("complete", token(three), body(three, status="Completed"))
     assert done["status"] == "Completed"
-    await driver.until_woken("buffers", [published["publish_id"]])
+    sent = next(output for output in leases[four]["task"]["outputs"] if output["storage"]["kind"] == "buffered")
+    await driver.until_woken(buffer_queue(UUID(sent["dataset_uuid"])), [published["publish_id"]])
     return {"tasks": tasks, "attempts": [1, 1, 2, 1], "events": [(one, 3), (three, 1), (three, 2), (four, 4)]}
 
 

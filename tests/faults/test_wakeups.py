@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -12,6 +13,7 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.outbox.relay import Relay
 from tracelake.errors import StoreUnavailableError
+from tracelake.model.job import buffer_queue
 from tracelake.ports import DeadLetter, Delivery, Message, Queue, QueueDepth, QueueRejectedError, QueueUnavailableError
 
 TASKS = "tasks.ecs_platform"
@@ -193,8 +195,9 @@ def test_a_publish_that_nobody_committed_is_sent_again(harness: DispatcherHarnes
         reply = harness.task("buffer-publish", lease["capability_token"], body)
         published.append(reply.body["publish_id"])
     lost, live, committed = published
+    queue = buffer_queue(UUID(lease["task"]["outputs"][0]["dataset_uuid"]))
     harness.relay()
-    first = harness.run(harness.dispatcher.ports.queue.receive("buffers", 10, 600.0))
+    first = harness.run(harness.dispatcher.ports.queue.receive(queue, 10, 600.0))
     bodies = {delivery.key: delivery.body for delivery in first}
     assert sorted(bodies) == sorted(published)
     harness.sql("UPDATE buffer_publishes SET committed_at = trace_now() WHERE publish_id = $1", committed)
@@ -204,7 +207,7 @@ def test_a_publish_that_nobody_committed_is_sent_again(harness: DispatcherHarnes
     assert reconcile(harness) == 1
     assert reconcile(harness) == 0
     harness.relay()
-    again = harness.run(harness.dispatcher.ports.queue.receive("buffers", 10, 600.0))
+    again = harness.run(harness.dispatcher.ports.queue.receive(queue, 10, 600.0))
     assert [delivery.key for delivery in again] == [lost]
     assert _json(again[0].body) == _json(bodies[lost]), "the pointer is the same one"
 

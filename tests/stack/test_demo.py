@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.chain import recorded
@@ -134,9 +135,29 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
         assert f"down --home {home}" in story
         assert trace(home, "status").returncode == 0
         assert "token_flows/summarise" in trace(home, "lineage", "hourly_flows").stdout
+        look_at_rows(home, place / "transfers.parquet", expected)
     finally:
         assert trace(home, "down").returncode == 0
     wait_until(lambda: not processes_of(place), "everything to end")
+
+
+def look_at_rows(home: str, file: Path, expected: Expected) -> None:
+    shown = trace(home, "read", "blocks", "--head", "2", "--columns", "block_number,block_hash", "--json")
+    assert [row["block_number"] for row in json.loads(shown.stdout)] == [FIRST, FIRST + 1]
+    assert json.loads(shown.stdout)[0]["block_hash"] == recorded(FIRST + 1)[FIRST].block["hash"]
+    assert "block_hash" in trace(home, "read", "blocks", "--head", "1").stdout
+    written = trace(home, "read", "transfers", "--output", str(file))
+    assert written.stdout == f"{expected.transfers:,} rows in {file}.\n"
+    assert pq.read_table(file).num_rows == expected.transfers
+    for arguments, said in (
+        (("transfer",), "no such dataset"),
+        (("blocks", "--columns", "nothing"), "there is no column nothing; there are block_hash"),
+        (("blocks", "--range", f"{LAST + 1000}-{LAST + 2000}", "--output", str(file)), "nothing to write"),
+    ):
+        refused = trace(home, "read", *arguments)
+        assert refused.returncode == 1
+        assert said in refused.stderr, refused.stderr
+    assert pq.read_table(file).num_rows == expected.transfers, "a refusal changes no file"
 
 
 def test_ctrl_c_leaves_nothing(place: Path) -> None:

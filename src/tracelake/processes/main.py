@@ -37,6 +37,7 @@ _COMMANDS = {
     "skip": ("tracelake.cli.task_actions:skip", "Go on without tasks that failed for good."),
     "events": ("tracelake.cli.events:command", "List updates of datasets."),
     "datasets": ("tracelake.cli.datasets:command", "List datasets, or show one."),
+    "read": ("tracelake.processes.read:command", "Show rows of a dataset, or write them to a file."),
     "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
     "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
     "dlq": ("tracelake.cli.dlq:command", "Batches that could not be taken: list, show, replay, drop."),

@@ -109,6 +109,7 @@ def next_steps(console: Console, plan: Plan, kept: Home | None) -> None:
         [
             ("everything that goes on, live", f"{trace} top {home}"),
             ("its tasks; with an id, one of them and its attempts", f"{trace} tasks --dag {DAG} --limit 10 {home}"),
+            ("rows of a dataset; with --output, all of them in a file", f"{trace} read hourly_flows {home}"),
             ("is a dataset fresh, and if not, why", f"{trace} why hourly_flows {home}"),
             ("which task made each unit, from what", f"{trace} lineage hourly_flows {home}"),
             ("do the first unit once more", f"{trace} trigger {DAG}/ingest --range {unit} --wait {home}"),
@@ -130,7 +131,8 @@ def trace_command() -> str:
 
 def _steps(console: Console, steps: Sequence[tuple[str, str]]) -> None:
     for purpose, command in steps:
-        show(console, Text.assemble((f"{purpose}: ", "dim"), (command, "bold")))
+        # Never broken into lines: it is there to be copied.
+        console.print(Text.assemble((f"{purpose}: ", "dim"), (command, "bold")), soft_wrap=True)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

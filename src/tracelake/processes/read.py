@@ -1,0 +1,185 @@
+"""`trace read`: rows of a dataset that is kept in files, for a look or as one file.
+
+Which files are the dataset, the registry says: what lies beside them in the bucket was never committed, or was
+replaced. They are read by ETag. It asks as a service of the platform does, so it is for whoever runs the stack.
+"""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.parse import RangeType
+from tracelake.cli.session import Session, user_command
+from tracelake.client.credentials import FileCredential
+from tracelake.client.http import HttpClient
+from tracelake.client.internal import InternalClient
+from tracelake.client.stack import Stack
+from tracelake.errors import TraceError
+from tracelake.processes.settings import Settings
+from tracelake.wire.platform import DatasetFilesRequest
+from tracelake.wire.task_calls import DataFile
+
+_HEAD = 10
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--range", "blocks", type=RangeType(), help="Only units with a part in these blocks, like 0-999.")
+@click.option("--head", type=click.IntRange(1, 10_000), help=f"So many rows (default {_HEAD}).")
+@click.option("--columns", help="Only these columns, with commas between them.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write all rows to this Parquet file instead."
+)
+@user_command
+def command(
+    session: Session,
+    dataset: str,
+    blocks: Any,
+    head: int | None,
+    columns: str | None,
+    output: Path | None,
+) -> None:
+    """Show rows of a dataset, or write all of them to a file.
+
+    For datasets that are kept in files, of the version that counts. Read the file with whatever reads Parquet.
+
+    \b
+    Examples:
+      trace read hourly_flows
+      trace read transfers --range 0-499 --columns block_number,token,amount_f64
+      trace read transfers --output transfers.parquet
+      duckdb -c "SELECT token, count(*) FROM 'transfers.parquet' GROUP BY 1"
+    """
+    if output is not None and head is not None:
+        raise click.UsageError("--output writes all rows: leave out --head.")
+    names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+    start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
+    org = session.run(lambda client: client.whoami()).org
+    request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
+    try:
+        found = asyncio.run(_read(session.stack, request, names, None if output else head or _HEAD, output))
+    except pa.ArrowInvalid as error:
+        raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
+    if output is not None:
+        if session.as_json:
+            click.echo(msgspec.json.encode({"file": str(output), "rows": found}))
+        else:
+            session.say(f"{found:,} rows in {output}.")
+        return
+    assert isinstance(found, pa.Table)
+    _show(session, found)
+
+
+async def _read(
+    stack: Stack, request: DatasetFilesRequest, names: list[str] | None, head: int | None, output: Path | None
+) -> Any:
+    settings = Settings.load({"home": stack.home})
+    store = S3ObjectStore(settings.resolve_object_store())
+    files = await _files(stack, request)
+    if output is None:
+        return await _head(store, files, names, head or _HEAD)
+    return await _write(store, files, names, output)
+
+
+async def _files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
+    async with _client(stack) as client:
+        found: list[DataFile] = []
+        while True:
+            reply = await client.dataset_files(request)
+            found += [file for unit in reply.units for file in unit.files]
+            if reply.next is None:
+                return found
+            request = msgspec.structs.replace(request, page=reply.next)
+
+
+@asynccontextmanager
+async def _client(stack: Stack) -> AsyncIterator[InternalClient]:
+    http = HttpClient(stack.internal_url, stack.ca_file)
+    try:
+        yield InternalClient(http, service=FileCredential(Path(stack.service_token_file)))
+    finally:
+        await http.close()
+
+
+async def _table(store: S3ObjectStore, file: DataFile, names: list[str] | None) -> pa.Table:
+    body = await store.get(file.uri, if_match=file.etag)
+    if body is None:
+        raise TraceError("artifact_missing", "A file of the dataset is not there, or not what was committed.")
+    parquet = pq.ParquetFile(io.BytesIO(body))
+    missing = [name for name in names or () if name not in parquet.schema_arrow.names]
+    if missing:
+        there = ", ".join(parquet.schema_arrow.names)
+        raise click.ClickException(f"there is no column {', '.join(missing)}; there are {there}")
+    return parquet.read(columns=names)
+
+
+async def _head(store: S3ObjectStore, files: Sequence[DataFile], names: list[str] | None, head: int) -> pa.Table:
+    parts: list[pa.Table] = []
+    for file in files:
+        parts.append(await _table(store, file, names))
+        if sum(part.num_rows for part in parts) >= head:
+            break
+    return pa.concat_tables(parts, promote_options="permissive").slice(0, head) if parts else pa.table({})
+
+
+async def _write(store: S3ObjectStore, files: Sequence[DataFile], names: list[str] | None, output: Path) -> int:
+    """File by file, so that memory does not grow with the dataset; nothing half done is left."""
+    beside = output.with_name(f".{output.name}.part")
+    writer: pq.ParquetWriter | None = None
+    rows = 0
+    try:
+        for file in files:
+            table = await _table(store, file, names)
+            if writer is None:
+                writer = pq.ParquetWriter(beside, table.schema, compression="zstd")
+            writer.write_table(table.cast(writer.schema))
+            rows += table.num_rows
+        if writer is None:
+            raise click.ClickException("there are no files of it yet, so there is nothing to write")
+        writer.close()
+        beside.replace(output)
+    finally:
+        beside.unlink(missing_ok=True)
+    return rows
+
+
+def _show(session: Session, table: pa.Table) -> None:
+    rows = [[_plain(value) for value in row.values()] for row in table.to_pylist()]
+    if session.as_json:
+        session.json([dict(zip(table.column_names, row, strict=True)) for row in rows])
+        return
+    if not rows:
+        session.say("It has no rows.")
+        return
+    listing = Listing([Column(name, right=_is_number(table, name)) for name in table.column_names])
+    for row in rows:
+        listing.add(*("" if value is None else str(value) for value in row))
+    session.show(listing)
+
+
+def _is_number(table: pa.Table, name: str) -> bool:
+    kind = table.schema.field(name).type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON and people read it."""
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return value
