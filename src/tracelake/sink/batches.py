@@ -167,11 +167,18 @@ def _convert(values: list[Any], kind: ColumnKind, order: int) -> _Wrong | None:
     convert: Callable[[Any], Any] | None = kind.convert
     if convert is None:
         return None
+    try:
+        values[:] = [None if value is None else convert(value) for value in values]
+    except ValueError:
+        return _first_wrong(values, convert, kind.column.name, order)
+    return None
+
+
+def _first_wrong(values: Sequence[Any], convert: Callable[[Any], Any], name: str, order: int) -> _Wrong | None:
     for index, value in enumerate(values):
-        if value is None:
-            continue
         try:
-            values[index] = convert(value)
+            if value is not None:
+                convert(value)
         except ValueError as error:
-            return _Wrong(index, order, f"{kind.column.name}: {error}")
+            return _Wrong(index, order, f"{name}: {error}")
     return None

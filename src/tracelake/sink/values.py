@@ -7,6 +7,7 @@ widest decimal, and JSON is kept as it was written.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -21,7 +22,11 @@ from tracelake.model.dag import Column, ColumnType
 MAX_DEPTH = 64
 """Of objects and lists inside a json value."""
 
-_HEX = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
+_NOT_HEX = "is no hexadecimal text with 0x in front and two digits for each byte"
+_SHAPE = "--T::Z"
+"""What stands at every third place of `2026-01-31T12:00:00Z`, from the fifth on."""
+_SURE = 76
+"""Digits that every 256-bit type holds."""
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6}0*)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -76,6 +81,9 @@ def _large(column: Column) -> ColumnKind:
 
     def convert(value: int | str) -> str:
         if isinstance(value, str):
+            # What nobody has to look at twice: digits that fit any of the two types.
+            if len(value) <= _SURE and value.isdigit() and value.isascii() and (value[0] != "0" or value == "0"):
+                return value
             if not _DIGITS.fullmatch(value):
                 raise ValueError("is no whole number in decimal digits")
             value = int(value)
@@ -133,9 +141,13 @@ def _bytes(column: Column) -> ColumnKind:
     longest = column.max_length
 
     def convert(value: str) -> bytes:
-        if not _HEX.fullmatch(value):
-            raise ValueError("is no hexadecimal text with 0x in front and two digits for each byte")
-        data = bytes.fromhex(value[2:])
+        try:
+            data = bytes.fromhex(value[2:])
+        except ValueError:
+            raise ValueError(_NOT_HEX) from None
+        # Spaces between bytes are passed over when they are read, and show in the length.
+        if value[:2] != "0x" or len(value) != 2 + 2 * len(data):
+            raise ValueError(_NOT_HEX)
         if longest is not None and len(data) > longest:
             raise ValueError(f"is longer than {longest} bytes")
         return data
@@ -145,6 +157,9 @@ def _bytes(column: Column) -> ColumnKind:
 
 def _timestamp(column: Column) -> ColumnKind:
     def convert(value: str) -> datetime:
+        if len(value) == 20 and value[4::3] == _SHAPE and value.isascii():
+            with suppress(ValueError):
+                return datetime.fromisoformat(value)
         if not _TIMESTAMP.fullmatch(value):
             raise ValueError("is no time with a zone and at most microseconds, like 2026-01-31T12:00:00.5Z")
         whole, point, rest = value.partition(".")
