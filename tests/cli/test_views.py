@@ -465,7 +465,8 @@ def test_a_task_shows_what_it_wrote(trace: Trace, api: FakeApi) -> None:
         "size_bytes": 67890,
     }
     api.answers[f"GET /v1/tasks/{TASK}"] = msgspec.structs.replace(samples.detail(), result=[report])
-    shown = trace("tasks", str(TASK)).out
+    shown = trace("tasks", "show", str(TASK)).out
+    assert shown == trace("tasks", str(TASK)).out
     assert "12,345" in shown
     assert "67,890" in shown
     assert "row_count" not in shown

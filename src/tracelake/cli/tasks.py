@@ -34,7 +34,14 @@ STATUS_STYLES = {
 }
 
 
-@click.command()
+class _Tasks(click.Command):
+    """`trace tasks show ID` is `trace tasks ID`, for whoever is used to the longer one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args[1:] if args[:1] == ["show"] else args)
+
+
+@click.command(cls=_Tasks)
 @click.argument("task_id", required=False, type=click.UUID, metavar="[TASK_ID]")
 @click.option("--dag", help="Only of this DAG.")
 @click.option("--job", help="Only of this job; DAG/JOB says both.")
