@@ -154,18 +154,22 @@ class BufferFlow:
         self.flow.complete(task_id, lease)
         return reply.body | {"uri": uri}
 
-    def sink(self, config: SinkConfig | None = None, visibility: float = 60.0) -> int:
+    def sink(
+        self, config: SinkConfig | None = None, visibility: float = 60.0, known: BufferedDataset | None = None
+    ) -> int:
         """One round of a fresh sink, until the queue is empty or it dies; how many batches it finished with."""
         while self.harness.relay():
             pass
 
-        return self.harness.run(self._rounds(config, visibility))
+        return self.harness.run(self._rounds(config, visibility, known))
 
-    async def _rounds(self, config: SinkConfig | None = None, visibility: float = 60.0) -> int:
+    async def _rounds(
+        self, config: SinkConfig | None = None, visibility: float = 60.0, known: BufferedDataset | None = None
+    ) -> int:
         queue = PostgresQueue(self.harness.queue_dsn)
         stores = Stores(self._dsn)
         drain = Drain(
-            self.dataset_now(await self.harness.dispatcher.buffers.list()),
+            known or self.dataset_now(await self.harness.dispatcher.buffers.list()),
             config=config or SinkConfig(visibility_seconds=visibility, wait_seconds=0.0, backoff=Backoff(0.01, 0.05)),
             queue=queue,
             objects=FailingObjects(self),
@@ -234,6 +238,23 @@ class BufferFlow:
             store.follow(self.dataset)
             with store._transaction() as run:
                 return run(f"SELECT {', '.join(names or ('key', 'value'))} FROM {table} ORDER BY key")
+        finally:
+            store.close()
+
+    def has_table(self) -> bool:
+        return self.has_column("key")
+
+    def has_column(self, name: str) -> bool:
+        """Of the table, which nobody makes by asking."""
+        store = TableStore(self.data_dsn)
+        try:
+            with store._transaction() as run:
+                found = run(
+                    "SELECT 1 FROM information_schema.columns WHERE table_name = $1 AND column_name = $2",
+                    tables.table_name(self.dataset.dataset_uuid),
+                    name,
+                )
+            return bool(found)
         finally:
             store.close()
 

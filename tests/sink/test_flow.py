@@ -231,3 +231,15 @@ def test_two_sinks_at_once_take_each_batch_once(flow: BufferFlow) -> None:
     )
     assert commits[0]["made"] == commits[0]["last"]
     assert flow.harness.sql("SELECT FROM buffer_publishes WHERE committed_at IS NULL") == []
+
+
+def test_a_sink_that_has_not_heard_of_a_new_column_asks_before_it_refuses(flow: BufferFlow) -> None:
+    before = flow.dataset
+    flow.publish([{"key": 1, "value": "a"}])
+    flow.deploy("name: memo, type: text")
+    flow.publish([{"key": 2, "value": "b", "memo": "x"}])
+    flow.publish([{"key": 3, "value": "c", "other": "x"}])
+    assert flow.sink(known=before) == 3
+    assert flow.rows("key", "value", "memo") == [(1, "a", None), (2, "b", "x")]
+    (letter,) = flow.letters()
+    assert "unknown field `other`" in letter["dead_reason"]

@@ -146,12 +146,23 @@ class Drain:
         self._stop = stop
         self._large = large
         self._signal = on_signal
-        self.follow(dataset)
-
-    def follow(self, dataset: BufferedDataset) -> None:
-        """From now on by this schema."""
         self.dataset = dataset
         self._reader = BatchReader(dataset.schema)
+        self._newer: BufferedDataset | None = None
+
+    @property
+    def newest(self) -> BufferedDataset:
+        """What it goes by, or will from the next batches on."""
+        return self._newer or self.dataset
+
+    def follow(self, dataset: BufferedDataset) -> None:
+        """By this schema, from the next batches on: those at work are finished by the one that they began with."""
+        self._newer = dataset
+
+    def _take_newer(self) -> None:
+        if self._newer is not None:
+            self.dataset, self._newer = self._newer, None
+            self._reader = BatchReader(self.dataset.schema)
 
     async def run(self) -> None:
         while not self._stop.is_set():
@@ -187,9 +198,16 @@ class Drain:
     # -- one group of batches
 
     async def _finish(self, held: Sequence[_Held]) -> None:
+        self._take_newer()
         batches = [item.batch for item in held]
         await self._try(lambda: self._stores.run(lambda store: store.follow(self.dataset)))
         commits, refusals = await self._settle(batches)
+        if refusals and await self._has_changed():
+            # A schema that was deployed a moment ago may hold what this one does not.
+            self._take_newer()
+            await self._try(lambda: self._stores.run(lambda store: store.follow(self.dataset)))
+            more, refusals = await self._settle([refusal.batch for refusal in refusals])
+            commits += more
         for commit in commits:
             await self._announce(commit)
         for refusal in refusals:
@@ -277,6 +295,15 @@ class Drain:
             commits += taken
             refusals += refused
         return commits, refusals
+
+    async def _has_changed(self) -> bool:
+        """Whether the Dispatcher knows a newer schema."""
+        for listed in (await self._try(self._calls.buffers)).datasets:
+            now = msgspec.structs.replace(listed, backlog=None)
+            if now.dataset_uuid == self.dataset.dataset_uuid and now != self.dataset:
+                self._newer = now
+                return True
+        return False
 
     # -- what others hear of it
 

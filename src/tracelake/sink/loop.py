@@ -68,7 +68,7 @@ class Sink:
             running = self._drains.get(dataset.dataset_uuid)
             if running is None or running[1].done():
                 self._start(dataset, stop)
-            elif running[0].dataset != dataset:
+            elif running[0].newest != dataset:
                 running[0].follow(dataset)
             else:
                 continue
