@@ -214,6 +214,26 @@ def test_nothing_of_spark_is_printed(
     assert capfd.readouterr() == ("", "")
 
 
+def test_pools_of_jobs_are_used_again(engine: Engine, bench: Bench) -> None:
+    seen: list[str | None] = []
+
+    def operator(work: SparkWork) -> OperatorResult:
+        seen.append(work.session.sparkContext.getLocalProperty("spark.scheduler.pool"))
+        if len(seen) == 1:  # at the same time, as another task would be
+            thread = threading.Thread(target=run, args=(engine, bench, operator))
+            thread.start()
+            thread.join()
+        return OperatorResult()
+
+    run(engine, bench, operator)
+    run(engine, bench, operator)
+    assert seen == ["tasks-0", "tasks-1", "tasks-0"]
+
+
+def test_nobody_without_the_secret_speaks_with_spark_on_this_machine(engine: Engine) -> None:
+    assert engine.shared.get().sparkContext.getConf().get("spark.authenticate") == "true"
+
+
 def test_lines_of_java_keep_their_level_and_name(caplog: pytest.LogCaptureFixture) -> None:
     gateway._log_line('{"level":"ERROR","logger":"TaskSetManager","message":"lost \\"one\\""}')
     gateway._log_line("# A fatal error has been detected by the Java Runtime Environment:")

@@ -39,6 +39,9 @@ logger.native.level = error
 # Says that a cluster may have another place for `spark.local.dir`, which is as it should be.
 logger.conf.name = org.apache.spark.SparkConf
 logger.conf.level = error
+# Says for each pool of jobs that no file describes it.
+logger.pools.name = org.apache.spark.scheduler.FairSchedulableBuilder
+logger.pools.level = error
 """
 
 
@@ -108,6 +111,9 @@ def _options(config: SparkConfig) -> dict[str, str]:
         options |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Other users of the machine reach loopback too, and what Spark serves there holds keys. It makes up the
+            # secret by itself and tells nobody.
+            "spark.authenticate": "true",
             "spark.executorEnv.TMPDIR": str(config.scratch / "parts"),
         }
     return options

@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
+_pools: set[int] = set()
+"""In use. Spark never forgets a pool, so they are numbered and used again."""
+_pools_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +106,34 @@ def _cancellable(session: "SparkSession", context: OperatorContext, *, connect: 
         session.addTag(group)
     else:
         session.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", group)
     done = threading.Event()
     watcher = threading.Thread(
         target=_watch, args=(session, group, context.cancel, done, connect), name="cancel", daemon=True
     )
-    watcher.start()
+    with _pool() as pool:
+        if not connect:
+            session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+            with suppress(Exception):  # of a session that was lost there is nothing to take back
+                _leave_group(session, group, connect=connect)
+
+
+@contextmanager
+def _pool() -> Iterator[str]:
+    """A name that no other task of this process has now: as many as there are tasks at a time."""
+    with _pools_lock:
+        number = next(number for number in range(len(_pools) + 1) if number not in _pools)
+        _pools.add(number)
     try:
-        yield
+        yield f"tasks-{number}"
     finally:
-        done.set()
-        watcher.join()
-        with suppress(Exception):  # of a session that was lost there is nothing to take back
-            _leave_group(session, group, connect=connect)
+        with _pools_lock:
+            _pools.remove(number)
 
 
 def _leave_group(session: "SparkSession", group: str, *, connect: bool) -> None:
