@@ -9,12 +9,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.support import Bench, DirectoryTransfer
-from tracelake.catalogue.context import OperatorResult
+from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.ports import ObjectMeta
 from tracelake.spark import sizes
+from tracelake.spark.failures import explain
 from tracelake.spark.operators import decode_logs
 from tracelake.spark.reader import signed
 from tracelake.spark.testing import make_unit
@@ -77,17 +79,34 @@ def test_fewer_blocks_than_files_and_numbers_at_the_end_of_the_world(large: Benc
     assert numbers_of(large) == [[last - 1, last - 1, last]]
 
 
-def test_rows_of_other_blocks_and_of_none(large: Bench) -> None:
+@pytest.mark.parametrize(
+    ("odd", "said"), [(-5, "rows of block -5"), (10**18, f"rows of block {10**18}"), (None, "rows of no block")]
+)
+@pytest.mark.parametrize("files", [1, 4])
+def test_rows_of_other_blocks_and_of_none_are_refused(large: Bench, odd: int | None, said: str, files: int) -> None:
+    """Whoever reads the unit would never see them."""
     large.add_input("raw", pa.table({"block_number": [100, 103, 107]}))
-    odd = "block_number long"
-    moved = large.session.createDataFrame([(-5,), (None,), (10**18,)], odd)
-    large.run("noop", written_by(lambda rows: rows.unionByName(moved)), blocks=(100, 107))
-    found = numbers_of(large)
-    assert sorted(str(number) for part in found for number in part) == sorted(
-        ["-5", "None", "100", "103", "107", str(10**18)]
-    )
-    kept_together = ({-5, None, 100}, {103}, {107, 10**18})
-    assert {frozenset(part) for part in found} == {frozenset(part) for part in kept_together}
+    moved = large.session.createDataFrame([(odd,)], "block_number long")
+
+    def operator(work: SparkWork) -> OperatorResult:
+        work.write(work.read().unionByName(moved), files=files)
+        return work.result()
+
+    with pytest.raises(PythonException) as caught:
+        large.run("noop", operator, blocks=(100, 107))
+    explained = explain(caught.value)
+    assert isinstance(explained, NonRetryableError)
+    assert str(explained).startswith(said)
+    assert "do not belong to the unit 100-107" in str(explained)
+    assert large.last is not None
+    assert large.last.written == {}
+
+
+def test_blocks_that_are_no_numbers_are_refused(large: Bench) -> None:
+    large.add_input("raw", pa.table({"block_number": [1]}))
+    change = written_by(lambda rows: rows.selectExpr("CAST(block_number AS STRING) AS block_number"))
+    with pytest.raises(NonRetryableError, match="block_number is string"):
+        large.run("noop", change, blocks=(0, 9))
 
 
 def test_rows_that_know_no_block_are_one_file(large: Bench) -> None:
@@ -149,6 +168,15 @@ def test_row_groups_are_filled(tmp_path: Path) -> None:
     assert ROWS_PER_GROUP <= groups[0] < 2 * ROWS_PER_GROUP
     assert len(groups) == 2
     assert file.read()["block_number"].to_pylist() == list(range(200_000))
+
+
+def test_empty_batches_are_no_rows(tmp_path: Path) -> None:
+    schema = pa.schema([("block_number", pa.int64())])
+    part = PartWriter(Target("s3://bucket-one/p/", "out", DirectoryTransfer(tmp_path)), schema)
+    part.write(schema.empty_table())
+    assert part.upload(0, 9).rows == 0
+    part.discard()
+    assert pq.read_table(tmp_path / "bucket-one/p/out_0_9.parquet").schema.names == ["block_number"]
 
 
 @pytest.mark.parametrize(

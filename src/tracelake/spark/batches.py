@@ -55,11 +55,11 @@ def _writing(prefix: str, transfer: FileTransfer) -> Callable[[Iterator[pa.Recor
 def _upload(prefix: str, transfer: FileTransfer, parts: list[bytes], count: int) -> pa.RecordBatch:
     # A Spark task that is tried again writes under another name: only what is returned is published.
     uri = f"{prefix}{uuid4().hex}.jsonl"
-    with tempfile.NamedTemporaryFile(prefix="trace-batch-") as file:
+    with tempfile.TemporaryFile(prefix="trace-batch-") as file:
         for part in parts:
             file.write(part)
         file.flush()
-        meta = transfer.upload(Path(file.name), uri)
+        meta = transfer.upload(Path(f"/proc/self/fd/{file.fileno()}"), uri)
     return pa.RecordBatch.from_pydict(
         {
             "uri": [meta.uri],

@@ -9,6 +9,7 @@ the read is refused: filling in nulls or widening types would be a guess.
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -67,9 +68,8 @@ class Reader:
     def _read_by_executors(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        with tempfile.TemporaryDirectory(prefix="trace-schema-") as directory:
-            first = Path(directory, "first.parquet")
-            self.cache.transfer.download(files[0], first)
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        with _downloaded(self.cache.transfer, files[0], self.scratch) as first:
             schema = pq.read_schema(first)
         rows = [(file.uri, file.size, file.etag) for file in files]
         frame = self.session.createDataFrame(rows, "uri string, size long, etag string")
@@ -130,10 +130,8 @@ def _fetch_function(
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                with tempfile.TemporaryDirectory(prefix="trace-read-") as directory:
-                    path = Path(directory, "file.parquet")
-                    meta = ObjectMeta(row["uri"], row["size"], row["etag"])
-                    transfer.download(meta, path)
+                meta = ObjectMeta(row["uri"], row["size"], row["etag"])
+                with _downloaded(transfer, meta) as path:
                     check_columns(name, first, (meta, pq.read_schema(path)))
                     # By and by: however large the file is, no more than some batches of it are in memory.
                     wanted = _arrow_filter(schema, selection)
@@ -141,6 +139,17 @@ def _fetch_function(
                     yield from (part.cast(schema) for part in found if part.num_rows)
 
     return fetch
+
+
+@contextmanager
+def _downloaded(transfer: FileTransfer, meta: ObjectMeta, scratch: Path | None = None) -> Iterator[Path]:
+    """The file, whole, without a name in any directory: whoever is killed while it reads leaves nothing behind."""
+    with ExitStack() as stack:
+        with tempfile.TemporaryDirectory(prefix="trace-read-", dir=scratch) as directory:
+            path = Path(directory, "file.parquet")
+            transfer.download(meta, path)
+            file = stack.enter_context(path.open("rb"))
+        yield Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def _arrow_filter(schema: pa.Schema, selection: Selection) -> "pa.compute.Expression | None":

@@ -1,8 +1,8 @@
 """The one writer of Parquet files: partitioned and sorted by block, written with pyarrow inside Spark's tasks, uploaded
 to the attempt's own prefix. What comes back to the driver are rows of the manifest, never the data.
 
-A file appears whole or not at all, and its name follows from what it holds: a part that Spark runs twice writes the
-same file again. `_SUCCESS` is written last, by the driver, when every part is there.
+A file appears whole or not at all, and its name follows from what it holds: a part that Spark runs twice replaces its
+file by one with the same rows. `_SUCCESS` is written last, by the driver, when every part is there.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tracelake.catalogue.context import NonRetryableError
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.processes import settle
 
@@ -94,6 +95,8 @@ class PartWriter:
         self._waiting_rows = self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        if not batch.num_rows:
+            return  # a row group has at least one
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if table.schema != self._schema:
             table = table.cast(self._schema)
@@ -183,8 +186,12 @@ def write_split(
     """What `split` makes of the rows of the frame, each output in files of its own, in one pass.
 
     `split` sees batches in the order of the rows, and gives rows in that order."""
+    from pyspark.sql.types import NumericType
+
     by = next(iter(outputs.values())).target.block_column
     by = by if by in frame.columns else None
+    if by is not None and not isinstance(frame.schema[by].dataType, NumericType):
+        raise NonRetryableError(f"the column {by} is {frame.schema[by].dataType.simpleString()}, and not a number")
     files = spread.files if by is not None or spread.exact else 1
     files = files if by is None else max(1, min(files, end - start + 1))
     placed = _placed(frame, by, start, end, files, small=spread.small)
@@ -236,8 +243,8 @@ def write_empty(target: Target, schema: pa.Schema, start: int, end: int) -> Writ
 
 
 def mark_success(target: Target) -> None:
-    with tempfile.NamedTemporaryFile(prefix="trace-success-") as empty:
-        target.transfer.upload(Path(empty.name), target.prefix + SUCCESS)
+    with tempfile.TemporaryFile(prefix="trace-success-") as empty:
+        target.transfer.upload(Path(f"/proc/self/fd/{empty.fileno()}"), target.prefix + SUCCESS)
 
 
 def _part_function(
@@ -251,8 +258,9 @@ def _part_function(
         try:
             for batch in batches:
                 received += batch.num_rows
-                if by is not None and files > 1:
+                if by is not None:
                     blocks = _ends(batch.column(by), blocks)
+                    _check_blocks(batch.column(by), by, blocks, unit)
                 for number, rows in split(batch):
                     if number not in outputs:
                         dropped += rows.num_rows
@@ -292,13 +300,23 @@ def _ends(column: pa.Array, before: list[int]) -> list[int]:
     return [min(seen), max(seen)] if seen else []
 
 
+def _check_blocks(column: pa.Array, name: str, blocks: Sequence[int], unit: tuple[int, int]) -> None:
+    """Whoever reads a unit asks for its blocks: rows of others, or of none, would be there and never be read."""
+    strange = [f"block {block}" for block in blocks if not unit[0] <= block <= unit[1]]
+    if column.null_count:
+        strange.append(f"no block ({name} is null)")
+    if strange:
+        raise NonRetryableError(
+            f"rows of {strange[0]} do not belong to the unit {unit[0]}-{unit[1]}, and nobody would read them: leave"
+            f" them out, or write what is of no block without a column {name}"
+        )
+
+
 def _named(unit: tuple[int, int], blocks: Sequence[int], by: str | None, files: int) -> tuple[int, int]:
     if files == 1:
         return unit
-    if blocks:
-        return blocks[0], blocks[1]
     if by is not None:
-        return unit[0], unit[0]  # rows of no block: they are with those of the first
+        return (blocks[0], blocks[1]) if blocks else unit  # without a row there is nothing to name
     from pyspark import TaskContext
 
     context = TaskContext.get()

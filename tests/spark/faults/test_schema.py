@@ -6,18 +6,19 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.support import Bench
+from tests.spark.support import Bench, DirectoryTransfer
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.spark.failures import explain
 from tracelake.spark.files import FileCache
 from tracelake.spark.operators.decode_logs import run as decode_logs
 from tracelake.spark.operators.integrity_check import run as integrity_check
 from tracelake.spark.operators.spark_sql import run as spark_sql
-from tracelake.spark.reader import Reader, Selection
+from tracelake.spark.reader import Reader, Selection, _downloaded
 from tracelake.spark.work import SparkWork
 
 OLD = pa.table({"block_number": pa.array([1, 2], pa.uint32()), "value": pa.array([1, 2], pa.uint64())})
@@ -69,6 +70,17 @@ def test_the_order_of_columns_is_no_difference(bench: Bench, spark: SparkSession
         rows = reader.read("flows", files, Selection(0, 20)).orderBy("block_number").collect()
         assert [row["block_number"] for row in rows] == [1, 2, 11, 12]
         assert [int(row["value"]) for row in rows] == [1, 2, 1, 2]
+
+
+def test_what_executors_read_has_no_name(tmp_path: Path) -> None:
+    """Whoever is killed leaves nothing behind."""
+    transfer, scratch, local = DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", tmp_path / "local"
+    scratch.mkdir()
+    pq.write_table(OLD, local)
+    meta = transfer.upload(local, "s3://bucket-one/old.parquet")
+    with _downloaded(transfer, meta, scratch) as path:
+        assert list(scratch.iterdir()) == []
+        assert pq.read_table(path) == OLD
 
 
 LOGS = pa.table({"block_number": pa.array([1], pa.uint32()), "address": pa.array([b"\x01"])})

@@ -109,6 +109,8 @@ def test_unsigned_columns_are_wider_in_spark(bench: Bench) -> None:
         ("SELECT INTERVAL 1 DAY AS x", "interval"),
         ("SELECT '../../x' AS block_number FROM transfers", "block_number of the result is not a whole number"),
         ("SELECT * FROM elsewhere", "`elsewhere` is no input"),
+        ("SELECT block_number + 500 AS block_number FROM transfers", "block 501 do not belong to the unit 0-10"),
+        ("SELECT IF(amount = 4, NULL, block_number) AS block_number FROM transfers", "block_number is null"),
     ],
 )
 def test_what_would_fail_again_is_not_tried_again(job: Bench, sql: str, said: str) -> None:
