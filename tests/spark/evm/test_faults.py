@@ -1,11 +1,14 @@
 """Whatever goes wrong between us and the nodes, what is read is right, or the error says what is wrong where."""
 
 import http.server
+import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +26,7 @@ from tests.chain.faults import (
 )
 from tests.spark.evm.support import CHAIN_ID, expected, pool_of
 from tests.support.chain import ServedChain, recorded, serve_chain
+from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.errors import (
     AnswerError,
     BrokenChainError,
@@ -34,11 +38,12 @@ from tracelake.spark.evm.errors import (
     RpcError,
     TooLargeError,
     UnavailableError,
+    ValueTooLargeError,
     WrongBlockError,
     WrongReceiptsError,
 )
 from tracelake.spark.evm.fetch import Stretch, fetch
-from tracelake.spark.evm.http import HttpOptions
+from tracelake.spark.evm.http import HttpNode, HttpOptions
 from tracelake.spark.evm.rpc import RpcPool, head_of
 
 TABLES = ("blocks", "transactions", "logs")
@@ -175,6 +180,53 @@ def test_an_endpoint_that_errs_is_caught(chain: ServedChain, other: ServedChain,
     with pytest.raises(error, match=f"^{chain.url}: .*{said}"):
         read(pool_of(chain, tries=2))
     assert_right(read(pool_of(chain, other)))
+
+
+def test_a_value_that_no_column_holds_is_believed_when_all_nodes_say_it(chain: ServedChain, other: ServedChain) -> None:
+    def lie(block: dict[str, Any], receipts: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        return {**block, "gasUsed": hex(2**64)}, receipts
+
+    chain._change(20, lie)
+    assert_right(read(pool_of(chain, other)))
+    other._change(20, lie)
+    for nodes in ((chain,), (chain, other)):
+        with pytest.raises(ValueTooLargeError, match="a value of gas_used is 18446744073709551616"):
+            read(pool_of(*nodes))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"HTTP/1.1 200 OK\r\nx: ", b"\r\ncontent-length: 2\r\n\r\n[]"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2;", b"\r\n[]\r\n0\r\n\r\n"),
+    ],
+    ids=["headers", "the size of a chunk"],
+)
+def test_an_answer_that_trickles_is_given_up(before: bytes, after: bytes) -> None:
+    over = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer, suppress(OSError):  # the other side has gone, as it should
+            peer.recv(65536)
+            peer.sendall(before)
+            for _ in range(100):
+                if over.wait(0.02):
+                    return
+                peer.sendall(b"x")
+            peer.sendall(after)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle, args=(server,))
+        thread.start()
+        address = parse_endpoint(f"http://127.0.0.1:{server.getsockname()[1]}")
+        node = HttpNode(address, HttpOptions(connect_seconds=5.0, answer_seconds=0.2))
+        try:
+            with pytest.raises(UnavailableError, match="no answer in time"):
+                node.post(b"[]", until=float("inf"))
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_receipts_of_another_block_are_caught(chain: ServedChain) -> None:

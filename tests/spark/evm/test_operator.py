@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.chain.faults import Call, Drop, Status
 from tests.spark.evm.support import CHAIN_ID, expected
@@ -14,7 +15,7 @@ from tracelake.catalogue.context import CanceledError, NonRetryableError, Operat
 from tracelake.spark.evm import endpoints
 from tracelake.spark.evm.errors import IngestError
 from tracelake.spark.evm.tables import SCHEMAS
-from tracelake.spark.operators.evm_ingest import run
+from tracelake.spark.operators.evm_ingest import count_cores, run
 
 TABLES = ("blocks", "transactions", "logs")
 BLOCKS = 400
@@ -165,6 +166,20 @@ def test_work_that_was_cancelled_stops(chain: ServedChain, bench: Bench) -> None
     bench.cancel.set()
     with pytest.raises(CanceledError):
         ingest(bench, (0, 9))
+
+
+def test_who_is_cancelled_while_the_nodes_are_asked_for_the_head_stops(chain: ServedChain, bench: Bench) -> None:
+    requests = chain.requests
+    chain.inject(Status(503), times=None)
+    chain.watch(lambda _calls: bench.cancel.set())
+    with pytest.raises(CanceledError):
+        ingest(bench, (0, 9))
+    assert chain.requests - requests == 1
+
+
+def test_cores_are_known_without_a_context(spark: SparkSession) -> None:
+    """As over Spark Connect, where a limit of requests is shared by as many tasks as run at a time."""
+    assert count_cores(spark) == spark.sparkContext.defaultParallelism
 
 
 def _impatient(**given: object) -> object:

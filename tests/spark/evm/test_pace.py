@@ -50,3 +50,9 @@ def test_it_never_grows_beyond_the_limit_nor_stops() -> None:
     for _ in range(100):
         pace.slower()
     assert pace.rate == 0.2
+
+
+def test_a_limit_below_the_slowest_pace_holds() -> None:
+    pace = Pace(0.125, Clock())
+    pace.slower()
+    assert pace.rate == 0.125

@@ -1,7 +1,8 @@
 """Reading a stretch of blocks from one node: asked for in batches, checked, and made into tables.
 
 All of a stretch comes from the same node, so that receipts and blocks are of one mind. What is wrong with it in any way
-is an `RpcError`, and the pool asks another node for the whole stretch.
+is an `RpcError`, and the pool asks another node for the whole stretch. A value that its column cannot hold is believed
+when all nodes say it.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +13,7 @@ import pyarrow as pa
 from tracelake.spark.evm.answers import Block, Header, Receipt
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
-from tracelake.spark.evm.errors import AnswerError, NoSuchMethodError
+from tracelake.spark.evm.errors import AnswerError, NoSuchMethodError, ValueTooLargeError
 from tracelake.spark.evm.rpc import Node, RpcPool, answers_of
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 
@@ -37,6 +38,7 @@ class Stretch:
 
 def fetch(pool: RpcPool, numbers: Sequence[int], tables: Collection[str]) -> Stretch:
     """Consecutive blocks, of which only what the tables need is asked for."""
+    too_large: set[Node] = set()
 
     def read(node: Node, until: float) -> Stretch:
         full = "transactions" in tables
@@ -52,6 +54,11 @@ def fetch(pool: RpcPool, numbers: Sequence[int], tables: Collection[str]) -> Str
         try:
             made = make_tables(blocks, receipts, tables, pool.options.chain_id)
         except BadHexError as error:
+            raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
+        except ValueTooLargeError as error:
+            too_large.add(node)
+            if all(one in too_large or one.refused is not None for one in pool.nodes):
+                raise
             raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
         return Stretch(numbers, blocks[0].parent_hash, blocks[-1].hash, made)
 

@@ -6,12 +6,16 @@ its compression are checked, its size and its time are bounded.
 
 import email.utils
 import http.client
+import io
+import socket
 import ssl
 import threading
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import (
@@ -95,8 +99,10 @@ class HttpNode:
         return http.client.HTTPConnection(place.host, place.port, timeout=seconds), False
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[bytes, bool]:
+        if connection.sock is not None:
+            connection.sock.settimeout(self._options.connect_seconds)  # it has what was left of the time before
         connection.request("POST", self.endpoint.path, body, self._headers)
-        connection.sock.settimeout(max(0.001, until - self._clock()))
+        connection.response_class = partial(_Response, left=lambda: until - self._clock())  # type: ignore[assignment]
         response = connection.getresponse()
         raw = self._read(response, until)
         self._judge(response, raw)
@@ -146,6 +152,38 @@ class HttpNode:
         if status == 400 and raw[:1] in (b"{", b"["):
             return  # some nodes send JSON-RPC errors so
         raise UnavailableError(said, host=host)
+
+
+class _Response(http.client.HTTPResponse):
+    """In time, all of it: status, headers and the ends of chunks too, which may come letter by letter."""
+
+    def __init__(self, sock: socket.socket, *args: Any, left: Callable[[], float], **named: Any) -> None:
+        super().__init__(sock, *args, **named)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Timed(sock, left))
+
+
+class _Timed(io.RawIOBase):
+    """What a socket receives, as long as there is time left."""
+
+    def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
+        self._sock = sock
+        self._left = left
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open until it is closed itself
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._left()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def _seconds(retry_after: str | None) -> float | None:

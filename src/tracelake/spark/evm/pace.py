@@ -42,6 +42,8 @@ class Pace:
         with self._lock:
             known = self._measured() if self._rate is None else self._rate
             self._rate = max(_SLOWEST, known / 2)
+            if self._most is not None:
+                self._rate = min(self._rate, self._most)
             self._next = max(self._next, self._clock())
 
     def faster(self) -> None:

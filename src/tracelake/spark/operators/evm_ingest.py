@@ -6,15 +6,17 @@ with nothing committed.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tracelake.catalogue.context import NonRetryableError, OperatorResult
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorResult
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.ports import ObjectMeta
 from tracelake.spark.evm import endpoints
 from tracelake.spark.evm.chunk import MANIFEST_DDL, SKIPPED, Chunks
 from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
+from tracelake.spark.evm.http import HttpOptions
 from tracelake.spark.evm.rpc import RpcOptions, RpcPool, head_of
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.work import SparkWork
@@ -27,6 +29,8 @@ _MOST_PARTITIONS = 10_000
 _MOST_CHUNKS = 8
 """A Spark task has a price of its own: each reads several chunks where there are more of them than cores."""
 _LAST_BLOCK = 2**32 - 1
+_HEAD = HttpOptions(connect_seconds=5.0, answer_seconds=5.0)
+"""The number of the newest block is a short answer, and nobody is heard while it is waited for."""
 
 
 def run(work: SparkWork) -> OperatorResult:
@@ -37,7 +41,7 @@ def run(work: SparkWork) -> OperatorResult:
         raise NonRetryableError(f"blocks {first} to {last} are no range that can be read")
     outputs: dict[str, int] = {table: index for index, table in enumerate(config.tables) if work.has_output(index)}
     chunks = _chunks(work, config, outputs, first, last)
-    _check_head(chunks, config)
+    _check_head(work, chunks, config)
     work.stop_if_canceled()
     work.context.progress(f"reading blocks {first} to {last} in {chunks.count} chunks")
     parts = chunks.parts or chunks.count
@@ -75,15 +79,29 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
 
 
 def _at_once(session: "SparkSession", count: int) -> int:
-    """How many chunks are read at a time. Over Spark Connect nobody says, so it could be all of them."""
+    """How many chunks are read at a time."""
     try:
-        return max(1, min(count, session.sparkContext.defaultParallelism))
-    except Exception:
-        return count
+        cores = session.sparkContext.defaultParallelism
+    except Exception:  # over Spark Connect nobody says it
+        cores = count_cores(session)
+    return max(1, min(count, cores))
 
 
-def _check_head(chunks: Chunks, config: EvmIngestConfig) -> None:
-    pool = RpcPool(chunks.endpoints, chunks.options)
+def count_cores(session: "SparkSession") -> int:
+    """Spark cuts a range into as many parts as it has cores, if it is not told otherwise."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    return session.range(_MOST_PARTITIONS).select(F.spark_partition_id()).distinct().count()
+
+
+def _check_head(work: SparkWork, chunks: Chunks, config: EvmIngestConfig) -> None:
+    def sleep(seconds: float) -> None:
+        if work.context.cancel.wait(seconds):
+            raise CanceledError
+
+    # Spark does nothing yet that could be stopped: whoever is cancelled must hear of it here.
+    options = replace(chunks.options, http=_HEAD)
+    pool = RpcPool(chunks.endpoints, options, sleep=sleep)
     try:
         head = head_of(pool)
         if chunks.last + config.confirmations > head:
@@ -92,6 +110,7 @@ def _check_head(chunks: Chunks, config: EvmIngestConfig) -> None:
                 f" {head}"
             )
     except RpcError as error:
+        work.stop_if_canceled()
         raise IngestError(error.kind, f"blocks {chunks.first} to {chunks.last}: {error}") from None
     except NonRetryableError as error:
         raise NonRetryableError(f"{getattr(error, 'kind', 'failed')}: {error}") from None
