@@ -275,9 +275,9 @@ def _block_checks(columns: list[str]) -> "list[Column]":
         other = F.col("min_parent_hash").eqNullSafe(F.col("before.min_block_hash"))
         expected = F.when(other, _hex("before.max_block_hash")).otherwise(expected)
         found = F.when(other, _hex("max_parent_hash")).otherwise(found)
-        text = F.when(after, "the block after it has another parent").otherwise("the parent is not the block before")
+        told = F.when(after, "the block after it has another parent").otherwise("the parent is not the block before")
         at = F.when(after, before).otherwise(number)
-        checks.append(_check(follows & broken, "parent_hash", ERROR, expected, found, text, at=at))
+        checks.append(_check(follows & broken, "parent_hash", ERROR, expected, found, told, at=at))
     if "min_timestamp" in columns:
         earlier = F.col("min_timestamp") < F.col("before.max_timestamp")
         expected = F.concat(F.lit("at least "), F.col("before.max_timestamp"))
