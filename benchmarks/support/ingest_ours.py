@@ -1,9 +1,7 @@
 """Our side of the comparison: the operator evm_ingest in a warm session, its files in a directory of this machine."""
 
-import shutil
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,35 +10,13 @@ from pyspark.sql import SparkSession
 
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext
-from tracelake.model.locations import parse_uri
-from tracelake.ports import ObjectMeta
 from tracelake.spark.operators import evm_ingest
+from tracelake.spark.testing import DirectoryTransfer
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import PayloadInput, StorageOut, TaskOutput, Unit
 
 TABLES = ("blocks", "transactions", "logs")
 CHUNK, BATCH = 500, 100
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryTransfer:
-    """Objects are files of this machine."""
-
-    root: Path
-
-    def path(self, uri: str) -> Path:
-        parsed = parse_uri(uri)
-        assert parsed is not None, uri
-        return self.root.joinpath(*parsed)
-
-    def download(self, meta: ObjectMeta, path: Path) -> None:
-        shutil.copyfile(self.path(meta.uri), path)
-
-    def upload(self, path: Path, uri: str) -> ObjectMeta:
-        target = self.path(uri)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-        return ObjectMeta(uri, target.stat().st_size, '"local"')
 
 
 class Ours:

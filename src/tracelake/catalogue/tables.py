@@ -7,8 +7,6 @@ becomes wider, an index comes or goes. Everything else is refused with what to d
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from tracelake.model.dag import Column, ColumnType, Schema
 
 RESERVED = frozenset({"org_id", "_task_id", "_publish_seq", "_line", "_commit_seq"})
@@ -103,8 +101,3 @@ def _narrower(before: Column, after: Column) -> Iterator[str]:
             yield f"{name} is {describe(before)}, which {describe(after)} cannot hold."
     if after.enum is not None and (before.enum is None or not set(before.enum) <= set(after.enum)):
         yield f"{name} holds values that the new `enum` does not have."
-
-
-def same_table(left: Schema, right: Schema) -> bool:
-    """Whether nothing would change."""
-    return msgspec.structs.asdict(left) == msgspec.structs.asdict(right)

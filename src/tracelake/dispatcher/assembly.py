@@ -208,7 +208,6 @@ class Dispatcher:
         )
         self.buffers = BufferCommits(
             store=ports.store,
-            definitions=definitions,
             writer=self.writer,
             metrics=self.metrics,
             on_outbox=self._wake,

@@ -87,13 +87,14 @@ async def _read(
 ) -> Any:
     settings = Settings.load({"home": stack.home})
     store = S3ObjectStore(settings.resolve_object_store())
-    files = await _files(stack, request)
+    files = await list_files(stack, request)
     if output is None:
         return await _head(store, files, names, head or _HEAD)
     return await _write(store, files, names, output)
 
 
-async def _files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
+async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
+    """All pages of the registry's answer, as a service of the platform asks for them."""
     async with _client(stack) as client:
         found: list[DataFile] = []
         while True:

@@ -10,8 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.db.transaction import Store, unavailable_when_held_up
 from tracelake.dispatcher.lifecycle.plan import Applied, NewEvent, Plan, event_key
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
@@ -67,13 +66,11 @@ class BufferCommits:
         self,
         *,
         store: Store,
-        definitions: Definitions,
         writer: Writer,
         metrics: Metrics,
         on_outbox: Callable[[], None],
     ) -> None:
         self._store = store
-        self._definitions = definitions
         self._writer = writer
         self._metrics = metrics
         self._on_outbox = on_outbox
@@ -116,12 +113,9 @@ class BufferCommits:
             for version in sorted(versions):
                 event = EventIn(dataset_uuid=request.dataset_uuid, dataset_version=version, cursor=request.commit_seq)
                 plan.events.append(NewEvent(event_key(producer, event), org_id, None, event, waits=False, starts=True))
-            applied = await self._write(connection, plan)
+            applied = await self._writer.write(connection, plan)
         self._writer.committed(plan)
         return BufferCommittedReply(duplicate=duplicate), applied
-
-    async def _write(self, connection: Connection, plan: Plan) -> Applied:
-        return await self._writer.write(connection, plan)
 
     async def rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
         async with self._store.transaction() as connection:

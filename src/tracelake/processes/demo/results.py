@@ -16,15 +16,13 @@ import pyarrow.parquet as pq
 
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.client.credentials import FileCredential
-from tracelake.client.http import HttpClient
-from tracelake.client.internal import InternalClient
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.processes.demo import DemoError
 from tracelake.processes.demo.plan import DATASETS, JOBS, Plan
 from tracelake.processes.demo.watch import Story
 from tracelake.processes.home import Home
+from tracelake.processes.read import list_files
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
 from tracelake.wire.user import DatasetRow, LineageReply, TaskDetail
@@ -83,7 +81,10 @@ class Results:
 async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story) -> Results:
     details = [await client.task(task.task_id) for task in story.tasks]
     datasets = {row.name: row for row in (await client.datasets()).datasets}
-    files = await _files(stack, [datasets[name] for name in DATASETS])
+    files = {
+        name: await list_files(stack, DatasetFilesRequest(dataset_uuid=datasets[name].dataset_uuid))
+        for name in DATASETS
+    }
     store = S3ObjectStore(read_access(Home(Path(stack.home)).object_store_file))
 
     async def read(name: str, columns: Sequence[str]) -> pa.Table:
@@ -106,25 +107,6 @@ async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story) ->
         failed=outcomes.count("Failed"),
         lineage=await client.lineage("hourly_flows", limit=plan.units),
     )
-
-
-async def _files(stack: Stack, datasets: Sequence[DatasetRow]) -> dict[str, list[DataFile]]:
-    """As a service of the platform asks for them."""
-    found: dict[str, list[DataFile]] = {}
-    http = HttpClient(stack.internal_url, stack.ca_file)
-    client = InternalClient(http, service=FileCredential(Path(stack.service_token_file)))
-    try:
-        for row in datasets:
-            found[row.name], page = [], None
-            while True:
-                request = DatasetFilesRequest(dataset_uuid=row.dataset_uuid, page=page)
-                reply = await client.dataset_files(request)
-                found[row.name] += [file for unit in reply.units for file in unit.files]
-                if (page := reply.next) is None:
-                    break
-    finally:
-        await http.close()
-    return found
 
 
 async def _read(store: S3ObjectStore, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
