@@ -313,7 +313,16 @@ class Drain:
             commit_seq=commit.commit_seq,
             publish_ids=list(commit.publish_ids),
         )
-        await self._try(lambda: self._calls.buffer_committed(request))
+        try:
+            await self._try(lambda: self._calls.buffer_committed(request))
+        except TraceError as refusal:
+            if refusal.code != "commit_conflict":
+                raise
+            # One of them came long ago: the table has forgotten by which commit, and the Dispatcher has not. The others
+            # are new to it.
+            if len(commit.publish_ids) > 1:
+                for publish_id in commit.publish_ids:
+                    await self._announce(Commit(commit.commit_seq, (publish_id,)))
         self._signal("announced")
 
     async def _reject(self, refusal: Refusal) -> None:

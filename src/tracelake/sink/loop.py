@@ -19,6 +19,9 @@ from tracelake.wire.buffers import BufferedDataset
 
 logger = logging.getLogger(__name__)
 
+_FORGET_SECONDS = 3600.0
+"""How often a sink looks for batches that came too long ago to be remembered."""
+
 
 class Sink:
     def __init__(
@@ -38,6 +41,7 @@ class Sink:
         self._stores = Stores(data_dsn)
         self._large = large
         self._drains: dict[UUID, tuple[Drain, asyncio.Task[None]]] = {}
+        self._forget_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop; what is held then comes back to somebody else."""
@@ -46,6 +50,7 @@ class Sink:
             while not stop.is_set():
                 try:
                     await self._look(stop)
+                    await self._forget()
                     failures = 0
                 except (TraceError, StoreAwayError) as error:
                     failures += 1
@@ -75,6 +80,13 @@ class Sink:
             # Also without a batch: who deploys a dataset finds its table.
             await self._stores.run(lambda store, wanted=dataset: store.follow(wanted))  # type: ignore[misc]
             logger.info("a table is kept", extra={"org": dataset.org, "dataset": dataset.name})
+
+    async def _forget(self) -> None:
+        """A little at a time: the next look goes on where more is left."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._forget_at:
+            more = await self._stores.run(lambda store: store.forget())
+            self._forget_at = now if more else now + _FORGET_SECONDS
 
     def _start(self, dataset: BufferedDataset, stop: asyncio.Event) -> None:
         drain = Drain(

@@ -21,6 +21,9 @@ from tracelake.sink import tables
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 _STAGING_HOURS = 24
+COMMITS_DAYS = 30
+"""So long a batch is known to be in its table: far longer than its message lives, or its artifact once it is there."""
+FORGOTTEN_AT_ONCE = 1000
 
 _LOCK = "SELECT next_commit FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
 _DONE = """
@@ -33,6 +36,13 @@ _RECORD = """
     INSERT INTO buffer_commits (publish_id, dataset_uuid, publish_seq, commit_seq, row_count)
     SELECT p.publish_id, $1::text::uuid, p.publish_seq, $2::bigint, p.row_count
     FROM unnest($3::text[]::uuid[], $4::bigint[], $5::bigint[]) AS p(publish_id, publish_seq, row_count)"""
+
+# Several sinks may be at it: what one of them has is none of the others' business.
+_FORGET = """
+    DELETE FROM buffer_commits WHERE publish_id IN (
+        SELECT publish_id FROM buffer_commits WHERE committed_at < trace_now() - make_interval(days => $1::int)
+        ORDER BY committed_at LIMIT $2::int FOR UPDATE SKIP LOCKED)
+    RETURNING 1"""
 
 
 class StoreAwayError(Exception):
@@ -161,6 +171,12 @@ class TableStore:
         with self._transaction() as run:
             done = _done(run, batches)
             return _same_commits(run, dataset.dataset_uuid, done.values()) if done else []
+
+    def forget(self) -> bool:
+        """Some of the batches that came long ago; whether there may be more. Should one come again after all, its merge
+        changes nothing: its rows are there by the same numbers, or by such as win over them."""
+        with self._transaction() as run:
+            return len(run(_FORGET, COMMITS_DAYS, FORGOTTEN_AT_ONCE)) == FORGOTTEN_AT_ONCE
 
     def _merge(self, run: "Run", dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
         key = str(dataset.dataset_uuid)

@@ -1,0 +1,2 @@
+-- Batches are remembered for a while and no longer: those that came first are found by their age.
+CREATE INDEX buffer_commits_by_age ON buffer_commits (committed_at);
