@@ -8,10 +8,12 @@ is, and must then say the truth.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tracelake.model.dag import Schema
@@ -78,11 +80,11 @@ class BatchReader:
         rows, wrong = self._decode(lines)
         columns: list[pa.Array] = []
         for order, (name, kind) in enumerate(zip(self._names, self.kinds, strict=True)):
-            values = [getattr(row, name) for row in rows]
-            if (bad := _convert(values, kind, order)) is not None:
-                wrong.append(bad)
-            elif not wrong:
-                columns.append(pa.array(values, kind.arrow))
+            found = _column(list(map(attrgetter(name), rows)), kind, order)
+            if isinstance(found, _Wrong):
+                wrong.append(found)
+            else:
+                columns.append(found)
         wrong += self._lies(rows, org_id)
         if not wrong:
             wrong += self._too_long(columns)
@@ -90,9 +92,8 @@ class BatchReader:
             first = min(wrong, key=lambda item: (item.row, item.order))
             excerpt = lines[first.row][:_EXCERPT].decode("utf-8", "backslashreplace").replace("\x00", "\\x00")
             raise BadBatchError("row_invalid", first.reason, first.row + 1, excerpt)
-        count = len(rows)
-        sequence = pa.array([publish_seq], pa.int64()).take(pa.array([0] * count, pa.int64()))
-        numbers = pa.array(range(1, count + 1), pa.int32())
+        sequence = pa.array(np.full(len(rows), publish_seq, np.int64))
+        numbers = pa.array(np.arange(1, len(rows) + 1, dtype=np.int32))
         return pa.RecordBatch.from_arrays([sequence, numbers, *columns], schema=self.arrow)
 
     def _decode(self, lines: Sequence[bytes]) -> tuple[list[Any], list[_Wrong]]:
@@ -121,10 +122,11 @@ class BatchReader:
 
     def _lies(self, rows: Sequence[Any], org_id: UUID) -> list[_Wrong]:
         own = {None, str(org_id)}
-        for index, row in enumerate(rows):
-            if row.org_id not in own:
-                return [_Wrong(index, len(self.kinds), "org_id: is not the org of the publisher; leave it out")]
-        return []
+        said = list(map(attrgetter("org_id"), rows))
+        if set(said) <= own:
+            return []
+        index = next(index for index, org in enumerate(said) if org not in own)
+        return [_Wrong(index, len(self.kinds), "org_id: is not the org of the publisher; leave it out")]
 
     def _too_long(self, columns: Sequence[pa.Array]) -> list[_Wrong]:
         """Values that no index could hold. Only text and bytes can be that long."""
@@ -162,23 +164,36 @@ def _lengths(column: pa.Array) -> list[int]:
     return lengths
 
 
-def _convert(values: list[Any], kind: ColumnKind, order: int) -> _Wrong | None:
-    """In place; answers the first value that the column cannot hold."""
-    convert: Callable[[Any], Any] | None = kind.convert
-    if convert is None:
-        return None
+def _column(values: list[Any], kind: ColumnKind, order: int) -> pa.Array | _Wrong:
+    """The column that these are, or the first value that it cannot hold."""
+    if kind.convert is None:
+        return pa.array(values, kind.arrow)
+    if kind.whole is not None and (array := _whole(values, kind.whole)) is not None:
+        return array
+    convert = kind.convert
     try:
-        values[:] = [None if value is None else convert(value) for value in values]
+        converted = [None if value is None else convert(value) for value in values]
     except ValueError:
         return _first_wrong(values, convert, kind.column.name, order)
-    return None
+    return pa.array(converted, kind.arrow)
 
 
-def _first_wrong(values: Sequence[Any], convert: Callable[[Any], Any], name: str, order: int) -> _Wrong | None:
+def _whole(values: list[Any], read: Callable[[Sequence[Any]], pa.Array | None]) -> pa.Array | None:
+    if None not in values:
+        return read(values) if values else None
+    present = [value for value in values if value is not None]
+    array = read(present) if present else None
+    if array is None:
+        return None
+    there = np.array([value is not None for value in values])
+    return array.take(pa.array(np.cumsum(there) - 1, pa.int64(), mask=~there))
+
+
+def _first_wrong(values: Sequence[Any], convert: Callable[[Any], Any], name: str, order: int) -> _Wrong:
     for index, value in enumerate(values):
         try:
             if value is not None:
                 convert(value)
         except ValueError as error:
             return _Wrong(index, order, f"{name}: {error}")
-    return None
+    raise AssertionError(f"{name}: taken one by one and refused together")

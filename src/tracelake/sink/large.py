@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from tracelake.model.dag import Schema
 from tracelake.ports import FileTransfer, ObjectChangedError, ObjectMeta
 from tracelake.sink.batches import BadBatchError, BatchReader
 from tracelake.sink.drain import Refusal, read_batch
@@ -35,11 +36,10 @@ class SparkLoader:
 
     def load(self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]) -> list[Loaded | Refusal]:
         session = self._session()
-        pointers = [(index, msgspec.json.encode(batch).decode()) for index, batch in enumerate(batches)]
-        frame = session.createDataFrame(pointers, "index long, batch string")
-        frame = frame.repartition(min(len(batches), _PARTS))
-        work = _loading(dataset, staging, self._transfer, self._dsn())
-        rows = frame.mapInArrow(work, _RESULT).collect()
+        work = _loading(dataset, staging, batches, self._transfer, self._dsn())
+        # The numbers of the batches are what is spread; nothing has to be shuffled for that.
+        numbers = session.range(len(batches)).coalesce(_PARTS)
+        rows = numbers.mapInArrow(work, _RESULT).collect()
         found: list[Loaded | Refusal] = []
         for row in sorted(rows, key=lambda row: row["index"]):
             batch = batches[row["index"]]
@@ -52,23 +52,24 @@ class SparkLoader:
 
 
 def _loading(
-    dataset: BufferedDataset, staging: str, transfer: FileTransfer, dsn: str
+    dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch], transfer: FileTransfer, dsn: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    encoded = msgspec.json.encode(dataset)
+    # As JSON, which whatever version of a library an executor has can read.
+    schema, pointers = msgspec.json.encode(dataset.schema), [msgspec.json.encode(batch) for batch in batches]
 
     def load(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = BatchReader(msgspec.json.decode(encoded, type=BufferedDataset).schema)
+        reader = BatchReader(msgspec.json.decode(schema, type=Schema))
         store = TableStore(dsn)
         try:
             for frame in frames:
-                results = [
-                    _load_one(reader, store, staging, transfer, msgspec.json.decode(text, type=BufferBatch))
-                    for text in frame.column("batch").to_pylist()
+                mine = [
+                    msgspec.json.decode(pointers[number], type=BufferBatch) for number in frame.column("id").to_pylist()
                 ]
+                results = [_load_one(reader, store, staging, transfer, batch) for batch in mine]
                 columns: list[list[object]] = [list(column) for column in zip(*results, strict=True)]
                 yield pa.RecordBatch.from_arrays(
                     [
-                        frame.column("index"),
+                        frame.column("id"),
                         pa.array(columns[0], pa.int64()),
                         pa.array(columns[1], pa.string()),
                         pa.array(columns[2], pa.string()),

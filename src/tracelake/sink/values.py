@@ -6,11 +6,11 @@ widest decimal, and JSON is kept as it was written.
 """
 
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,15 +18,12 @@ import pyarrow as pa
 from msgspec import Meta
 
 from tracelake.model.dag import Column, ColumnType
+from tracelake.sink.whole import whole_bytes, whole_numbers, whole_timestamps
 
 MAX_DEPTH = 64
 """Of objects and lists inside a json value."""
 
 _NOT_HEX = "is no hexadecimal text with 0x in front and two digits for each byte"
-_SHAPE = "--T::Z"
-"""What stands at every third place of `2026-01-31T12:00:00Z`, from the fifth on."""
-_SURE = 76
-"""Digits that every 256-bit type holds."""
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6}0*)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -55,6 +52,8 @@ class ColumnKind:
     """Its type in a staging table."""
     kept: str
     """Its type in the dataset's table."""
+    whole: Callable[[Sequence[Any]], pa.Array | None] | None = None
+    """The same as `convert`, for some values at once and without a null; None if one of them needs a look."""
 
     @property
     def cast(self) -> str:
@@ -81,9 +80,6 @@ def _large(column: Column) -> ColumnKind:
 
     def convert(value: int | str) -> str:
         if isinstance(value, str):
-            # What nobody has to look at twice: digits that fit any of the two types.
-            if len(value) <= _SURE and value.isdigit() and value.isascii() and (value[0] != "0" or value == "0"):
-                return value
             if not _DIGITS.fullmatch(value):
                 raise ValueError("is no whole number in decimal digits")
             value = int(value)
@@ -91,7 +87,7 @@ def _large(column: Column) -> ColumnKind:
             raise ValueError(f"does not fit {column.type}")
         return str(value)
 
-    return ColumnKind(column, int | str, convert, pa.string(), "text", "numeric(78,0)")
+    return ColumnKind(column, int | str, convert, pa.string(), "text", "numeric(78,0)", whole_numbers)
 
 
 def _decimal(column: Column) -> ColumnKind:
@@ -152,14 +148,12 @@ def _bytes(column: Column) -> ColumnKind:
             raise ValueError(f"is longer than {longest} bytes")
         return data
 
-    return ColumnKind(column, str, convert, pa.binary(), "bytea", "bytea")
+    whole = partial(whole_bytes, longest=longest)
+    return ColumnKind(column, str, convert, pa.binary(), "bytea", "bytea", whole)
 
 
 def _timestamp(column: Column) -> ColumnKind:
     def convert(value: str) -> datetime:
-        if len(value) == 20 and value[4::3] == _SHAPE and value.isascii():
-            with suppress(ValueError):
-                return datetime.fromisoformat(value)
         if not _TIMESTAMP.fullmatch(value):
             raise ValueError("is no time with a zone and at most microseconds, like 2026-01-31T12:00:00.5Z")
         whole, point, rest = value.partition(".")
@@ -172,7 +166,7 @@ def _timestamp(column: Column) -> ColumnKind:
         except (ValueError, OverflowError):
             raise ValueError("is no time that there is") from None
 
-    return ColumnKind(column, str, convert, pa.timestamp("us", "UTC"), "timestamptz", "timestamptz")
+    return ColumnKind(column, str, convert, pa.timestamp("us", "UTC"), "timestamptz", "timestamptz", whole_timestamps)
 
 
 def _date(column: Column) -> ColumnKind:
