@@ -175,6 +175,27 @@ def test_several_writers_share_a_buffered_generation(harness: DispatcherHarness)
     assert {item.change for item in reply.plan.datasets} == {"unchanged"}
 
 
+def test_a_table_that_grows_starts_nobody_anew(harness: DispatcherHarness) -> None:
+    key: dict[str, Any] = {"name": "k", "type": "text", "nullable": False}
+    text = Text().source().job("w", "tick").job("reader", "dataset.rows")
+    entry = {"from": [{"job": "w"}], "storage": "postgres", "write_mode": "buffered"}
+    text.publish["rows"] = {**entry, "schema": {"columns": [{**key, "max_length": 5}], "unique": ["k"]}}
+    deploy(harness, str(text))
+    rows = output(harness, "d", "w")
+    say(harness, output(harness, "d", "tick"), 1)
+    nodes = {name: job(harness, "d", name)["node_id"] for name in ("w", "reader")}
+    wider = {"columns": [{**key, "max_length": 9}], "unique": ["k"], "indexes": [["k"]]}
+    text.publish["rows"] = {**entry, "schema": wider}
+    reply = deploy(harness, str(text))
+    assert (reply.state, reply.plan.needs_build, reply.plan.new_version) == ("Active", False, True)
+    (change,) = [item for item in reply.plan.datasets if item.table]
+    assert (change.dataset, change.change, len(change.table)) == ("rows", "unchanged", 2)
+    assert output(harness, "d", "w") == rows
+    assert {name: job(harness, "d", name)["node_id"] for name in nodes} == nodes
+    (shown,) = harness.sql("SELECT schema FROM dataset_versions WHERE dataset_version = $1", rows[1])
+    assert '"max_length":9' in shown["schema"]
+
+
 def test_what_a_source_emitted_keeps_its_events_under_a_new_name(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain()))
     ticks = output(harness, "d", "tick")

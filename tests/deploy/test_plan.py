@@ -44,7 +44,6 @@ def empty(new: Dag) -> Registry:
         active=None,
         nodes={},
         datasets={OTHER.name: OTHER},
-        buffered={},
         tables={},
         counted=frozenset(),
         with_events=frozenset(),
@@ -58,7 +57,6 @@ def after(old: Dag, new: Dag) -> Registry:
     datasets = {OTHER.name: OTHER}
     nodes: dict[tuple[str, str], KnownNode] = {}
     outputs: dict[tuple[str, int], tuple[str, Generation]] = {}
-    buffered: dict[tuple[UUID, str], UUID] = {}
     for job in before.jobs:
         name, data = job.document.name, job.hashes.data
         bound: dict[int, Generation] = {}
@@ -70,9 +68,6 @@ def after(old: Dag, new: Dag) -> Registry:
             datasets[item.name] = DatasetRow(
                 generation[0], item.name, old.name, item.storage, item.published, generation[1]
             )
-            if item.shared:
-                assert item.schema_hash is not None
-                buffered[generation[0], item.schema_hash] = generation[1]
         nodes[name, data] = KnownNode(uuid5(SPACE, data), True, bound)
     return replace(
         empty(new),
@@ -81,7 +76,6 @@ def after(old: Dag, new: Dag) -> Registry:
         active=ActiveVersion(1, old, hashes(old, FIRST), outputs),
         nodes=nodes,
         datasets=datasets,
-        buffered=buffered,
         counted=frozenset(generation for _, generation in outputs.values()),
     )
 
@@ -249,11 +243,18 @@ def test_a_buffered_dataset_does_not_depend_on_its_writers() -> None:
     assert (jobs(found)["reader"], datasets(found)["rows"]) == ("unchanged", "unchanged")
 
 
-def test_a_buffered_dataset_depends_on_its_schema() -> None:
+def test_a_table_follows_its_schema_and_its_writers_go_on() -> None:
     columns = [*SCHEMA["columns"], {"name": "v", "type": "int64"}]  # type: ignore[misc]
     found = plan(buffered("w1"), buffered("w1", schema={"columns": columns, "unique": ["k"]}))
-    assert jobs(found)["reader"] == "changed upstream"
-    assert datasets(found)["rows"] == "rebuilt"
+    assert (jobs(found)["w1"], datasets(found)["rows"]) == ("unchanged", "unchanged")
+    assert jobs(found)["reader"] == "changed upstream", "it sees another column"
+
+
+def test_readers_of_a_table_do_not_see_its_indexes_and_limits() -> None:
+    (key,) = SCHEMA["columns"]  # type: ignore[misc]
+    schema = {"columns": [{**key, "max_length": 100}], "unique": ["k"], "indexes": [["k"]]}
+    found = plan(buffered("w1"), buffered("w1", schema=schema))
+    assert set(jobs(found).values()) == {"unchanged"}
 
 
 def test_reset_outputs_starts_anew_with_each_version() -> None:

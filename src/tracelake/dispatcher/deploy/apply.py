@@ -42,10 +42,15 @@ _INSERT_GENERATIONS = """
         AS u(dataset_uuid, dataset_version, node_id, schema, schema_hash)"""
 
 _FOLLOW_TABLES = """
+    WITH given AS (
+        SELECT d.dataset_uuid, d.current_version, d.org_id, u.schema::json AS schema, u.schema_hash, u.on_conflict
+        FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS u(name, schema, schema_hash, on_conflict)
+        JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name),
+    shown AS (
+        UPDATE dataset_versions v SET schema = g.schema, schema_hash = g.schema_hash
+        FROM given g WHERE v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.current_version)
     INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, org_id)
-    SELECT d.dataset_uuid, u.schema::json, u.on_conflict, d.org_id
-    FROM unnest($3::text[], $4::text[], $5::text[]) AS u(name, schema, on_conflict)
-    JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name
+    SELECT dataset_uuid, schema, on_conflict, org_id FROM given
     ON CONFLICT (dataset_uuid) DO UPDATE SET schema = excluded.schema, changed_at = trace_now()"""
 
 _FIND_JOBS = """

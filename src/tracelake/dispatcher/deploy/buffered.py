@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.catalogue.tables import plan_table
-from tracelake.dispatcher.deploy.hashes import storage_of
+from tracelake.dispatcher.deploy.hashes import schema_hash, storage_of
 from tracelake.dispatcher.deploy.outputs import DatasetRow
 from tracelake.model.dag import Dag, Problem, Publish, Schema
 from tracelake.wire.user import DatasetChange
@@ -27,7 +27,7 @@ class BufferedTable:
 @dataclass(frozen=True, slots=True)
 class TableChanges:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
-    """Name, schema and conflicts of each table that is new or changes."""
+    """Name, schema, its hash and conflicts of each table that is new or changes."""
     texts: dict[str, list[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -60,5 +60,5 @@ def _plan(publish: Publish, schema: Schema, before: BufferedTable | None, found:
     )
     if plan.changes and not refusals:
         encoded = msgspec.json.encode(schema, order="deterministic").decode()
-        found.rows.append((publish.name, encoded, publish.on_conflict))
+        found.rows.append((publish.name, encoded, schema_hash(schema), publish.on_conflict))
         found.texts[publish.name] = [change.text for change in plan.changes]

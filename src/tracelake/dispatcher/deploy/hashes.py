@@ -53,6 +53,18 @@ def storage_of(dag: Dag, publish: Publish) -> str:
     return "buffered" if publish.write_mode == "buffered" else publish.storage
 
 
+def written(publish: Publish) -> list[Any]:
+    """What a job's rows depend on of how they are published. A table follows its schema while its writers go on."""
+    follows = publish.write_mode == "buffered"
+    return [publish.name, publish.storage, publish.write_mode, None if follows else publish.schema]
+
+
+def _read(schema: Schema | None) -> list[Any]:
+    """What readers of a table see of its schema: columns, and what they are in a query."""
+    columns = () if schema is None else schema.columns
+    return [[column.name, column.type, column.precision, column.scale] for column in columns]
+
+
 def schema_hash(schema: Schema | None) -> str | None:
     return None if schema is None else digest(schema)
 
@@ -91,7 +103,7 @@ class _Hashing:
         if job.only_emits:
             # What comes from outside is a fact, whatever the schedule says now. It cannot be made again.
             shared = [
-                [index, publish.name, publish.schema]
+                [index, publish.name]
                 for index in range(job.outputs)
                 if (publish := self._published.get((job.name, index))) and publish.write_mode == "buffered"
             ]
@@ -107,7 +119,7 @@ class _Hashing:
 
     def _output(self, address: Address) -> list[Any] | None:
         publish = self._published.get(address)
-        return None if publish is None else [publish.name, publish.storage, publish.write_mode, publish.schema]
+        return None if publish is None else written(publish)
 
     def _input(self, item: Input) -> list[Any]:
         """The generation that is read."""
@@ -118,7 +130,7 @@ class _Hashing:
         publish = self._published.get(address)
         if publish is not None and publish.write_mode == "buffered":
             # Its rows come from whoever writes; who that is does not make it another dataset.
-            return ["buffered", publish.name, publish.schema]
+            return ["buffered", publish.name, _read(publish.schema)]
         return ["output", self._done[item.output.job], item.output.output_index]
 
 

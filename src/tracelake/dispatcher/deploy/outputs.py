@@ -1,7 +1,7 @@
 """Which dataset and which generation each output of a document is.
 
-An output keeps the generation that its node has. A buffered dataset keeps its generation for as long as its schema is
-the same, whoever writes to it. Everything else gets a new one.
+An output keeps the generation that its node has. A buffered dataset has one for good, whoever writes to it: its table
+follows its schema. Everything else gets a new one.
 """
 
 import hashlib
@@ -74,7 +74,6 @@ def plan_outputs(
     data_hashes: Mapping[str, str],
     nodes: Mapping[tuple[str, str], KnownNode],
     datasets: Mapping[str, DatasetRow],
-    buffered: Mapping[tuple[UUID, str], UUID],
 ) -> tuple[dict[Address, PlannedOutput], list[Problem]]:
     published = publications(dag)
     by_uuid = {row.dataset_uuid: row for row in datasets.values()}
@@ -101,7 +100,7 @@ def plan_outputs(
             taken.add(name)
             if any(planned[job.name, other].name == name for other in range(index)):
                 problems.append(_problem("duplicate_publish", name, f"it is two outputs of the job `{job.name}`"))
-            planned[job.name, index] = _output(dag, index, name, job, publish, bound, datasets.get(name), buffered)
+            planned[job.name, index] = _output(dag, index, name, job, publish, bound, datasets.get(name))
     return planned, problems
 
 
@@ -117,16 +116,13 @@ def _output(
     publish: Publish | None,
     bound: Generation | None,
     row: DatasetRow | None,
-    buffered: Mapping[tuple[UUID, str], UUID],
 ) -> PlannedOutput:
     schema = publish.schema if publish else None
-    hashed = schema_hash(schema)
     storage = _unpublished_storage(job) if publish is None else storage_of(dag, publish)
     shared = publish is not None and publish.write_mode == "buffered"
     generation = bound
-    if generation is None and shared and row is not None and hashed is not None:
-        version = buffered.get((row.dataset_uuid, hashed))
-        generation = None if version is None else (row.dataset_uuid, version)
+    if generation is None and shared and row is not None:
+        generation = (row.dataset_uuid, row.current_version)
     return PlannedOutput(
         output_index=index,
         name=name,
@@ -136,7 +132,7 @@ def _output(
         generation=generation,
         shared=shared,
         schema=None if schema is None else msgspec.json.encode(schema, order="deterministic").decode(),
-        schema_hash=hashed,
+        schema_hash=schema_hash(schema),
     )
 
 

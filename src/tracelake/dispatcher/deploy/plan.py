@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables
-from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications
+from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
@@ -63,8 +63,6 @@ class Registry:
     """By job name and data_hash: those that the document's jobs may already have."""
     datasets: Mapping[str, DatasetRow]
     """Every dataset of the org, by name."""
-    buffered: Mapping[tuple[UUID, str], UUID]
-    """Generations of buffered datasets, by dataset_uuid and schema_hash."""
     tables: Mapping[UUID, BufferedTable]
     """Tables of buffered datasets as they are now, by dataset_uuid."""
     counted: frozenset[Generation]
@@ -97,9 +95,7 @@ _Change: TypeAlias = Literal["added", "rebuilt", "removed", "unchanged", "restor
 
 def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     """Raises TraceError `dag_invalid` when the org does not let the document have a dataset."""
-    outputs, problems = plan_outputs(
-        document, _data(registry.hashes), registry.nodes, registry.datasets, registry.buffered
-    )
+    outputs, problems = plan_outputs(document, _data(registry.hashes), registry.nodes, registry.datasets)
     # A version that was registered before finds its table as it was then, or grown since.
     tables = plan_tables(document, registry.datasets, registry.tables) if registry.new_version else TableChanges()
     problems += tables.problems
@@ -261,11 +257,7 @@ def _changed_fields(was: JobDocument, job: JobDocument, old: Dag, new: Dag) -> l
 
 
 def _published(dag: Dag, job: str) -> dict[int, object]:
-    return {
-        index: (publish.name, publish.storage, publish.write_mode, publish.schema)
-        for (name, index), publish in publications(dag).items()
-        if name == job
-    }
+    return {index: written(publish) for (name, index), publish in publications(dag).items() if name == job}
 
 
 # --- datasets

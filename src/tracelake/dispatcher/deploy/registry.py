@@ -64,10 +64,6 @@ _TABLES = """
     SELECT t.dataset_uuid, t.schema, t.on_conflict FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
     WHERE d.org_id = $1 AND d.dag_name = $2"""
 
-_BUFFERED = """
-    SELECT v.dataset_uuid, v.schema_hash, v.dataset_version FROM dataset_versions v JOIN datasets d USING (dataset_uuid)
-    WHERE d.org_id = $1 AND d.dag_name = $2 AND v.node_id IS NULL AND v.schema_hash IS NOT NULL"""
-
 # The first event, and not just any: the order is what leads to the index, also where most events are of one generation.
 _GENERATIONS = """
     SELECT g.dataset_uuid, g.dataset_version,
@@ -209,10 +205,6 @@ async def load_registry(
         hashes = await _version_hashes(connection, version.dag_version_id)
     active = None if pointers.active is None else await _active(connection, pointers.active)
     nodes = await _nodes(connection, org_id, document.name, hashes)
-    buffered = {
-        (row["dataset_uuid"], row["schema_hash"]): row["dataset_version"]
-        for row in await connection.fetch(_BUFFERED, org_id, document.name)
-    }
     tables = {
         row["dataset_uuid"]: BufferedTable(msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"])
         for row in await connection.fetch(_TABLES, org_id, document.name)
@@ -222,7 +214,9 @@ async def load_registry(
     for row in await connection.fetch(_SUBSCRIBERS, org_id, document.name, own):
         subscribers.setdefault(row["dataset_uuid"], []).append(row["job"])
     generations = {generation for node in nodes.values() for generation in node.outputs.values()}
-    generations |= set(buffered_generations(buffered))
+    generations |= {
+        (row.dataset_uuid, row.current_version) for row in datasets.rows.values() if row.dataset_uuid in tables
+    }
     generations |= _external(document, datasets.rows)
     counted, with_events = await _histories(connection, generations)
     return Registry(
@@ -232,16 +226,11 @@ async def load_registry(
         active=active,
         nodes=nodes,
         datasets=datasets.rows,
-        buffered=buffered,
         tables=tables,
         counted=counted,
         with_events=with_events,
         subscribers=subscribers,
     )
-
-
-def buffered_generations(buffered: Mapping[tuple[UUID, str], UUID]) -> list[Generation]:
-    return [(dataset_uuid, version) for (dataset_uuid, _), version in buffered.items()]
 
 
 def _external(document: Dag, rows: Mapping[str, DatasetRow]) -> set[Generation]:
