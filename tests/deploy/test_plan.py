@@ -251,8 +251,8 @@ def test_a_table_follows_its_schema_and_its_writers_go_on() -> None:
 
 
 def test_readers_of_a_table_do_not_see_its_indexes_and_limits() -> None:
-    (key,) = SCHEMA["columns"]  # type: ignore[misc]
-    schema = {"columns": [{**key, "max_length": 100}], "unique": ["k"], "indexes": [["k"]]}
+    key = {"name": "k", "type": "text", "nullable": False, "max_length": 100}
+    schema = {"columns": [key], "unique": ["k"], "indexes": [["k"]]}
     found = plan(buffered("w1"), buffered("w1", schema=schema))
     assert set(jobs(found).values()) == {"unchanged"}
 
