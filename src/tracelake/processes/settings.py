@@ -355,6 +355,7 @@ class Settings:
     scheduler_batch: int = _integer(
         100, "Missed times that the scheduler makes up for in one round, for each source.", maximum=10_000
     )
+    sinks: int = _integer(0, "Sink processes that `trace up` starts, beside those of workers.", minimum=0, maximum=64)
     worker_sink: bool = _setting(_Switch(), True, "Whether a worker has a sink of buffered datasets beside it.")
     sink_batches: int = _integer(64, "Batches of one dataset that a sink takes at once.", maximum=1000)
     sink_poll_seconds: float = _seconds(2, "How often a sink looks for new buffered datasets.")

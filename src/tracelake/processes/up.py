@@ -209,9 +209,8 @@ def plan_parts(
             ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),
         )
     )
-    numbers = range(1, settings.workers + 1)
-    workers = ["worker" if settings.workers == 1 else f"worker-{number}" for number in numbers]
-    for name, command in [("scheduler", "scheduler"), *((name, "worker") for name in workers)]:
+    workers, sinks = _names("worker", settings.workers), _names("sink", settings.sinks)
+    for name, command in [("scheduler", "scheduler"), *workers, *sinks]:
         parts.append(
             Part(
                 name=name,
@@ -222,6 +221,11 @@ def plan_parts(
             )
         )
     return parts
+
+
+def _names(command: str, number: int) -> list[tuple[str, str]]:
+    """Of some parts that run the same command, with the command."""
+    return [(command if number == 1 else f"{command}-{index}", command) for index in range(1, number + 1)]
 
 
 def _child_command(name: str) -> list[str]:

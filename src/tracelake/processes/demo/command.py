@@ -20,6 +20,7 @@ from tracelake.errors import TraceError
 from tracelake.processes.demo import DemoError, plan, results, tell, watch
 from tracelake.processes.demo.screen import Screen
 from tracelake.processes.demo.stack import LEASE_SECONDS, DemoStack
+from tracelake.processes.demo.table import Table
 from tracelake.processes.home import Home
 from tracelake.wire.user import BlockRange
 
@@ -41,11 +42,13 @@ EXIT_INTERRUPTED = 130
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end; what happens goes to stderr.")
 def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: bool) -> None:
-    """From a chain to flows of tokens, on a stack of its own, while a worker is killed.
+    """From a chain to flows of tokens, on a stack of its own, while parts of it are killed.
 
     A recorded chain of 4,000 blocks is served as a node would. A range of it is split, read in parallel, checked, its
-    token transfers decoded, and summed up per token and hour, on Spark. On the way one of the two workers gets a
-    SIGKILL. At the end: the tables, where they come from, what it took, and whether it is right.
+    token transfers decoded, and summed up per token and hour, on Spark; two jobs collect large transfers in one table
+    of Postgres. On the way one of the two workers gets a SIGKILL, then the sink that fills the table. A mistake in the
+    table's schema, made on purpose, refuses a batch, which is replayed once it is mended. At the end: what was made,
+    where it comes from, what it took, and whether it is right.
 
     Nothing outside a temporary directory is touched, and nothing is left running unless you say --keep. Ctrl-C stops
     it.
@@ -126,7 +129,7 @@ class Demo:
         return 0 if found.right else 1
 
     def _work(self, stack: DemoStack) -> tuple[watch.Story, results.Results]:
-        self.screen.say("starting a stack: two Postgres clusters, an object store, a Dispatcher, two workers")
+        self.screen.say("starting a stack: two Postgres clusters, an object store, a Dispatcher, two workers, a sink")
         info = stack.start()
         node = (
             f"a JSON-RPC endpoint serves {self.plan.label}" if self.plan.recording else f"the node is {self.plan.label}"
@@ -138,10 +141,11 @@ class Demo:
         client = UserClient.of_stack(stack)
         try:
             await watch.begin(client, self.plan, self.screen)
-            story = await watch.follow(home, client, self.plan, self.screen)
+            table = Table(stack, client, self.plan, self.screen)
+            story = await watch.follow(home, client, self.plan, self.screen, table)
             self.screen.close()
-            self.screen.say("all done; reading the tables")
-            return story, await results.collect(stack, client, self.plan, story)
+            self.screen.say("all done; reading the datasets")
+            return story, await results.collect(stack, client, self.plan, story, table)
         finally:
             self.screen.close()
             await client.close()

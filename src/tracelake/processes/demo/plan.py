@@ -22,8 +22,11 @@ from tracelake.wire.user import BlockRange
 DAG = "token_flows"
 SOURCE = "backfill"
 SPLIT = "split"
-JOBS = ("ingest", "check", "decode", "summarise")
+WRITERS = ("by_token", "by_sender")
+"""Those that write to the table."""
+JOBS = ("ingest", "check", "decode", "summarise", *WRITERS)
 """Those that do each unit of blocks, in the order in which they come."""
+TABLE = "large_transfers"
 DATASETS = ("blocks", "transactions", "logs", "findings", "transfers", "undecodable", "hourly_flows")
 
 UNITS = 8
@@ -57,9 +60,11 @@ class Plan:
     def units(self) -> int:
         return self.last // self.unit - self.first // self.unit + 1
 
-    def document(self) -> bytes:
-        """The DAG as it is shipped, for this chain and units of this size."""
+    def document(self, *, without_mints: bool = False) -> bytes:
+        """The DAG as it is shipped, for this chain and units of this size; or with a schema that forgets mints."""
         text = _PACKAGE.joinpath("flows.yaml").read_text()
+        if without_mints:
+            text = _replaced(text, r"enum: \[move, mint, burn\]", "enum: [move, burn]")
         text = _replaced(text, r"chain_id: \d+", f"chain_id: {self.chain_id}")
         return _replaced(text, r"config: \{size: \d+\}", f"config: {{size: {self.unit}}}").encode()
 

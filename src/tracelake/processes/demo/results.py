@@ -1,10 +1,11 @@
-"""What was made: the tables as they are in the object store, numbers of the work, and whether it is right.
+"""What was made: the datasets as they are, numbers of the work, and whether it is right.
 
-Which files are a dataset, the registry says; they are read with pyarrow, by ETag. The summary is recomputed here from
-the decoded transfers, without Spark.
+Which files are a dataset, the registry says; they are read with pyarrow, by ETag. The summary and the table are
+recomputed here from the decoded transfers, without Spark.
 """
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.processes.demo import DemoError
-from tracelake.processes.demo.plan import DATASETS, JOBS, Plan
+from tracelake.processes.demo.plan import DATASETS, JOBS, TABLE, Plan
+from tracelake.processes.demo.table import Row, Table
 from tracelake.processes.demo.watch import Story
 from tracelake.processes.home import Home
 from tracelake.processes.read import list_files
@@ -28,6 +30,7 @@ from tracelake.wire.task_calls import DataFile
 from tracelake.wire.user import DatasetRow, LineageReply, TaskDetail
 
 _HOUR = 3600
+_LARGEST_OF_TOKEN = 20
 _SAME = 1e-9
 """Sums of doubles depend on the order in which they are added up."""
 
@@ -38,7 +41,8 @@ class Made:
 
     name: str
     rows: int
-    files: int
+    files: int | None
+    """None: it is a table of Postgres."""
     bytes: int
 
 
@@ -78,7 +82,7 @@ class Results:
         return all(check.right for check in self.checks)
 
 
-async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story) -> Results:
+async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story, table: Table) -> Results:
     details = [await client.task(task.task_id) for task in story.tasks]
     datasets = {row.name: row for row in (await client.datasets()).datasets}
     files = {
@@ -91,16 +95,20 @@ async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story) ->
         return await _read(store, files[name], columns)
 
     blocks = await read("blocks", ["block_number", "timestamp"])
-    transfers = await read("transfers", ["block_number", "token", "standard", "amount_f64"])
+    columns = ["block_number", "log_index", "token", "standard", "from_address", "amount_f64", "amount_string"]
+    transfers = await read("transfers", columns)
+    rows = await table.rows()
     flows = summed(await read("hourly_flows", ["hour", "token", "standard", "transfers", "amount"]))
     findings = await read("findings", ["check"])
     made = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
+    checks = verify(plan, story, blocks, transfers, flows, made) + verify_table(plan, story, transfers, rows)
+    made.append(Made(TABLE, len(rows), None, await table.size()))
     outcomes = [attempt.outcome for detail in details for attempt in detail.attempts]
     return Results(
         made=made,
         flows=flows,
         findings=findings.num_rows,
-        checks=verify(plan, story, blocks, transfers, flows, made),
+        checks=checks,
         tasks=len(details),
         attempts=len(outcomes),
         lost=outcomes.count("Timeout"),
@@ -191,3 +199,37 @@ def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
         and abs(one.amount - other.amount) <= _SAME * max(abs(one.amount), abs(other.amount))
         for one, other in zip(ours, theirs, strict=True)
     )
+
+
+def verify_table(plan: Plan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
+    """That it has each row once, whichever of its writers came last."""
+    wanted = large_transfers(plan, transfers)
+    once = len(rows) == len(wanted) and all(
+        (row.block_number, row.log_index) in wanted
+        and row.amount == wanted[row.block_number, row.log_index][0]
+        and row.found in wanted[row.block_number, row.log_index][1]
+        for row in rows
+    )
+    twice = sum(len(found) > 1 for _, found in wanted.values())
+    return [
+        Check(f"each of {len(wanted):,} large transfers is in the table once; {twice:,} were found by both jobs", once),
+        Check(f"all {story.table.batches} batches are in the table, none is a dead letter", story.table.dead == 0),
+    ]
+
+
+def large_transfers(plan: Plan, transfers: pa.Table) -> dict[tuple[int, int], tuple[str, set[str]]]:
+    """By block and log: the amount, and which job finds it. As the queries of the two jobs say it."""
+    found: dict[tuple[int, int], tuple[str, set[str]]] = {}
+    places: Counter[tuple[object, ...]] = Counter()
+    tokens = transfers.filter(pc.equal(transfers["standard"], "erc20"))
+    order = [("amount_f64", "descending"), ("block_number", "ascending"), ("log_index", "ascending")]
+    for row in tokens.sort_by(order).to_pylist():
+        unit, key = row["block_number"] // plan.unit, (row["block_number"], row["log_index"])
+        groups: dict[str, tuple[tuple[object, ...], int]] = {"by_token": ((unit, row["token"]), _LARGEST_OF_TOKEN)}
+        if any(row["from_address"]):  # nobody sends what is minted
+            groups["by_sender"] = ((unit, row["token"], row["from_address"]), 1)
+        for job, (group, most) in groups.items():
+            places[group] += 1
+            if places[group] <= most:
+                found.setdefault(key, (row["amount_string"], set()))[1].add(job)
+    return found

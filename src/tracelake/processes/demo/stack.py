@@ -31,6 +31,9 @@ SETTINGS = {
     "reconcile_seconds": "5",
     "reconcile_grace_seconds": "15",
     "workers": "2",
+    # A process of its own, so that it can be killed by itself.
+    "worker_sink": "false",
+    "sinks": "1",
     "worker_slots": "4",
     "spark_master": "local[2]",
 }

@@ -83,6 +83,15 @@ def as_json(plan: Plan, story: Story, results: Results, home: Home | None) -> di
             "recovered": len(kill.returns),
             "recovery_seconds": round(kill.seconds, 1),
         },
+        "table": {
+            "batches": story.table.batches,
+            "sink_killed": None if story.table.kill is None else story.table.kill.batches,
+            "recovery_seconds": None
+            if story.table.kill is None or story.table.kill.seconds is None
+            else round(story.table.kill.seconds, 1),
+            "dead_letters": story.table.refused,
+            "replayed": story.table.replayed,
+        },
         "checks": [{"check": check.said, "ok": check.right} for check in results.checks],
         "home": None if home is None else str(home.root),
     }
@@ -110,6 +119,7 @@ def next_steps(console: Console, plan: Plan, kept: Home | None) -> None:
             ("everything that goes on, live", f"{trace} top {home}"),
             ("its tasks; with an id, one of them and its attempts", f"{trace} tasks --dag {DAG} --limit 10 {home}"),
             ("rows of a dataset; with --output, all of them in a file", f"{trace} read hourly_flows {home}"),
+            ("rows of the table that two jobs write", f"{trace} read large_transfers {home}"),
             ("is a dataset fresh, and if not, why", f"{trace} why hourly_flows {home}"),
             ("which task made each unit, from what", f"{trace} lineage hourly_flows {home}"),
             ("do the first unit once more", f"{trace} trigger {DAG}/ingest --range {unit} --wait {home}"),
@@ -142,7 +152,8 @@ def _say(console: Console, text: str, style: str = "") -> None:
 def _datasets(results: Results) -> Table:
     table = _table("dataset", "rows", "files", "size")
     for each in results.made:
-        table.add_row(each.name, f"{each.rows:,}", f"{each.files:,}", size(each.bytes))
+        files = "a table" if each.files is None else f"{each.files:,}"
+        table.add_row(each.name, f"{each.rows:,}", files, size(each.bytes))
     return table
 
 
@@ -180,7 +191,7 @@ def _numbers(plan: Plan, story: Story, results: Results) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right", style="bold")
     table.add_column()
-    rows, files = sum(each.rows for each in results.made), sum(each.files for each in results.made)
+    rows, files = sum(each.rows for each in results.made), sum(each.files or 0 for each in results.made)
     table.add_row(f"{plan.blocks:,}", f"blocks of chain {plan.chain_id} ({plan.label})")
     table.add_row(f"{rows:,}", f"rows written, in {files:,} files of {size(sum(each.bytes for each in results.made))}")
     table.add_row(f"{results.findings:,}", "integrity findings")
@@ -193,6 +204,13 @@ def _numbers(plan: Plan, story: Story, results: Results) -> Table:
             f"{story.kill.seconds:.1f} s",
             f"from the kill of {story.kill.worker} until what it held ({held}) was taken up again",
         )
+    filled = story.table
+    if filled.kill is not None and filled.kill.seconds is not None:
+        said = f"from the kill of the sink, after {filled.kill.batches} of {filled.batches} batches, until it went on"
+        table.add_row(f"{filled.kill.seconds:.1f} s", said)
+    if filled.refused:
+        said = "dead letter" if len(filled.refused) == 1 else "dead letters"
+        table.add_row(str(len(filled.refused)), f"{said}, in the table once the schema was mended")
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
     table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kill included")
     return table
