@@ -124,6 +124,8 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
             assert flow["transfers"] == expected.flows[flow["hour"], flow["token"]]
             assert flow["amount"] == pytest.approx(expected.amounts[flow["hour"], flow["token"]])
 
+        check_table(told, story)
+
         killed = told["killed"]
         assert killed["tasks"] == killed["recovered"] > 0
         assert told["retries"] >= 1
@@ -136,9 +138,24 @@ def test_a_chain_becomes_flows_though_a_worker_is_killed(place: Path) -> None:
         assert trace(home, "status").returncode == 0
         assert "token_flows/summarise" in trace(home, "lineage", "hourly_flows").stdout
         look_at_rows(home, place / "transfers.parquet", expected)
+        assert "no dead letters" in trace(home, "dlq", "list").stdout
     finally:
         assert trace(home, "down").returncode == 0
     wait_until(lambda: not processes_of(place), "everything to end")
+
+
+def check_table(told: dict[str, Any], story: str) -> None:
+    """What fills it is killed, what is refused comes in later. That all of it is right, the demo's own checks say."""
+    filled = told["table"]
+    assert filled["batches"] == 2 * (LAST - FIRST + 1) / 50
+    assert 1 <= filled["sink_killed"] <= filled["batches"]
+    assert "killed the sink (SIGKILL) with" in story
+    assert filled["dead_letters"]
+    assert set(filled["dead_letters"]) == {"kind: Invalid enum value 'mint'"}
+    assert filled["replayed"] == len(filled["dead_letters"])
+    assert "is a dead letter: line " in story
+    assert "deployed the schema that knows mints: widen the column `kind`" in story
+    assert told["datasets"]["large_transfers"]["rows"] > 0
 
 
 def look_at_rows(home: str, file: Path, expected: Expected) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.stack.demo_support import START, quiet, task
 from tests.support.postgres import scratch_directory
 from tracelake.client.stack import ObjectStoreAddress, Stack
-from tracelake.processes.demo import DemoError, command, plan, results, stack, tell, watch
+from tracelake.processes.demo import DemoError, command, plan, results, stack, table, tell, watch
 from tracelake.wire.user import LineageEdge, LineageReply
 
 # --- what is left
@@ -159,6 +159,9 @@ TRANSFERS = pa.table(
         "token": pa.array([TOKENS[0], TOKENS[0], TOKENS[0], TOKENS[1]], pa.binary()),
         "standard": ["erc20", "erc20", "erc20", "erc721"],
         "amount_f64": [1.0, 2.0, 4.0, 1.0],
+        "log_index": pa.array([0, 1, 0, 1], pa.int64()),
+        "from_address": pa.array([bytes(20), b"s" * 20, b"s" * 20, b"s" * 20], pa.binary()),
+        "amount_string": ["1", "2", "4", "1"],
     }
 )
 
@@ -206,6 +209,52 @@ def test_what_is_wrong_is_found() -> None:
     assert verified(flows=flows_table(transfers=[1, 1, 1, 2]))[3] is False
     assert verified(flows=flows_table(amount=[1.0, 2.0, 4.1, 1.0]))[3] is False
     assert verified(flows=flows_table().slice(1))[3] is False
+
+
+ROWS = [
+    table.Row(5, 0, "1", "by_token"),
+    table.Row(5, 1, "2", "by_token"),
+    table.Row(6, 0, "4", "by_sender"),
+]
+"""What the two jobs find here: all of a token, and the largest of its sender; nobody sends what is minted."""
+
+
+def table_right(rows: list[table.Row], *, dead: int = 0) -> list[bool]:
+    told = replace(story(), table=table.TableStory(batches=2, dead=dead))
+    return [check.right for check in results.verify_table(CHOSEN, told, TRANSFERS, rows)]
+
+
+def test_a_table_that_is_right() -> None:
+    assert table_right(ROWS) == [True, True]
+    assert table_right([*ROWS[:2], replace(ROWS[2], found="by_token")]) == [True, True], "both found it"
+
+
+def test_a_table_that_is_not() -> None:
+    assert table_right(ROWS[1:])[0] is False, "a row is missing"
+    assert table_right([*ROWS, ROWS[0]])[0] is False, "a row is there twice"
+    assert table_right([*ROWS[:2], ROWS[0]])[0] is False, "one is there twice and one is missing"
+    assert table_right([replace(ROWS[0], amount="3"), *ROWS[1:]])[0] is False
+    assert table_right([ROWS[0], replace(ROWS[1], found="by_sender"), ROWS[2]])[0] is False, "that job does not find it"
+    assert table_right([*ROWS, table.Row(6, 1, "1", "by_token")])[0] is False, "no token of that kind"
+    assert table_right(ROWS, dead=1)[1] is False
+
+
+def test_the_largest_of_each_unit_count() -> None:
+    blocks = [0] * 30 + [50] * 30
+    many = pa.table(
+        {
+            "block_number": pa.array(blocks, pa.int64()),
+            "log_index": pa.array([*range(30), *range(30)], pa.int64()),
+            "token": pa.array([TOKENS[0]] * 60, pa.binary()),
+            "standard": ["erc20"] * 60,
+            "from_address": pa.array([b"s" * 20] * 60, pa.binary()),
+            "amount_f64": [float(number) for number in range(60)],
+            "amount_string": [str(number) for number in range(60)],
+        }
+    )
+    wanted = results.large_transfers(plan.Plan(7, 0, 99, 50), many)
+    assert sorted(wanted) == [(0, log) for log in range(10, 30)] + [(50, log) for log in range(10, 30)]
+    assert [key for key, (_, jobs) in wanted.items() if "by_sender" in jobs] == [(50, 29), (0, 29)]
 
 
 def found() -> results.Results:

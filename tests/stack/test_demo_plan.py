@@ -28,7 +28,17 @@ def test_the_dag_is_for_the_chain_and_the_units() -> None:
     assert jobs["split"]["config"] == {"size": 50}
     assert jobs["ingest"]["config"]["chain_id"] == 7
     assert set(plan.JOBS) | {plan.SOURCE, plan.SPLIT} == set(jobs)
-    assert set(document["publish"]) == set(plan.DATASETS)
+    assert set(document["publish"]) == {*plan.DATASETS, plan.TABLE}
+    assert {source["job"] for source in document["publish"][plan.TABLE]["from"]} == set(plan.WRITERS)
+
+
+def test_the_schema_that_forgets_mints_differs_by_nothing_else() -> None:
+    chosen = plan.Plan(7, 0, 99, 50)
+    right, wrong = yaml.safe_load(chosen.document()), yaml.safe_load(chosen.document(without_mints=True))
+    assert right != wrong
+    column = next(column for column in wrong["publish"][plan.TABLE]["schema"]["columns"] if column["name"] == "kind")
+    column["enum"].insert(1, "mint")
+    assert right == wrong
 
 
 @pytest.mark.parametrize(

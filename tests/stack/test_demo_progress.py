@@ -39,7 +39,7 @@ def test_progress_is_measured_by_tasks() -> None:
         task("check", 0, 49, "Queued"),
     ]
     jobs = {job.job: job for job in measure(plan.Plan(1, 0, 149, 50), tasks)}
-    assert list(jobs) == ["split", "ingest", "check", "decode", "summarise"]
+    assert list(jobs) == [plan.SPLIT, *plan.JOBS]
     assert jobs["split"].finished
     ingest = jobs["ingest"]
     assert (ingest.done, ingest.total, ingest.done_blocks, ingest.total_blocks, ingest.running) == (1, 3, 50, 150, 1)

@@ -204,12 +204,9 @@ def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
 def verify_table(plan: Plan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
     """That it has each row once, whichever of its writers came last."""
     wanted = large_transfers(plan, transfers)
-    once = len(rows) == len(wanted) and all(
-        (row.block_number, row.log_index) in wanted
-        and row.amount == wanted[row.block_number, row.log_index][0]
-        and row.found in wanted[row.block_number, row.log_index][1]
-        for row in rows
-    )
+    there = {(row.block_number, row.log_index): row for row in rows}
+    once = len(rows) == len(there) and there.keys() == wanted.keys()
+    once = once and all(row.amount == wanted[key][0] and row.found in wanted[key][1] for key, row in there.items())
     twice = sum(len(found) > 1 for _, found in wanted.values())
     return [
         Check(f"each of {len(wanted):,} large transfers is in the table once; {twice:,} were found by both jobs", once),
