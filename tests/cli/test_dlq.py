@@ -54,9 +54,9 @@ def test_one_of_them(trace: Trace, api: FakeApi) -> None:
 def test_replay_and_drop(trace: Trace, api: FakeApi) -> None:
     for verb in ("replay", "drop"):
         api.answers[f"POST /v1/dlq-{verb}"] = DeadBatchesChanged(changed=1)
-    assert "1 batches will be tried again." in trace("dlq", "replay", str(BATCH)).out
+    assert "1 batch will be tried again." in trace("dlq", "replay", str(BATCH)).out
     assert api.asked("/v1/dlq-replay")[-1].json == {"publish_ids": [str(BATCH)], "dataset": None}
-    assert "1 batches dropped." in trace("dlq", "drop", "--dataset", "large", "--yes").out
+    assert "1 batch dropped." in trace("dlq", "drop", "--dataset", "large", "--yes").out
     assert api.asked("/v1/dlq-drop")[-1].json == {"publish_ids": None, "dataset": "large"}
     calls = len(api.calls)
     for arguments in (("replay",), ("replay", str(BATCH), "--dataset", "large"), ("drop", "--yes")):
@@ -64,3 +64,15 @@ def test_replay_and_drop(trace: Trace, api: FakeApi) -> None:
         assert refused.status == 2
         assert "Name batches, or a dataset" in refused.err
     assert len(api.calls) == calls
+
+
+def test_a_call_takes_a_thousand_and_says_when_there_may_be_more(trace: Trace, api: FakeApi) -> None:
+    api.answers["POST /v1/dlq-replay"] = DeadBatchesChanged(changed=1000)
+    assert "trace dlq replay --dataset large" in trace("dlq", "replay", "--dataset", "large").out
+    api.answers["POST /v1/dlq-replay"] = DeadBatchesChanged(changed=999)
+    assert "trace dlq" not in trace("dlq", "replay", "--dataset", "large").out
+    api.answers["GET /v1/dlq"] = DeadBatchesReply(total=2, letters=[LETTER], next="12")
+    assert (
+        "trace dlq list --dataset large --limit 1 --cursor 12"
+        in trace("dlq", "list", "--dataset", "large", "--limit", "1").out
+    )

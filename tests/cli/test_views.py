@@ -482,3 +482,24 @@ def test_a_task_shows_what_spark_did_for_each_attempt(trace: Trace, api: FakeApi
         assert said in shown
     assert "shuffle" not in shown, "what is nothing is not shown"
     assert msgspec.json.decode(trace("tasks", str(TASK), "--json").out)["attempts"][1]["spark"] == did
+
+
+def test_a_buffered_dataset_says_what_is_not_in_its_table(trace: Trace, api: FakeApi) -> None:
+    def shown(**changes: Any) -> tuple[str, str]:
+        row = samples.dataset_row(storage="buffered", **changes)
+        api.answers["GET /v1/datasets"] = DatasetsReply(datasets=[row, samples.dataset_row()])
+        api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage="buffered", **changes)
+        return trace("datasets", columns=200).out, trace("datasets", "prices_out").out
+
+    for waiting, dead, words in (
+        (3, 0, "3 wait"),
+        (1, 0, "1 waits"),
+        (1200, 2, "1,200 wait, 2 refused"),
+        (0, 1, "1 refused"),
+    ):
+        listed, one = shown(waiting_batches=waiting, dead_letters=dead)
+        assert words in listed
+        assert words in one
+        assert ("trace dlq list --dataset prices_out" in one) == bool(dead)
+    for text in shown(waiting_batches=0, dead_letters=0):
+        assert "batches" not in text, "everything is there"

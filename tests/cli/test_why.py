@@ -172,3 +172,23 @@ def test_a_paused_source_leads_to_its_reader(trace: Trace, api: FakeApi) -> None
     )  # fmt: skip
     api.answers["GET /v1/pressure"] = PressureReply(queues=[], edges=[edge])
     assert "trace why pools/fetch" in trace("pressure").out
+
+
+def test_a_backlog_is_told_from_a_job(trace: Trace, api: FakeApi) -> None:
+    full = "the backlog of large is full for 3m (2 of 2 batches; goes on below 50 %)"
+    queue = QueueRow(
+        dag="pools", job="large", backlog=True, state="stopped", depth=2, max_depth=2, age_seconds=9, because=full
+    )
+    edge = PressureEdgeRow(
+        dag="pools", job="left", input_index=0, dataset="blocks", state="stopped", queue="pools/large",
+        queue_is_backlog=True, queues=["pools/large", "pools/report"], depth=2, age_seconds=9, because=full, backlog=1,
+    )  # fmt: skip
+    api.answers["GET /v1/pressure"] = PressureReply(queues=[queue], edges=[edge])
+    shown = trace("pressure", columns=200).out
+    assert "pools/large (backlog)" in shown
+    assert "2 of 2 batches" in shown
+    assert "pools/large (backlog), pools/report" in shown
+    assert shown.rstrip().endswith("trace why large"), "the dataset is asked, not a job of its name"
+    job = msgspec.structs.replace(edge, queue_is_backlog=False)
+    api.answers["GET /v1/pressure"] = PressureReply(queues=[], edges=[job])
+    assert trace("pressure").out.rstrip().endswith("trace why pools/large")

@@ -14,6 +14,7 @@ import asyncpg
 
 from tests.monitoring.promql import Scrape
 from tests.routing.support import Flow
+from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
@@ -66,6 +67,10 @@ class Stage:
     @property
     def flow(self) -> Flow:
         return Flow(self.harness, self.org)
+
+    def buffers(self) -> BufferFlow:
+        """A buffered dataset with writers, and no sink."""
+        return BufferFlow(self.harness, "postgresql://nowhere", self.org)
 
     def scrape(self) -> Scrape:
         """As Prometheus does it: a page, and whether there was one."""
@@ -374,6 +379,31 @@ def fenced_calls(stage: Stage) -> Trouble:
         speak()
 
 
+def batches_refused(stage: Stage) -> Trouble:
+    flow = stage.buffers()
+    yield
+    flow.publish([{"key": 1}])
+    yield
+    flow.reject(flow.publish([{"key": "x"}])["publish_id"])
+
+
+def batches_wait(stage: Stage) -> Trouble:
+    flow = stage.buffers()
+    yield
+    flow.publish([{"key": 1}])
+    yield
+    stage.harness.advance(1000)
+
+
+def sink_away(stage: Stage) -> Trouble:
+    flow = stage.buffers()
+    yield
+    flow.publish([{"key": 1}])
+    stage.harness.service("GET", "/internal/buffers")
+    yield
+    stage.harness.advance(150)
+
+
 SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceDispatcherDown": dispatcher_down,
     "TraceLoopFails": loop_fails,
@@ -393,6 +423,9 @@ SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceCronLate": cron_late,
     "TraceWebhookRefused": webhook_refused,
     "TraceSourcePausedLong": source_paused_long,
+    "TraceBatchesRefused": batches_refused,
+    "TraceBatchesWait": batches_wait,
+    "TraceSinkAway": sink_away,
     "TraceQueueTripped": queue_tripped,
     "TraceQueueNearlyFull": queue_nearly_full,
     "TraceInputHeld": input_held,

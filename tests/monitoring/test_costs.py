@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.monitoring.situations import HEAD, PIPE
+from tests.monitoring.situations import HEAD, PIPE, Stage
 from tests.routing.support import Flow
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
@@ -28,6 +28,13 @@ _EVENTS = """
     INSERT INTO events (org_id, producer, dataset_uuid, dataset_version, unit, cursor, state, routed_seq)
     SELECT $1, 'x', $2, $3, 'c:' || n, n, 'Routed', nextval('events_routed_seq')
     FROM generate_series(1, $4::bigint) n"""
+_BATCHES = """
+    INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
+        size_bytes, etag, content_type, committed_at, dead_at, dead_code, dead_reason)
+    SELECT gen_random_uuid(), p.org_id, p.task_id, p.attempt, p.dataset_uuid, p.dataset_version, p.batch_uri || n,
+        1, p.etag, p.content_type, CASE WHEN n % 10 < 8 THEN trace_now() END,
+        CASE WHEN n % 10 = 9 THEN trace_now() END, CASE WHEN n % 10 = 9 THEN 'x' END, CASE WHEN n % 10 = 9 THEN 'x' END
+    FROM buffer_publishes p, generate_series(1, $1) n"""
 _OUTBOX = """
     INSERT INTO outbox (kind, queue, key) SELECT 'task_wakeup', 'q', gen_random_uuid() FROM generate_series(1, $1)"""
 
@@ -39,6 +46,9 @@ WANTED = {
     "events that wait": (gauges._EVENTS, {"events_routed"}),
     "failed units": (gauges._FAILED_UNITS, set()),
     "builds and invalidations": (gauges._WORK, set()),
+    "batches that wait": (gauges._BACKLOG, {"buffer_publishes_open"}),
+    "dead letters": (gauges._LETTERS, {"buffer_publishes_dead_of"}),
+    "full backlogs": (gauges._BACKLOGS, {"buffer_publishes_backlog"}),
     "sources": (gauges._SOURCES, {"events_routed"}),
     "queues": (gauges._QUEUES, set()),
     "names": (named._CHANGED, set()),
@@ -60,6 +70,8 @@ def dsn(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         harness.sql(_LIVE, row["org_id"], row["job_id"], ROWS)
         harness.sql(_EVENTS, row["org_id"], *dags.output(harness, "d", "src"), ROWS)
         harness.sql(_OUTBOX, 5 * ROWS)
+        Stage(harness, "others").buffers().publish([{"key": 1}])
+        harness.sql(_BATCHES, 10 * ROWS)
         harness.sql("UPDATE edges SET position = 0 WHERE node_id = $1", row["node_id"])
         harness.sql("VACUUM ANALYZE")
         yield state
@@ -83,14 +95,14 @@ async def _plan(dsn: str, statement: str) -> str:
 def test_a_look_goes_along_indexes(dsn: str, name: str) -> None:
     statement, indexes = WANTED[name]
     plan = asyncio.run(_plan(dsn, statement))
-    for table in ("tasks", "events", "outbox", "jobs"):
+    for table in ("tasks", "events", "outbox", "jobs", "buffer_publishes"):
         if (name, table) != ("names", "jobs") and (name, table) != ("running tasks", "jobs"):
             assert f"Seq Scan on {table}" not in plan, plan
     for index in indexes:
         assert index in plan, plan
 
 
-@pytest.mark.parametrize("name", ["tasks by state", "the outbox", "events that wait"])
+@pytest.mark.parametrize("name", ["tasks by state", "the outbox", "events that wait", "batches that wait"])
 def test_what_could_be_many_is_counted_up_to_a_bound(dsn: str, name: str) -> None:
     """As many nodes that stop early as there are counts in it."""
     statement, _ = WANTED[name]

@@ -108,6 +108,7 @@ def test_the_dashboard_can_be_imported_as_it_is() -> None:
         "Backpressure",
         "Tasks",
         "Outbox and queues",
+        "Buffered datasets",
         "Dispatcher",
     ]
     assert "id" not in board, "an id is given by whoever imports it"

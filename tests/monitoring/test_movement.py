@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from tests.monitoring.promql import Scrape
 from tests.monitoring.situations import PIPE, SITUATIONS, Stage
 from tests.routing.support import block
-from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
@@ -112,13 +111,4 @@ def untold(stage: Stage) -> None:
     stage.harness.run(sink.close())
 
 
-def refused_by_a_sink(stage: Stage) -> None:
-    """Two batches of a buffered dataset: one that waits, one that is a dead letter."""
-    flow = BufferFlow(stage.harness, "postgresql://nowhere", stage.org)
-    flow.publish([{"key": 1}])
-    dead = flow.publish([{"key": "x"}])
-    body = {"publish_id": dead["publish_id"], "code": "row_invalid", "reason": "no"}
-    assert stage.harness.service("POST", "/internal/buffer-rejected", body).status == 200
-
-
-MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold, refused_by_a_sink)
+MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold)

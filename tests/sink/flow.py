@@ -154,6 +154,11 @@ class BufferFlow:
         self.flow.complete(task_id, lease)
         return reply.body | {"uri": uri}
 
+    def reject(self, publish_id: str, reason: str = "no", line: int | None = None) -> None:
+        """As a sink that cannot take it says."""
+        body = {"publish_id": publish_id, "code": "row_invalid", "reason": reason, "line": line}
+        assert self.harness.service("POST", "/internal/buffer-rejected", body).status == 200
+
     def sink(
         self, config: SinkConfig | None = None, visibility: float = 60.0, known: BufferedDataset | None = None
     ) -> int:

@@ -120,7 +120,7 @@ def test_a_full_backlog_stops_its_writers_and_nobody_else(flow: BufferFlow) -> N
     assert flow.flow.tasks("left", "Queued") == []
     (queue,) = flow.pressure().queues
     assert (queue.job, queue.backlog, queue.state, queue.depth) == ("large", True, "stopped", 2)
-    assert queue.because.startswith("transfers/large is full")
+    assert queue.because.startswith("the backlog of large is full")
     assert "(2 of 2 batches; goes on below 50 %)" in queue.because
     flow.sink()
     assert flow.reader_units() == ["c:1"], "what reads the table is not stopped by what waits before it"

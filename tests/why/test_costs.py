@@ -9,7 +9,7 @@ from tests.api.support import World
 from tests.api.test_costs import assert_none_scans, plans
 from tests.api.test_costs import world as world
 from tracelake.dispatcher.views import pressure
-from tracelake.dispatcher.why import dataset, facts, task
+from tracelake.dispatcher.why import buffered, dataset, facts, task
 from tracelake.model.ids import new_id
 
 
@@ -35,6 +35,7 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "what runs": (facts._RUNNING, (org, "ecs_platform")),
         "units of a join": (facts._UNITS, (*world.ticks,)),
         "a dataset": (dataset._DATASET, (org, "blocks")),
+        "batches of a dataset": (buffered._STATE, (uuids,)),
         "writers": (dataset._WRITERS, (org, uuids, versions)),
     }
 

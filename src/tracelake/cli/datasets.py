@@ -52,6 +52,8 @@ def _show_one(session: Session, name: str) -> None:
         session.json(detail)
         return
     session.show(*dataset_parts(detail))
+    if detail.dataset.dead_letters:
+        session.hint("see what was refused", "dlq", "list", "--dataset", name)
     session.hint("see where it comes from", "lineage", name)
     session.hint("see its updates", "events", "--dataset", name)
 
@@ -65,6 +67,7 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
             Column("blocks", right=True),
             Column("up to", right=True),
             Column("generations", right=True),
+            Column("batches", whole=True),
             Column("build", whole=True),
             Column("updated", whole=True),
         ]
@@ -77,10 +80,21 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
             row.blocks,
             row.max_cursor,
             row.generations,
+            _batches(row),
             Text("" if row.staged_version is None else "building", style="yellow"),
             ago(row.updated_at),
         )
     return listing
+
+
+def _batches(row: DatasetRow) -> Text:
+    """What is not in the table of a buffered dataset; nothing, if everything is."""
+    text = Text(
+        f"{row.waiting_batches:,} {'waits' if row.waiting_batches == 1 else 'wait'}" if row.waiting_batches else ""
+    )
+    if row.dead_letters:
+        text.append(", " if text else "").append(f"{row.dead_letters:,} refused", style="bold red")
+    return text
 
 
 def _maker(row: DatasetRow) -> Text:
@@ -103,6 +117,7 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
                 ("building", None if row.staged_version is None else str(row.staged_version)),
                 ("blocks", row.blocks),
                 ("up to", row.max_cursor),
+                ("batches", _batches(row) or None),
                 ("updated", moment(row.updated_at)),
             ]
         )

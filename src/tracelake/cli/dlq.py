@@ -9,8 +9,8 @@ from tracelake.cli.listing import Column, Listing
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
-from tracelake.cli.text import ago, clean
-from tracelake.wire.buffers import DeadBatch, DeadBatchesRequest
+from tracelake.cli.text import ago, clean, count
+from tracelake.wire.buffers import MAX_PUBLISHES, DeadBatch, DeadBatchesRequest
 
 
 @click.group()
@@ -63,7 +63,8 @@ def list_letters(session: Session, dataset: str | None, limit: int, cursor: str 
         listing.add(str(letter.publish_id), letter.dataset, ago(letter.died_at), letter.line, clean(letter.reason))
     session.show(listing)
     if reply.next is not None:
-        session.hint("see the next page", "dlq", "list", "--limit", limit, "--cursor", reply.next)
+        chosen = () if dataset is None else ("--dataset", dataset)
+        session.hint("see the next page", "dlq", "list", *chosen, "--limit", limit, "--cursor", reply.next)
     else:
         session.hint("see one", "dlq", "show", str(reply.letters[0].publish_id))
 
@@ -108,7 +109,8 @@ def replay(session: Session, batches: tuple[UUID, ...], dataset: str | None) -> 
     if session.as_json:
         session.json(reply)
     else:
-        session.say(f"{reply.changed} batches will be tried again." if reply.changed else "There was none.")
+        session.say(f"{count(reply.changed, 'batch')} will be tried again." if reply.changed else "There was none.")
+        _more(session, "replay", dataset, reply.changed)
 
 
 @command.command()
@@ -120,13 +122,20 @@ def drop(session: Session, batches: tuple[UUID, ...], dataset: str | None, yes: 
     """Forget dead letters for good: their rows will never be in the table."""
     request = _request(batches, dataset)
     if not yes:
-        what = f"every dead letter of {dataset}" if dataset else f"{len(batches)} batches"
+        what = f"every dead letter of {dataset}" if dataset else count(len(batches), "batch")
         click.confirm(f"Forget {what} for good?", abort=True, err=session.as_json)
     reply = session.run(lambda client: client.drop_dead_batches(request))
     if session.as_json:
         session.json(reply)
     else:
-        session.say(f"{reply.changed} batches dropped." if reply.changed else "There was none.")
+        session.say(f"{count(reply.changed, 'batch')} dropped." if reply.changed else "There was none.")
+        _more(session, "drop", dataset, reply.changed)
+
+
+def _more(session: Session, verb: str, dataset: str | None, changed: int) -> None:
+    """One call takes so many and no more."""
+    if dataset is not None and changed >= MAX_PUBLISHES:
+        session.hint("there may be more of them", "dlq", verb, "--dataset", dataset)
 
 
 def _request(batches: tuple[UUID, ...], dataset: str | None) -> DeadBatchesRequest:

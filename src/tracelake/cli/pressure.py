@@ -28,6 +28,9 @@ def command(session: Session, watch: bool) -> None:
     Only tasks that are ready count. Those that wait for a limit on running work (max_concurrency) are `held`, and make
     no queue full. A job that is marked (bulk) is among the first to stop.
 
+    A row that is marked (backlog) is no job but a buffered dataset: batches that wait for a sink. It stops the jobs
+    that write the dataset.
+
     \b
     Examples:
       trace pressure
@@ -46,7 +49,8 @@ def command(session: Session, watch: bool) -> None:
     if stopped is not None and stopped.state == "paused":
         session.hint("see why", "why", f"{stopped.dag}/{stopped.job}")
     elif stopped is not None and stopped.queue is not None:
-        session.hint("see why it is slow", "why", stopped.queue)
+        _, _, dataset = stopped.queue.partition("/")
+        session.hint("see why it is slow", "why", dataset if stopped.queue_is_backlog else stopped.queue)
 
 
 async def _look(client: UserClient) -> RenderableType:
@@ -75,9 +79,9 @@ def queues_listing(reply: PressureReply) -> Listing:
     )
     for row in reply.queues:
         listing.add(
-            Text(clean(f"{row.dag}/{row.job}"), style="bold"),
+            Text.assemble((clean(f"{row.dag}/{row.job}"), "bold"), " (backlog)" if row.backlog else ""),
             Text(_QUEUE_WORDS.get(row.state, row.state), style=STATE_STYLES.get(row.state, "")),
-            _of(f"{row.depth}", row.max_depth),
+            _of(f"{row.depth}", row.max_depth) + (" batches" if row.backlog else ""),
             row.held or "",
             _of(f"{int(row.age_seconds)}s", None if row.max_age_seconds is None else f"{row.max_age_seconds}s"),
             ago(row.since),
@@ -98,6 +102,7 @@ def edges_listing(reply: PressureReply) -> Listing:
             Column("feeds"),
         ]
     )
+    backlogs = {f"{row.dag}/{row.job}" for row in reply.queues if row.backlog}
     for row in reply.edges:
         listing.add(
             Text.assemble((clean(f"{row.dag}/{row.job}"), "bold"), " (bulk)" if row.bulk else ""),
@@ -106,7 +111,7 @@ def edges_listing(reply: PressureReply) -> Listing:
             row.backlog,
             ago(row.since),
             row.because,
-            ", ".join(row.queues),
+            ", ".join(f"{name} (backlog)" if name in backlogs else name for name in row.queues),
         )
     return listing
 

@@ -80,8 +80,9 @@ def unit_text(unit: Unit | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 task`, `2 tasks`, `2 batches`."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def grouped(number: Any) -> str:

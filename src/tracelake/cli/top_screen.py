@@ -124,7 +124,7 @@ class TopScreen:
         reply = self.measured.reply
         if not reply.jobs:
             return [Text("No DAG has an active version: nothing can run. See `trace deploy --help`.", style="yellow")]
-        levels = {(queue.dag, queue.job): queue.state for queue in reply.queues}
+        levels = {(queue.dag, queue.job): queue.state for queue in reply.queues if not queue.backlog}
         jobs = sorted(reply.jobs, key=lambda job: self._badness(job, levels.get((job.dag, job.job), "open")))
         wide = width >= _WIDE
         names = ["ready", "oldest", "running", "waiting", "retrying", "failed", "made/s", "done/s", "events/s"]
@@ -181,13 +181,16 @@ class TopScreen:
         return lines
 
     def _queue(self, queue: QueueRow, width: int) -> Text:
-        depth = f"{queue.depth} ready" if queue.max_depth is None else f"{queue.depth} of {queue.max_depth} ready"
+        what = "batches" if queue.backlog else "ready"
+        depth = f"{queue.depth} {what}" if queue.max_depth is None else f"{queue.depth} of {queue.max_depth} {what}"
         age = span(queue.age_seconds) or "0s"
         limit = "" if queue.max_age_seconds is None else f" of {span(queue.max_age_seconds)}"
         seconds = 0.0 if queue.since is None else (self.measured.reply.now - queue.since).total_seconds()
         since = f", {_STOPS.get(queue.state, '')} for {span(seconds) or '0s'}" if queue.since is not None else ""
         name = Name(f"{queue.dag}/{queue.job}", PRESSURE_STYLES.get(queue.state, ""))
-        return fitted(width, "  queue ", name, f": {depth}, oldest {age}{limit}{since}")
+        return fitted(
+            width, "  backlog of " if queue.backlog else "  queue ", name, f": {depth}, oldest {age}{limit}{since}"
+        )
 
     # --- sources
 
@@ -235,9 +238,10 @@ def _stopped(edge: PressureEdgeRow, width: int) -> Text:
     kept = f"{count(edge.backlog, 'event')} kept" if wide else f"{edge.backlog} kept"
     if edge.queue is None or edge.state == "paused":
         return fitted(width, *start, f", {kept}: ", Name((edge.because or edge.state).removeprefix(f"{edge.dag}/")))
-    if edge.queue == f"{edge.dag}/{edge.job}":
+    if edge.queue == f"{edge.dag}/{edge.job}" and not edge.queue_is_backlog:
         return fitted(width, *start, f" waits for its own queue, {kept}")
-    return fitted(width, *start, " waits for ", Name(edge.queue.removeprefix(f"{edge.dag}/")), f", {kept}")
+    what = " waits for the backlog of " if edge.queue_is_backlog else " waits for "
+    return fitted(width, *start, what, Name(edge.queue.removeprefix(f"{edge.dag}/")), f", {kept}")
 
 
 # --- lines and columns

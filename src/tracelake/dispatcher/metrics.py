@@ -146,6 +146,17 @@ class Metrics:
             "trace_buffer_backlog", f"Batches published and not yet in their table, up to {MOST}."
         )
         self.buffer_age = self._stored("trace_buffer_backlog_oldest_seconds", "Age of the oldest of them.")
+        self.buffer_letters = self._stored(
+            "trace_buffer_dead_letters_kept",
+            f"Dead letters of a buffered dataset that nobody has replayed or dropped; absent for datasets without. "
+            f"Counted up to {MOST}, of at most 100 datasets.",
+            ("org", "dataset"),
+        )
+        self.sink_asked = self._stored(
+            "trace_sink_asked_seconds",
+            "How long ago a sink last asked which tables there are; a sink asks every few seconds. +Inf before the "
+            "first.",
+        )
         self.reconciled = self._counter(
             "trace_reconciled",
             "What had to be mended, by kind: task_wakeup and buffer_batch that nobody held any more, held_task and "
@@ -216,7 +227,12 @@ class Metrics:
         """Of each queue with a threshold. Its age is as fresh as the last look of the pressure loop."""
         labels = (*NAMED, "version")
         of = "of a job with a threshold, in the active or the building version."
-        self.pressure_depth = self._stored("trace_pressure_depth", f"Ready tasks in the queue {of}", labels)
+        self.pressure_depth = self._stored(
+            "trace_pressure_depth",
+            f"Ready tasks in the queue {of} The backlog of a buffered dataset with a threshold is such a queue too: "
+            "`job` is the dataset, `version` is backlog, and batches are counted.",
+            labels,
+        )
         self.pressure_max_depth = self._stored(
             "trace_pressure_max_depth", "Its `max_queue_depth`; absent if it has none.", labels
         )

@@ -23,7 +23,7 @@ class QueueRow(Reply, frozen=True, kw_only=True):
     """It belongs to a version that is being built."""
     state: PressureState
     depth: int
-    """Ready tasks; those that wait for a limit on running work are not among them."""
+    """Ready tasks, or batches of a backlog; those that wait for a limit on running work are not among them."""
     held: int = 0
     """Tasks that wait for a limit on running work; counted no further than 10,000."""
     max_depth: int | None = None
@@ -48,6 +48,8 @@ class PressureEdgeRow(Reply, frozen=True, kw_only=True):
     state: PressureState
     queue: str | None = None
     """What stops it, or, while it is open, the fullest of the queues behind it: `dag/job`."""
+    queue_is_backlog: bool = False
+    """That one is the backlog of a buffered dataset: `dag/dataset`."""
     queues: list[str] = []
     """Every queue with a threshold that it feeds."""
     depth: int

@@ -354,6 +354,10 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     updated_at: datetime | None = None
     retired_after: int | None = None
     """No job of the active version writes it any more; this is the number of the last version that did."""
+    waiting_batches: int | None = None
+    """Of a buffered dataset: published and not in the table yet. Counted no further than 10,000."""
+    dead_letters: int | None = None
+    """Of a buffered dataset: batches that were refused and wait for a person. Counted no further than 10,000."""
 
 
 class DatasetsReply(Reply, frozen=True, kw_only=True):

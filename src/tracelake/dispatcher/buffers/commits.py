@@ -39,6 +39,11 @@ _TABLES = """
         WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL) b
     ORDER BY o.name, d.name"""
 
+# Noted now and then, not at every question.
+_SEEN = """
+    INSERT INTO sinks_seen AS s (one, at) VALUES (true, trace_now())
+    ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE s.at < excluded.at - interval '5 seconds'"""
+
 _FIND = """
     SELECT d.org_id, d.current_version, o.routing_epoch FROM datasets d JOIN orgs o USING (org_id)
     WHERE d.dataset_uuid = $1"""
@@ -76,9 +81,10 @@ class BufferCommits:
         self._on_outbox = on_outbox
 
     async def list(self) -> BuffersReply:
-        """Every table that sinks keep, of every org, with what waits for it."""
+        """Every table that sinks keep, of every org, with what waits for it. Whoever asks is a sink."""
         async with self._store.connection() as connection:
             rows = await connection.fetch(_TABLES)
+            await connection.execute(_SEEN)
         return BuffersReply(datasets=[_dataset(row) for row in rows])
 
     async def committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:

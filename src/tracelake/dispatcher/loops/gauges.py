@@ -5,6 +5,7 @@ no further than a bound (`MOST` and the limits in the statements). While a store
 last, and `trace_loop_failures_total{loop="gauges"}` rises.
 """
 
+import math
 from collections import Counter
 from datetime import datetime
 from typing import get_args
@@ -82,6 +83,16 @@ _BACKLOG = f"""
         SELECT created_at FROM buffer_publishes WHERE committed_at IS NULL AND dead_at IS NULL
         ORDER BY created_at, publish_id LIMIT {MOST}) p"""  # noqa: S608 - constants only
 
+_LETTERS = f"""
+    SELECT o.name AS org, d.name AS dataset, l.letters
+    FROM (SELECT dataset_uuid, count(*) AS letters FROM (
+              SELECT dataset_uuid FROM buffer_publishes WHERE dead_at IS NOT NULL AND dropped_at IS NULL
+              ORDER BY dataset_uuid, dead_at, publish_id LIMIT {MOST}) p
+          GROUP BY dataset_uuid ORDER BY dataset_uuid LIMIT 100) l
+    JOIN datasets d USING (dataset_uuid) JOIN orgs o USING (org_id)"""  # noqa: S608 - constants only
+
+_SINK = "SELECT max(at) AS asked_at, trace_now() AS now FROM sinks_seen"
+
 _SOURCES = """
     SELECT s.node_id, i.last_slot, extract(epoch FROM trace_now() - i.paused_at)::float8 AS paused, last.said_at,
            trace_now() AS now
@@ -98,6 +109,15 @@ _SOURCES = """
 _QUEUES = """
     SELECT node_id, max_depth, max_age_seconds, depth, oldest_ready_at, level, trace_now() AS now
     FROM pressure WHERE node_id = ANY($1)"""
+
+_BACKLOGS = """
+    SELECT o.name AS org, coalesce(d.dag_name, '') AS dag, d.name AS dataset, t.max_depth, t.max_age_seconds, t.depth,
+           t.level, trace_now() AS now, (
+               SELECT p.created_at FROM buffer_publishes p
+               WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
+               ORDER BY p.created_at LIMIT 1) AS oldest_ready_at
+    FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
+    WHERE t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL"""
 
 EDGE_STATES = ("held", "building", "behind")
 
@@ -116,6 +136,7 @@ class Gauges:
             await self._read_tasks(connection)
             await self._read_outbox(connection)
             await self._read_edges(connection)
+            await self._read_buffers(connection)
             await self._read_sources(connection)
             await self._read_pressure(connection)
         await self._read_queue()
@@ -155,9 +176,17 @@ class Gauges:
         self._metrics.builds.set(work["builds"])
         self._metrics.oldest_build.set(_age(work["now"], work["oldest"]))
         self._metrics.sweeping.set(work["to_sweep"])
-        backlog = await _row(connection, _BACKLOG)
+
+    async def _read_buffers(self, connection: Connection) -> None:
+        backlog, sink = await _row(connection, _BACKLOG), await _row(connection, _SINK)
+        letters = await connection.fetch(_LETTERS)
         self._metrics.buffer_backlog.set(backlog["batches"])
         self._metrics.buffer_age.set(_age(backlog["now"], backlog["oldest"]))
+        never = sink["asked_at"] is None
+        self._metrics.sink_asked.set(math.inf if never else _age(sink["now"], sink["asked_at"]))
+        self._metrics.buffer_letters.clear()
+        for row in letters:
+            self._metrics.buffer_letters.labels(row["org"], row["dataset"]).set(row["letters"])
 
     async def _read_sources(self, connection: Connection) -> None:
         sources = self._named.sources
@@ -219,6 +248,9 @@ class Gauges:
     async def _read_pressure(self, connection: Connection) -> None:
         metrics, queues = self._metrics, self._named.queues
         rows = await connection.fetch(_QUEUES, list(queues)) if queues else []
+        limited = [(queues[row["node_id"]], row) for row in rows]
+        backlogs = await connection.fetch(_BACKLOGS)
+        limited += [((row["org"], row["dag"], row["dataset"], "backlog"), row) for row in backlogs]
         metrics.producers_stopped.set(self._pressure.stopped)
         values: dict[Gauge, str] = {
             metrics.pressure_depth: "depth",
@@ -228,15 +260,14 @@ class Gauges:
         }
         for gauge in (*values, metrics.pressure_age, metrics.pressure_share):
             gauge.clear()
-        for row in rows:
-            labels = queues[row["node_id"]]
+        for labels, row in limited:
             for gauge, column in values.items():
                 if row[column] is not None:
                     gauge.labels(*labels).set(row[column])
             age = _age(row["now"], row["oldest_ready_at"]) if row["depth"] else 0.0
-            full = share(Thresholds(row["max_depth"], row["max_age_seconds"]), row["depth"], age)
+            part = share(Thresholds(row["max_depth"], row["max_age_seconds"]), row["depth"], age)
             metrics.pressure_age.labels(*labels).set(age)
-            metrics.pressure_share.labels(*labels).set(float(full))
+            metrics.pressure_share.labels(*labels).set(float(part))
 
     async def _read_queue(self) -> None:
         try:

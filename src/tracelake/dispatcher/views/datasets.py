@@ -33,6 +33,12 @@ _DATASETS = f"""
         JOIN job_outputs o USING (job_id) WHERE a.org_id = $1)
     SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
            g.schema, e.max_cursor, e.updated_at,
+           CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
+               SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
+                 AND p.committed_at IS NULL AND p.dead_at IS NULL LIMIT {CAP}) x) END AS waiting_batches,
+           CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
+               SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
+                 AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) x) END AS dead_letters,
            CASE WHEN d.dag_name IS NOT NULL AND d.dataset_uuid NOT IN (SELECT dataset_uuid FROM written) THEN coalesce(
                (SELECT v.number FROM jobs j JOIN dag_version_jobs USING (job_id)
                 JOIN activations a USING (dag_version_id) JOIN dag_versions v USING (dag_version_id)
@@ -174,4 +180,6 @@ def _dataset(row: asyncpg.Record) -> DatasetRow:
         max_cursor=row["max_cursor"],
         updated_at=row["updated_at"],
         retired_after=row["retired"],
+        waiting_batches=row["waiting_batches"],
+        dead_letters=row["dead_letters"],
     )

@@ -57,7 +57,8 @@ _HELD = f"""
     FROM unnest($1::uuid[]) AS q(node_id)"""  # noqa: S608 - constants only
 
 _BACKLOGS = """
-    SELECT t.dataset_uuid AS node_id, t.depth, t.max_depth, t.max_age_seconds, t.level, t.since, d.dag_name, d.name,
+    SELECT t.dataset_uuid AS node_id, t.depth, t.max_depth, t.max_age_seconds, t.level, t.since,
+           coalesce(d.dag_name, '') AS dag_name, d.name,
            true AS active, trace_now() AS now, (
                SELECT min(p.created_at) FROM buffer_publishes p
                WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
@@ -93,6 +94,11 @@ class Queue:
     """Batches of a buffered dataset, not tasks of a job."""
 
     @property
+    def subject(self) -> str:
+        """What `trace why` takes: the job, or the dataset."""
+        return self.name.partition("/")[2] if self.backlog else self.name
+
+    @property
     def full(self) -> float:
         return float(share(self.thresholds, self.depth, self.age_seconds))
 
@@ -105,7 +111,7 @@ class Queue:
     def words(self) -> str:
         limits = self.thresholds
         return full_queue(
-            self.name,
+            f"the backlog of {self.subject}" if self.backlog else self.name,
             self.depth,
             limits.max_depth,
             self.age_seconds,
@@ -140,6 +146,8 @@ class Cause:
     since: datetime | None
     words: str
     node_id: UUID
+    dataset: str | None = None
+    """Whose backlog it is, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +186,8 @@ class Pressure:
         queue = self.queues.get(node)
         if queue is None:  # it eased, or its version went, between two statements
             return None
-        return Cause(_STATES[self.stops.levels.get(node, Level.NONE)], queue.name, queue.since, queue.words, node)
+        state = _STATES[self.stops.levels.get(node, Level.NONE)]
+        return Cause(state, queue.name, queue.since, queue.words, node, queue.subject if queue.backlog else None)
 
 
 async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
@@ -267,6 +276,7 @@ def _edge_row(found: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
         bulk=row["priority"] == "bulk",
         state="open" if cause is None else cause.state,
         queue=None if shown is None else shown.name,
+        queue_is_backlog=shown is not None and shown.backlog,
         queues=[queue.name for queue in behind],
         depth=0 if shown is None else shown.depth,
         max_depth=None if shown is None else shown.thresholds.max_depth,

@@ -21,10 +21,11 @@ def since(at: datetime | None, now: datetime) -> str:
 
 
 def counted(number: int, noun: str, *, most: int | None = None) -> str:
-    """`1 task`, `1,200 tasks`; `10,000 or more tasks` where counting stopped."""
+    """`1 task`, `1,200 batches`; `10,000 or more tasks` where counting stopped."""
+    several = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     if most is not None and number >= most:
-        return f"{number:,} or more {noun}s"
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+        return f"{number:,} or more {several}"
+    return f"{number:,} {noun if number == 1 else several}"
 
 
 def waiting(events: int) -> str:

@@ -7,10 +7,11 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.dags import build_progress
-from tracelake.dispatcher.views.pressure import read_pressure
+from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, unit_words
 from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import about, answer, is_cause, reason
+from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
 from tracelake.dispatcher.why.reasons import REASONS
@@ -48,14 +49,21 @@ async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyRep
     row = await connection.fetchrow(_DATASET, org_id, name)
     if row is None:
         raise TraceError("dataset_not_found")
-    found = await _rebuilding(connection, row)
+    rebuilding = await _rebuilding(connection, row)
+    pressure = await read_pressure(connection, org_id)
+    own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
+    found = [*rebuilding, *own]
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
-        found += await _causes(connection, org_id, writers)
+        found += [
+            item
+            for item in await _causes(connection, org_id, writers, pressure)
+            if not (own and _is_stopped_by(item, name))
+        ]
     elif row["dag_name"] is None:
         text = f"No DAG writes it.{_newest(row)}"
         found.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
-    elif not found or row["active_number"] is not None:
+    elif not rebuilding or row["active_number"] is not None:
         found.append(_removed(row, name))
     return answer("dataset", name, found or [_fresh(row, writers)])
 
@@ -99,9 +107,15 @@ async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[WhyRe
     return [reason("rebuilding", text, *steps, references=[("version", f"{dag}@{number}")])]
 
 
-async def _causes(connection: Connection, org_id: UUID, writers: list[Subject]) -> list[WhyReason]:
+def _is_stopped_by(item: WhyReason, dataset: str) -> bool:
+    """Its writer waits for its own backlog: of that the dataset itself tells."""
+    return item.code == "pressure" and any(
+        (refers.kind, refers.id) == ("dataset", dataset) for refers in item.references
+    )
+
+
+async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure) -> list[WhyReason]:
     """The nearest jobs at which something is the matter, with what it is. Nothing is the matter: nothing."""
-    pressure = await read_pressure(connection, org_id)
     waiting = deque((writer, 0) for writer in writers)
     seen = {writer.node_id for writer in writers}
     own: list[WhyReason] = []
@@ -116,15 +130,20 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject]) 
             return found + [about(subject.name, item) for item in causes]
         if distance == 0:
             own += [about(subject.name, item) for item in reasons if item.state != "fine"]
-        for before in await _before(connection, org_id, subject, reasons):
+        read = await _read(connection, subject, reasons)
+        buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure)
+        if buffered:
+            first, causes = next(iter(buffered.items()))
+            return [*own, _in_dataset(first, subject, causes), *(about(first, item) for item in causes)]
+        for before in await _writers(connection, org_id, read):
             if before.node_id not in seen:
                 seen.add(before.node_id)
                 waiting.append((before, distance + 1))
     return own
 
 
-async def _before(connection: Connection, org_id: UUID, subject: Subject, reasons: list[WhyReason]) -> list[Subject]:
-    """Who writes its inputs; only those that it waits for, if it waits for some."""
+async def _read(connection: Connection, subject: Subject, reasons: list[WhyReason]) -> list[tuple[UUID, UUID]]:
+    """The generations of its inputs; only of those that it waits for, if it waits for some."""
     edges = await facts.read_edges(connection, subject.node_id)
     awaited = {
         item.id
@@ -133,10 +152,9 @@ async def _before(connection: Connection, org_id: UUID, subject: Subject, reason
         for item in found.references
         if item.kind == "dataset"
     }
-    read = [
+    return [
         (edge["dataset_uuid"], edge["dataset_version"]) for edge in edges if not awaited or edge["dataset"] in awaited
     ]
-    return await _writers(connection, org_id, read)
 
 
 async def _writers(connection: Connection, org_id: UUID, generations: list[tuple[UUID, UUID]]) -> list[Subject]:
@@ -147,6 +165,11 @@ async def _writers(connection: Connection, org_id: UUID, generations: list[tuple
         if subject is not None:
             found.append(subject)
     return found
+
+
+def _in_dataset(name: str, reader: Subject, causes: list[WhyReason]) -> WhyReason:
+    text = f"The cause is in {name}, which {reader.name} reads: {causes[0].text}"
+    return reason("upstream", text, ("see more", f"trace why {name}"), references=[("dataset", name)])
 
 
 def _upstream(subject: Subject, distance: int, causes: list[WhyReason]) -> WhyReason:

@@ -74,7 +74,7 @@ async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, 
     own = cause is not None and cause.node_id == subject.node_id  # of that `_own_queue` tells
     if cause is not None and not own:
         text = f"It makes no tasks of {dataset}, because {cause.words}; {backlog}."
-        return [pressed(cause.name, text)]
+        return [pressed(cause, text)]
     if edge["failed_units"]:
         holder = await facts.read_holder(connection, subject.node_id, edge["input_index"])
         at = "" if holder is None else f" at {unit_words(holder['unit_key'])}"

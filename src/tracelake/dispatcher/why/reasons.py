@@ -290,6 +290,28 @@ _KINDS = (
     ReasonKind("up_to_date", "job", "fine", "Everything that came in is done.", "Nothing to do."),
     # Datasets
     ReasonKind(
+        "backlog_full",
+        "dataset",
+        "waiting",
+        "As many batches wait for a sink as its threshold allows, or one waits too long: its writers get no new tasks "
+        "until the backlog is less than half full.",
+        "Let the backlog empty: see why batches wait, start one more sink, or raise max_queue_depth.",
+    ),
+    ReasonKind(
+        "batch_not_sent",
+        "dataset",
+        "blocked",
+        "The queue refused the pointer to a batch for good, so no sink hears of it.",
+        "Mend the queue and requeue the row.",
+    ),
+    ReasonKind(
+        "batches_wait",
+        "dataset",
+        "waiting",
+        "Batches were published and are not in the table yet; a sink is there.",
+        "Wait; if they grow old, the sink's log says what it waits for.",
+    ),
+    ReasonKind(
         "dataset_empty",
         "dataset",
         "waiting",
@@ -297,11 +319,25 @@ _KINDS = (
         "See what the job's tasks said; one that has nothing to write says nothing.",
     ),
     ReasonKind(
+        "dead_letters",
+        "dataset",
+        "blocked",
+        "Batches were refused: their rows are not in the table before somebody replays them.",
+        "See what is wrong with them, mend it and replay them; or drop them.",
+    ),
+    ReasonKind(
         "fresh",
         "dataset",
         "fine",
         "It has everything that its job and the jobs before it have to give.",
         "Nothing to do.",
+    ),
+    ReasonKind(
+        "no_sink",
+        "dataset",
+        "blocked",
+        "Batches wait, and no sink has asked for work for a minute or more.",
+        "Start a sink, or a worker, which has one beside it.",
     ),
     ReasonKind("no_producer", "dataset", "waiting", "No DAG writes it.", "See who is meant to write it."),
     ReasonKind(

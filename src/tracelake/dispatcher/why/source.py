@@ -3,7 +3,7 @@
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.views.pressure import Pressure
+from tracelake.dispatcher.views.pressure import Cause, Pressure
 from tracelake.dispatcher.views.words import since, span, unit_words
 from tracelake.dispatcher.why import facts, workers
 from tracelake.dispatcher.why.answer import reason
@@ -32,9 +32,10 @@ def paused(name: str, text: str) -> WhyReason:
     return reason("source_paused", text, ("let it go on", f"{RESUME} {name}"), references=[("job", name)])
 
 
-def pressed(queue: str, text: str) -> WhyReason:
-    steps = (("see all queues", "trace pressure"), ("see why it is slow", f"trace why {queue}"))
-    return reason("pressure", text, *steps, references=[("job", queue)])
+def pressed(cause: Cause, text: str) -> WhyReason:
+    name = cause.dataset or cause.name
+    steps = (("see all queues", "trace pressure"), ("see why it is slow", f"trace why {name}"))
+    return reason("pressure", text, *steps, references=[("dataset" if cause.dataset else "job", name)])
 
 
 def _stopped(subject: Subject, pressure: Pressure) -> list[WhyReason]:
@@ -45,8 +46,8 @@ def _stopped(subject: Subject, pressure: Pressure) -> list[WhyReason]:
     if cause is None:
         return []
     if subject.source == "always_on":
-        return [pressed(cause.name, f"It is told to pause, because {cause.words}; what it says all the same is kept.")]
-    return [pressed(cause.name, f"What comes to it is kept and makes no tasks, because {cause.words}.")]
+        return [pressed(cause, f"It is told to pause, because {cause.words}; what it says all the same is kept.")]
+    return [pressed(cause, f"What comes to it is kept and makes no tasks, because {cause.words}.")]
 
 
 async def _run_reasons(

@@ -1,0 +1,109 @@
+"""Why rows that were published are not in the table of a buffered dataset: no sink, batches that wait, dead letters."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.backpressure.levels import Level
+from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.pressure import Pressure
+from tracelake.dispatcher.views.words import counted, since
+from tracelake.dispatcher.why.answer import reason
+from tracelake.wire.why import WhyReason
+
+AWAY_SECONDS = 60.0
+"""A sink asks every few seconds, also while it waits for something."""
+_REASON_LENGTH = 200
+
+_STATE = f"""
+    SELECT t.dataset_uuid, d.name, s.at AS asked_at, w.batches, w.oldest, l.letters, n.publish_id, n.dead_at,
+           n.dead_line, n.dead_reason, x.outbox_id, x.tries, x.last_error, trace_now() AS now
+    FROM buffered_tables t JOIN datasets d USING (dataset_uuid) LEFT JOIN sinks_seen s ON true
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS batches, min(created_at) AS oldest FROM (
+            SELECT p.created_at FROM buffer_publishes p
+            WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
+            ORDER BY p.created_at LIMIT {CAP}) p) w
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS letters FROM (
+            SELECT FROM buffer_publishes p
+            WHERE p.dataset_uuid = t.dataset_uuid AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) p) l
+    LEFT JOIN LATERAL (
+        SELECT p.publish_id, p.dead_at, p.dead_line, p.dead_reason FROM buffer_publishes p
+        WHERE p.dataset_uuid = t.dataset_uuid AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL
+        ORDER BY p.dead_at DESC, p.publish_id DESC LIMIT 1) n ON true
+    LEFT JOIN LATERAL (
+        SELECT o.outbox_id, o.tries, o.last_error FROM (
+            SELECT p.publish_id FROM buffer_publishes p
+            WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
+            ORDER BY p.created_at LIMIT 1) p
+        JOIN outbox o ON o.key = p.publish_id AND o.kind = 'buffer_batch' AND o.status = 'Failed' LIMIT 1) x ON true
+    WHERE t.dataset_uuid = ANY($1) ORDER BY d.name"""  # noqa: S608 - constants only
+
+
+async def buffered_reasons(
+    connection: Connection, dataset_uuids: Sequence[UUID], pressure: Pressure
+) -> dict[str, list[WhyReason]]:
+    """By name of the dataset; of those that are buffered and where something is the matter."""
+    found = {}
+    for row in await connection.fetch(_STATE, dataset_uuids):
+        reasons = [*_waiting(row), *_full(row, pressure), *_letters(row)]
+        if reasons:
+            found[row["name"]] = reasons
+    return found
+
+
+def _waiting(row: asyncpg.Record) -> list[WhyReason]:
+    if not row["batches"]:
+        return []
+    batches = f"{counted(row['batches'], 'batch', most=CAP)} of it"
+    verb = "waits" if row["batches"] == 1 else "wait"
+    oldest = "" if row["batches"] == 1 else "the oldest "
+    age, now, refers = since(row["oldest"], row["now"]), row["now"], [("dataset", row["name"])]
+    if row["outbox_id"] is not None:
+        text = (
+            f"{batches} {verb}, {oldest}for {age}, and the queue refused the pointer to {oldest or 'it '}"
+            f"{counted(row['tries'], 'time')}: {row['last_error'] or 'no reason given'}."
+        )
+        again = ("send it again", f"trace outbox requeue {row['outbox_id']}")
+        return [reason("batch_not_sent", text, again, references=[*refers, ("outbox", row["outbox_id"])])]
+    asked, status = row["asked_at"], ("see the parts of the stack", "trace status")
+    if asked is None or (now - asked).total_seconds() > AWAY_SECONDS:
+        last = "no sink has ever asked for work" if asked is None else f"no sink has asked for {since(asked, now)}"
+        text = f"{batches} {verb}, {oldest}for {age}, and {last}."
+        return [reason("no_sink", text, status, ("start a sink", "trace sink"), references=refers)]
+    text = f"{batches} {verb} for a sink, {oldest}for {age}; a sink was there {since(asked, now)} ago."
+    return [reason("batches_wait", text, status, references=refers)]
+
+
+def _full(row: asyncpg.Record, pressure: Pressure) -> list[WhyReason]:
+    queue = pressure.queues.get(row["dataset_uuid"])
+    if queue is None or queue.level is Level.NONE:
+        return []
+    bulk = "bulk " if queue.level is Level.BULK else ""
+    words = queue.words.removeprefix(f"the backlog of {queue.subject} ")
+    text = f"Its backlog {words}, so {bulk}jobs that write it get no new tasks."
+    return [
+        reason("backlog_full", text, ("see whom it stops", "trace pressure"), references=[("dataset", row["name"])])
+    ]
+
+
+def _letters(row: asyncpg.Record) -> list[WhyReason]:
+    if not row["letters"]:
+        return []
+    one, name = row["letters"] == 1, row["name"]
+    batches = f"{counted(row['letters'], 'batch', most=CAP)} of it"
+    line = "" if row["dead_line"] is None else f"line {row['dead_line']}: "
+    what = row["dead_reason"].rstrip(".")
+    what = what if len(what) <= _REASON_LENGTH else f"{what[:_REASON_LENGTH]} ..."
+    newest = (
+        f"{'was' if one else 'were'} refused, {'' if one else 'the newest '}{since(row['dead_at'], row['now'])} ago"
+    )
+    steps = (
+        ("see what is wrong", f"trace dlq show {row['publish_id']}"),
+        *(() if one else (("see them all", f"trace dlq list --dataset {name}"),)),
+        ("once it is mended", f"trace dlq replay --dataset {name}"),
+    )
+    return [reason("dead_letters", f"{batches} {newest}: {line}{what}.", *steps, references=[("dataset", name)])]

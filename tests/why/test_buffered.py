@@ -1,0 +1,192 @@
+"""Why rows that were published are not in a buffered dataset, in whatever is asked: it, its writers, its readers."""
+
+import itertools
+
+import pytest
+
+from tests.api.support import User
+from tests.sink.flow import DAG, BufferFlow
+from tests.support.dispatcher import DispatcherHarness
+from tests.why.support import Situation, codes, commands, said
+
+_orgs = itertools.count()
+
+READ_ON = """
+name: after
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: sums, activation: reactive, operator: noop, inputs: [{from: {dataset: large}}]}
+publish:
+  totals: {from: {job: sums}, storage: postgres}
+"""
+
+
+@pytest.fixture
+def buffers(harness: DispatcherHarness) -> BufferFlow:
+    return BufferFlow(harness, "postgresql://nowhere", f"buffered_{next(_orgs)}")
+
+
+@pytest.fixture
+def flow(buffers: BufferFlow) -> Situation:
+    return Situation(buffers.harness, buffers.org)
+
+
+def sink_asks(buffers: BufferFlow) -> None:
+    buffers.harness.service("GET", "/internal/buffers")
+
+
+def work_off(flow: Situation) -> None:
+    """What the writers have to do besides: nothing that could explain anything."""
+    for job in ("left", "right"):
+        for task in flow.tasks(job, "Queued"):
+            flow.complete(task["task_id"], flow.claim(task["task_id"]))
+
+
+def test_batches_wait_and_there_is_no_sink(buffers: BufferFlow, flow: Situation) -> None:
+    buffers.harness.sql("DELETE FROM sinks_seen")
+    buffers.publish([{"key": 1}])
+    work_off(flow)
+    flow.harness.advance(300)
+    reply = flow.why_dataset("large")
+    assert (codes(reply), reply["state"]) == (["no_sink"], "blocked")
+    text = "1 batch of it waits, for 5m, and no sink has ever asked for work."
+    assert said(reply, "no_sink")["text"] == text
+    assert commands(said(reply, "no_sink")) == ["trace status", "trace sink"]
+    sink_asks(buffers)
+    flow.harness.advance(120)
+    buffers.publish([{"key": 2}])
+    work_off(flow)
+    reply = flow.why_dataset("large")
+    assert said(reply, "no_sink")["text"] == ("2 batches of it wait, the oldest for 7m, and no sink has asked for 2m.")
+
+
+def test_batches_wait_for_a_sink_that_is_there(buffers: BufferFlow, flow: Situation) -> None:
+    buffers.publish([{"key": 1}])
+    work_off(flow)
+    flow.harness.advance(180)
+    sink_asks(buffers)
+    reply = flow.why_dataset("large")
+    assert (codes(reply), reply["state"]) == (["batches_wait"], "waiting")
+    assert said(reply, "batches_wait")["text"] == "1 batch of it waits for a sink, for 3m; a sink was there 0s ago."
+
+
+def test_a_pointer_that_the_queue_refused(buffers: BufferFlow, flow: Situation) -> None:
+    batch = buffers.publish([{"key": 1}])
+    work_off(flow)
+    flow.harness.sql(
+        "UPDATE outbox SET status = 'Failed', tries = 3, last_error = 'too large' WHERE key = $1", batch["publish_id"]
+    )
+    reply = flow.why_dataset("large")
+    assert codes(reply) == ["batch_not_sent"]
+    text = said(reply, "batch_not_sent")["text"]
+    assert text == "1 batch of it waits, for 0s, and the queue refused the pointer to it 3 times: too large."
+    (row,) = flow.harness.sql("SELECT outbox_id FROM outbox WHERE key = $1", batch["publish_id"])
+    assert commands(said(reply, "batch_not_sent")) == [f"trace outbox requeue {row['outbox_id']}"]
+
+
+def test_dead_letters_with_the_newest_of_them(buffers: BufferFlow, flow: Situation) -> None:
+    first, second = (buffers.publish([{"key": "x"}])["publish_id"] for _ in range(2))
+    work_off(flow)
+    buffers.reject(first, "the column key: a text", line=7)
+    flow.harness.advance(120)
+    sink_asks(buffers)
+    reply = flow.why_dataset("large")
+    assert codes(reply)[0] == "dead_letters"
+    assert said(reply, "dead_letters")["text"] == "1 batch of it was refused, 2m ago: line 7: the column key: a text."
+    assert commands(said(reply, "dead_letters")) == [f"trace dlq show {first}", "trace dlq replay --dataset large"]
+    buffers.reject(second, "the artifact is gone.")
+    reply = flow.why_dataset("large")
+    assert (codes(reply), reply["state"]) == (["dead_letters"], "blocked")
+    found = said(reply, "dead_letters")
+    assert found["text"] == "2 batches of it were refused, the newest 0s ago: the artifact is gone."
+    assert commands(found)[:2] == [f"trace dlq show {second}", "trace dlq list --dataset large"]
+    flow.harness.sql("UPDATE buffer_publishes SET dropped_at = trace_now() WHERE org_id = $1", buffers.org_id())
+    assert "dead_letters" not in codes(flow.why_dataset("large"))
+
+
+def fill(buffers: BufferFlow, flow: Situation) -> None:
+    buffers.deploy(limits="max_queue_depth: 2")
+    for key in (1, 2):
+        buffers.publish([{"key": key}])
+    work_off(flow)
+    flow.harness.run(flow.harness.dispatcher.pressure.run_once())
+    flow.trigger("transfers", "head", range={"start": 100, "end": 109})
+    sink_asks(buffers)
+
+
+def test_a_full_backlog_is_named_by_the_dataset_and_by_those_it_stops(buffers: BufferFlow, flow: Situation) -> None:
+    fill(buffers, flow)
+    reply = flow.why_dataset("large")
+    assert codes(reply) == ["batches_wait", "backlog_full"], "its writers wait for nothing else"
+    assert said(reply, "backlog_full")["text"] == (
+        "Its backlog is full for 0s (2 of 2 batches; goes on below 50 %), so jobs that write it get no new tasks."
+    )
+    assert commands(said(reply, "backlog_full")) == ["trace pressure"]
+    stopped = said(flow.why_job("left", "transfers"), "pressure")
+    assert stopped["text"] == (
+        "It makes no tasks of transfers__head_0, because the backlog of large is full for 0s "
+        "(2 of 2 batches; goes on below 50 %); 1 event waits."
+    )
+    assert commands(stopped) == ["trace pressure", "trace why large"]
+    assert stopped["references"] == [{"kind": "dataset", "id": "large"}]
+    (left,) = [edge for edge in flow.pressure()["edges"] if edge["job"] == "left"]
+    assert (left["queue"], left["queue_is_backlog"]) == ("transfers/large", True)
+    source = said(flow.why_job("head", "transfers"), "pressure")
+    assert commands(source)[-1] == "trace why large"
+
+
+def test_only_bulk_writers_are_stopped_by_one_that_fills(buffers: BufferFlow, flow: Situation) -> None:
+    document = DAG.format(on_conflict="update", more="", limits="max_queue_depth: 10")
+    flow.deploy(document.replace("- name: left\n", "- name: left\n    priority: bulk\n"))
+    for key in range(8):
+        buffers.publish([{"key": key}], "right")
+    work_off(flow)
+    flow.harness.run(flow.harness.dispatcher.pressure.run_once())
+    text = said(flow.why_dataset("large"), "backlog_full")["text"]
+    assert text.endswith("; bulk work goes on below 50 %), so bulk jobs that write it get no new tasks.")
+
+
+def test_what_reads_it_is_not_fresh_either(buffers: BufferFlow, flow: Situation) -> None:
+    flow.deploy(READ_ON)
+    batch = buffers.publish([{"key": 1}])
+    work_off(flow)
+    sink_asks(buffers)
+    reply = flow.why_dataset("totals")
+    assert codes(reply) == ["input_empty", "upstream", "batches_wait"]
+    assert said(reply, "upstream")["text"].startswith(
+        "The cause is in large, which after/sums reads: 1 batch of it waits for a sink"
+    )
+    assert said(reply, "batches_wait")["text"].startswith("1 batch of large waits for a sink")
+    assert commands(said(reply, "upstream")) == ["trace why large"]
+    body = {"dataset_uuid": str(buffers.dataset.dataset_uuid), "commit_seq": 1, "publish_ids": [batch["publish_id"]]}
+    assert flow.harness.service("POST", "/internal/buffer-committed", body).status == 200
+    flow.run_all("sums")
+    assert codes(flow.why_dataset("totals")) == ["fresh"]
+    buffers.reject(buffers.publish([{"key": "x"}])["publish_id"])
+    work_off(flow)
+    assert codes(flow.why_dataset("totals")) == ["dead_letters", "upstream"]
+
+
+def test_the_dataset_shows_it_at_a_glance(buffers: BufferFlow, flow: Situation) -> None:
+    user = User(flow.harness, flow.org)
+
+    def counts() -> list[tuple[int | None, int | None]]:
+        rows = [user.get("/v1/datasets/large")["dataset"]]
+        rows += [row for row in user.get("/v1/datasets")["datasets"] if row["name"] in ("large", "transfers__head_0")]
+        return [(row.get("waiting_batches"), row.get("dead_letters")) for row in rows]
+
+    assert counts() == [(0, 0), (0, 0), (None, None)]
+    buffers.publish([{"key": 1}])
+    for _ in range(2):
+        buffers.reject(buffers.publish([{"key": "x"}])["publish_id"])
+    assert counts() == [(1, 2), (1, 2), (None, None)]
+
+
+def test_everything_is_in_the_table(buffers: BufferFlow, flow: Situation) -> None:
+    batch = buffers.publish([{"key": 1}])
+    work_off(flow)
+    body = {"dataset_uuid": str(buffers.dataset.dataset_uuid), "commit_seq": 1, "publish_ids": [batch["publish_id"]]}
+    assert flow.harness.service("POST", "/internal/buffer-committed", body).status == 200
+    reply = flow.why_dataset("large")
+    assert codes(reply) == ["fresh"]
+    assert reply["summary"].endswith("The newest is cursor 1, 0s ago.")
