@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"\s+#.*$")
 _PLACEHOLDER = re.compile(r"(?<![$\w{%])(?<!\s-)[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b(?!=)")
 
-UNTIL_CTRL_C = ("trace worker",)
+UNTIL_CTRL_C = ("trace worker", "trace sink")
 
 
 def commands(page: str, section: str | None = None) -> list[str]:
