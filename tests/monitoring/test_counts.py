@@ -338,6 +338,7 @@ def test_gauges_of_the_stores_are_the_same_in_every_dispatcher(
     stage = Stage(harness)
     stage.flow.deploy(PIPE)
     stage.fill(10)
+    harness.service("GET", "/internal/buffers")
     other = DispatcherHarness.start(harness.state_dsn, harness.queue_dsn, Path(tmp_path_factory.mktemp("other")))
     try:
         for each in (harness, other):
