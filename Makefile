@@ -35,7 +35,7 @@ $(VENV)/dev: $(VENV)/runtime requirements/dev.txt
 setup: $(VENV)/runtime ## Install what running needs
 setup-dev: $(VENV)/dev ## Install what testing needs
 
-demo: setup ## From a chain to flows of tokens on a stack of its own, while a worker is killed
+demo: setup ## From a chain to flows of tokens on a stack of its own, while parts of it are killed
 	@$(PY) -m tracelake demo
 
 lint: setup-dev ## Style, types and import rules

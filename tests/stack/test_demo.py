@@ -1,4 +1,5 @@
-"""`trace demo` as a person runs it, on the real stack: a worker is killed, and the result is what the chain says."""
+"""`trace demo` as a person runs it, on the real stack: a worker and the sink are killed, and the result is what the chain
+says."""
 
 import json
 import os
