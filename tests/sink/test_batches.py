@@ -127,7 +127,7 @@ def test_one_bad_row_refuses_the_batch_and_is_named(change: dict[str, Any], reas
     bad = refusal(lines([FIRST, FIRST | change, FIRST]))
     assert (bad.code, bad.line) == ("row_invalid", 2)
     assert bad.reason.startswith(reason)
-    assert bad.excerpt == json.dumps(FIRST | change)[:200]
+    assert bad.excerpt == json.dumps(FIRST | change)[:1000]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_line_of_ten_megabytes() -> None:
     schema = Schema(columns=(*PLAIN.columns, Column(name="text", type=ColumnType.TEXT)), unique=PLAIN.unique)
     (row,) = read(lines([{"key": 1, "text": "x" * 10_000_000}]), BatchReader(schema))
     assert len(row["text"]) == 10_000_000
-    assert len(refusal(lines([{"key": 1, "other": "x" * 10_000_000}])).excerpt) == 200
+    assert len(refusal(lines([{"key": 1, "other": "x" * 10_000_000}])).excerpt) == 1000
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))

@@ -21,7 +21,7 @@ from tracelake.sink.values import ColumnKind, kind_of
 
 MAX_KEY_BYTES = 2000
 """Of the values of one index; Postgres keeps an entry below a third of a page."""
-_EXCERPT = 200
+_EXCERPT = 1000
 
 
 class BadBatchError(Exception):
