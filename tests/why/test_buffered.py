@@ -152,7 +152,7 @@ def test_what_reads_it_is_not_fresh_either(buffers: BufferFlow, flow: Situation)
     work_off(flow)
     sink_asks(buffers)
     reply = flow.why_dataset("totals")
-    assert codes(reply) == ["input_empty", "upstream", "batches_wait"]
+    assert codes(reply) == ["input_waits", "upstream", "batches_wait"]
     assert said(reply, "upstream")["text"].startswith(
         "The cause is in large, which after/sums reads: 1 batch of it waits for a sink"
     )
@@ -164,7 +164,10 @@ def test_what_reads_it_is_not_fresh_either(buffers: BufferFlow, flow: Situation)
     assert codes(flow.why_dataset("totals")) == ["fresh"]
     buffers.reject(buffers.publish([{"key": "x"}])["publish_id"])
     work_off(flow)
-    assert codes(flow.why_dataset("totals")) == ["dead_letters", "upstream"]
+    assert codes(flow.why_dataset("totals")) == ["dead_letters", "input_waits", "upstream"]
+    reader = said(flow.why_job("sums", "after"), "input_waits")
+    assert reader["text"] == "Its input large lacks rows: 1 batch of large was refused, 0s ago: no."
+    assert commands(reader) == ["trace why large"]
 
 
 def test_the_dataset_shows_it_at_a_glance(buffers: BufferFlow, flow: Situation) -> None:

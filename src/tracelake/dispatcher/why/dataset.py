@@ -131,7 +131,8 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
         if distance == 0:
             own += [about(subject.name, item) for item in reasons if item.state != "fine"]
         read = await _read(connection, subject, reasons)
-        buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure)
+        lacking = any(item.code == "input_waits" for item in reasons)
+        buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure) if lacking else {}
         if buffered:
             first, causes = next(iter(buffered.items()))
             return [*own, _in_dataset(first, subject, causes), *(about(first, item) for item in causes)]

@@ -9,7 +9,8 @@ from tracelake.dispatcher.backpressure.levels import Level
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts, workers
-from tracelake.dispatcher.why.answer import answer, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import about, answer, reason, retry_or_skip
+from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import paused, pressed, source_reasons
 from tracelake.errors import TraceError
@@ -37,9 +38,10 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
     if subject.source is not None:
         return await source_reasons(connection, subject, pressure)
     edges = await facts.read_edges(connection, subject.node_id)
+    behind = await buffered_reasons(connection, [edge["dataset_uuid"] for edge in edges], pressure)
     found: list[WhyReason] = []
     for edge in edges:
-        found += await _edge(connection, subject, edge, pressure)
+        found += await _edge(connection, subject, edge, pressure, behind.get(edge["dataset"], []))
     if subject.joins and all(edge["newest_at"] is not None for edge in edges):
         found += await _join(connection, edges)
     found += await _tasks(connection, subject)
@@ -64,7 +66,14 @@ async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: s
     return found
 
 
-async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, pressure: Pressure) -> list[WhyReason]:
+async def _edge(
+    connection: Connection,
+    subject: Subject,
+    edge: asyncpg.Record,
+    pressure: Pressure,
+    buffered: list[WhyReason],
+) -> list[WhyReason]:
+    """`buffered`: why the table that it reads lacks rows, if it does."""
     dataset, behind = edge["dataset"], edge["position"] is not None
     backlog = waiting(edge["backlog"])
     cause = pressure.on_edge(subject.node_id, (edge["dataset_uuid"], edge["dataset_version"]), behind=behind)
@@ -91,6 +100,9 @@ async def _edge(connection: Connection, subject: Subject, edge: asyncpg.Record, 
         text = f"Its input {dataset} is catching up; {backlog}."
         step = ("see it", f"trace jobs {subject.dag} --watch")
         return [reason("edge_draining", text, step, references=[("dataset", dataset)])]
+    if buffered:
+        text = f"Its input {dataset} lacks rows: {about(dataset, buffered[0]).text}"
+        return [reason("input_waits", text, ("see more", f"trace why {dataset}"), references=[("dataset", dataset)])]
     if edge["newest_at"] is None:
         step = ("see why", f"trace why {dataset}")
         return [

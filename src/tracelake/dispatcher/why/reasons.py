@@ -157,6 +157,15 @@ _KINDS = (
         upstream=True,
     ),
     ReasonKind(
+        "input_waits",
+        "job",
+        "waiting",
+        "An input is a buffered dataset, and rows that were published are not in its table: batches wait or were "
+        "refused.",
+        "See why they are not in the table.",
+        upstream=True,
+    ),
+    ReasonKind(
         "join_waits",
         "job",
         "waiting",
