@@ -80,6 +80,7 @@ TABLE = {
     ("internal", "POST", "/internal/tasks/{task_id}/cancel", "service"),
     ("internal", "POST", "/internal/dataset-files", "service"),
     ("internal", "GET", "/internal/buffers", "service"),
+    ("internal", "POST", "/internal/buffer-open", "service"),
     ("internal", "POST", "/internal/buffer-committed", "service"),
     ("internal", "POST", "/internal/buffer-rejected", "service"),
     ("internal", "GET", "/internal/outbox", "service"),

@@ -103,6 +103,7 @@ ENDPOINTS = [
         SERVICE,
         optional=("org", "name"),
     ),
+    Endpoint("internal", "/internal/buffer-open", lambda t: {"publish_ids": [NOWHERE]}, SERVICE),
     Endpoint(
         "internal",
         "/internal/buffer-committed",

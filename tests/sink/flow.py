@@ -18,12 +18,15 @@ from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.retry import Backoff
 from tracelake.sink import tables
-from tracelake.sink.drain import Drain, SinkConfig, Stores
+from tracelake.sink.drain import Drain, SinkConfig
+from tracelake.sink.settling import Stores
 from tracelake.sink.store import TableStore
 from tracelake.wire.buffers import (
     BufferCommittedReply,
     BufferCommittedRequest,
     BufferedDataset,
+    BufferOpenReply,
+    BufferOpenRequest,
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
@@ -81,6 +84,9 @@ class DispatcherCalls:
     async def buffers(self) -> BuffersReply:
         return await self.harness.dispatcher.buffers.list()
 
+    async def buffer_open(self, request: BufferOpenRequest) -> BufferOpenReply:
+        return await self.harness.dispatcher.buffers.open(request)
+
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
         reply = await self.harness.dispatcher.buffers.committed(request)
         if self.lost:
@@ -104,8 +110,8 @@ class FailingObjects:
         return await self._flow.harness.objects.get(uri, if_match=if_match)
 
 
-class DiedError(Exception):
-    """The sink was killed here."""
+class DiedError(BaseException):
+    """The sink was killed here: nothing of it goes on."""
 
 
 @dataclass

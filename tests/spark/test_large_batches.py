@@ -17,8 +17,8 @@ from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.sink.batches import BatchReader
-from tracelake.sink.drain import Refusal, read_batch
 from tracelake.sink.large import SparkLoader
+from tracelake.sink.settling import Refusal, read_batch
 from tracelake.sink.store import Loaded, TableStore
 from tracelake.wire.buffers import BufferBatch
 

@@ -11,6 +11,10 @@ from tracelake.model.dag import Column, ColumnType, Schema
 
 RESERVED = frozenset({"org_id", "_task_id", "_publish_seq", "_line", "_commit_seq"})
 """Columns that every table has, beside the declared ones."""
+SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""Names that Postgres keeps for itself in every table."""
+MAX_UNIQUE = 31
+"""An index has at most 32 columns, and the org is one of them."""
 
 _WIDER = {
     ColumnType.INT16: (ColumnType.INT32, ColumnType.INT64, ColumnType.INT256),

@@ -21,6 +21,8 @@ from tracelake.wire.base import Answers
 from tracelake.wire.buffers import (
     BufferCommittedReply,
     BufferCommittedRequest,
+    BufferOpenReply,
+    BufferOpenRequest,
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
@@ -59,6 +61,7 @@ SERVICE_HEADER = "X-Trace-Service-Token"
 
 _buffers = msgspec.json.Decoder(BuffersReply)
 _buffer_committed = msgspec.json.Decoder(BufferCommittedReply)
+_buffer_open = msgspec.json.Decoder(BufferOpenReply)
 _buffer_rejected = msgspec.json.Decoder(BufferRejectedReply)
 _answers = msgspec.json.Decoder(Answers)
 _claim = msgspec.json.Decoder(ClaimReply)
@@ -127,6 +130,9 @@ class InternalClient:
 
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
         return await self._service("POST", "/internal/buffer-committed", _buffer_committed, request)
+
+    async def buffer_open(self, request: BufferOpenRequest) -> BufferOpenReply:
+        return await self._service("POST", "/internal/buffer-open", _buffer_open, request)
 
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
         return await self._service("POST", "/internal/buffer-rejected", _buffer_rejected, request)

@@ -1,7 +1,7 @@
 """The `publish` map: names for outputs, who owns them, how they are written."""
 
 from tracelake.catalogue import CATALOGUE
-from tracelake.catalogue.tables import RESERVED
+from tracelake.catalogue.tables import MAX_UNIQUE, RESERVED, SYSTEM
 from tracelake.dag.columns import build_schema, check_schema
 from tracelake.dag.draft import Draft, PublishDraft
 from tracelake.dag.edges import resolve_output
@@ -104,9 +104,12 @@ def _check_shape(entry: PublishDraft) -> None:
         return
     columns = None if schema is None else schema.get("columns")
     for name, column in () if columns is None else columns.records.items():
-        if name.lower() in RESERVED:
+        if name.lower() in RESERVED | SYSTEM:
             message = f"A buffered dataset has a column {shown(name)} of its own."
             column.at("name").problem("reserved_column", message, "Leave it out, or name it otherwise.")
+    if schema is not None and len(schema.get("unique") or ()) > MAX_UNIQUE:
+        message = f"The key of a buffered dataset has at most {MAX_UNIQUE} columns."
+        schema.at("unique").problem("out_of_range", message)
     if record.get("storage") == "s3":
         record.at("write_mode").problem(
             "buffered_storage", "Only a dataset in postgres can be buffered.", "Set `storage: postgres`."

@@ -8,24 +8,28 @@ again in place: giving it back would count as a failure of the batch.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
+from uuid import UUID
 
 import msgspec
-import pyarrow as pa
 
-from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
 from tracelake.ports import Queue, QueueUnavailableError
 from tracelake.ports.queue import Delivery
-from tracelake.sink.batches import BadBatchError, BatchReader
-from tracelake.sink.store import Commit, Loaded, RefusedRowsError, StoreAwayError, TableStore
+from tracelake.sink.batches import BadBatchError
+from tracelake.sink.patience import Patience, StoppedError
+from tracelake.sink.settling import Artifacts, LargeBatches, Refusal, Settler, Stores
+from tracelake.sink.store import Commit
 from tracelake.wire.buffers import (
     BufferBatch,
     BufferCommittedReply,
     BufferCommittedRequest,
     BufferedDataset,
+    BufferOpenReply,
+    BufferOpenRequest,
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
@@ -33,30 +37,14 @@ from tracelake.wire.buffers import (
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_FETCHES_AT_ONCE = 8
 _message = msgspec.json.Decoder(BufferBatch)
 
 
 class SinkCalls(Protocol):
     async def buffers(self) -> BuffersReply: ...
+    async def buffer_open(self, request: BufferOpenRequest) -> BufferOpenReply: ...
     async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply: ...
     async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply: ...
-
-
-class Artifacts(Protocol):
-    """The part of an object store that a sink uses."""
-
-    async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None: ...
-
-
-class LargeBatches(Protocol):
-    """Loads batches into a staging table by many hands; blocks."""
-
-    def load(
-        self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]
-    ) -> "list[Loaded | Refusal]": ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,54 +62,14 @@ class SinkConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A batch that cannot be taken."""
-
-    batch: BufferBatch
-    error: BadBatchError
-
-
-@dataclass(frozen=True, slots=True)
 class _Held:
     delivery: Delivery
     batch: BufferBatch
 
-
-class StoppedError(Exception):
-    """Told to stop before it was done: what is held comes back to somebody else."""
-
-
-class Stores:
-    """A few connections to Postgres data for any number of datasets."""
-
-    def __init__(self, dsn: Callable[[], str], limit: int = 4) -> None:
-        self._dsn = dsn
-        self._free: list[TableStore] = []
-        self._places = asyncio.Semaphore(limit)
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[TableStore]:
-        async with self._places:
-            store = self._free.pop() if self._free else TableStore(self._dsn())
-            try:
-                yield store
-            except StoreAwayError:
-                store.close()  # it may be somewhere else by now: the next one asks again
-                raise
-            except RefusedRowsError:
-                self._free.append(store)
-                raise
-            # After anything else, a cancel say, a thread may still be at it: it is nobody's any more.
-            self._free.append(store)
-
-    async def run(self, work: Callable[[TableStore], T]) -> T:
-        async with self.one() as store:
-            return await asyncio.to_thread(work, store)
-
-    def close(self) -> None:
-        for store in self._free:
-            store.close()
-        self._free.clear()
+    @property
+    def is_new(self) -> bool:
+        """Nobody has looked at it before."""
+        return self.delivery.receives <= 1 and not self.batch.again
 
 
 class Drain:
@@ -140,15 +88,29 @@ class Drain:
     ) -> None:
         self._config = config
         self._queue = queue
-        self._objects = objects
         self._calls = calls
-        self._stores = stores
         self._stop = stop
-        self._large = large
         self._signal = on_signal
-        self.dataset = dataset
-        self._reader = BatchReader(dataset.schema)
+        self._patience = Patience(dataset.name, config.backoff, stop, on_signal)
+
+        def settler(of: BufferedDataset) -> Settler:
+            return Settler(
+                of,
+                objects=objects,
+                stores=stores,
+                patience=self._patience,
+                large=large,
+                large_bytes=config.large_bytes,
+                on_signal=on_signal,
+            )
+
+        self._make = settler
+        self._settler = settler(dataset)
         self._newer: BufferedDataset | None = None
+
+    @property
+    def dataset(self) -> BufferedDataset:
+        return self._settler.dataset
 
     @property
     def newest(self) -> BufferedDataset:
@@ -157,12 +119,12 @@ class Drain:
 
     def follow(self, dataset: BufferedDataset) -> None:
         """By this schema, from the next batches on: those at work are finished by the one that they began with."""
-        self._newer = dataset
+        if dataset.revision >= self.newest.revision:
+            self._newer = dataset
 
     def _take_newer(self) -> None:
         if self._newer is not None:
-            self.dataset, self._newer = self._newer, None
-            self._reader = BatchReader(self.dataset.schema)
+            self._settler, self._newer = self._make(self._newer), None
 
     async def run(self) -> None:
         while not self._stop.is_set():
@@ -171,8 +133,7 @@ class Drain:
             except StoppedError:
                 return
             except TraceError as refusal:
-                # Not acknowledged: it comes back, and in the end it is a dead letter.
-                logger.error("the Dispatcher refuses", extra={"dataset": self.dataset.name, "code": refusal.code})
+                self._refused(refusal)
 
     async def run_once(self, wait_seconds: float = 0.0) -> int:
         """Take what is there and finish with it; how many batches there were."""
@@ -182,130 +143,88 @@ class Drain:
         self._signal("received")
         async with self._hidden(deliveries):
             held = [item for delivery in deliveries if (item := _read(delivery)) is not None]
-            worn = [item for item in held if item.delivery.receives >= self._config.max_receives]
+            new = [item for item in held if item.is_new]
             # What came before and was not finished may be what stopped somebody: it is tried alone.
-            again = [item for item in held if 1 < item.delivery.receives < self._config.max_receives]
-            fresh = [item for item in held if item.delivery.receives <= 1]
-            for item in worn:
-                reason = f"received {item.delivery.receives} times, and no sink could finish with it"
-                await self._reject(Refusal(item.batch, BadBatchError("received_too_often", reason)))
-                await self._ack([item])
-            for group in [fresh, *([item] for item in again)]:
+            again = await self._still_open([item for item in held if not item.is_new])
+            for group in [new, *([item] for item in again)]:
                 if group:
-                    await self._finish(group)
+                    await self._alone(group)
         return len(held)
 
-    # -- one group of batches
+    async def _alone(self, group: Sequence[_Held]) -> None:
+        """What happens to one group is not the others' trouble: it comes back, and in the end it is a dead letter."""
+        try:
+            if not group[0].is_new and group[0].delivery.receives >= self._config.max_receives:
+                await self._give_up(group[0])
+            else:
+                await self._finish(group)
+        except StoppedError:
+            raise
+        except TraceError as refusal:
+            self._refused(refusal)
+        except Exception:
+            logger.exception("batches could not be finished", extra={"dataset": self.dataset.name})
+
+    async def _still_open(self, held: Sequence[_Held]) -> Sequence[_Held]:
+        """Those that wait for a sink. The others are in the table, or dead letters that a person may have dropped:
+        their message was left behind by a sink that died, or is one too many."""
+        if not held:
+            return held
+        request = BufferOpenRequest(publish_ids=[item.batch.publish_id for item in held])
+        waiting = set((await self._patience.until_done(lambda: self._calls.buffer_open(request))).publish_ids)
+        await self._ack([item for item in held if item.batch.publish_id not in waiting])
+        return [item for item in held if item.batch.publish_id in waiting]
+
+    async def _give_up(self, item: _Held) -> None:
+        """Received too often; unless it is in the table, and only nobody came to tell."""
+        commits = await self._settler.find([item.batch])
+        for commit in commits:
+            await self._announce(commit)
+        if not commits:
+            reason = f"received {item.delivery.receives} times, and no sink could finish with it"
+            await self._reject(Refusal(item.batch, BadBatchError("received_too_often", reason)))
+        await self._ack([item])
 
     async def _finish(self, held: Sequence[_Held]) -> None:
         self._take_newer()
-        batches = [item.batch for item in held]
-        await self._try(lambda: self._stores.run(lambda store: store.follow(self.dataset)))
-        commits, refusals = await self._settle(batches)
+        settled = await self._settler.settle(list({item.batch.publish_id: item.batch for item in held}.values()))
+        commits, refusals = settled.commits, settled.refusals
         if refusals and await self._has_changed():
             # A schema that was deployed a moment ago may hold what this one does not.
             self._take_newer()
-            await self._try(lambda: self._stores.run(lambda store: store.follow(self.dataset)))
-            more, refusals = await self._settle([refusal.batch for refusal in refusals])
-            commits += more
+            settled = await self._settler.settle([refusal.batch for refusal in refusals])
+            commits, refusals = commits + settled.commits, settled.refusals
+        told: set[UUID] = set()
         for commit in commits:
-            await self._announce(commit)
+            if await self._is_heard(self._announce(commit)):
+                told.update(commit.publish_ids)
         for refusal in refusals:
-            await self._reject(refusal)
-        await self._ack(held)
-
-    async def _settle(self, batches: Sequence[BufferBatch]) -> tuple[list[Commit], list[Refusal]]:
-        """Into the table, or refused; those that were there before are found and not loaded again."""
-        known = await self._try(lambda: self._stores.run(lambda store: store.find(self.dataset, batches)))
-        done = {publish_id for commit in known for publish_id in commit.publish_ids}
-        fresh = [batch for batch in batches if batch.publish_id not in done]
-        if not fresh:
-            return known, []
-        if self._large is not None and sum(batch.size_bytes for batch in fresh) >= self._config.large_bytes:
-            commits, refusals = await self._by_many(self._large, fresh)
-        else:
-            commits, refusals = await self._directly(fresh)
-        seen = {commit.commit_seq for commit in commits}
-        return commits + [commit for commit in known if commit.commit_seq not in seen], refusals
-
-    async def _directly(self, batches: Sequence[BufferBatch]) -> tuple[list[Commit], list[Refusal]]:
-        fetching = asyncio.Semaphore(_FETCHES_AT_ONCE)
-
-        async def read(batch: BufferBatch) -> tuple[Loaded, pa.RecordBatch] | Refusal:
-            async with fetching:
-                data = await self._try(lambda: self._objects.get(batch.batch_uri, if_match=batch.etag))
-            try:
-                rows = await asyncio.to_thread(read_batch, self._reader, batch, data)
-            except BadBatchError as error:
-                return Refusal(batch, error)
-            return Loaded(batch, rows.num_rows), rows
-
-        found = await asyncio.gather(*map(read, batches))
-        good = [item for item in found if not isinstance(item, Refusal)]
-        refusals = [item for item in found if isinstance(item, Refusal)]
-        if not good:
-            return [], refusals
-
-        def commit(store: TableStore) -> list[Commit]:
-            return store.commit_direct(self.dataset, [item[0] for item in good], [item[1] for item in good])
-
-        self._signal("committing")
-        try:
-            commits = await self._try(lambda: self._stores.run(commit))
-        except RefusedRowsError as error:
-            if len(good) == 1:
-                return [], [*refusals, Refusal(good[0][0].batch, BadBatchError("rows_refused", str(error)))]
-            return await self._one_by_one([item[0].batch for item in good], refusals)
-        self._signal("committed")
-        return commits, refusals
-
-    async def _by_many(self, large: LargeBatches, batches: Sequence[BufferBatch]) -> tuple[list[Commit], list[Refusal]]:
-        staging = await self._try(lambda: self._stores.run(lambda store: store.open_staging(self.dataset)))
-        try:
-            found = await self._try(lambda: asyncio.to_thread(large.load, self.dataset, staging, batches))
-            good = [item for item in found if isinstance(item, Loaded)]
-            refusals = [item for item in found if isinstance(item, Refusal)]
-            if not good:
-                return [], refusals
-            self._signal("committing")
-            try:
-                commits = await self._try(
-                    lambda: self._stores.run(lambda store: store.commit_staged(self.dataset, staging, good))
-                )
-            except RefusedRowsError:
-                return await self._one_by_one([item.batch for item in good], refusals)
-            self._signal("committed")
-            return commits, refusals
-        finally:
-            await self._drop(staging)
-
-    async def _drop(self, staging: str) -> None:
-        try:
-            await self._stores.run(lambda store: store.drop_staging(staging))
-        except StoreAwayError:
-            logger.warning("a staging table stays for a day", extra={"table": staging})
-
-    async def _one_by_one(
-        self, batches: Sequence[BufferBatch], refusals: list[Refusal]
-    ) -> tuple[list[Commit], list[Refusal]]:
-        """One of them is refused by the database itself: the others are not to suffer."""
-        commits: list[Commit] = []
-        for batch in batches:
-            taken, refused = await self._directly([batch])
-            commits += taken
-            refusals += refused
-        return commits, refusals
+            if await self._is_heard(self._reject(refusal)):
+                told.add(refusal.batch.publish_id)
+        await self._ack([item for item in held if item.batch.publish_id in told])
 
     async def _has_changed(self) -> bool:
         """Whether the Dispatcher knows a newer schema."""
-        for listed in (await self._try(self._calls.buffers)).datasets:
+        for listed in (await self._patience.until_done(self._calls.buffers)).datasets:
             now = msgspec.structs.replace(listed, backlog=None)
             if now.dataset_uuid == self.dataset.dataset_uuid and now != self.dataset:
-                self._newer = now
-                return True
-        return False
+                self.follow(now)
+        return self._newer is not None
 
     # -- what others hear of it
+
+    async def _is_heard(self, telling: Awaitable[None]) -> bool:
+        """What the Dispatcher refuses to hear is not acknowledged; the others are."""
+        try:
+            await telling
+        except TraceError as refusal:
+            self._refused(refusal)
+            return False
+        return True
+
+    def _refused(self, refusal: TraceError) -> None:
+        # Not acknowledged: it comes back.
+        logger.error("the Dispatcher refuses", extra={"dataset": self.dataset.name, "code": refusal.code})
 
     async def _announce(self, commit: Commit) -> None:
         request = BufferCommittedRequest(
@@ -314,7 +233,7 @@ class Drain:
             publish_ids=list(commit.publish_ids),
         )
         try:
-            await self._try(lambda: self._calls.buffer_committed(request))
+            await self._patience.until_done(lambda: self._calls.buffer_committed(request))
         except TraceError as refusal:
             if refusal.code != "commit_conflict":
                 raise
@@ -330,11 +249,11 @@ class Drain:
         request = BufferRejectedRequest(
             publish_id=refusal.batch.publish_id,
             code=error.code,
-            reason=error.reason[:1000],
+            reason=_storable(error.reason),
             line=error.line,
-            excerpt=error.excerpt[:1000],
+            excerpt=_storable(error.excerpt),
         )
-        await self._try(lambda: self._calls.buffer_rejected(request))
+        await self._patience.until_done(lambda: self._calls.buffer_rejected(request))
         logger.warning(
             "a batch cannot be taken",
             extra={
@@ -347,14 +266,15 @@ class Drain:
         self._signal("rejected")
 
     async def _ack(self, held: Sequence[_Held]) -> None:
-        await self._try(lambda: self._queue.ack([item.delivery for item in held]))
-        self._signal("acked")
+        if held:
+            await self._patience.until_done(lambda: self._queue.ack([item.delivery for item in held]))
+            self._signal("acked")
 
-    # -- patience
+    # -- its queue
 
     async def _receive(self, wait_seconds: float) -> list[Delivery]:
         receive = asyncio.ensure_future(
-            self._try(
+            self._patience.until_done(
                 lambda: self._queue.receive(
                     self.dataset.queue, self._config.batches, self._config.visibility_seconds, wait_seconds
                 )
@@ -371,55 +291,29 @@ class Drain:
             receive.cancel()
             await asyncio.gather(receive, stopped, return_exceptions=True)
 
-    async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Until it is there. Only what can be otherwise in a moment is tried again."""
-        tries = 0
-        while True:
-            try:
-                return await call()
-            except (StoreAwayError, StoreUnavailableError, QueueUnavailableError) as away:
-                reason: Exception = away
-            except TraceError as refusal:
-                if not refusal.retryable:
-                    raise
-                reason = refusal
-            tries += 1
-            logger.warning("waiting", extra={"dataset": self.dataset.name, "reason": str(reason), "tries": tries})
-            self._signal("waiting")
-            try:
-                await asyncio.wait_for(self._stop.wait(), self._config.backoff.seconds(tries))
-            except TimeoutError:
-                continue
-            raise StoppedError
-
     @asynccontextmanager
     async def _hidden(self, deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
-        """What is worked on stays hidden from others, however long it takes."""
+        """What is worked on stays hidden from others, however long it takes; after a stop, no longer."""
 
         async def extend() -> None:
             while True:
                 await asyncio.sleep(self._config.visibility_seconds / 3)
-                try:
+                with suppress(QueueUnavailableError):
                     await self._queue.extend(deliveries, self._config.visibility_seconds)
-                except QueueUnavailableError:
-                    continue
 
         keeper = asyncio.create_task(extend())
+        stopped = False
         try:
             yield
+        except StoppedError:
+            stopped = True
+            raise
         finally:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-
-
-def read_batch(reader: BatchReader, batch: BufferBatch, data: bytes | None) -> pa.RecordBatch:
-    """The rows of a batch whose bytes are these: the same judgement wherever it is done."""
-    if data is None:
-        raise BadBatchError("artifact_changed", "the artifact is gone, or not what was published")
-    if len(data) != batch.size_bytes:
-        reason = f"the artifact has {len(data)} bytes, and {batch.size_bytes} were published"
-        raise BadBatchError("artifact_changed", reason)
-    return reader.read(data, publish_seq=batch.publish_seq, org_id=batch.org_id, record_count=batch.record_count)
+            if stopped:
+                with suppress(QueueUnavailableError):
+                    await self._queue.extend(deliveries, 0.0)
 
 
 def _read(delivery: Delivery) -> _Held | None:
@@ -429,3 +323,8 @@ def _read(delivery: Delivery) -> _Held | None:
         # Nobody can be told what it was for. It comes back, and ends among the dead letters of the queue.
         logger.error("a message that is no pointer to a batch", extra={"message_id": delivery.message_id})
         return None
+
+
+def _storable(text: str) -> str:
+    """Producers are quoted in it, and zero characters are nothing that is kept."""
+    return text.replace("\x00", "\\x00")[:1000]

@@ -1,7 +1,8 @@
 """The sink: keeps the table of every buffered dataset, and drains its queue.
 
 Which datasets there are is the Dispatcher's word, asked for again and again. Any number of sinks may run: what one has
-received is hidden from the others, and commits of one table follow each other.
+received is hidden from the others, and commits of one table follow each other. Datasets belong to many, so none waits
+for another: each has a drain of its own, and its table is made and changed beside those of the others.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ import msgspec
 
 from tracelake.errors import TraceError
 from tracelake.ports import Queue
-from tracelake.sink.drain import Artifacts, Drain, LargeBatches, SinkCalls, SinkConfig, Stores
+from tracelake.sink.drain import Drain, SinkCalls, SinkConfig
+from tracelake.sink.settling import Artifacts, LargeBatches, Stores
 from tracelake.sink.store import StoreAwayError
 from tracelake.wire.buffers import BufferedDataset
 
@@ -42,6 +44,9 @@ class Sink:
         self._large = large
         self._drains: dict[UUID, tuple[Drain, asyncio.Task[None]]] = {}
         self._forget_at = 0.0
+        self._kept: dict[UUID, BufferedDataset] = {}
+        """Tables as they are, by what this sink has seen."""
+        self._keeping: dict[UUID, asyncio.Task[None]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop; what is held then comes back to somebody else."""
@@ -52,7 +57,7 @@ class Sink:
                     await self._look(stop)
                     await self._forget()
                     failures = 0
-                except (TraceError, StoreAwayError) as error:
+                except TraceError as error:
                     failures += 1
                     logger.warning("the tables are not known yet", extra={"reason": str(error)})
                 pause = self._config.backoff.seconds(failures) if failures else self._config.poll_seconds
@@ -62,7 +67,8 @@ class Sink:
                     continue
         finally:
             stop.set()
-            await asyncio.gather(*(task for _, task in self._drains.values()), return_exceptions=True)
+            at_work = [*(task for _, task in self._drains.values()), *self._keeping.values()]
+            await asyncio.gather(*at_work, return_exceptions=True)
             self._drains.clear()
             self._stores.close()
 
@@ -75,18 +81,34 @@ class Sink:
                 self._start(dataset, stop)
             elif running[0].newest != dataset:
                 running[0].follow(dataset)
-            else:
-                continue
-            # Also without a batch: who deploys a dataset finds its table.
-            await self._stores.run(lambda store, wanted=dataset: store.follow(wanted))  # type: ignore[misc]
-            logger.info("a table is kept", extra={"org": dataset.org, "dataset": dataset.name})
+            if self._kept.get(dataset.dataset_uuid) != dataset and dataset.dataset_uuid not in self._keeping:
+                # Also without a batch: who deploys a dataset finds its table.
+                self._keeping[dataset.dataset_uuid] = asyncio.create_task(self._keep(dataset))
+
+    async def _keep(self, dataset: BufferedDataset) -> None:
+        told = {"org": dataset.org, "dataset": dataset.name}
+        try:
+            await self._stores.run(lambda store: store.follow(dataset))
+            self._kept[dataset.dataset_uuid] = dataset
+            logger.info("a table is kept", extra=told)
+        except StoreAwayError as away:
+            level = logging.ERROR if away.lasting else logging.WARNING
+            logger.log(level, "a table is not as it should be yet", extra={**told, "reason": str(away)})
+        except Exception:
+            logger.exception("a table cannot be made what it should be", extra=told)
+        finally:
+            del self._keeping[dataset.dataset_uuid]
 
     async def _forget(self) -> None:
         """A little at a time: the next look goes on where more is left."""
         now = asyncio.get_running_loop().time()
         if now >= self._forget_at:
-            more = await self._stores.run(lambda store: store.forget())
-            self._forget_at = now if more else now + _FORGET_SECONDS
+            self._forget_at = now + _FORGET_SECONDS
+            try:
+                if await self._stores.run(lambda store: store.forget()):
+                    self._forget_at = now
+            except StoreAwayError as away:
+                logger.warning("nothing is forgotten yet", extra={"reason": str(away)})
 
     def _start(self, dataset: BufferedDataset, stop: asyncio.Event) -> None:
         drain = Drain(

@@ -4,11 +4,13 @@ Everything here blocks and belongs to one thread at a time. A commit is one tran
 that are now in the table, and the number of the commit; so whoever repeats a batch finds that it is there.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import adbc_driver_manager
@@ -20,10 +22,25 @@ from adbc_driver_manager.dbapi import Connection
 from tracelake.sink import tables
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
+logger = logging.getLogger(__name__)
+
 _STAGING_HOURS = 24
 COMMITS_DAYS = 30
 """So long a batch is known to be in its table: far longer than its message lives, or its artifact once it is there."""
 FORGOTTEN_AT_ONCE = 1000
+_LOCK_SECONDS = 30.0
+# A server that is gone without a word is noticed: a connection is one of few, and others wait for it.
+_PATIENCE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_ROWS = ("21", "22", "23", "54")
+"""Classes of SQLSTATE that are about the rows."""
+_TEMPORARY = ("", "08", "25", "40", "53", "55", "57", "58")
+"""Those that can be otherwise in a moment: connections, locks, conflicts, a full disk, a server that starts."""
 
 _LOCK = "SELECT next_commit FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
 _DONE = """
@@ -46,7 +63,15 @@ _FORGET = """
 
 
 class StoreAwayError(Exception):
-    """Postgres data does not answer: the same again later."""
+    """Postgres data does not take it now: the same again later. `lasting` if a person has to do something first."""
+
+    def __init__(self, text: str, *, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.lasting = lasting
+
+
+class StagingLostError(Exception):
+    """What was staged is not there any more: Postgres empties such tables when it comes up after a crash."""
 
 
 class RefusedRowsError(Exception):
@@ -72,8 +97,9 @@ class Commit:
 class TableStore:
     """One connection to Postgres data, made when it is needed and again after it broke."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, lock_seconds: float = _LOCK_SECONDS) -> None:
         self._dsn = dsn
+        self._lock_seconds = lock_seconds
         self._connection: Connection | None = None
         self._known: dict[UUID, str] = {}
         self._staged: dict[UUID, str] = {}
@@ -97,9 +123,15 @@ class TableStore:
                 str(dataset.dataset_uuid),
             )
             before = msgspec.json.decode(found[0][0], type=BufferedDataset) if found else None
-            if not found or found[0][0] != wanted:
+            # Who has not heard of the newest deploy leaves the table to those that have: it holds more, not less.
+            change = before is None or (found[0][0] != wanted and before.revision <= dataset.revision)
+            if change:
+                # Two that make the first table of an org at once would stand in each other's way.
+                run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.view_schema(dataset))
                 for statement in tables.migrate(before, dataset):
                     run(statement)
+                for statement in tables.new_indexes(before, dataset):
+                    _make_index(run, statement, dataset)
                 run(
                     "INSERT INTO buffer_tables (dataset_uuid, definition) VALUES ($1::text::uuid, $2::text::json) "
                     "ON CONFLICT (dataset_uuid) DO UPDATE "
@@ -108,7 +140,7 @@ class TableStore:
                     wanted,
                 )
         self._known[dataset.dataset_uuid] = wanted
-        return not found or found[0][0] != wanted
+        return change
 
     # -- the direct way: staged and merged in one transaction
 
@@ -148,10 +180,12 @@ class TableStore:
                 run(f"DROP TABLE IF EXISTS staging.{tables.quoted(left)}")
             run("INSERT INTO buffer_staging (name) VALUES ($1)", name)
             run(tables.stage(name, dataset.schema, temporary=False))
+            run(f"INSERT INTO staging.{tables.quoted(name)} (_publish_seq) VALUES ({_MARK})")  # noqa: S608 - quoted
         return name
 
     def commit_staged(self, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
         with self._transaction() as run:
+            _check_staging(run, staging)
             return self._merge(run, dataset, f"staging.{tables.quoted(staging)}", loaded)
 
     def drop_staging(self, name: str) -> None:
@@ -210,7 +244,7 @@ class TableStore:
     def _transaction(self) -> Iterator["Run"]:
         try:
             if self._connection is None:
-                self._connection = adbc_driver_postgresql.dbapi.connect(self._dsn)
+                self._connection = self._connect()
             connection = self._connection
             yield lambda statement, *parameters: _run(connection, statement, parameters)
             connection.commit()
@@ -221,6 +255,13 @@ class TableStore:
         except BaseException:
             self._give_up()
             raise
+
+    def _connect(self) -> Connection:
+        connection: Connection = adbc_driver_postgresql.dbapi.connect(_patient(self._dsn))
+        # Who waits for a lock has one of few connections: it gives way, and tries again.
+        _run(connection, f"SET lock_timeout = {int(self._lock_seconds * 1000)}", ())
+        connection.commit()
+        return connection
 
     def _give_up(self) -> None:
         """Back to a state that is known. A connection that cannot roll back is none."""
@@ -234,6 +275,35 @@ class TableStore:
 
 
 Run = Callable[..., list[tuple[Any, ...]]]
+_MARK = 0
+"""The `_publish_seq` of a row that every shared staging table has from its beginning; no batch has this number."""
+
+
+def _make_index(run: Run, statement: str, dataset: BufferedDataset) -> None:
+    """Or go on without: rows that are there already may be too long for it, and that must not stop the table."""
+    run("SAVEPOINT before_index")
+    try:
+        run(statement)
+    except adbc_driver_manager.Error as error:
+        if not (error.sqlstate or "").startswith(_ROWS):
+            raise
+        run("ROLLBACK TO SAVEPOINT before_index")
+        logger.error("an index cannot be made", extra={"dataset": dataset.name, "reason": _said(error)})
+
+
+def _check_staging(run: Run, staging: str) -> None:
+    table = f"staging.{tables.quoted(staging)}"
+    ((there,),) = run("SELECT to_regclass($1) IS NOT NULL", table)
+    if not there or not run(f"SELECT 1 FROM {table} WHERE _publish_seq = {_MARK} LIMIT 1"):  # noqa: S608 - quoted
+        raise StagingLostError(staging)
+
+
+def _patient(dsn: str) -> str:
+    """What the setting says itself counts: it stands behind."""
+    if "://" not in dsn:
+        return " ".join([*(f"{name}={value}" for name, value in _PATIENCE.items()), dsn])
+    where, _, said = dsn.partition("?")
+    return f"{where}?{urlencode(_PATIENCE)}{'&' if said else ''}{said}"
 
 
 def _run(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -255,10 +325,18 @@ def _same_commits(run: Run, dataset_uuid: UUID, numbers: Iterable[int]) -> list[
 
 
 def _explained(error: adbc_driver_manager.Error) -> Exception:
-    """Classes 22 and 23 of SQLSTATE are about the rows; everything else may be otherwise in a moment."""
+    """About the rows, or about Postgres: that is waited for, though some of it needs a person."""
     state = error.sqlstate or ""
-    if state.startswith(("22", "23", "54")):
-        words: list[tuple[Any, bytes]] = list(error.details or ())
-        said = next((text for name, text in words if bytes(name) == b"PG_DIAG_MESSAGE_PRIMARY"), b"they do not fit")
-        return RefusedRowsError(said.decode(errors="replace"))
-    return StoreAwayError(f"Postgres data does not take it now (SQLSTATE {state or 'none'})")
+    if state.startswith(_ROWS):
+        return RefusedRowsError(_said(error) or "they do not fit")
+    text = f"Postgres data does not take it now (SQLSTATE {state or 'none'})"
+    if state[:2] in _TEMPORARY:
+        return StoreAwayError(text)
+    return StoreAwayError(f"{text}: {_said(error)}", lasting=True)
+
+
+def _said(error: adbc_driver_manager.Error) -> str:
+    """The words of Postgres, which name no statement."""
+    words: list[tuple[Any, bytes]] = list(error.details or ())
+    said = next((text for name, text in words if bytes(name) == b"PG_DIAG_MESSAGE_PRIMARY"), b"")
+    return said.decode(errors="replace")

@@ -27,7 +27,11 @@ def table_name(dataset_uuid: UUID) -> str:
 
 def view_name(dataset: BufferedDataset) -> str:
     """By which people find it: the org, then the dataset."""
-    return f"{quoted(_short('org_' + dataset.org))}.{quoted(_short(dataset.name))}"
+    return f"{quoted(view_schema(dataset))}.{quoted(_short(dataset.name))}"
+
+
+def view_schema(dataset: BufferedDataset) -> str:
+    return _short("org_" + dataset.org)
 
 
 def definition(dataset: BufferedDataset) -> str:
@@ -48,20 +52,24 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
         if before is not None:
             statements.append(f"DROP VIEW IF EXISTS {view_name(before)}")
         statements += [] if old is None else _alter(table, old, new)
-        schema = view_name(after).partition(".")[0]
         columns = ", ".join(quoted(column.name) for column in new.columns)
         statements += [
-            f"CREATE SCHEMA IF NOT EXISTS {schema}",
+            f"CREATE SCHEMA IF NOT EXISTS {quoted(view_schema(after))}",
             f"CREATE OR REPLACE VIEW {view_name(after)} AS SELECT {columns} FROM {table}",  # noqa: S608 - quoted
         ]
     kept = () if old is None else old.indexes
     statements += [f"DROP INDEX IF EXISTS {_index(after, index)}" for index in kept if index not in new.indexes]
-    statements += [
-        f"CREATE INDEX {_index(after, index)} ON {table} ({_names(index)})"
-        for index in new.indexes
+    return statements
+
+
+def new_indexes(before: BufferedDataset | None, after: BufferedDataset) -> list[str]:
+    """Statements after those of `migrate`. Rows that are there may hold values that no index takes."""
+    table, kept = quoted(table_name(after.dataset_uuid)), () if before is None else before.schema.indexes
+    return [
+        f"CREATE INDEX IF NOT EXISTS {_index(after, index)} ON {table} ({_names(index)})"
+        for index in after.schema.indexes
         if index not in kept
     ]
-    return statements
 
 
 def _create(table: str, dataset: BufferedDataset) -> list[str]:

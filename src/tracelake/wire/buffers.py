@@ -33,6 +33,8 @@ class BufferBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     content_type: str
     producer: Producer
     record_count: int | None = None
+    again: bool = False
+    """Sent before: a person may have said meanwhile what becomes of it."""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +54,24 @@ class BufferedDataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     queue: str
     on_conflict: OnConflict
     schema: Schema
+    revision: int = 0
+    """Grows with every change: of two words about one table the one with the higher counts."""
     backlog: Backlog | None = None
 
 
 class BuffersReply(Reply, frozen=True, kw_only=True):
     datasets: list[BufferedDataset]
+
+
+class BufferOpenRequest(Request, frozen=True, kw_only=True):
+    """Batches of which a sink has more than one message, or one that came before."""
+
+    publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
+
+
+class BufferOpenReply(Reply, frozen=True, kw_only=True):
+    publish_ids: list[UUID]
+    """Those of them that still wait: neither in their table, nor dead letters, nor dropped."""
 
 
 class BufferCommittedRequest(Request, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Store, unavailable_when_held_up
+from tracelake.dispatcher.buffers.backlog import CAP
 from tracelake.dispatcher.lifecycle.plan import Applied, NewEvent, Plan, event_key
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
@@ -23,21 +24,29 @@ from tracelake.wire.buffers import (
     BufferCommittedReply,
     BufferCommittedRequest,
     BufferedDataset,
+    BufferOpenReply,
+    BufferOpenRequest,
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
 )
 from tracelake.wire.units import EventIn
 
-_TABLES = """
-    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, b.batches, b.size_bytes, b.oldest
+_TABLES = f"""
+    SELECT t.dataset_uuid, o.name AS org, d.name, t.schema, t.on_conflict, b.batches, b.size_bytes, b.oldest,
+           (extract(epoch FROM t.changed_at) * 1000000)::bigint AS revision
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, coalesce(sum(p.size_bytes), 0)::bigint AS size_bytes,
                coalesce(extract(epoch FROM trace_now() - min(p.created_at)), 0)::float8 AS oldest
-        FROM buffer_publishes p
-        WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL) b
-    ORDER BY o.name, d.name"""
+        FROM (SELECT p.size_bytes, p.created_at FROM buffer_publishes p
+              WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
+              ORDER BY p.created_at LIMIT {CAP}) p) b
+    ORDER BY o.name, d.name"""  # noqa: S608 - constants only
+
+_OPEN = """
+    SELECT publish_id FROM buffer_publishes
+    WHERE publish_id = ANY($1) AND committed_at IS NULL AND dead_at IS NULL"""
 
 # Noted now and then, not at every question.
 _SEEN = """
@@ -86,6 +95,11 @@ class BufferCommits:
             rows = await connection.fetch(_TABLES)
             await connection.execute(_SEEN)
         return BuffersReply(datasets=[_dataset(row) for row in rows])
+
+    async def open(self, request: BufferOpenRequest) -> BufferOpenReply:
+        async with self._store.connection() as connection:
+            rows = await connection.fetch(_OPEN, request.publish_ids)
+        return BufferOpenReply(publish_ids=[row["publish_id"] for row in rows])
 
     async def committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
         with unavailable_when_held_up("The commit met a concurrent change; repeat it."):
@@ -150,5 +164,6 @@ def _dataset(row: asyncpg.Record) -> BufferedDataset:
         queue=buffer_queue(dataset_uuid),
         on_conflict=row["on_conflict"],
         schema=msgspec.json.decode(row["schema"], type=Schema),
+        revision=row["revision"],
         backlog=Backlog(batches=row["batches"], size_bytes=row["size_bytes"], oldest_seconds=max(0.0, row["oldest"])),
     )

@@ -12,7 +12,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
-from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES
+from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES_AGAIN
 from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
 
@@ -56,7 +56,7 @@ class DeadBatches:
         async with self._store.transaction() as connection:
             chosen = await self._choose(connection, actor, request, "dlq.replay")
             await connection.execute(_REVIVE, chosen)
-            await connection.execute(ENQUEUE_PUBLISHES, chosen)
+            await connection.execute(ENQUEUE_PUBLISHES_AGAIN, chosen)
         self._on_outbox()
         return DeadBatchesChanged(changed=len(chosen))
 

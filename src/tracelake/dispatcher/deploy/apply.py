@@ -51,7 +51,8 @@ _FOLLOW_TABLES = """
         FROM given g WHERE v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.current_version)
     INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, org_id)
     SELECT dataset_uuid, schema, on_conflict, org_id FROM given
-    ON CONFLICT (dataset_uuid) DO UPDATE SET schema = excluded.schema, changed_at = trace_now()"""
+    ON CONFLICT (dataset_uuid) DO UPDATE
+        SET schema = excluded.schema, changed_at = greatest(trace_now(), t.changed_at + interval '1 microsecond')"""
 
 _FIND_JOBS = """
     SELECT j.name, j.job_id FROM unnest($3::text[], $4::text[]) AS u(name, definition_hash)

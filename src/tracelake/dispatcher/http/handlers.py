@@ -212,6 +212,9 @@ class Handlers:
     async def list_buffers(self, _request: Request) -> msgspec.Struct:
         return await self.buffers.list()
 
+    async def buffer_open(self, request: Request) -> msgspec.Struct:
+        return await self.buffers.open(request.body)
+
     async def buffer_committed(self, request: Request) -> msgspec.Struct:
         return await self.buffers.committed(request.body)
 

@@ -90,6 +90,8 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
         # Sinks
         Route(_INTERNAL, "GET", "/internal/buffers", service, h.list_buffers, "The tables of buffered datasets",
               reply=buffers.BuffersReply),
+        Route(_INTERNAL, "POST", "/internal/buffer-open", service, h.buffer_open, "Which batches still wait",
+              body=buffers.BufferOpenRequest, reply=buffers.BufferOpenReply),
         Route(_INTERNAL, "POST", "/internal/buffer-committed", service, h.buffer_committed,
               "Batches are in their table (idempotent)",
               body=buffers.BufferCommittedRequest, reply=buffers.BufferCommittedReply),

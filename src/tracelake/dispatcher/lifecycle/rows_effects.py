@@ -114,14 +114,16 @@ _BUFFER_MESSAGE = """json_build_object(
         'kind', 'buffer_batch', 'publish_id', p.publish_id, 'publish_seq', p.publish_seq, 'org_id', p.org_id,
         'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
         'size_bytes', p.size_bytes, 'etag', p.etag, 'content_type', p.content_type, 'record_count', p.record_count,
-        'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt))"""
+        'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt), 'again', %s)"""
 
-ENQUEUE_PUBLISHES = f"""
+_ENQUEUE_PUBLISHES = f"""
     INSERT INTO outbox (kind, queue, key, body)
     SELECT 'buffer_batch', '{BUFFER_QUEUES}' || p.dataset_uuid, p.publish_id, {_BUFFER_MESSAGE}
     FROM (SELECT * FROM buffer_publishes WHERE publish_id = ANY($1) AND committed_at IS NULL AND dead_at IS NULL
           ORDER BY publish_id FOR UPDATE SKIP LOCKED) p
     WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)"""  # noqa: S608 - constants only
+ENQUEUE_PUBLISHES = _ENQUEUE_PUBLISHES % "false"
+ENQUEUE_PUBLISHES_AGAIN = _ENQUEUE_PUBLISHES % "true"
 
 
 async def apply_events(connection: Connection, events: Sequence[NewEvent], applied: Applied) -> None:

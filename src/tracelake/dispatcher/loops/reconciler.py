@@ -13,7 +13,7 @@ import asyncpg
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES
+from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES_AGAIN
 from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
@@ -114,7 +114,7 @@ class Reconciler:
         if not lost:
             return 0
         async with self._store.transaction() as connection:
-            tag = await connection.execute(ENQUEUE_PUBLISHES, lost)
+            tag = await connection.execute(ENQUEUE_PUBLISHES_AGAIN, lost)
         written = int(tag.rpartition(" ")[2])
         self._metrics.reconciled.labels("buffer_batch").inc(written)
         return written

@@ -1,0 +1,52 @@
+"""Waiting for what is away: tried again in place, for as long as it takes, or until told to stop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.model.retry import Backoff
+from tracelake.ports import QueueUnavailableError
+from tracelake.sink.store import StoreAwayError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StoppedError(Exception):
+    """Told to stop before it was done: what is held comes back to somebody else."""
+
+
+class Patience:
+    def __init__(self, who: str, backoff: Backoff, stop: asyncio.Event, on_signal: Callable[[str], None]) -> None:
+        self._who = who
+        self._backoff = backoff
+        self._stop = stop
+        self._signal = on_signal
+
+    async def until_done(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Only what can be otherwise in a moment is tried again, and what a person can mend."""
+        tries = 0
+        while True:
+            level = logging.WARNING
+            try:
+                return await call()
+            except StoreAwayError as away:
+                reason: Exception = away
+                level = logging.ERROR if away.lasting else level
+            except (StoreUnavailableError, QueueUnavailableError) as away:
+                reason = away
+            except TraceError as refusal:
+                if not refusal.retryable:
+                    raise
+                reason = refusal
+            tries += 1
+            logger.log(level, "waiting", extra={"dataset": self._who, "reason": str(reason), "tries": tries})
+            self._signal("waiting")
+            try:
+                await asyncio.wait_for(self._stop.wait(), self._backoff.seconds(tries))
+            except TimeoutError:
+                continue
+            raise StoppedError
