@@ -209,7 +209,7 @@ def test_a_publish_that_nobody_committed_is_sent_again(harness: DispatcherHarnes
     harness.relay()
     again = harness.run(harness.dispatcher.ports.queue.receive(queue, 10, 600.0))
     assert [delivery.key for delivery in again] == [lost]
-    assert _json(again[0].body) == _json(bodies[lost]), "the pointer is the same one"
+    assert _json(again[0].body) == _json(bodies[lost]) | {"again": True}, "the pointer is the same one"
 
 
 def test_a_lost_publish_behind_many_live_ones_is_found(

@@ -1,16 +1,18 @@
 """A real Dispatcher with a DAG of a buffered dataset, writers that publish, and a sink that a test steps by hand."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
+import pyarrow as pa
 
 from tests.routing.support import Flow
 from tests.sink.support import lines
-from tests.support.dispatcher import DispatcherHarness, fence
+from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.client import DispatcherUnavailableError
 from tracelake.dispatcher.buffers.letters import DeadBatches
@@ -18,10 +20,13 @@ from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.retry import Backoff
 from tracelake.sink import tables
+from tracelake.sink.batches import BadBatchError, BatchReader
 from tracelake.sink.drain import Drain, SinkConfig
-from tracelake.sink.settling import Stores
-from tracelake.sink.store import TableStore
+from tracelake.sink.patience import StoppedError
+from tracelake.sink.settling import Refusal, Stores, read_batch
+from tracelake.sink.store import Commit, Loaded, StoreAwayError, TableStore
 from tracelake.wire.buffers import (
+    BufferBatch,
     BufferCommittedReply,
     BufferCommittedRequest,
     BufferedDataset,
@@ -30,6 +35,7 @@ from tracelake.wire.buffers import (
     BufferRejectedReply,
     BufferRejectedRequest,
     BuffersReply,
+    DeadBatchesChanged,
     DeadBatchesRequest,
 )
 from tracelake.wire.pressure import PressureReply
@@ -71,6 +77,7 @@ publish:
         - {{ name: value, type: text }}
 {more}
       unique: [key]
+      indexes: {indexes}
 """
 
 
@@ -110,6 +117,73 @@ class FailingObjects:
         return await self._flow.harness.objects.get(uri, if_match=if_match)
 
 
+class Hands:
+    """Loads as Spark does, without it: by connections of its own, and one batch twice as if a task had been retried."""
+
+    def __init__(self, flow: "BufferFlow") -> None:
+        self._flow = flow
+
+    def load(self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]) -> list[Loaded | Refusal]:
+        flow, reader, found = self._flow, BatchReader(dataset.schema), list[Loaded | Refusal]()
+        if flow.fails("spark"):
+            raise RuntimeError("an executor was lost")
+        flow.reached("loading")
+        store = TableStore(flow.data_dsn)
+        try:
+            for index, batch in enumerate(batches):
+                data = flow.harness.run(flow.harness.objects.get(batch.batch_uri, if_match=batch.etag))
+                try:
+                    rows = read_batch(reader, batch, data)
+                except BadBatchError as error:
+                    found.append(Refusal(batch, error))
+                    continue
+                for _ in range(1 + (index == 0)):
+                    if rows.num_rows:
+                        store.load(staging, [rows])
+                found.append(Loaded(batch, rows.num_rows))
+        finally:
+            store.close()
+        flow.reached("loaded")
+        return found
+
+
+class WatchedStore(TableStore):
+    """One that a sink can die in, and whose word that it committed may be lost."""
+
+    def __init__(self, dsn: str, flow: "BufferFlow") -> None:
+        super().__init__(dsn, flow.lock_seconds)
+        self._flow = flow
+
+    def _ingest(self, table: str, rows: Sequence[pa.RecordBatch], *, temporary: bool) -> None:
+        super()._ingest(table, rows, temporary=temporary)
+        self._flow.reached("staged")
+
+    def _merge(self, run: Any, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
+        commits = super()._merge(run, dataset, staging, loaded)
+        self._flow.reached("merged")
+        return commits
+
+    def commit_direct(self, *arguments: Any) -> list[Commit]:
+        return self._lose(super().commit_direct(*arguments))
+
+    def commit_staged(self, *arguments: Any) -> list[Commit]:
+        return self._lose(super().commit_staged(*arguments))
+
+    def _lose(self, commits: list[Commit]) -> list[Commit]:
+        if self._flow.fails("answer"):
+            raise StoreAwayError("the answer was lost")
+        return commits
+
+
+class WatchedStores(Stores):
+    def __init__(self, flow: "BufferFlow", limit: int = 4) -> None:
+        super().__init__(flow.dsn, limit)
+        self._flow = flow
+
+    def _open(self) -> TableStore:
+        return WatchedStore(self._dsn(), self._flow)
+
+
 class DiedError(BaseException):
     """The sink was killed here: nothing of it goes on."""
 
@@ -123,17 +197,23 @@ class BufferFlow:
     deaths: list[str] = field(default_factory=list)
     """Names of signals: the next sink that reaches the first of them dies there."""
     away: dict[str, int] = field(default_factory=dict)
-    """`objects`, `data`, `dispatcher`: so many calls fail before one is answered."""
+    """`objects`, `data`, `answer`, `spark`, `dispatcher`: so many calls fail before one is answered."""
     waited: int = 0
+    large: bool = False
+    """Everything is loaded by many hands."""
+    batches: int = 64
+    hooks: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What happens the next time that a sink comes to a signal."""
+    lock_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         self.flow = Flow(self.harness, self.org)
         self.deploy()
         self.blocks = 0
 
-    def deploy(self, *more: str, limits: str = "") -> Any:
+    def deploy(self, *more: str, limits: str = "", indexes: str = "[]") -> Any:
         columns = "\n".join(f"        - {{ {column} }}" for column in more)
-        return self.flow.deploy(DAG.format(on_conflict=self.on_conflict, more=columns, limits=limits))
+        return self.flow.deploy(DAG.format(on_conflict=self.on_conflict, more=columns, limits=limits, indexes=indexes))
 
     @property
     def dataset(self) -> BufferedDataset:
@@ -150,15 +230,22 @@ class BufferFlow:
 
     def publish(self, rows: Sequence[Any] | bytes, job: str = "left", **fields: Any) -> Any:
         task_id, lease = self.attempt(job)
-        data = rows if isinstance(rows, bytes) else lines(rows)
-        prefix = lease["task"]["outputs"][0]["storage"]["buffer_prefix"]
-        uri = f"{prefix}batch.jsonl"
-        self.harness.run(self.harness.objects.put(uri, data))
-        body = fence(task_id, lease, batch_uri=uri, dedupe_scope="large", **fields)
-        reply = self.harness.task("buffer-publish", lease["capability_token"], body)
-        assert reply.status == 200, reply
+        reply = self.publish_by(task_id, lease, rows, **fields)
         self.flow.complete(task_id, lease)
-        return reply.body | {"uri": uri}
+        return reply
+
+    def publish_by(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes, **fields: Any) -> Any:
+        reply = self.try_publish(task_id, lease, rows, **({"dedupe_scope": "large"} | fields))
+        assert reply.status == 200, reply
+        prefix = lease["task"]["outputs"][0]["storage"]["buffer_prefix"]
+        return reply.body | {"uri": f"{prefix}batch.jsonl", "task_id": task_id}
+
+    def try_publish(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes, **fields: Any) -> Reply:
+        data = rows if isinstance(rows, bytes) else lines(rows)
+        uri = lease["task"]["outputs"][0]["storage"]["buffer_prefix"] + "batch.jsonl"
+        self.harness.run(self.harness.objects.put(uri, data))
+        body = fence(task_id, lease, **({"batch_uri": uri} | fields))
+        return self.harness.task("buffer-publish", lease["capability_token"], body)
 
     def reject(self, publish_id: str, reason: str = "no", line: int | None = None) -> None:
         """As a sink that cannot take it says."""
@@ -169,44 +256,60 @@ class BufferFlow:
         self, config: SinkConfig | None = None, visibility: float = 60.0, known: BufferedDataset | None = None
     ) -> int:
         """One round of a fresh sink, until the queue is empty or it dies; how many batches it finished with."""
+        self.relay()
+        return self.harness.run(self.rounds(config, visibility, known))
+
+    def relay(self) -> None:
         while self.harness.relay():
             pass
 
-        return self.harness.run(self._rounds(config, visibility, known))
-
-    async def _rounds(
-        self, config: SinkConfig | None = None, visibility: float = 60.0, known: BufferedDataset | None = None
+    async def rounds(
+        self,
+        config: SinkConfig | None = None,
+        visibility: float = 60.0,
+        known: BufferedDataset | None = None,
+        *,
+        shared: Stores | None = None,
+        stop: asyncio.Event | None = None,
     ) -> int:
         queue = PostgresQueue(self.harness.queue_dsn)
-        stores = Stores(self._dsn)
+        stores = shared or WatchedStores(self)
         drain = Drain(
             known or self.dataset_now(await self.harness.dispatcher.buffers.list()),
-            config=config or SinkConfig(visibility_seconds=visibility, wait_seconds=0.0, backoff=Backoff(0.01, 0.05)),
+            config=config
+            or SinkConfig(
+                batches=self.batches,
+                visibility_seconds=visibility,
+                wait_seconds=0.0,
+                large_bytes=0,
+                backoff=Backoff(0.01, 0.05),
+            ),
             queue=queue,
             objects=FailingObjects(self),
             calls=DispatcherCalls(self.harness, self.away.pop("dispatcher", 0)),
             stores=stores,
-            stop=asyncio.Event(),
-            on_signal=self._reached,
+            stop=stop or asyncio.Event(),
+            large=Hands(self) if self.large else None,
+            on_signal=self.reached,
         )
         done = 0
         try:
             while more := await drain.run_once():
                 done += more
-        except DiedError:
+        except (DiedError, StoppedError):
             pass
         finally:
-            stores.close()
+            if stores is not shared:
+                stores.close()
             await queue.close()
         return done
 
     def sinks_at_once(self, count: int) -> list[int]:
-        while self.harness.relay():
-            pass
+        self.relay()
 
         async def together() -> list[int]:
             one = SinkConfig(batches=1, wait_seconds=0.0, backoff=Backoff(0.01, 0.05))
-            return list(await asyncio.gather(*(self._rounds(one) for _ in range(count))))
+            return list(await asyncio.gather(*(self.rounds(one) for _ in range(count))))
 
         return self.harness.run(together())
 
@@ -219,55 +322,61 @@ class BufferFlow:
         self.away[what] = max(0, left - 1)
         return left > 0
 
-    def _dsn(self) -> str:
+    def dsn(self) -> str:
         return "postgresql://trace_data:x@127.0.0.1:1/data" if self.fails("data") else self.data_dsn
 
-    def _reached(self, signal: str) -> None:
+    def reached(self, signal: str) -> None:
         self.waited += signal == "waiting"
+        if (hook := self.hooks.pop(signal, None)) is not None:
+            hook()
         if self.deaths and self.deaths[0] == signal:
             self.deaths.pop(0)
             raise DiedError(signal)
 
     def come_back(self) -> None:
         """What a dead sink held is visible again."""
+        self.queue_sql("UPDATE messages SET visible_at = now() WHERE queue = $1", self.dataset.queue)
 
-        async def show() -> None:
-            import asyncpg
-
+    def queue_sql(self, statement: str, *arguments: Any) -> None:
+        async def execute() -> None:
             connection = await asyncpg.connect(self.harness.queue_dsn)
             try:
-                await connection.execute("UPDATE messages SET visible_at = now() WHERE queue LIKE 'buffers.%'")
+                await connection.execute(statement, *arguments)
             finally:
                 await connection.close()
 
-        self.harness.run(show())
+        self.harness.run(execute())
 
     def rows(self, *names: str) -> list[tuple[Any, ...]]:
         store = TableStore(self.data_dsn)
-        table = tables.quoted(tables.table_name(self.dataset.dataset_uuid))
         try:
             store.follow(self.dataset)
-            with store._transaction() as run:
-                return run(f"SELECT {', '.join(names or ('key', 'value'))} FROM {table} ORDER BY key")
         finally:
             store.close()
+        return self.data_sql(f"SELECT {', '.join(names or ('key', 'value'))} FROM {self.table} ORDER BY key")
+
+    def data_sql(self, statement: str) -> list[tuple[Any, ...]]:
+        store = TableStore(self.data_dsn)
+        try:
+            with store._transaction() as run:
+                return run(statement)
+        finally:
+            store.close()
+
+    @property
+    def table(self) -> str:
+        return tables.quoted(tables.table_name(self.dataset.dataset_uuid))
 
     def has_table(self) -> bool:
         return self.has_column("key")
 
     def has_column(self, name: str) -> bool:
         """Of the table, which nobody makes by asking."""
-        store = TableStore(self.data_dsn)
-        try:
-            with store._transaction() as run:
-                found = run(
-                    "SELECT 1 FROM information_schema.columns WHERE table_name = $1 AND column_name = $2",
-                    tables.table_name(self.dataset.dataset_uuid),
-                    name,
-                )
-            return bool(found)
-        finally:
-            store.close()
+        table = tables.table_name(self.dataset.dataset_uuid)
+        found = self.data_sql(
+            f"SELECT 1 FROM information_schema.columns WHERE table_name = '{table}' AND column_name = '{name}'"
+        )
+        return bool(found)
 
     def letters(self) -> list[dict[str, Any]]:
         rows = self.harness.sql(
@@ -280,11 +389,39 @@ class BufferFlow:
     def letters_of(self) -> DeadBatches:
         return DeadBatches(self.harness.dispatcher.ports.store, lambda: None)
 
-    def replay(self) -> int:
-        changed: int = self.harness.run(
-            self.letters_of().replay(self.flow.actor, DeadBatchesRequest(dataset="large"))
-        ).changed
-        return changed
+    def replay(self, *publish_ids: str) -> int:
+        """These, or all of them."""
+        return self._letters("replay", publish_ids)
+
+    def drop(self, *publish_ids: str) -> int:
+        return self._letters("drop", publish_ids)
+
+    def _letters(self, verb: str, publish_ids: Sequence[str]) -> int:
+        request = (
+            DeadBatchesRequest(publish_ids=[UUID(item) for item in publish_ids])
+            if publish_ids
+            else DeadBatchesRequest(dataset="large")
+        )
+        done: DeadBatchesChanged = self.harness.run(getattr(self.letters_of(), verb)(self.flow.actor, request))
+        return done.changed
+
+    def open_batches(self) -> int:
+        """That are neither in the table nor dead letters."""
+        (backlog,) = [
+            item.backlog
+            for item in self.harness.run(self.harness.dispatcher.buffers.list()).datasets
+            if item.org == self.org
+        ]
+        assert backlog is not None
+        return backlog.batches
+
+    def commits(self) -> dict[int, int]:
+        """Which commit each batch became visible with, as the Dispatcher knows it."""
+        rows = self.harness.sql(
+            "SELECT publish_seq, commit_seq FROM buffer_publishes WHERE org_id = $1 AND committed_at IS NOT NULL",
+            self.org_id(),
+        )
+        return {row["publish_seq"]: row["commit_seq"] for row in rows}
 
     def reader_units(self) -> list[str]:
         return [task["unit_key"] for task in self.flow.tasks("reader")]

@@ -66,6 +66,23 @@ def test_every_type() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("1E+5", "100000"),
+        ("-0", "0"),
+        ("0e1000000", "0"),
+        ("0e-1000000", "0"),
+        ("1." + "0" * 60, "1"),
+        ("0" * 500 + "2.5", "2.5"),
+        ("-99999999999999.999999", "-99999999999999.999999"),
+    ],
+)
+def test_decimals_are_what_they_say_however_they_are_written(text: str, amount: str) -> None:
+    (found,) = read(lines([FIRST | {"amount": text}]))
+    assert found["amount"] == Decimal(amount)
+
+
 def test_what_may_be_null_may_be_missing() -> None:
     given_null = {column.name: None for column in EVERY.columns if column.nullable} | FIRST
     one, two = read(lines([FIRST, given_null]))
@@ -99,6 +116,8 @@ BAD = [
     ({"amount": "NaN"}, "amount: is no finite number"),
     ({"amount": "-Infinity"}, "amount: is no finite number"),
     ({"amount": "1e400"}, "amount: has more than 14 digits before the point"),
+    ({"amount": "-1e1000000"}, "amount: has more than 14 digits before the point"),
+    ({"amount": "1e-1000000"}, "amount: has more than 6 digits after the point"),
     ({"amount": "x"}, "amount: "),
     ({"class": "middle"}, "class: Invalid enum value 'middle'"),
     ({"key": "x" * 101}, "key: Expected `str` of length <= 100"),
@@ -110,6 +129,8 @@ BAD = [
     ({"at": "2026-01-31T12:00:00"}, "at: is no time with a zone"),
     ({"at": "2026-01-31T12:00:00.1234567Z"}, "at: is no time with a zone"),
     ({"at": "2026-02-30T12:00:00Z"}, "at: is no time that there is"),
+    ({"at": "0001-01-01T00:00:00+01:00"}, "at: is no time that there is"),
+    ({"at": "9999-12-31T23:59:59.5-01:00"}, "at: is no time that there is"),
     ({"at": 1700000000}, "at: Expected `str | null`, got `int`"),
     ({"day": "2026-02-30"}, "day: is no date that there is"),
     ({"day": "20260228"}, "day: is no date like"),

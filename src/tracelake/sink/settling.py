@@ -69,7 +69,7 @@ class Stores:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[TableStore]:
         async with self._places:
-            store = self._free.pop() if self._free else TableStore(self._dsn())
+            store = self._free.pop() if self._free else self._open()
             try:
                 yield store
             except (RefusedRowsError, StagingLostError):
@@ -80,6 +80,9 @@ class Stores:
                 raise
             # After a cancel a thread may still be at it: it is nobody's any more.
             self._free.append(store)
+
+    def _open(self) -> TableStore:
+        return TableStore(self._dsn())
 
     async def run(self, work: Callable[[TableStore], T]) -> T:
         async with self.one() as store:

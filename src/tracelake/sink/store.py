@@ -130,8 +130,11 @@ class TableStore:
                 run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.view_schema(dataset))
                 for statement in tables.migrate(before, dataset):
                     run(statement)
-                for statement in tables.new_indexes(before, dataset):
-                    _make_index(run, statement, dataset)
+                for name, statement in tables.new_indexes(before, dataset):
+                    run(statement)
+                    if run("SELECT to_regclass($1) IS NULL", name) == [(True,)]:
+                        told = {"dataset": dataset.name, "index": name, "reason": "there are values too long for it"}
+                        logger.error("an index cannot be made", extra=told)
                 run(
                     "INSERT INTO buffer_tables (dataset_uuid, definition) VALUES ($1::text::uuid, $2::text::json) "
                     "ON CONFLICT (dataset_uuid) DO UPDATE "
@@ -277,18 +280,6 @@ class TableStore:
 Run = Callable[..., list[tuple[Any, ...]]]
 _MARK = 0
 """The `_publish_seq` of a row that every shared staging table has from its beginning; no batch has this number."""
-
-
-def _make_index(run: Run, statement: str, dataset: BufferedDataset) -> None:
-    """Or go on without: rows that are there already may be too long for it, and that must not stop the table."""
-    run("SAVEPOINT before_index")
-    try:
-        run(statement)
-    except adbc_driver_manager.Error as error:
-        if not (error.sqlstate or "").startswith(_ROWS):
-            raise
-        run("ROLLBACK TO SAVEPOINT before_index")
-        logger.error("an index cannot be made", extra={"dataset": dataset.name, "reason": _said(error)})
 
 
 def _check_staging(run: Run, staging: str) -> None:

@@ -62,11 +62,16 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
     return statements
 
 
-def new_indexes(before: BufferedDataset | None, after: BufferedDataset) -> list[str]:
-    """Statements after those of `migrate`. Rows that are there may hold values that no index takes."""
+def new_indexes(before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[str, str]]:
+    """Names and statements, after those of `migrate`. Rows that are there may hold values that no index takes: then
+    there is no such index after its statement, and nothing else has happened."""
     table, kept = quoted(table_name(after.dataset_uuid)), () if before is None else before.schema.indexes
     return [
-        f"CREATE INDEX IF NOT EXISTS {_index(after, index)} ON {table} ({_names(index)})"
+        (
+            _index(after, index),
+            f"DO $trace$ BEGIN CREATE INDEX IF NOT EXISTS {_index(after, index)} ON {table} ({_names(index)}); "
+            "EXCEPTION WHEN program_limit_exceeded THEN NULL; END $trace$",
+        )
         for index in after.schema.indexes
         if index not in kept
     ]

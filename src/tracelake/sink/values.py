@@ -8,8 +8,8 @@ widest decimal, and JSON is kept as it was written.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ MAX_DEPTH = 64
 """Of objects and lists inside a json value."""
 
 _NOT_HEX = "is no hexadecimal text with 0x in front and two digits for each byte"
+_ZERO = Decimal(0)
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6}0*)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -92,20 +93,22 @@ def _large(column: Column) -> ColumnKind:
 
 def _decimal(column: Column) -> ColumnKind:
     precision, scale = column.precision or 38, column.scale or 0
-    limit = Decimal(10) ** (precision - scale)
+    unit, exactly = Decimal((0, (1,), -scale)), Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
     def convert(value: Decimal) -> Decimal:
         if not value.is_finite():
             raise ValueError("is no finite number")
+        if not value:
+            return _ZERO
         # From the digits themselves: arithmetic would round to the precision of a context.
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
         zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
         if -(exponent + zeros) > scale:
             raise ValueError(f"has more than {scale} digits after the point")
-        if abs(value) >= limit:
+        if value.adjusted() >= precision - scale:
             raise ValueError(f"has more than {precision - scale} digits before the point")
-        return value
+        return value if -scale <= exponent <= 0 else value.quantize(unit, context=exactly)
 
     kept = f"numeric({precision},{scale})"
     return ColumnKind(column, Decimal, convert, pa.decimal128(precision, scale), kept, kept)
@@ -162,7 +165,7 @@ def _timestamp(column: Column) -> ColumnKind:
             assert fraction is not None
             value = f"{whole}.{fraction[0][:6].ljust(6, '0')}{rest[fraction.end() :]}"
         try:
-            return datetime.fromisoformat(value)
+            return datetime.fromisoformat(value).astimezone(UTC)
         except (ValueError, OverflowError):
             raise ValueError("is no time that there is") from None
 

@@ -1,0 +1,104 @@
+"""Tables that change while batches wait, while sinks work, and while one of them has not heard of it."""
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from tests.sink.conftest import MakeFlow
+from tests.sink.flow import BufferFlow
+from tests.sink.support import PLAIN, dataset
+from tests.support import dags
+from tests.support.postgres import TestCluster
+from tracelake.sink import tables
+from tracelake.sink.store import TableStore
+
+MEMO = "name: memo, type: text"
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_batches_of_every_version_wait_while_the_schema_grows(make_flow: MakeFlow, large: bool) -> None:
+    flow = make_flow(large=large)
+    flow.publish([{"key": 1, "value": "a"}])
+    flow.sink()
+    flow.publish([{"key": 1, "value": "b"}, {"key": 2, "value": "c"}])
+    flow.deploy(MEMO)
+    flow.publish([{"key": 2, "value": "d", "memo": "x"}])
+    flow.deploy(MEMO, "name: size, type: int16", indexes="[[memo, size]]")
+    flow.publish([{"key": 3, "size": 7}])
+    flow.deploy(MEMO, "name: size, type: int256")
+    flow.publish([{"key": 4, "size": 2**200}])
+    assert flow.sink() == 4
+    assert flow.rows("key", "value", "memo", "size::text") == [
+        (1, "b", None, None),
+        (2, "d", "x", None),
+        (3, None, None, "7"),
+        (4, None, None, str(2**200)),
+    ]
+    assert flow.letters() == []
+    assert set(flow.reader_units()) == {f"c:{number}" for number in flow.commits().values()}
+
+
+def test_going_back_leaves_the_table_and_takes_what_still_comes(flow: BufferFlow) -> None:
+    flow.deploy(MEMO)
+    task_id, lease = flow.attempt("left")
+    flow.publish([{"key": 1, "value": "a", "memo": "x"}])
+    dags.activate(flow.harness, "transfers", "previous", org=flow.org)
+    flow.publish([{"key": 2, "value": "b"}], "right")
+    flow.publish_by(task_id, lease, [{"key": 3, "memo": "y"}])
+    refused = flow.publish([{"key": 4, "other": 1}])
+    assert flow.sink() == 4
+    assert flow.rows("key", "value", "memo") == [(1, "a", "x"), (2, "b", None), (3, None, "y")]
+    assert [str(letter["publish_id"]) for letter in flow.letters()] == [refused["publish_id"]]
+
+
+def test_a_sink_with_the_old_schema_beside_one_with_the_new(flow: BufferFlow) -> None:
+    old = flow.dataset
+    flow.publish([{"key": 1, "value": "a"}])
+    flow.sink()
+    flow.deploy(MEMO, indexes="[[value]]")
+    new = flow.dataset
+    assert new.revision > old.revision
+    flow.publish([{"key": 2, "memo": "x"}])
+    flow.sink(known=new)
+    made = _indexes(flow)
+    flow.publish([{"key": 1, "value": "b"}, {"key": 3}])
+    flow.sink(known=old)
+    assert (flow.dataset, _indexes(flow), len(made)) == (new, made, 3)
+    assert flow.rows("key", "value", "memo") == [(1, "b", None), (2, None, "x"), (3, None, None)]
+    assert flow.letters() == []
+
+
+def test_an_index_that_rows_do_not_fit_is_left_out_and_the_table_goes_on(
+    flow: BufferFlow, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow.publish([{"key": 1, "value": secrets.token_hex(4000)}])
+    flow.sink()
+    flow.deploy(MEMO, indexes="[[value], [memo]]")
+    flow.publish([{"key": 2, "value": "b", "memo": "x"}])
+    assert flow.sink() == 1
+    assert flow.rows("key", "memo") == [(1, None), (2, "x")]
+    assert len(_indexes(flow)) == 3, "of the key, of the commit, and of `memo`"
+    assert [record.levelname for record in caplog.records if record.message == "an index cannot be made"] == ["ERROR"]
+
+
+def test_the_first_tables_of_an_org_are_made_by_many_at_once(cluster: TestCluster) -> None:
+    dsn = cluster.fresh("data")
+    wanted = [msgspec.structs.replace(dataset(PLAIN, name=f"table_{number}"), org="new") for number in range(8)]
+
+    def make(number: int) -> bool:
+        store = TableStore(dsn)
+        try:
+            return store.follow(wanted[number % len(wanted)])
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(make, range(16)))
+    assert sum(made) == len(wanted)
+
+
+def _indexes(flow: BufferFlow) -> list[tuple[str, ...]]:
+    name = tables.table_name(flow.dataset.dataset_uuid)
+    return flow.data_sql(f"SELECT indexname FROM pg_indexes WHERE tablename = '{name}' ORDER BY 1")
