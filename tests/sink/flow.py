@@ -234,16 +234,18 @@ class BufferFlow:
         self.flow.complete(task_id, lease)
         return reply
 
-    def publish_by(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes, **fields: Any) -> Any:
+    def publish_by(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes | None, **fields: Any) -> Any:
         reply = self.try_publish(task_id, lease, rows, **({"dedupe_scope": "large"} | fields))
         assert reply.status == 200, reply
         prefix = lease["task"]["outputs"][0]["storage"]["buffer_prefix"]
         return reply.body | {"uri": f"{prefix}batch.jsonl", "task_id": task_id}
 
-    def try_publish(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes, **fields: Any) -> Reply:
-        data = rows if isinstance(rows, bytes) else lines(rows)
+    def try_publish(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes | None, **fields: Any) -> Reply:
+        """Without rows: what was written before."""
         uri = lease["task"]["outputs"][0]["storage"]["buffer_prefix"] + "batch.jsonl"
-        self.harness.run(self.harness.objects.put(uri, data))
+        if rows is not None:
+            data = rows if isinstance(rows, bytes) else lines(rows)
+            self.harness.run(self.harness.objects.put(uri, data))
         body = fence(task_id, lease, **({"batch_uri": uri} | fields))
         return self.harness.task("buffer-publish", lease["capability_token"], body)
 
