@@ -1,5 +1,4 @@
-"""`trace demo` as a person runs it, on the real stack: a worker and the sink are killed, and the result is what the chain
-says."""
+"""`trace demo` as a person runs it, on the real stack: a worker and the sink are killed, the result is the chain's."""
 
 import json
 import os

@@ -84,7 +84,9 @@ class _Integer(_Kind):
 
 
 class _Seconds(_Kind):
-    expected = "a number of seconds above 0"
+    def __init__(self, maximum: float = math.inf) -> None:
+        self._maximum = maximum
+        self.expected = "a number of seconds above 0" + ("" if maximum == math.inf else f", at most {maximum:g}")
 
     def parse(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -93,7 +95,7 @@ class _Seconds(_Kind):
             seconds = float(value)
         except OverflowError:
             raise ValueError from None
-        if not math.isfinite(seconds) or seconds <= 0:
+        if not math.isfinite(seconds) or not 0 < seconds <= self._maximum:
             raise ValueError
         return seconds
 
@@ -194,8 +196,8 @@ def _setting(kind: _Kind, default: Any, doc: str) -> Any:
     return field(default=default, repr=not kind.secret, metadata={"kind": kind, "doc": doc})
 
 
-def _seconds(default: float, doc: str) -> float:
-    return _setting(_Seconds(), float(default), doc)  # type: ignore[no-any-return]
+def _seconds(default: float, doc: str, *, maximum: float = math.inf) -> float:
+    return _setting(_Seconds(maximum), float(default), doc)  # type: ignore[no-any-return]
 
 
 def _integer(default: int, doc: str, *, minimum: int = 1, maximum: int = 2**53) -> int:
@@ -358,7 +360,8 @@ class Settings:
     sinks: int = _integer(0, "Sink processes that `trace up` starts, beside those of workers.", minimum=0, maximum=64)
     worker_sink: bool = _setting(_Switch(), True, "Whether a worker has a sink of buffered datasets beside it.")
     sink_batches: int = _integer(64, "Batches of one dataset that a sink takes at once.", maximum=1000)
-    sink_poll_seconds: float = _seconds(2, "How often a sink looks for new buffered datasets.")
+    # A sink that has not asked for a minute counts as gone.
+    sink_poll_seconds: float = _seconds(2, "How often a sink looks for new buffered datasets.", maximum=30)
     sink_spark_bytes: int = _integer(
         32 * 2**20, "Batches of together at least so many bytes are loaded by Spark; fewer are not worth its price."
     )
