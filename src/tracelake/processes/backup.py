@@ -64,7 +64,7 @@ def _what_else(settings: Settings) -> list[str]:
         lines.append(f"  the object store: its buckets, at {settings.s3_endpoint}")
     own = [file for file in (home.settings_file, home.rpc_file, home.secrets_file) if file.exists()]
     lines.append("  " + ", ".join(map(str, [home.keys, home.secrets, *own])))
-    lines.append("  the data database, if somebody keeps something there: by pg_dump")
+    lines.append("  the data database, with the tables of buffered datasets: by pg_dump")
     return lines
 
 
