@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.conftest import Bench
 from tests.worker.fake_dispatcher import FakeTask, until
-from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult, TableInput
 from tracelake.errors import TraceError
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit
@@ -16,6 +16,9 @@ from tracelake.wire.units import CursorRange, PayloadInput, Unit
 from tracelake.worker.operators import Operator
 
 DATASET, VERSION = uuid4(), uuid4()
+
+
+Heard = list[ObjectMeta] | TableInput
 
 
 def an_input(unit: Unit) -> PayloadInput:
@@ -32,8 +35,8 @@ def a_page(number: int, following: int | None = None) -> FilesReply:
     return FilesReply(units=[FileUnit(start=number, end=number, revision=1, files=[file])], next=following)
 
 
-def asks(bench: Bench, item: PayloadInput = RANGE) -> tuple[FakeTask, list[list[ObjectMeta]], list[BaseException]]:
-    heard: list[list[ObjectMeta]] = []
+def asks(bench: Bench, item: PayloadInput = RANGE) -> tuple[FakeTask, list[Heard], list[BaseException]]:
+    heard: list[Heard] = []
     errors: list[BaseException] = []
 
     def run(context: OperatorContext) -> OperatorResult:
@@ -75,6 +78,13 @@ def test_every_page_is_read(bench: Bench) -> None:
     ]
     assert {(request.dataset_uuid, request.dataset_version) for request in requests} == {(DATASET, VERSION)}
     assert {(request.task_id, request.attempt) for request in requests} == {(task.task_id, 1)}
+
+
+def test_a_table_is_told_by_its_columns(bench: Bench) -> None:
+    task, heard, _ = asks(bench, an_input(Unit(cursor=CursorRange(after=0, to=1))))
+    bench.dispatcher.file_answers.append(FilesReply(units=[], columns=["key", "value"]))
+    run_one(bench, task)
+    assert heard == [TableInput(("key", "value"))]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,13 @@ class Batch:
     records: int
 
 
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """An input that is a table in Postgres data: the columns that its generation declares."""
+
+    columns: tuple[str, ...]
+
+
 def _nobody(_batch: Batch) -> None:
     raise NonRetryableError("nothing can be published from here")
 
@@ -56,8 +63,9 @@ class OperatorContext:
 
     While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
     stop, `EmitRefusedError` if the events are refused. The same event again is none."""
-    files: Callable[[PayloadInput], list[ObjectMeta]]
-    """What an input consists of: the files that count now, exactly as they were committed. From any thread."""
+    files: Callable[[PayloadInput], list[ObjectMeta] | TableInput]
+    """What an input consists of: the files that count now, exactly as they were committed; or the table that it is.
+    From any thread."""
     publish: Callable[[Batch], None] = _nobody
     """Hands a batch to the sinks; returns when that is stored. From any thread. The same batch again is none."""
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)

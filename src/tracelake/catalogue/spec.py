@@ -46,7 +46,7 @@ class OperatorSpec:
     output_storage: Literal["none", "s3"] = "none"
     """Where an output lives that its DAG does not publish. `none`: it is events and no rows."""
     only_files: bool = False
-    """Its outputs are files and nothing else: none of them can be a buffered dataset."""
+    """It works on blocks in files and nothing else: no input or output of it can be a buffered dataset."""
     check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
     """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
 

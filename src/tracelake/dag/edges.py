@@ -7,6 +7,7 @@ from itertools import chain
 
 import msgspec
 
+from tracelake.catalogue import CATALOGUE
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import INVALID, Place, Record
 from tracelake.dag.problems import shown
@@ -51,6 +52,7 @@ def resolve_inputs(draft: Draft, job: JobDraft) -> None:
         if found is None or record.bad("where"):  # which of its units it reads cannot be told
             continue
         job.inputs.append(found)
+        _check_operator(draft, job, found)
         values = None if found.where is None else found.where.values
         key = msgspec.json.encode([found.output, found.dataset, values], order="deterministic")
         if key in seen:
@@ -110,6 +112,21 @@ def _resolve_dataset(draft: Draft, origin: Record, found: InputDraft) -> bool:
         hint = f"It is a job: write `from: {{job: {name}}}`."
     place.problem("unknown_dataset", f"There is no dataset {shown(name)}.", hint)
     return False
+
+
+def _check_operator(draft: Draft, job: JobDraft, found: InputDraft) -> None:
+    operator = job.record.get("operator")
+    if operator not in CATALOGUE or not CATALOGUE[operator].only_files:
+        return
+    if found.output is not None:
+        entry = draft.publishers.get(found.output)
+        buffered = entry is not None and entry.buffered
+    else:
+        assert found.dataset is not None
+        buffered = draft.surroundings.datasets[found.dataset].storage == "buffered"
+    if buffered:
+        message = f"`{operator}` works on blocks in files, and this dataset is a table that is read by commits."
+        found.place.problem("operator_storage", message, "Read it by a `spark_sql` job.")
 
 
 def _check_filter(draft: Draft, found: InputDraft) -> None:

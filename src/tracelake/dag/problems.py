@@ -38,7 +38,7 @@ CODES = {
     "name_invalid": "A name is not lower-case letters, digits and _, beginning with a letter, at most 128 characters.",
     "nothing_runs": "A cron, webhook or manual source only emits events: nothing runs that uses or writes this.",
     "operator_runtime": "The operator does not run on this runtime.",
-    "operator_storage": "The operator writes files, and the dataset is buffered.",
+    "operator_storage": "The operator reads and writes files, and the dataset is buffered.",
     "out_of_range": "A number, a length or a count is outside of its limits.",
     "partition_without_inputs": "`PerPartition` waits for the units of its inputs, and there are none.",
     "reactive_without_inputs": "A reactive job needs at least one input.",

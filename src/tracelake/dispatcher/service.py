@@ -39,10 +39,10 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
-from tracelake.dispatcher.views.files import list_dataset_files, list_files
+from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
-from tracelake.model.job import Job
+from tracelake.model.job import Job, Storage
 from tracelake.model.lifecycle import NotClaimed, check_current, fenced
 from tracelake.model.task import Task
 from tracelake.ports import ObjectStore
@@ -244,11 +244,14 @@ class DispatcherService:
     async def files(self, claims: VerifiedClaims, body: FilesRequest) -> FilesReply:
         _check_token(claims, body)
         generation = (body.dataset_uuid, body.dataset_version)
-        if generation not in {(grant.dataset_uuid, grant.dataset_version) for grant in claims.datasets}:
+        grants = {(grant.dataset_uuid, grant.dataset_version): grant for grant in claims.datasets}
+        if generation not in grants:
             raise TraceError("dataset_forbidden", "The task does not read this dataset.", field="dataset_uuid")
         task, _, _, _ = await self._read(body.task_id)
         check_current(task, body.attempt, body.lease_token)
         async with self.store.connection() as connection:
+            if Storage.BUFFERED in grants[generation].storage:
+                return FilesReply(units=[], columns=await list_columns(connection, generation))
             return await list_files(connection, generation, body.start, body.end, body.after)
 
     # Platform services

@@ -1,17 +1,19 @@
-"""`trace read`: rows of a dataset that is kept in files, for a look or as one file.
+"""`trace read`: rows of a dataset, for a look or as one file.
 
 Which files are the dataset, the registry says: what lies beside them in the bucket was never committed, or was
-replaced. They are read by ETag. It asks as a service of the platform does, so it is for whoever runs the stack.
+replaced. They are read by ETag. A buffered dataset is a table, and read as it is at one moment. It asks as a service of
+the platform does, so it is for whoever runs the stack.
 """
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, closing
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import click
 import msgspec
@@ -28,7 +30,8 @@ from tracelake.client.internal import InternalClient
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.processes.settings import Settings
-from tracelake.wire.platform import DatasetFilesRequest
+from tracelake.spark.tables import Snapshot
+from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
 
 _HEAD = 10
@@ -36,7 +39,9 @@ _HEAD = 10
 
 @click.command()
 @click.argument("dataset")
-@click.option("--range", "blocks", type=RangeType(), help="Only units with a part in these blocks, like 0-999.")
+@click.option(
+    "--range", "blocks", type=RangeType(), help="Only units with a part in these blocks, like 0-999; of files."
+)
 @click.option("--head", type=click.IntRange(1, 10_000), help=f"So many rows (default {_HEAD}).")
 @click.option("--columns", help="Only these columns, with commas between them.")
 @click.option(
@@ -53,12 +58,14 @@ def command(
 ) -> None:
     """Show rows of a dataset, or write all of them to a file.
 
-    For datasets that are kept in files, of the version that counts. Read the file with whatever reads Parquet.
+    Of a dataset that is kept in files: of the version that counts. Of a buffered one, a table: the newest rows first,
+    and there is no --range; 256-bit numbers and json are text. Read the file with whatever reads Parquet.
 
     \b
     Examples:
       trace read hourly_flows
       trace read transfers --range 0-499 --columns block_number,token,amount_f64
+      trace read large_transfers --head 20
       trace read transfers --output transfers.parquet
       duckdb -c "SELECT token, count(*) FROM 'transfers.parquet' GROUP BY 1"
     """
@@ -86,22 +93,31 @@ async def _read(
     stack: Stack, request: DatasetFilesRequest, names: list[str] | None, head: int | None, output: Path | None
 ) -> Any:
     settings = Settings.load({"home": stack.home})
-    store = S3ObjectStore(settings.resolve_object_store())
-    files = await list_files(stack, request)
-    if output is None:
-        return await _head(store, files, names, head or _HEAD)
-    return await _write(store, files, names, output)
+    reply, files = await _ask(stack, request)
+    if reply.columns is None:
+        pieces = _of_files(S3ObjectStore(settings.resolve_object_store()), files, names)
+    elif request.start is not None:
+        raise click.ClickException(f"{request.name} is a table and not kept by blocks: leave out --range.")
+    else:
+        _check_names(names, reply.columns)
+        pieces = _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, names or reply.columns, head)
+    async with aclosing(pieces):
+        return await (_head(pieces, head or _HEAD) if output is None else _write(pieces, output))
 
 
 async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
-    """All pages of the registry's answer, as a service of the platform asks for them."""
+    return (await _ask(stack, request))[1]
+
+
+async def _ask(stack: Stack, request: DatasetFilesRequest) -> tuple[DatasetFilesReply, list[DataFile]]:
+    """The registry's answer with the files of all its pages, as a service of the platform asks for them."""
     async with _client(stack) as client:
         found: list[DataFile] = []
         while True:
             reply = await client.dataset_files(request)
             found += [file for unit in reply.units for file in unit.files]
             if reply.next is None:
-                return found
+                return reply, found
             request = msgspec.structs.replace(request, page=reply.next)
 
 
@@ -114,35 +130,49 @@ async def _client(stack: Stack) -> AsyncIterator[InternalClient]:
         await http.close()
 
 
-async def _table(store: S3ObjectStore, file: DataFile, names: list[str] | None) -> pa.Table:
-    body = await store.get(file.uri, if_match=file.etag)
-    if body is None:
-        raise TraceError("artifact_missing", "A file of the dataset is not there, or not what was committed.")
-    parquet = pq.ParquetFile(io.BytesIO(body))
-    missing = [name for name in names or () if name not in parquet.schema_arrow.names]
-    if missing:
-        there = ", ".join(parquet.schema_arrow.names)
-        raise click.ClickException(f"there is no column {', '.join(missing)}; there are {there}")
-    return parquet.read(columns=names)
-
-
-async def _head(store: S3ObjectStore, files: Sequence[DataFile], names: list[str] | None, head: int) -> pa.Table:
-    parts: list[pa.Table] = []
+async def _of_files(
+    store: S3ObjectStore, files: Sequence[DataFile], names: list[str] | None
+) -> AsyncGenerator[pa.Table]:
     for file in files:
-        parts.append(await _table(store, file, names))
+        body = await store.get(file.uri, if_match=file.etag)
+        if body is None:
+            raise TraceError("artifact_missing", "A file of the dataset is not there, or not what was committed.")
+        parquet = pq.ParquetFile(io.BytesIO(body))
+        _check_names(names, parquet.schema_arrow.names)
+        yield parquet.read(columns=names)
+
+
+async def _of_table(dsn: str, dataset_uuid: UUID, columns: list[str], head: int | None) -> AsyncGenerator[pa.Table]:
+    """The newest rows first; all of them in no order, which a large table would have to be sorted for."""
+    rest = f"ORDER BY _commit_seq DESC, _publish_seq DESC, _line DESC LIMIT {head}" if head else ""
+    with closing(Snapshot(dsn)) as snapshot:
+        table = snapshot.table(dataset_uuid, columns)
+        yield table.schema.empty_table()
+        for batch in snapshot.rows(table, rest):
+            yield pa.Table.from_batches([batch])
+
+
+def _check_names(names: list[str] | None, there: Sequence[str]) -> None:
+    if missing := [name for name in names or () if name not in there]:
+        raise click.ClickException(f"there is no column {', '.join(missing)}; there are {', '.join(there)}")
+
+
+async def _head(pieces: AsyncIterator[pa.Table], head: int) -> pa.Table:
+    parts: list[pa.Table] = []
+    async for piece in pieces:
+        parts.append(piece)
         if sum(part.num_rows for part in parts) >= head:
             break
     return pa.concat_tables(parts, promote_options="permissive").slice(0, head) if parts else pa.table({})
 
 
-async def _write(store: S3ObjectStore, files: Sequence[DataFile], names: list[str] | None, output: Path) -> int:
-    """File by file, so that memory does not grow with the dataset; nothing half done is left."""
+async def _write(pieces: AsyncIterator[pa.Table], output: Path) -> int:
+    """Piece by piece, so that memory does not grow with the dataset; nothing half done is left."""
     beside = output.with_name(f".{output.name}.part")
     writer: pq.ParquetWriter | None = None
     rows = 0
     try:
-        for file in files:
-            table = await _table(store, file, names)
+        async for table in pieces:
             if writer is None:
                 writer = pq.ParquetWriter(beside, table.schema, compression="zstd")
             writer.write_table(table.cast(writer.schema))

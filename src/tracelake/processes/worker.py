@@ -42,7 +42,8 @@ def build_engine(settings: Settings) -> Engine:
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
     config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
     patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
-    return Engine(SharedSession(config), S3Transfer(settings.resolve_object_store(), patience), scratch)
+    transfer = S3Transfer(settings.resolve_object_store(), patience)
+    return Engine(SharedSession(config), transfer, scratch, settings.resolve_data_dsn)
 
 
 def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:

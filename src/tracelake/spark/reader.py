@@ -1,16 +1,20 @@
-"""From the files of a dataset to a frame: exactly the given files, of the given range, with `where` applied.
+"""From a dataset to a frame: exactly the given files, of the given range, or rows of its table, of the given commits;
+with `where` applied.
 
 On one machine the files are fetched once, linked, and read by Spark's own Parquet reader, which skips what range and
 filters leave out. Elsewhere each executor fetches its files and reads the range of them; `where` is applied after.
 
 All files of one read have the same columns of the same types. Where they differ, since what writes them was changed,
 the read is refused: filling in nulls or widening types would be a guess.
+
+Tables are read by the executors, in parts, all of one snapshot that the driver holds.
 """
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,10 +23,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from tracelake.catalogue.context import NonRetryableError
+from tracelake.catalogue.context import NonRetryableError, TableInput
+from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
-from tracelake.wire.units import Scalar
+from tracelake.spark.tables import ROWS_PER_PART, Part, Snapshot, Table
+from tracelake.wire.units import PayloadInput, Scalar
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 
 BLOCK = "block_number"
 _ROWS_PER_BATCH = 20_000
+_BYTES_PER_VALUE = 16
+"""Of a table, about."""
 Where: TypeAlias = Mapping[str, Scalar | list[Scalar]]
 
 
@@ -76,6 +84,70 @@ class Reader:
         placed = frame.repartition(min(len(files), 200))
         fetch = _fetch_function(self.cache.transfer, name, (files[0], schema), selection)
         return placed.mapInArrow(fetch, from_arrow_schema(signed(schema)))
+
+
+@dataclass(slots=True)
+class TableReader:
+    """For one attempt. All tables that it reads are of one moment, which is held until `close`."""
+
+    session: "SparkSession"
+    dsn: Callable[[], str]
+    rows_per_part: int = ROWS_PER_PART
+    snapshot: Snapshot | None = None
+
+    def read(self, item: PayloadInput, declared: TableInput) -> "tuple[DataFrame, int]":
+        """The rows, and about how many bytes they are."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        commits = item.unit.cursor
+        if commits is None:
+            raise NonRetryableError(
+                f"the input {item.name} is a table, which is read by commits, and the unit {item.unit.partition_key}"
+                " is none: give the job `execution_strategy: PerUpdate`"
+            )
+        dsn = self.dsn()
+        if self.snapshot is None:
+            self.snapshot = Snapshot(dsn)
+        table = self.snapshot.table(item.dataset_uuid, declared.columns)
+        parts = self.snapshot.split(table, commits, self.rows_per_part)
+        # A range has one number in each of its partitions.
+        frame = self.session.range(0, len(parts), 1, len(parts)).mapInArrow(
+            _part_function(dsn, self.snapshot.name, table, parts), from_arrow_schema(table.schema)
+        )
+        size = self.snapshot.count(table, commits) * len(table.columns) * _BYTES_PER_VALUE
+        return _select(frame, item.name, Selection(where=_as_kept(table, item.where))), size
+
+    def close(self) -> None:
+        if self.snapshot is not None:
+            self.snapshot.close()
+
+
+def _part_function(
+    dsn: str, snapshot: str, table: Table, parts: Sequence[Part]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with closing(Snapshot(dsn, snapshot)) as joined:
+                    yield from joined.rows(table, parts[number].condition)
+
+    return fetch
+
+
+def _as_kept(table: Table, where: Where | None) -> dict[str, Any]:
+    """Numbers that Spark would compare as something less exact, as the frame has them."""
+    exact: dict[ColumnType, Callable[[Any], Any]] = {
+        ColumnType.INT256: lambda value: str(int(value)),
+        ColumnType.UINT256: lambda value: str(int(value)),
+        ColumnType.DECIMAL: lambda value: Decimal(str(value)),
+    }
+    kinds = {column.name: column.type for column in table.columns}
+    kept: dict[str, Any] = {}
+    for field, value in (where or {}).items():
+        convert = exact.get(kinds[field]) if field in kinds else None
+        values = value if isinstance(value, list) else [value]
+        kept[field] = [item if item is None or convert is None else convert(item) for item in values]
+    return kept
 
 
 def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:

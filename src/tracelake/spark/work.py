@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tracelake.catalogue.context import Batch, CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import (
+    Batch,
+    CanceledError,
+    NonRetryableError,
+    OperatorContext,
+    OperatorResult,
+    TableInput,
+)
 from tracelake.model.locations import parse_uri
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.batches import write_batches
@@ -23,6 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ReadFiles: TypeAlias = "Callable[[PayloadInput, Sequence[ObjectMeta]], DataFrame]"
+ReadTable: TypeAlias = "Callable[[PayloadInput, TableInput], tuple[DataFrame, int]]"
+
+
+def _no_tables(item: PayloadInput, _table: TableInput) -> "tuple[DataFrame, int]":
+    raise NonRetryableError(f"the input {item.name} is a table, and there are none to read here")
 
 
 @dataclass(slots=True)
@@ -32,10 +44,14 @@ class SparkWork:
     transfer: FileTransfer
     read_files: ReadFiles
     """The rows of these files that are of the input's unit, with its `where` applied."""
+    read_table: ReadTable = _no_tables
+    """The rows of the table that are of the input's commits, with its `where` applied; and about how many bytes."""
     written: dict[int, Written] = field(default_factory=dict)
     """By output: what `write` and `publish` have put there."""
     handed_over: dict[int, Written] = field(default_factory=dict)
     """By output: what went to the sinks."""
+    tables: set[int] = field(default_factory=set)
+    """Inputs that were read and are tables: their units count commits, not blocks."""
     input_bytes: int | None = None
     """About how much there was to read; None before anything was."""
 
@@ -59,6 +75,11 @@ class SparkWork:
     def read_input(self, item: PayloadInput) -> "DataFrame":
         """The rows of an input: pinned to its generation, of its unit, with `where` applied."""
         files = self.context.files(item)
+        if isinstance(files, TableInput):
+            self.tables.add(item.input_index)
+            frame, size = self.read_table(item, files)
+            self.input_bytes = size + (self.input_bytes or 0)
+            return frame
         size = weigh(files, *item.unit.blocks)
         self.input_bytes = size + (self.input_bytes or 0)
         frame = self.read_files(item, files)

@@ -150,6 +150,8 @@ class DatasetFilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: FilesPage | None = None
     """There are more: ask again with this as `page`."""
+    columns: list[str] | None = None
+    """Of a buffered dataset, which is a table and has no files: what this generation declares."""
 
 
 class OutboxRow(Reply, frozen=True, kw_only=True):

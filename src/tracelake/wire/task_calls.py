@@ -193,6 +193,8 @@ class FilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: int | None = None
     """There are more: ask again with this as `after`."""
+    columns: list[str] | None = None
+    """Of a buffered dataset, which is a table and has no files: what this generation declares."""
 
 
 class BatchCall(Request, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tracelake.catalogue.context import Batch, CanceledError, EmitRefusedError, NonRetryableError
+from tracelake.catalogue.context import Batch, CanceledError, EmitRefusedError, NonRetryableError, TableInput
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
@@ -133,12 +133,14 @@ class Reporter:
                 logger.warning("events not yet heard", extra={**attempt.log_fields, "code": error.code})
             await self._wait(attempt, tries)
 
-    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta]:
+    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput:
         """Asks until it was answered; raises as `OperatorContext.files` does."""
         found: list[ObjectMeta] = []
         request = attempt.files_request(item)
         while True:
             reply = await self._files(attempt, request)
+            if reply.columns is not None:
+                return TableInput(tuple(reply.columns))
             found += [ObjectMeta(file.uri, file.size, file.etag) for unit in reply.units for file in unit.files]
             if reply.next is None:
                 return found

@@ -9,20 +9,20 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelake.catalogue.context import CanceledError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.failures import LOST, SparkFailedError, explain
 from tracelake.spark.files import FileCache
 from tracelake.spark.measure import measure
 from tracelake.spark.operators import OPERATORS
-from tracelake.spark.reader import Reader, Selection
+from tracelake.spark.reader import Reader, Selection, TableReader
 from tracelake.spark.session import SharedSession
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import PayloadInput
@@ -40,6 +40,10 @@ _pools: set[int] = set()
 _pools_lock = threading.Lock()
 
 
+def _no_data() -> str:
+    raise NonRetryableError("this worker reads no tables: it was not told where Postgres data is")
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What Spark operators of one worker share."""
@@ -47,6 +51,8 @@ class Engine:
     shared: SharedSession
     transfer: FileTransfer
     scratch: Path
+    data_dsn: Callable[[], str] = _no_data
+    """Of Postgres data, asked for when a task reads a table."""
 
     @property
     def cache(self) -> FileCache:
@@ -66,8 +72,9 @@ class Engine:
         try:
             session = self.shared.get()
             reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
-            work = SparkWork(context, session, self.transfer, partial(_read, reader))
-            with _cancellable(session, context, connect=self.shared.config.connect):
+            tables = TableReader(session, self.data_dsn)
+            work = SparkWork(context, session, self.transfer, partial(_read, reader), tables.read)
+            with closing(tables), _cancellable(session, context, connect=self.shared.config.connect):
                 began = time.monotonic()
                 result: OperatorResult = run(work)
                 told = {"task_id": str(context.task_id), "attempt": context.attempt}

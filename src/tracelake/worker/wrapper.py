@@ -16,7 +16,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tracelake.catalogue import read_config
-from tracelake.catalogue.context import Batch, CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import (
+    Batch,
+    CanceledError,
+    NonRetryableError,
+    OperatorContext,
+    OperatorResult,
+    TableInput,
+)
 from tracelake.errors import SecretsUnavailableError, TraceError
 from tracelake.ports import NoSecrets, ObjectMeta, SecretProvider, SecretValues
 from tracelake.wire.claims import TaskSecrets
@@ -42,7 +49,7 @@ class Speaker(Protocol):
 
     async def emit(self, attempt: Attempt, events: Sequence[EventIn]) -> None: ...
 
-    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta]: ...
+    async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput: ...
 
     async def publish(self, attempt: Attempt, batch: Batch) -> None: ...
 

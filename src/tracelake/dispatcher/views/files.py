@@ -8,6 +8,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.errors import TraceError
+from tracelake.model.dag import Schema
 from tracelake.model.job import Storage
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest, FilesPage
 from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit
@@ -57,6 +58,8 @@ _BY_NAME = """
 
 _IS_GENERATION = "SELECT EXISTS (SELECT FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2)"
 
+_SCHEMA = "SELECT schema FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
+
 _FIRST, _LAST = 0, 2**63 - 1
 
 
@@ -76,13 +79,22 @@ async def list_files(
     return FilesReply(units=[_unit(row) for row in rows], next=found[PAGE - 1]["range_start"] if more else None)
 
 
+async def list_columns(connection: Connection, generation: tuple[UUID, UUID]) -> list[str]:
+    """Of a generation of a buffered dataset."""
+    schema = msgspec.json.decode(await connection.fetchval(_SCHEMA, *generation), type=Schema)
+    return [column.name for column in schema.columns]
+
+
 async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
     """For services, of any org. Needs a connection that sees one moment (REPEATABLE READ).
 
     Later pages are of the generation and the time of the first, whatever was committed or cut over meanwhile.
     """
-    generation = await _find_generation(connection, body)
+    storage, generation = await _find_generation(connection, body)
     dataset_uuid, dataset_version = generation
+    if storage == Storage.BUFFERED:
+        columns = await list_columns(connection, generation)
+        return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=[], columns=columns)
     if body.page is not None:
         units, after = await _list_as_of(connection, generation, body, body.page)
         as_of: datetime | None = body.page.as_of
@@ -98,21 +110,21 @@ async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) 
     return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=units, next=more)
 
 
-async def _find_generation(connection: Connection, body: DatasetFilesRequest) -> tuple[UUID, UUID]:
+async def _find_generation(connection: Connection, body: DatasetFilesRequest) -> tuple[str, tuple[UUID, UUID]]:
     if body.dataset_uuid is not None:
         dataset = await connection.fetchrow(_BY_UUID, body.dataset_uuid)
     else:
         dataset = await connection.fetchrow(_BY_NAME, body.org, body.name)
     if dataset is None:
         raise TraceError("dataset_not_found")
-    if dataset["storage"] != Storage.S3:
-        message = "The dataset is not kept in files."
+    if dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
+        message = "The dataset has no rows that can be read."
         raise TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
     wanted = body.page.dataset_version if body.page else body.dataset_version
     generation = (dataset["dataset_uuid"], wanted or dataset["current_version"])
     if wanted is not None and not await connection.fetchval(_IS_GENERATION, *generation):
         raise TraceError("dataset_not_found", "The dataset has no such generation.", field="dataset_version")
-    return generation
+    return dataset["storage"], generation
 
 
 async def _list_as_of(

@@ -53,7 +53,7 @@ def run(work: SparkWork) -> OperatorResult:
             check_parsed(work.session, sql, views.values())
             frame = work.session.sql(sql, args=parameters)
             check_analysed(frame, views.values())
-            _check_result(frame, config)
+            _check_result(work, frame, config)
             if config.unique:
                 _check_unique(work, frame, config.unique)
             work.context.progress("the query runs")
@@ -106,7 +106,7 @@ def _prepare(session: "SparkSession") -> None:
             session.conf.set(name, value)
 
 
-def _check_result(frame: "DataFrame", config: SparkSqlConfig) -> None:
+def _check_result(work: SparkWork, frame: "DataFrame", config: SparkSqlConfig) -> None:
     from pyspark.sql.types import DecimalType, IntegralType
 
     columns = frame.columns
@@ -118,6 +118,10 @@ def _check_result(frame: "DataFrame", config: SparkSqlConfig) -> None:
     for wanted in (*(config.order_by or ()), *config.unique):
         if wanted not in columns:
             raise NonRetryableError(f"the result has no column {wanted}; it has {', '.join(columns[:20])}")
+    if BLOCK in columns and work.tables and work.output().storage.kind != "buffered":
+        raise NonRetryableError(
+            f"the unit of this task counts commits of a table, so files cannot have a column {BLOCK}: rename it"
+        )
     for item in frame.schema.fields:
         if found := _type_words(item.dataType) & _WITHOUT_FILES:
             raise NonRetryableError(f"the column {item.name} is {min(found)}, which no file can hold: CAST it")

@@ -1,0 +1,358 @@
+"""Rows of buffered datasets as frames: exact types, exactly the commits of the unit, all parts of one moment."""
+
+import asyncio
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.sink.support import EVERY, PLAIN, Publisher, dataset
+from tests.sink.test_store import ask
+from tests.spark.support import DirectoryTransfer
+from tests.support.postgres import TestCluster
+from tracelake.catalogue.context import NonRetryableError, OperatorContext, OperatorResult, TableInput
+from tracelake.errors import StoreUnavailableError
+from tracelake.model.dag import Column, ColumnType, Schema
+from tracelake.sink.store import TableStore
+from tracelake.spark.reader import TableReader
+from tracelake.spark.session import SharedSession
+from tracelake.spark.tables import Snapshot
+from tracelake.spark.testing import make_context
+from tracelake.spark.work import SparkWork
+from tracelake.wire.buffers import BufferedDataset
+from tracelake.wire.units import CursorRange, PayloadInput, Unit
+from tracelake.worker.spark import Engine
+
+HIGHEST = 2**256 - 1
+
+
+@pytest.fixture(scope="module")
+def dsn(cluster: TestCluster) -> str:
+    return cluster.fresh("data")
+
+
+@dataclasses.dataclass
+class Kept:
+    """A table, and who writes it."""
+
+    dsn: str
+    dataset: BufferedDataset
+    store: TableStore
+    publisher: Publisher
+
+    def commit(self, *batches: Sequence[Mapping[str, Any]]) -> None:
+        """Batches that become visible together."""
+        parts = [self.publisher.loaded(rows) for rows in batches]
+        self.store.commit_direct(self.dataset, [loaded for loaded, _ in parts], [rows for _, rows in parts])
+
+    def item(self, after: int, to: int, where: Mapping[str, Any] | None = None) -> PayloadInput:
+        return PayloadInput(
+            input_index=0,
+            dataset_uuid=self.dataset.dataset_uuid,
+            dataset_version=uuid4(),
+            name="rows",
+            unit=Unit(cursor=CursorRange(after=after, to=to)),
+            revision="",
+            where=None if where is None else dict(where),
+        )
+
+    @property
+    def declared(self) -> TableInput:
+        return TableInput(tuple(column.name for column in self.dataset.schema.columns))
+
+    def context(self, item: PayloadInput, config: Mapping[str, Any] | None = None) -> OperatorContext:
+        prefix = f"s3://bucket-one/datasets/out/{uuid4()}/"
+        operator = "noop" if config is None else "spark_sql"
+        made = make_context(operator, config or {}, item.unit, [(item.name, [], None)], {"out": prefix})
+        return dataclasses.replace(made, inputs=[item], files=lambda _item: self.declared)
+
+    def holders(self) -> int:
+        """Connections that hold a moment of this database."""
+        ((found,),) = ask(
+            self.dsn,
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()",
+        )
+        return int(found)
+
+
+@pytest.fixture
+def keep(dsn: str) -> Iterator[Callable[[Schema], Kept]]:
+    store = TableStore(dsn)
+
+    def make(schema: Schema) -> Kept:
+        made = dataset(schema, name=f"rows_{uuid4().hex}")
+        store.follow(made)
+        return Kept(dsn, made, store, Publisher(made))
+
+    yield make
+    store.close()
+
+
+@pytest.fixture
+def engine(shared: SharedSession, dsn: str, tmp_path: Path) -> Engine:
+    return Engine(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", lambda: dsn)
+
+
+def run(engine: Engine, context: OperatorContext, operator: Callable[[SparkWork], Any]) -> list[Any]:
+    """What the function answers, run as the worker runs an operator."""
+    answers: list[Any] = []
+
+    def wrapped(work: SparkWork) -> OperatorResult:
+        answers.append(operator(work))
+        return OperatorResult()
+
+    module = types.ModuleType(f"tests_spark_operator_{uuid4().hex}")
+    module.run = wrapped  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    try:
+        engine._run(module.__name__, context)
+    finally:
+        del sys.modules[module.__name__]
+    return answers
+
+
+def rows_of(engine: Engine, kept: Kept, item: PayloadInput) -> pa.Table:
+    (found,) = run(engine, kept.context(item), lambda work: work.read().toArrow())
+    assert isinstance(found, pa.Table)
+    return found.sort_by(kept.dataset.schema.unique[0])
+
+
+LEAST: dict[str, Any] = {
+    "key": "a",
+    "number": -(2**31),
+    "flag": False,
+    "small": -(2**15),
+    "large": -(2**63),
+    "signed": -(2**255),
+    "unsigned": 0,
+    "ratio": -1.7976931348623157e308,
+    "amount": "-99999999999999.999999",
+    "class": "low",
+    "data": "0x",
+    "at": "0001-01-01T00:00:00Z",
+    "day": "0001-01-01",
+    "more": {},
+}
+MOST: dict[str, Any] = {
+    "key": "b",
+    "number": 2**31 - 1,
+    "flag": True,
+    "small": 2**15 - 1,
+    "large": 2**63 - 1,
+    "signed": 2**255 - 1,
+    "unsigned": HIGHEST,
+    "ratio": 5e-324,
+    "amount": "99999999999999.999999",
+    "class": "high",
+    "data": "0x" + "ff" * 32,
+    "at": "9999-12-31T23:59:59.999999Z",
+    "day": "9999-12-31",
+    "more": {"n": 12345678901234567890123, "t": "\u2028'\"\\"},
+}
+
+
+def test_every_type_comes_as_it_is(keep: Callable[[Schema], Kept], engine: Engine) -> None:
+    kept = keep(EVERY)
+    kept.commit([LEAST, MOST, {"key": "c", "number": 0}])
+    found = rows_of(engine, kept, kept.item(0, 1))
+    kinds = {field.name: str(field.type) for field in found.schema}
+    assert kinds == {
+        "key": "string",
+        "number": "int32",
+        "flag": "bool",
+        "small": "int16",
+        "large": "int64",
+        "signed": "string",
+        "unsigned": "string",
+        "ratio": "double",
+        "amount": "decimal128(20, 6)",
+        "class": "string",
+        "data": "binary",
+        "at": "timestamp[us, tz=UTC]",
+        "day": "date32[day]",
+        "more": "string",
+    }
+    least, most, none = found.to_pylist()
+    assert least == LEAST | {
+        "signed": str(-(2**255)),
+        "unsigned": "0",
+        "amount": Decimal("-99999999999999.999999"),
+        "data": b"",
+        "at": datetime(1, 1, 1, tzinfo=UTC),
+        "day": date(1, 1, 1),
+        "more": "{}",
+    }
+    assert most == MOST | {
+        "signed": str(2**255 - 1),
+        "unsigned": str(HIGHEST),
+        "amount": Decimal("99999999999999.999999"),
+        "data": b"\xff" * 32,
+        "at": datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        "day": date(9999, 12, 31),
+        "more": '{"n": 12345678901234567890123, "t": "\u2028\'\\"\\\\"}',
+    }
+    assert none == dict.fromkeys(kinds) | {"key": "c", "number": 0}
+
+
+def test_exactly_the_commits_of_the_unit(keep: Callable[[Schema], Kept], spark: SparkSession, dsn: str) -> None:
+    """However they are cut into parts. A row that was written again is one of the later commit alone."""
+    kept = keep(PLAIN)
+    kept.commit([{"key": 1}, {"key": 2}], [{"key": 3}], [], [{"key": 4}, {"key": 5}])
+    kept.commit([{"key": 6}])
+    kept.commit([{"key": 2}, {"key": 7}], [{"key": 8}])
+    written = {1: {1, 3, 4, 5}, 2: {6}, 3: {2, 7, 8}}
+    with closing(Snapshot(dsn)) as snapshot:
+        table = snapshot.table(kept.dataset.dataset_uuid, ["key"])
+        for after, to in ((-1, 3), (0, 1), (1, 3), (2, 2), (2, 3), (3, 9)):
+            wanted = sorted(key for commit, keys in written.items() if after < commit <= to for key in keys)
+            for size in (1, 2, 3, 100):
+                parts = snapshot.split(table, CursorRange(after=after, to=to), size)
+                found = [batch for part in parts for batch in snapshot.rows(table, part.condition)]
+                keys = [row["key"] for batch in found for row in batch.to_pylist()]
+                assert sorted(keys) == wanted, (after, to, size)
+                assert size == 100 or len(parts) > 1 or len(wanted) < 2, "in parts, also of one commit"
+        assert snapshot.count(table, CursorRange(after=0, to=3)) == 9
+        (part,) = snapshot.split(table, CursorRange(after=1, to=2), 100)
+    with closing(TableReader(spark, lambda: dsn, 2)) as reader:
+        frame, _ = reader.read(kept.item(0, 3), kept.declared)
+        assert frame.rdd.getNumPartitions() > 2
+        assert sorted(row["key"] for row in frame.collect()) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert "Index Cond: ((_commit_seq >= 2) AND (_commit_seq <= 2))" in explained(dsn, table.select(part.condition))
+
+
+def explained(dsn: str, statement: str) -> str:
+    async def explain() -> str:
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute("SET enable_seqscan = off")
+            return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {statement}"))
+        finally:
+            await connection.close()
+
+    return asyncio.run(explain())
+
+
+def test_all_parts_are_of_one_moment(keep: Callable[[Schema], Kept], spark: SparkSession, dsn: str) -> None:
+    kept = keep(PLAIN)
+    kept.commit(*([{"key": key, "value": "old"}] for key in range(4)))
+    with closing(TableReader(spark, lambda: dsn, 1)) as reader:
+        frame, _ = reader.read(kept.item(0, 1), kept.declared)
+        coming = frame.toLocalIterator()
+        found = [next(coming)]
+        kept.commit([{"key": key, "value": "new"} for key in range(5)])
+        found += coming
+        old = [(key, "old") for key in range(4)]
+        assert sorted((row["key"], row["value"]) for row in found) == old
+        assert sorted((row["key"], row["value"]) for row in frame.collect()) == old, "and so has who tries again"
+        other, _ = reader.read(kept.item(0, 9), kept.declared)
+        assert other.filter("value = 'new'").count() == 0, "all that an attempt reads"
+    with closing(TableReader(spark, lambda: dsn, 1)) as reader:
+        assert reader.read(kept.item(0, 1), kept.declared)[0].count() == 0
+        assert reader.read(kept.item(1, 2), kept.declared)[0].count() == 5
+
+
+AMOUNTS = Schema(
+    columns=(
+        Column(name="key", type=ColumnType.INT64, nullable=False),
+        Column(name="wei", type=ColumnType.UINT256),
+        Column(name="price", type=ColumnType.DECIMAL, precision=38, scale=18),
+        Column(name="token", type=ColumnType.BYTES),
+        Column(name="at", type=ColumnType.TIMESTAMP),
+        Column(name="block_number", type=ColumnType.INT64),
+    ),
+    unique=("key",),
+)
+
+
+def test_where(keep: Callable[[Schema], Kept], engine: Engine) -> None:
+    kept = keep(AMOUNTS)
+    price = "12345678901234567890.000000000000000001"
+    kept.commit(
+        [
+            {"key": 1, "wei": HIGHEST, "price": price, "token": "0xff00", "at": "2026-01-31T12:00:00Z"},
+            {"key": 2, "wei": HIGHEST - 1, "price": price[:-1] + "2", "token": "0xff01"},
+            {"key": 3, "wei": 7, "at": "2026-01-31T12:00:00.000001Z", "block_number": 5},
+        ]
+    )
+    conditions: list[tuple[dict[str, Any], set[int]]] = [
+        ({"wei": str(HIGHEST)}, {1}),
+        ({"wei": [7, str(HIGHEST - 1)]}, {2, 3}),
+        ({"price": price}, {1}),
+        ({"token": "0xff01"}, {2}),
+        ({"token": ["0xff01", None]}, {2, 3}),
+        ({"at": "2026-01-31T12:00:00Z"}, {1}),
+        ({"key": [1, 3], "wei": 7}, {3}),
+        ({"wei": 8}, set()),
+    ]
+
+    def check(work: SparkWork) -> None:
+        for where, wanted in conditions:
+            found = work.read_input(kept.item(0, 1, where)).select("key").collect()
+            assert {row["key"] for row in found} == wanted, where
+        with pytest.raises(NonRetryableError, match="`where` names 'none', which rows does not have"):
+            work.read_input(kept.item(0, 1, {"none": 1}))
+
+    run(engine, kept.context(kept.item(0, 1)), check)
+
+
+def test_what_sql_makes_of_a_table(keep: Callable[[Schema], Kept], engine: Engine) -> None:
+    kept = keep(AMOUNTS)
+    kept.commit([{"key": key, "wei": HIGHEST - key, "block_number": 900} for key in range(3)])
+    query = "SELECT max(wei) AS most, max(block_number) AS block, ${to} AS upto FROM rows"
+    context = kept.context(kept.item(0, 1), {"query": query})
+    result = engine.operators()["spark_sql"].run(context)
+    assert [output.row_count for output in result.outputs] == [1]
+    context = kept.context(kept.item(0, 1), {"query": "SELECT key, block_number FROM rows"})
+    with pytest.raises(NonRetryableError, match="counts commits of a table, so files cannot have a column block_num"):
+        engine.operators()["spark_sql"].run(context)
+    by_blocks = msgspec.structs.replace(kept.item(0, 1), unit=Unit(partition_key="0-9", start=0, end=9))
+    with pytest.raises(
+        NonRetryableError, match="the input rows is a table, which is read by commits, and the unit 0-9"
+    ):
+        run(engine, kept.context(by_blocks), lambda work: work.read())
+
+
+def test_a_store_that_goes_away(keep: Callable[[Schema], Kept], engine: Engine, dsn: str) -> None:
+    """Another attempt may find it again. Nothing is held once an attempt has ended, however it did."""
+    kept = keep(PLAIN)
+    kept.commit([{"key": 1}])
+    context = kept.context(kept.item(0, 1))
+    nowhere = dataclasses.replace(engine, data_dsn=lambda: "postgresql://nobody@/none?host=/nowhere")
+    with pytest.raises(StoreUnavailableError, match="Postgres data does not answer"):
+        run(nowhere, context, lambda work: work.read())
+
+    def lose(work: SparkWork) -> None:
+        frame = work.read()
+        assert kept.holders() == 1
+        holders = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        ask(dsn, f"{holders} AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()")
+        frame.collect()
+
+    with pytest.raises(StoreUnavailableError, match=r"Postgres data does not answer \(SQLSTATE 42704\)"):
+        run(engine, context, lose)
+
+    def fail(work: SparkWork) -> None:
+        assert work.read().count() == 1
+        assert kept.holders() == 1
+        raise ValueError("a mistake")
+
+    with pytest.raises(ValueError, match="a mistake"):
+        run(engine, context, fail)
+    assert kept.holders() == 0
+    not_yet = dataclasses.replace(context, files=lambda _item: TableInput(("key", "memo")))
+    with pytest.raises(StoreUnavailableError, match="The table has no column memo yet"):
+        run(engine, not_yet, lambda work: work.read())
+    assert kept.holders() == 0
