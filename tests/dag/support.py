@@ -27,6 +27,7 @@ SURROUNDINGS = Surroundings(
     runtimes=BUILT_IN,
     datasets={
         "alert_events": KnownDataset(owner_dag="alerts", schema=ALERTS, storage="postgres"),
+        "hot_rows": KnownDataset(owner_dag="alerts", schema=None, storage="buffered"),
         "raw_blocks": KnownDataset(owner_dag="chain", schema=None, storage="s3"),
         "loose": KnownDataset(owner_dag=None, schema=None, storage="none"),
         "mine_s3": KnownDataset(owner_dag="d", schema=None, storage="s3"),

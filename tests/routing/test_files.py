@@ -121,6 +121,37 @@ def test_a_new_commit_of_a_unit_takes_its_place(flow: Flow, reader: tuple[Any, A
     assert reply.body["units"][0]["revision"] == 2
 
 
+TABLE = """
+name: rows
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: write, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+  - {name: read, activation: reactive, operator: noop, inputs: [{from: {dataset: large}}]}
+publish:
+  large:
+    from: {job: write}
+    storage: postgres
+    write_mode: buffered
+    schema: {columns: [{name: key, type: int64, nullable: false}, {name: value, type: text}], unique: [key]}
+"""
+
+
+def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
+    """Those of the generation that the task reads, also after the table got more."""
+    flow.deploy(TABLE)
+    flow.trigger("rows", "read", cursor=1)
+    (task,) = flow.tasks("read", "Queued")
+    lease = flow.claim(task["task_id"])
+    service = {"org": flow.org, "name": "large"}
+    for reply in (ask(flow, task["task_id"], lease), flow.harness.service("POST", "/internal/dataset-files", service)):
+        assert (reply.status, reply.body["units"], reply.body["columns"]) == (200, [], ["key", "value"])
+    flow.deploy(TABLE.replace("type: text}", "type: text}, {name: memo, type: text}"))
+    assert ask(flow, task["task_id"], lease).body["columns"] == ["key", "value"]
+    reply = flow.harness.service("POST", "/internal/dataset-files", service)
+    assert reply.body["columns"] == ["key", "value", "memo"]
+
+
 def test_another_dataset_is_refused(flow: Flow, reader: tuple[Any, Any]) -> None:
     own = flow.event("files", "read")
     for fields in (own, {"dataset_version": str(uuid4())}, {"dataset_uuid": str(uuid4())}):

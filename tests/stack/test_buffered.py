@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
+import pyarrow.parquet as pq
 import pytest
 
 from tests.runbooks.stack import RealStack
@@ -35,6 +36,20 @@ publish:
 {more}
       unique: [key]
 """  # noqa: E501 - a document
+
+
+READER = """\
+name: totals
+jobs:
+  - name: odd
+    activation: reactive
+    operator: spark_sql
+    runtime: ecs_platform
+    inputs: [{ from: { dataset: large }, where: { key: [1, 3] } }]
+    config: { query: "SELECT key, value, ${to} AS upto FROM large" }
+publish:
+  odd: { from: { job: odd }, storage: s3 }
+"""
 
 
 class BufferStack(RealStack):
@@ -115,5 +130,35 @@ def test_two_writers_one_table(stack: BufferStack) -> None:
     commits = stack.sql("SELECT count(DISTINCT commit_seq) AS number FROM buffer_publishes")
     assert commits[0]["number"] >= 2
     assert stack.tasks("transfers", "reader"), "who reads the table is told"
+    read_by_people(stack)
+    read_by_spark(stack)
     logs = (stack.home.root / "logs").glob("worker*.log")
     assert not any("Traceback" in path.read_text() for path in logs)
+
+
+def read_by_people(stack: BufferStack) -> None:
+    """The newest rows first, with the columns of the version that counts: the next one is not built yet."""
+    assert stack.trace("read large --head 1") == [{"key": 1, "value": "6"}]
+    assert {row["key"]: row["value"] for row in stack.trace("read large --columns key,value")} == {
+        1: "6",
+        2: "3",
+        3: "4",
+    }
+    assert "there is no column none; there are key, value" in stack.shell("trace read large --columns none", fine=(1,))
+    assert "not kept by blocks: leave out --range" in stack.shell("trace read large --range 0-9", fine=(1,))
+    assert "3 rows in large.parquet" in stack.shell("trace read large --output large.parquet")
+    rows = pq.read_table(stack.files / "large.parquet").sort_by("key").to_pylist()
+    assert [(row["key"], row["value"]) for row in rows] == [(1, "6"), (2, "3"), (3, "4")]
+
+
+def read_by_spark(stack: BufferStack) -> None:
+    """A job that comes later reads what is there, every row in the unit of its commit."""
+    stack.deploy("totals", READER)
+    wait_until(lambda: stack.tasks("totals", "odd"), "tasks of the reader")
+    wait_until(
+        lambda: stack.tasks("totals", "odd") == stack.tasks("totals", "odd", "completed"), "all of them to be done"
+    )
+    found = stack.trace("read odd")
+    assert sorted((row["key"], row["value"]) for row in found) == [(1, "6"), (3, "4")]
+    commits = stack.sql("SELECT max(commit_seq) AS last FROM buffer_publishes")
+    assert max(row["upto"] for row in found) <= commits[0]["last"]

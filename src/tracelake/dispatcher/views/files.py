@@ -80,9 +80,9 @@ async def list_files(
 
 
 async def list_columns(connection: Connection, generation: tuple[UUID, UUID]) -> list[str]:
-    """Of a generation of a buffered dataset."""
-    schema = msgspec.json.decode(await connection.fetchval(_SCHEMA, *generation), type=Schema)
-    return [column.name for column in schema.columns]
+    """Of a generation of a buffered dataset. None are told of one that no document made: it has no table."""
+    schema = await connection.fetchval(_SCHEMA, *generation)
+    return [] if schema is None else [column.name for column in msgspec.json.decode(schema, type=Schema).columns]
 
 
 async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
