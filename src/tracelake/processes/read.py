@@ -58,8 +58,10 @@ def command(
 ) -> None:
     """Show rows of a dataset, or write all of them to a file.
 
-    Of a dataset that is kept in files: of the version that counts. Of a buffered one, a table: the newest rows first,
-    and there is no --range; 256-bit numbers and json are text. Read the file with whatever reads Parquet.
+    Rows are those of the version that counts. Read the file with whatever reads Parquet.
+
+    A buffered dataset is a table: its newest rows come first, there is no --range, and 256-bit numbers and json are
+    text.
 
     \b
     Examples:
