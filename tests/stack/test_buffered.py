@@ -154,7 +154,7 @@ def read_by_people(stack: BufferStack) -> None:
 def read_by_spark(stack: BufferStack) -> None:
     """A job that comes later reads what is there, every row in the unit of its commit."""
     stack.deploy("totals", READER)
-    wait_until(lambda: stack.tasks("totals", "odd"), "tasks of the reader")
+    wait_until(lambda: bool(stack.tasks("totals", "odd")), "tasks of the reader")
     wait_until(
         lambda: stack.tasks("totals", "odd") == stack.tasks("totals", "odd", "completed"), "all of them to be done"
     )

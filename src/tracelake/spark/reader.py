@@ -109,13 +109,13 @@ class TableReader:
         if self.snapshot is None:
             self.snapshot = Snapshot(dsn)
         table = self.snapshot.table(item.dataset_uuid, declared.columns)
-        parts = self.snapshot.split(table, commits, self.rows_per_part)
+        parts, rows = self.snapshot.split(table, commits, self.rows_per_part)
         # A range has one number in each of its partitions.
         frame = self.session.range(0, len(parts), 1, len(parts)).mapInArrow(
             _part_function(dsn, self.snapshot.name, table, parts), from_arrow_schema(table.schema)
         )
-        size = self.snapshot.count(table, commits) * len(table.columns) * _BYTES_PER_VALUE
-        return _select(frame, item.name, Selection(where=_as_kept(table, item.where))), size
+        selection = Selection(where=_as_kept(table, item.where))
+        return _select(frame, item.name, selection), rows * len(table.columns) * _BYTES_PER_VALUE
 
     def close(self) -> None:
         if self.snapshot is not None:

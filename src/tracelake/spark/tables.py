@@ -29,17 +29,16 @@ _LAST = 2**63 - 1
 
 _DEFINITION = "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid"
 
-_COUNT = """
-    SELECT coalesce(sum(row_count), 0)::bigint FROM buffer_commits
-    WHERE dataset_uuid = $1::text::uuid AND commit_seq > $2::bigint AND commit_seq <= $3::bigint"""
-
-# The batches at which the rows, counted in the order of commits and batches, pass a multiple of $4.
+# Batches whose rows are counted in their order: the last one, and those at which the count passes a multiple of a size.
 _CUTS = """
-    SELECT commit_seq, publish_seq FROM (
-        SELECT commit_seq, publish_seq, row_count, sum(row_count) OVER (ORDER BY commit_seq, publish_seq) AS so_far
-        FROM buffer_commits
-        WHERE dataset_uuid = $1::text::uuid AND commit_seq > $2::bigint AND commit_seq <= $3::bigint) b
-    WHERE div(so_far, $4::bigint) > div(so_far - row_count, $4::bigint) ORDER BY commit_seq, publish_seq"""
+    WITH batches AS (
+        SELECT _commit_seq AS commit, _publish_seq AS batch, count(*) AS rows FROM {table}
+        WHERE _commit_seq > {after} AND _commit_seq <= {to} GROUP BY 1, 2),
+    counted AS (
+        SELECT commit, batch, rows, sum(rows) OVER (ORDER BY commit, batch) AS upto, sum(rows) OVER () AS total
+        FROM batches)
+    SELECT commit, batch, upto::bigint FROM counted
+    WHERE upto = total OR div(upto, {size}) > div(upto - rows, {size}) ORDER BY upto"""
 
 _ARROW = {
     ColumnType.BOOL: pa.bool_(),
@@ -69,10 +68,14 @@ class Table:
     def schema(self) -> pa.Schema:
         return pa.schema([(column.name, _arrow(column)) for column in self.columns])
 
+    @property
+    def name(self) -> str:
+        return f'"dataset_{self.dataset_uuid}"'
+
     def select(self, rest: str) -> str:
         """`rest` is of our own making: what follows FROM."""
         columns = ", ".join(map(_expression, self.columns))
-        return f'SELECT {columns} FROM "dataset_{self.dataset_uuid}" {rest}'  # noqa: S608 - a uuid and quoted names
+        return f"SELECT {columns} FROM {self.name} {rest}"  # noqa: S608 - a uuid and quoted names
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +124,13 @@ class Snapshot:
             )
         return Table(dataset_uuid, tuple(there[name] for name in columns))
 
-    def count(self, table: Table, commits: CursorRange) -> int:
-        """About how many rows: some may have been replaced since."""
-        return int(self._ask(_COUNT, str(table.dataset_uuid), commits.after, commits.to)[0][0])
-
-    def split(self, table: Table, commits: CursorRange, rows: int) -> list[Part]:
-        """Together every row of these commits, each in one part; about so many rows in each."""
-        cuts = self._ask(_CUTS, str(table.dataset_uuid), commits.after, commits.to, rows)
+    def split(self, table: Table, commits: CursorRange, size: int) -> tuple[list[Part], int]:
+        """Together every row of these commits, each in one part, with about so many in each; and how many there are."""
+        found = self._ask(_CUTS.format(table=table.name, after=commits.after, to=commits.to, size=size))
+        cuts = [(commit, batch) for commit, batch, _ in found[:-1]]
         firsts = [(commits.after + 1, 0), *((commit, batch + 1) for commit, batch in cuts)]
-        return [Part(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
+        parts = [Part(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
+        return parts, found[-1][2] if found else 0
 
     def rows(self, table: Table, rest: str) -> Iterator[pa.RecordBatch]:
         """By and by: however many there are, no more than some megabytes are in memory."""
