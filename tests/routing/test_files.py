@@ -138,7 +138,7 @@ publish:
 
 
 def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
-    """Those of the generation that the task reads, also after the table got more."""
+    """Those that are declared now: a dataset keeps its generation while its table grows."""
     flow.deploy(TABLE)
     flow.trigger("rows", "read", cursor=1)
     (task,) = flow.tasks("read", "Queued")
@@ -147,9 +147,7 @@ def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
     for reply in (ask(flow, task["task_id"], lease), flow.harness.service("POST", "/internal/dataset-files", service)):
         assert (reply.status, reply.body["units"], reply.body["columns"]) == (200, [], ["key", "value"])
     flow.deploy(TABLE.replace("type: text}", "type: text}, {name: memo, type: text}"))
-    assert ask(flow, task["task_id"], lease).body["columns"] == ["key", "value"]
-    reply = flow.harness.service("POST", "/internal/dataset-files", service)
-    assert reply.body["columns"] == ["key", "value", "memo"]
+    assert ask(flow, task["task_id"], lease).body["columns"] == ["key", "value", "memo"]
 
 
 def test_another_dataset_is_refused(flow: Flow, reader: tuple[Any, Any]) -> None:

@@ -46,7 +46,7 @@ jobs:
     operator: spark_sql
     runtime: ecs_platform
     inputs: [{ from: { dataset: large }, where: { key: [1, 3] } }]
-    config: { query: "SELECT key, value, ${to} AS upto FROM large" }
+    config: { query: "SELECT key, value, memo, ${to} AS upto FROM large" }
 publish:
   odd: { from: { job: odd }, storage: s3 }
 """
@@ -137,14 +137,16 @@ def test_two_writers_one_table(stack: BufferStack) -> None:
 
 
 def read_by_people(stack: BufferStack) -> None:
-    """The newest rows first, with the columns of the version that counts: the next one is not built yet."""
-    assert stack.trace("read large --head 1") == [{"key": 1, "value": "6"}]
+    """The newest rows first."""
+    assert stack.trace("read large --head 1") == [{"key": 1, "value": "6", "memo": None}]
     assert {row["key"]: row["value"] for row in stack.trace("read large --columns key,value")} == {
         1: "6",
         2: "3",
         3: "4",
     }
-    assert "there is no column none; there are key, value" in stack.shell("trace read large --columns none", fine=(1,))
+    assert "there is no column none; there are key, value, memo" in stack.shell(
+        "trace read large --columns none", fine=(1,)
+    )
     assert "not kept by blocks: leave out --range" in stack.shell("trace read large --range 0-9", fine=(1,))
     assert "3 rows in large.parquet" in stack.shell("trace read large --output large.parquet")
     rows = pq.read_table(stack.files / "large.parquet").sort_by("key").to_pylist()
@@ -159,6 +161,6 @@ def read_by_spark(stack: BufferStack) -> None:
         lambda: stack.tasks("totals", "odd") == stack.tasks("totals", "odd", "completed"), "all of them to be done"
     )
     found = stack.trace("read odd")
-    assert sorted((row["key"], row["value"]) for row in found) == [(1, "6"), (3, "4")]
+    assert sorted((row["key"], row["value"], row["memo"]) for row in found) == [(1, "6", None), (3, "4", None)]
     commits = stack.sql("SELECT max(commit_seq) AS last FROM buffer_publishes")
     assert max(row["upto"] for row in found) <= commits[0]["last"]

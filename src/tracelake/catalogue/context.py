@@ -34,7 +34,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """An input that is a table in Postgres data: the columns that its generation declares."""
+    """An input that is a table in Postgres data: its declared columns."""
 
     columns: tuple[str, ...]
 

@@ -6,9 +6,9 @@ the platform does, so it is for whoever runs the stack.
 """
 
 import asyncio
-import io
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, closing
+import tempfile
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.adapters.s3.access import ASKING
+from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
@@ -29,6 +30,7 @@ from tracelake.client.http import HttpClient
 from tracelake.client.internal import InternalClient
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
+from tracelake.ports import ObjectChangedError, ObjectMeta
 from tracelake.processes.settings import Settings
 from tracelake.spark.tables import Snapshot
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
@@ -78,7 +80,7 @@ def command(
     org = session.run(lambda client: client.whoami()).org
     request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     try:
-        found = asyncio.run(_read(session.stack, request, names, None if output else head or _HEAD, output))
+        found = _read(session.stack, request, names, None if output else head or _HEAD, output)
     except pa.ArrowInvalid as error:
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
     if output is not None:
@@ -91,20 +93,20 @@ def command(
     _show(session, found)
 
 
-async def _read(
+def _read(
     stack: Stack, request: DatasetFilesRequest, names: list[str] | None, head: int | None, output: Path | None
 ) -> Any:
     settings = Settings.load({"home": stack.home})
-    reply, files = await _ask(stack, request)
+    reply, files = asyncio.run(_ask(stack, request))
     if reply.columns is None:
-        pieces = _of_files(S3ObjectStore(settings.resolve_object_store()), files, names)
+        pieces = _of_files(S3Transfer(settings.resolve_object_store(), ASKING), files, names)
     elif request.start is not None:
         raise click.ClickException(f"{request.name} is a table and not kept by blocks: leave out --range.")
     else:
         _check_names(names, reply.columns)
         pieces = _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, names or reply.columns, head)
-    async with aclosing(pieces):
-        return await (_head(pieces, head or _HEAD) if output is None else _write(pieces, output))
+    with closing(pieces):
+        return _head(pieces, head or _HEAD) if output is None else _write(pieces, output)
 
 
 async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
@@ -132,19 +134,24 @@ async def _client(stack: Stack) -> AsyncIterator[InternalClient]:
         await http.close()
 
 
-async def _of_files(
-    store: S3ObjectStore, files: Sequence[DataFile], names: list[str] | None
-) -> AsyncGenerator[pa.Table]:
-    for file in files:
-        body = await store.get(file.uri, if_match=file.etag)
-        if body is None:
-            raise TraceError("artifact_missing", "A file of the dataset is not there, or not what was committed.")
-        parquet = pq.ParquetFile(io.BytesIO(body))
-        _check_names(names, parquet.schema_arrow.names)
-        yield parquet.read(columns=names)
+def _of_files(
+    transfer: S3Transfer, files: Sequence[DataFile], names: list[str] | None
+) -> Generator[pa.Table, None, None]:
+    """Fetched by calls that block: those that do not may outlive the command by a moment, and then abort it."""
+    with tempfile.TemporaryDirectory(prefix="trace-read-") as directory:
+        path = Path(directory, "file.parquet")
+        for file in files:
+            try:
+                transfer.download(ObjectMeta(file.uri, file.size, file.etag), path)
+            except ObjectChangedError:
+                message = "A file of the dataset is not there, or not what was committed."
+                raise TraceError("artifact_missing", message) from None
+            with pq.ParquetFile(path) as parquet:
+                _check_names(names, parquet.schema_arrow.names)
+                yield parquet.read(columns=names)
 
 
-async def _of_table(dsn: str, dataset_uuid: UUID, columns: list[str], head: int | None) -> AsyncGenerator[pa.Table]:
+def _of_table(dsn: str, dataset_uuid: UUID, columns: list[str], head: int | None) -> Generator[pa.Table, None, None]:
     """The newest rows first; all of them in no order, which a large table would have to be sorted for."""
     rest = f"ORDER BY _commit_seq DESC, _publish_seq DESC, _line DESC LIMIT {head}" if head else ""
     with closing(Snapshot(dsn)) as snapshot:
@@ -159,22 +166,22 @@ def _check_names(names: list[str] | None, there: Sequence[str]) -> None:
         raise click.ClickException(f"there is no column {', '.join(missing)}; there are {', '.join(there)}")
 
 
-async def _head(pieces: AsyncIterator[pa.Table], head: int) -> pa.Table:
+def _head(pieces: Iterator[pa.Table], head: int) -> pa.Table:
     parts: list[pa.Table] = []
-    async for piece in pieces:
+    for piece in pieces:
         parts.append(piece)
         if sum(part.num_rows for part in parts) >= head:
             break
     return pa.concat_tables(parts, promote_options="permissive").slice(0, head) if parts else pa.table({})
 
 
-async def _write(pieces: AsyncIterator[pa.Table], output: Path) -> int:
+def _write(pieces: Iterator[pa.Table], output: Path) -> int:
     """Piece by piece, so that memory does not grow with the dataset; nothing half done is left."""
     beside = output.with_name(f".{output.name}.part")
     writer: pq.ParquetWriter | None = None
     rows = 0
     try:
-        async for table in pieces:
+        for table in pieces:
             if writer is None:
                 writer = pq.ParquetWriter(beside, table.schema, compression="zstd")
             writer.write_table(table.cast(writer.schema))

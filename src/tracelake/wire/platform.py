@@ -151,7 +151,7 @@ class DatasetFilesReply(Reply, frozen=True, kw_only=True):
     next: FilesPage | None = None
     """There are more: ask again with this as `page`."""
     columns: list[str] | None = None
-    """Of a buffered dataset, which is a table and has no files: what this generation declares."""
+    """Of a buffered dataset, which is a table and has no files: those that are declared."""
 
 
 class OutboxRow(Reply, frozen=True, kw_only=True):

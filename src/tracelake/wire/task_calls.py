@@ -194,7 +194,7 @@ class FilesReply(Reply, frozen=True, kw_only=True):
     next: int | None = None
     """There are more: ask again with this as `after`."""
     columns: list[str] | None = None
-    """Of a buffered dataset, which is a table and has no files: what this generation declares."""
+    """Of a buffered dataset, which is a table and has no files: those that are declared."""
 
 
 class BatchCall(Request, frozen=True, kw_only=True):
