@@ -1,10 +1,7 @@
 """Rows of buffered datasets as frames: exact types, exactly the commits of the unit, all parts of one moment."""
 
-import asyncio
 import dataclasses
-import sys
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -12,80 +9,30 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import msgspec
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.sink.support import EVERY, PLAIN, Publisher, dataset
 from tests.sink.test_store import ask
+from tests.spark.kept_tables import HIGHEST, LEAST, MOST, Kept, explained, rows_of, run
 from tests.spark.support import DirectoryTransfer
 from tests.support.postgres import TestCluster
-from tracelake.catalogue.context import NonRetryableError, OperatorContext, OperatorResult, TableInput
+from tracelake.catalogue.context import NonRetryableError, TableInput
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.sink.store import TableStore
 from tracelake.spark.reader import TableReader
 from tracelake.spark.session import SharedSession
 from tracelake.spark.tables import Snapshot
-from tracelake.spark.testing import make_context
 from tracelake.spark.work import SparkWork
-from tracelake.wire.buffers import BufferedDataset
-from tracelake.wire.units import CursorRange, PayloadInput, Unit
+from tracelake.wire.units import CursorRange, Unit
 from tracelake.worker.spark import Engine
-
-HIGHEST = 2**256 - 1
 
 
 @pytest.fixture(scope="module")
 def dsn(cluster: TestCluster) -> str:
     return cluster.fresh("data")
-
-
-@dataclasses.dataclass
-class Kept:
-    """A table, and who writes it."""
-
-    dsn: str
-    dataset: BufferedDataset
-    store: TableStore
-    publisher: Publisher
-
-    def commit(self, *batches: Sequence[Mapping[str, Any]]) -> None:
-        """Batches that become visible together."""
-        parts = [self.publisher.loaded(rows) for rows in batches]
-        self.store.commit_direct(self.dataset, [loaded for loaded, _ in parts], [rows for _, rows in parts])
-
-    def item(self, after: int, to: int, where: Mapping[str, Any] | None = None) -> PayloadInput:
-        return PayloadInput(
-            input_index=0,
-            dataset_uuid=self.dataset.dataset_uuid,
-            dataset_version=uuid4(),
-            name="rows",
-            unit=Unit(cursor=CursorRange(after=after, to=to)),
-            revision="",
-            where=None if where is None else dict(where),
-        )
-
-    @property
-    def declared(self) -> TableInput:
-        return TableInput(tuple(column.name for column in self.dataset.schema.columns))
-
-    def context(self, item: PayloadInput, config: Mapping[str, Any] | None = None) -> OperatorContext:
-        prefix = f"s3://bucket-one/datasets/out/{uuid4()}/"
-        operator = "noop" if config is None else "spark_sql"
-        made = make_context(operator, config or {}, item.unit, [(item.name, [], None)], {"out": prefix})
-        return dataclasses.replace(made, inputs=[item], files=lambda _item: self.declared)
-
-    def holders(self) -> int:
-        """Connections that hold a moment of this database."""
-        ((found,),) = ask(
-            self.dsn,
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()",
-        )
-        return int(found)
 
 
 @pytest.fixture
@@ -104,64 +51,6 @@ def keep(dsn: str) -> Iterator[Callable[[Schema], Kept]]:
 @pytest.fixture
 def engine(shared: SharedSession, dsn: str, tmp_path: Path) -> Engine:
     return Engine(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", lambda: dsn)
-
-
-def run(engine: Engine, context: OperatorContext, operator: Callable[[SparkWork], Any]) -> list[Any]:
-    """What the function answers, run as the worker runs an operator."""
-    answers: list[Any] = []
-
-    def wrapped(work: SparkWork) -> OperatorResult:
-        answers.append(operator(work))
-        return OperatorResult()
-
-    module = types.ModuleType(f"tests_spark_operator_{uuid4().hex}")
-    module.run = wrapped  # type: ignore[attr-defined]
-    sys.modules[module.__name__] = module
-    try:
-        engine._run(module.__name__, context)
-    finally:
-        del sys.modules[module.__name__]
-    return answers
-
-
-def rows_of(engine: Engine, kept: Kept, item: PayloadInput) -> pa.Table:
-    (found,) = run(engine, kept.context(item), lambda work: work.read().toArrow())
-    assert isinstance(found, pa.Table)
-    return found.sort_by(kept.dataset.schema.unique[0])
-
-
-LEAST: dict[str, Any] = {
-    "key": "a",
-    "number": -(2**31),
-    "flag": False,
-    "small": -(2**15),
-    "large": -(2**63),
-    "signed": -(2**255),
-    "unsigned": 0,
-    "ratio": -1.7976931348623157e308,
-    "amount": "-99999999999999.999999",
-    "class": "low",
-    "data": "0x",
-    "at": "0001-01-01T00:00:00Z",
-    "day": "0001-01-01",
-    "more": {},
-}
-MOST: dict[str, Any] = {
-    "key": "b",
-    "number": 2**31 - 1,
-    "flag": True,
-    "small": 2**15 - 1,
-    "large": 2**63 - 1,
-    "signed": 2**255 - 1,
-    "unsigned": HIGHEST,
-    "ratio": 5e-324,
-    "amount": "99999999999999.999999",
-    "class": "high",
-    "data": "0x" + "ff" * 32,
-    "at": "9999-12-31T23:59:59.999999Z",
-    "day": "9999-12-31",
-    "more": {"n": 12345678901234567890123, "t": "\u2028'\"\\"},
-}
 
 
 def test_every_type_comes_as_it_is(keep: Callable[[Schema], Kept], engine: Engine) -> None:
@@ -232,18 +121,6 @@ def test_exactly_the_commits_of_the_unit(keep: Callable[[Schema], Kept], spark: 
         assert frame.rdd.getNumPartitions() > 2
         assert sorted(row["key"] for row in frame.collect()) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert "Index Cond: ((_commit_seq >= 2) AND (_commit_seq <= 2))" in explained(dsn, table.select(part.condition))
-
-
-def explained(dsn: str, statement: str) -> str:
-    async def explain() -> str:
-        connection = await asyncpg.connect(dsn)
-        try:
-            await connection.execute("SET enable_seqscan = off")
-            return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {statement}"))
-        finally:
-            await connection.close()
-
-    return asyncio.run(explain())
 
 
 def test_all_parts_are_of_one_moment(keep: Callable[[Schema], Kept], spark: SparkSession, dsn: str) -> None:
