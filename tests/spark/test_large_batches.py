@@ -1,33 +1,35 @@
 """Batches loaded by Spark: the same rows and the same refusals as without it, on a real object store and Postgres."""
 
 import asyncio
-import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from hypothesis import given, settings
 
-from tests.sink.support import EVERY, Publisher, dataset, lines
-from tests.sink.test_store import rows_of
+from tests.sink.random_batches import RandomBatch, random_batches
+from tests.sink.support import EVERY, Publisher, dataset
+from tests.sink.test_store import ask
 from tests.support.object_store import object_store
 from tests.support.postgres import TestCluster
 from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.sink.batches import BatchReader
+from tracelake.model.retry import Backoff
+from tracelake.sink import tables
 from tracelake.sink.large import SparkLoader
-from tracelake.sink.settling import Refusal, read_batch
-from tracelake.sink.store import Loaded, TableStore
-from tracelake.wire.buffers import BufferBatch
+from tracelake.sink.patience import Patience
+from tracelake.sink.settling import LargeBatches, Settled, Settler, Stores
+from tracelake.wire.buffers import BufferBatch, BufferedDataset, OnConflict
+
+CASES = 100
 
 
 @pytest.fixture
-def store(cluster: TestCluster) -> Iterator[TableStore]:
-    opened = TableStore(cluster.fresh("data"))
-    yield opened
-    opened.close()
+def dsn(cluster: TestCluster) -> str:
+    return cluster.fresh("data")
 
 
 @pytest.fixture(scope="module")
@@ -36,61 +38,99 @@ def access() -> Iterator[S3Access]:
         yield running.access()
 
 
-def random_rows(chance: random.Random) -> list[dict[str, Any]]:
-    rows = []
-    for _ in range(chance.randrange(40)):
-        row: dict[str, Any] = {"key": chance.choice("abc"), "number": chance.randrange(4)}
-        if chance.random() < 0.5:
-            row |= {
-                "signed": chance.randrange(-(2**255), 2**255),
-                "unsigned": chance.randrange(2**256),
-                "ratio": chance.random(),
-                "amount": f"{chance.randrange(10**14)}.{chance.randrange(10**6):06}",
-                "data": "0x" + chance.randbytes(8).hex(),
-                "at": f"2026-01-{chance.randrange(1, 29):02}T00:00:00.{chance.randrange(10**6):06}Z",
-                "more": {"a": chance.random(), "b": [None, "x"]},
-            }
-        rows.append(row)
-    return rows
+def made_up() -> list[RandomBatch]:
+    """Many of them for one pass: a Spark job for each would take a second for each."""
+    found: list[RandomBatch] = []
+
+    @settings(max_examples=CASES, deadline=None, database=None)
+    @given(random_batches())
+    def collect(batch: RandomBatch) -> None:
+        found.append(batch)
+
+    collect()
+    return found
 
 
-def test_both_ways_end_in_the_same_table(spark: Any, access: S3Access, store: TableStore) -> None:
-    chance = random.Random(7)
-    objects = S3ObjectStore(access)
-    direct, large = dataset(EVERY, name="direct"), dataset(EVERY, name="large")
-    for of in (direct, large):
-        store.follow(of)
-    publisher = Publisher(direct)
-    batches: list[tuple[BufferBatch, bytes]] = []
+async def publish(objects: S3ObjectStore, made: Sequence[RandomBatch]) -> list[BufferBatch]:
+    publisher, batches = Publisher(dataset(EVERY), org_id=UUID(int=7)), []
+    for item in made:
+        uri = f"s3://trace-scratch/batches/{uuid4()}"
+        meta = await objects.put(uri, item.data)
+        batch = publisher.batch(item.data, uri=uri, etag=meta.etag)
+        batches.append(msgspec.structs.replace(batch, record_count=item.record_count))
+        if item.becomes == "changed":
+            await objects.put(uri, item.data[::-1] + b" ")
+        elif item.becomes == "truncated":
+            await objects.put(uri, item.data[: len(item.data) // 2] or b"x")
+        elif item.becomes == "gone":
+            await objects.delete(uri)
+    return batches
 
-    async def put() -> None:
-        for index in range(12):
-            data = lines(random_rows(chance))
-            if index == 5:
-                data += b'{"key": "a", "number": "x"}\n'
-            meta = await objects.put(f"s3://trace-scratch/batches/{uuid4()}", data)
-            batches.append((publisher.batch(data, uri=meta.uri, etag=meta.etag), data))
-        await objects.put(batches[7][0].batch_uri, b"something else")
 
-    asyncio.run(put())
-    reader = BatchReader(EVERY)
-    good = [batch for index, (batch, _) in enumerate(batches) if index not in (5, 7)]
-    parts = [(Loaded(batch, 0), read_batch(reader, batch, data)) for batch, data in batches if batch in good]
-    store.commit_direct(direct, [loaded for loaded, _ in parts], [rows for _, rows in parts])
+async def settle(
+    of: BufferedDataset,
+    batches: Sequence[BufferBatch],
+    objects: S3ObjectStore,
+    dsn: str,
+    *,
+    large: LargeBatches | None = None,
+    at_once: int = 1000,
+) -> Settled:
+    stores, signals = Stores(lambda: dsn), list[str]()
+    settler = Settler(
+        of,
+        objects=objects,
+        stores=stores,
+        patience=Patience(of.name, Backoff(0.01, 0.1), asyncio.Event(), signals.append),
+        large=large,
+        large_bytes=0,
+        on_signal=signals.append,
+    )
+    settled = Settled([], [])
+    try:
+        for start in range(0, len(batches), at_once):
+            settled += await settler.settle(batches[start : start + at_once])
+    finally:
+        stores.close()
+    assert "waiting" not in signals
+    assert ("fetched" in signals) == (large is None), "Spark did it all, or had no part in it"
+    return settled
 
-    loader = SparkLoader(lambda: spark, S3Transfer(access), lambda: store._dsn)
-    staging = store.open_staging(large)
-    again = [msgspec.structs.replace(batch, publish_id=uuid4()) for batch, _ in batches]
-    found = loader.load(large, staging, again)
-    store.commit_staged(large, staging, [item for item in found if isinstance(item, Loaded)])
-    store.drop_staging(staging)
 
-    assert [item.batch for item in found] == again
-    refusals = {index: item.error for index, item in enumerate(found) if isinstance(item, Refusal)}
-    assert {index: (error.code, error.line is not None) for index, error in refusals.items()} == {
-        5: ("row_invalid", True),
-        7: ("artifact_changed", False),
+def told(settled: Settled) -> dict[int, tuple[Any, ...]]:
+    """What is said of each batch that was refused."""
+    return {
+        item.batch.publish_seq: (item.error.code, item.error.line, item.error.reason, item.error.excerpt)
+        for item in settled.refusals
     }
-    assert refusals[5].reason == "number: Expected `int`, got `str`"
-    assert [item.rows for item in found if isinstance(item, Loaded)] == [rows.num_rows for _, rows in parts]
-    assert rows_of(store._dsn, direct) == rows_of(store._dsn, large) != []
+
+
+def rows_of(dsn: str, of: BufferedDataset) -> list[tuple[Any, ...]]:
+    names = ", ".join(f"{tables.quoted(column.name)}::text" for column in of.schema.columns)
+    table = tables.quoted(tables.table_name(of.dataset_uuid))
+    hidden = "org_id, _task_id, _publish_seq, _line"
+    return ask(dsn, f"SELECT {hidden}, {names} FROM {table} ORDER BY key, number")
+
+
+def test_both_ways_end_in_the_same_table(spark: Any, access: S3Access, dsn: str) -> None:
+    objects, loader = S3ObjectStore(access), SparkLoader(lambda: spark, S3Transfer(access), lambda: dsn)
+    made = made_up()
+    published = asyncio.run(publish(objects, made))
+    modes: tuple[OnConflict, ...] = ("update", "nothing")
+    for mode in modes:
+        ways = {}
+        for name, large, at_once in (("direct", None, 40), ("spark", loader, 1000)):
+            of = dataset(EVERY, mode, name=f"{name}_{mode}")
+            mine = [msgspec.structs.replace(batch, publish_id=uuid4()) for batch in published]
+            order = mine[::-1] if large is None else mine
+            settled = asyncio.run(settle(of, order, objects, dsn, large=large, at_once=at_once))
+            taken = {publish_id for commit in settled.commits for publish_id in commit.publish_ids}
+            refused = {refusal.batch.publish_id for refusal in settled.refusals}
+            assert taken | refused == {batch.publish_id for batch in mine}
+            assert not taken & refused
+            ways[name] = (told(settled), rows_of(dsn, of))
+        refusals, rows = ways["direct"]
+        assert ways["spark"] == (refusals, rows)
+        codes = {code for code, *_ in refusals.values()}
+        assert codes == {"row_invalid", "record_count_wrong", "artifact_changed"}, "there was something of everything"
+        assert len(rows) == 9
