@@ -2,6 +2,7 @@
 
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import msgspec
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from tests.sink.conftest import MakeFlow
 from tests.sink.flow import BufferFlow
 from tests.sink.support import PLAIN, dataset
+from tests.sink.test_store import ask
 from tests.support import dags
-from tests.support.postgres import TestCluster
+from tests.support.postgres import TestCluster, wait_until
 from tracelake.sink import tables
 from tracelake.sink.store import TableStore
+from tracelake.wire.buffers import BufferedDataset
 
 MEMO = "name: memo, type: text"
 
@@ -83,20 +86,37 @@ def test_an_index_that_rows_do_not_fit_is_left_out_and_the_table_goes_on(
     assert [record.levelname for record in caplog.records if record.message == "an index cannot be made"] == ["ERROR"]
 
 
-def test_the_first_tables_of_an_org_are_made_by_many_at_once(cluster: TestCluster) -> None:
-    dsn = cluster.fresh("data")
-    wanted = [msgspec.structs.replace(dataset(PLAIN, name=f"table_{number}"), org="new") for number in range(8)]
+def test_the_first_tables_of_an_org_are_made_by_two_at_once(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes while the first has made the schema that both are in, and nobody sees it yet."""
+    dsn, halfway, go_on = cluster.fresh("data"), Event(), Event()
+    first, second = (msgspec.structs.replace(dataset(PLAIN, name=name), org="new") for name in ("first", "second"))
+    new_indexes = tables.new_indexes
 
-    def make(number: int) -> bool:
+    def wait(before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[str, str]]:
+        if after == first:
+            halfway.set()
+            assert go_on.wait(30)
+        return new_indexes(before, after)
+
+    monkeypatch.setattr(tables, "new_indexes", wait)
+
+    def make(of: BufferedDataset) -> bool:
         store = TableStore(dsn)
         try:
-            return store.follow(wanted[number % len(wanted)])
+            return store.follow(of)
         finally:
             store.close()
 
-    with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(make, range(16)))
-    assert sum(made) == len(wanted)
+    with ThreadPoolExecutor(2) as threads:
+        one = threads.submit(make, first)
+        assert halfway.wait(30)
+        two = threads.submit(make, second)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        wait_until(lambda: ask(dsn, waiting) != [], "the second one waits")
+        go_on.set()
+        assert (one.result(30), two.result(30)) == (True, True)
 
 
 def _indexes(flow: BufferFlow) -> list[tuple[str, ...]]:

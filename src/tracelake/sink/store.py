@@ -29,6 +29,7 @@ COMMITS_DAYS = 30
 """So long a batch is known to be in its table: far longer than its message lives, or its artifact once it is there."""
 FORGOTTEN_AT_ONCE = 1000
 _LOCK_SECONDS = 30.0
+_CHANGE_SECONDS = 2.0
 # A server that is gone without a word is noticed: a connection is one of few, and others wait for it.
 _PATIENCE = {
     "connect_timeout": "10",
@@ -126,6 +127,8 @@ class TableStore:
             # Who has not heard of the newest deploy leaves the table to those that have: it holds more, not less.
             change = before is None or (found[0][0] != wanted and before.revision <= dataset.revision)
             if change:
+                # Behind one that waits for a table everybody waits: it gives way soon, and comes again.
+                run(f"SET LOCAL lock_timeout = {int(min(self._lock_seconds, _CHANGE_SECONDS) * 1000)}")
                 # Two that make the first table of an org at once would stand in each other's way.
                 run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.view_schema(dataset))
                 for statement in tables.migrate(before, dataset):

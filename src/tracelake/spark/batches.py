@@ -37,19 +37,29 @@ def _writing(prefix: str, transfer: FileTransfer) -> Callable[[Iterator[pa.Recor
         held: list[bytes] = []
         size = count = 0
         for batch in batches:
-            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                piece = batch.slice(start, _ROWS_AT_ONCE)
-                data = encode(piece)
+            slices = (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))
+            for rows, data in (piece for part in slices for piece in _pieces(part)):
                 if held and size + len(data) > MAX_BYTES:
                     yield _upload(prefix, transfer, held, count)
                     held, size, count = [], 0, 0
                 held.append(data)
                 size += len(data)
-                count += piece.num_rows
+                count += rows
         if held:
             yield _upload(prefix, transfer, held, count)
 
     return write
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+    """Rows and their text, cut in halves until it fits; only a single row may be larger than that."""
+    data = encode(batch)
+    if len(data) <= MAX_BYTES or batch.num_rows == 1:
+        yield batch.num_rows, data
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
 
 
 def _upload(prefix: str, transfer: FileTransfer, parts: list[bytes], count: int) -> pa.RecordBatch:
