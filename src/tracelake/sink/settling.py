@@ -7,8 +7,10 @@ others out.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FETCHES_AT_ONCE = 8
+_LOADS_AT_ONCE = 2
 _DIRECT_BYTES = 32 * 2**20
 """Of batches that are read at once by the sink itself: rows take many times of it while they are read."""
 
@@ -59,12 +62,15 @@ class Settled:
 
 
 class Stores:
-    """A few connections to Postgres data for any number of datasets."""
+    """A few connections to Postgres data for any number of datasets, and the threads that block on them or on Spark:
+    who only reads a batch does not wait for one of those."""
 
     def __init__(self, dsn: Callable[[], str], limit: int = 4) -> None:
         self._dsn = dsn
         self._free: list[TableStore] = []
         self._places = asyncio.Semaphore(limit)
+        self._threads = ThreadPoolExecutor(limit, thread_name_prefix="tables")
+        self._loading = ThreadPoolExecutor(_LOADS_AT_ONCE, thread_name_prefix="loading")
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[TableStore]:
@@ -86,12 +92,17 @@ class Stores:
 
     async def run(self, work: Callable[[TableStore], T]) -> T:
         async with self.one() as store:
-            return await asyncio.to_thread(work, store)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, store)
+
+    async def load(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._loading, work)
 
     def close(self) -> None:
         for store in self._free:
             store.close()
         self._free.clear()
+        self._threads.shutdown(wait=False)
+        self._loading.shutdown(wait=False)
 
 
 class Settler:
@@ -193,7 +204,7 @@ class Settler:
         staging = await self._run(lambda store: store.open_staging(self.dataset))
         self._signal("staging")
         try:
-            found = await asyncio.to_thread(large.load, self.dataset, staging, batches)
+            found = await self._stores.load(partial(large.load, self.dataset, staging, batches))
             good = [item for item in found if isinstance(item, Loaded)]
             refusals = [item for item in found if isinstance(item, Refusal)]
             if not good:
