@@ -224,3 +224,11 @@ def test_names_that_are_long_or_strange(dsn: str, store: TableStore) -> None:
         direct(store, of, [Publisher(of).loaded([{"From": 1, "t": name[-1]}])])
         assert ask(dsn, f"SELECT t FROM {tables.view_name(of)}") == [(name[-1],)]
     assert lines([]) == b""
+
+
+def test_a_name_that_a_dataset_of_a_lost_state_had(dsn: str, store: TableStore) -> None:
+    store.follow(dataset(EVERY, name="again"))
+    of = dataset(PLAIN, name="again")
+    store.follow(of)
+    direct(store, of, [Publisher(of).loaded([{"key": 1, "value": "new"}])])
+    assert ask(dsn, f"SELECT * FROM {tables.view_name(of)}") == [(1, "new")]

@@ -99,7 +99,7 @@ def _read(
     settings = Settings.load({"home": stack.home})
     reply, files = asyncio.run(_ask(stack, request))
     if reply.columns is None:
-        pieces = _of_files(S3Transfer(settings.resolve_object_store(), ASKING), files, names)
+        pieces = of_files(S3Transfer(settings.resolve_object_store(), ASKING), files, names)
     elif request.start is not None:
         raise click.ClickException(f"{request.name} is a table and not kept by blocks: leave out --range.")
     else:
@@ -134,7 +134,7 @@ async def _client(stack: Stack) -> AsyncIterator[InternalClient]:
         await http.close()
 
 
-def _of_files(
+def of_files(
     transfer: S3Transfer, files: Sequence[DataFile], names: list[str] | None
 ) -> Generator[pa.Table, None, None]:
     """Fetched by calls that block: those that do not may outlive the command by a moment, and then abort it."""

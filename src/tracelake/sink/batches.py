@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tracelake.model.dag import Schema
 from tracelake.sink.values import ColumnKind, kind_of
+from tracelake.sink.words import explain
 
 MAX_KEY_BYTES = 2000
 """Of the values of one index; Postgres keeps an entry below a third of a page."""
@@ -116,9 +117,7 @@ class BatchReader:
             return "the line is nested too deep"
         if not isinstance(error, msgspec.ValidationError):
             return f"the line is no JSON ({str(error).removeprefix('JSON is malformed: ')})"
-        text = str(error)
-        what, _, where = text.partition(" - at `$")
-        return f"{where.strip('`').removeprefix('.') or 'the line'}: {what}"
+        return explain(str(error), {column.name: column for column in self.schema.columns})
 
     def _lies(self, rows: Sequence[Any], org_id: UUID) -> list[_Wrong]:
         own = {None, str(org_id)}

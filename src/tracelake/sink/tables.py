@@ -49,8 +49,8 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
         raise ValueError(f"the table of {after.name} cannot be changed: {plan.refusals[0]}")
     statements = [] if old is not None else _create(table, after)
     if before is None or view_name(before) != view_name(after) or before.schema != after.schema:
-        if before is not None:
-            statements.append(f"DROP VIEW IF EXISTS {view_name(before)}")
+        # Also of a dataset that had the name before, in a state that is lost.
+        statements += [f"DROP VIEW IF EXISTS {view_name(each)}" for each in (before or after, after)]
         statements += [] if old is None else _alter(table, old, new)
         columns = ", ".join(quoted(column.name) for column in new.columns)
         statements += [

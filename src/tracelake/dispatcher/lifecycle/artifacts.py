@@ -47,7 +47,8 @@ async def check_artifact(
     if artifact is None:
         raise TraceError("artifact_missing", field="batch_uri")
     if artifact.size > max_bytes:
-        raise TraceError("artifact_too_large", field="batch_uri", limit_bytes=max_bytes)
+        said = f"The artifact has {artifact.size:,} bytes; at most {max_bytes:,} are taken (`artifact_max_bytes`)."
+        raise TraceError("artifact_too_large", said, field="batch_uri", limit_bytes=max_bytes)
     if body.batch_size_bytes not in (None, artifact.size):
         raise TraceError("artifact_mismatch", field="batch_size_bytes")
     return artifact

@@ -4,7 +4,7 @@ Which files are a dataset, the registry says; they are read with pyarrow, by ETa
 recomputed here from the decoded transfers, without Spark.
 """
 
-import io
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +13,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tracelake.adapters.s3.access import read_access
-from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
-from tracelake.processes.demo import DemoError
 from tracelake.processes.demo.plan import DATASETS, JOBS, TABLE, Plan
 from tracelake.processes.demo.table import Row, Table
 from tracelake.processes.demo.watch import Story
 from tracelake.processes.home import Home
-from tracelake.processes.read import list_files
+from tracelake.processes.read import list_files, of_files
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
 from tracelake.wire.user import DatasetRow, LineageReply, TaskDetail
@@ -89,10 +87,10 @@ async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story, ta
         name: await list_files(stack, DatasetFilesRequest(dataset_uuid=datasets[name].dataset_uuid))
         for name in DATASETS
     }
-    store = S3ObjectStore(read_access(Home(Path(stack.home)).object_store_file))
+    transfer = S3Transfer(read_access(Home(Path(stack.home)).object_store_file))
 
-    async def read(name: str, columns: Sequence[str]) -> pa.Table:
-        return await _read(store, files[name], columns)
+    async def read(name: str, columns: list[str]) -> pa.Table:
+        return await asyncio.to_thread(lambda: pa.concat_tables(of_files(transfer, files[name], columns)))
 
     blocks = await read("blocks", ["block_number", "timestamp"])
     columns = ["block_number", "log_index", "token", "standard", "from_address", "amount_f64", "amount_string"]
@@ -115,16 +113,6 @@ async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story, ta
         failed=outcomes.count("Failed"),
         lineage=await client.lineage("hourly_flows", limit=plan.units),
     )
-
-
-async def _read(store: S3ObjectStore, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
-    parts = []
-    for file in files:
-        body = await store.get(file.uri, if_match=file.etag)
-        if body is None:
-            raise DemoError(f"{file.uri} is not there any more")
-        parts.append(pq.read_table(io.BytesIO(body), columns=list(columns)))
-    return pa.concat_tables(parts)
 
 
 def _made(name: str, dataset: DatasetRow, details: Sequence[TaskDetail], files: Sequence[DataFile]) -> Made:

@@ -34,6 +34,7 @@ _LOOK_SECONDS = 0.4
 _STALLED_SECONDS = 300.0
 _MOST_TASKS = 50_000
 _MOST_RESTARTS = 4
+_MOST_KILLS = 3
 _MOST_FAILURES = 20
 
 
@@ -112,6 +113,7 @@ class _Watch:
         self._names: dict[str, str] = {}
         """Names of workers by the process ids they have had."""
         self._story = Story()
+        self._kills = 0
 
     async def run(self) -> Story:
         began = changed = time.monotonic()
@@ -197,6 +199,7 @@ class _Watch:
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
             left = held[worker_id]
+            self._kills += 1
             self._story.kill = Kill(self._worker(worker_id), datetime.now(UTC), left)
             self._screen.say(
                 f"killed {self._worker(worker_id)} (SIGKILL) while it did {', '.join(sorted(left.values()))}", "red"
@@ -221,6 +224,10 @@ class _Watch:
             elif detail.task.status == "Completed":
                 # It had said its last word before the signal came.
                 kill.returns[task_id] = Return(name, detail.task.attempt, kill.worker, 0.0)
+        if kill.recovered and not kill.seconds and self._kills < _MOST_KILLS:
+            # All of them had: there was nothing to recover from.
+            self._screen.say(f"{kill.worker} had just finished what it did")
+            self._story.kill = None
 
 
 def _name(task: TaskRow) -> str:

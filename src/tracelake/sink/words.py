@@ -1,0 +1,53 @@
+"""What msgspec says of a line that does not fit, in the words of the schema."""
+
+import re
+from collections.abc import Mapping
+
+from tracelake.model.dag import Column
+
+_PLACE = " - at `$"
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
+_GOT = re.compile(r"Expected `[^`]*`, got `(\w+)`")
+_ENUM = re.compile(r"Invalid enum value ('.*')", re.DOTALL)
+_LENGTH = re.compile(r"Expected `str(?: \| null)?` of length <= (\d+)")
+_RANGE = re.compile(r"Expected `int(?: \| null)?` [<>]= -?\d+|Integer value out of range")
+_MOST_VALUES = 10
+_JSON = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number with a fraction",
+    "int": "a whole number",
+    "null": "null",
+    "object": "an object",
+    "str": "text",
+}
+
+
+def explain(said: str, columns: Mapping[str, Column]) -> str:
+    """`said` is the text of a ValidationError; what is not known here is passed on as it is."""
+    what, _, place = said.partition(_PLACE)
+    column = columns.get(place.strip("`").removeprefix("."))
+    if column is not None:
+        return f"{column.name}: {_of_column(what, column)}"
+    if found := _FIELD.fullmatch(what):
+        kind, name = found.groups()
+        return f"{name}: is missing, and it is never null" if kind.startswith("missing") else f"{name}: is no column"
+    if found := _GOT.fullmatch(what):
+        return f"the line is {_JSON.get(found[1], found[1])}, not an object"
+    return f"{place.strip('`').removeprefix('.') or 'the line'}: {what}"
+
+
+def _of_column(what: str, column: Column) -> str:
+    if found := _ENUM.fullmatch(what):
+        values = column.enum or ()
+        rest = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
+        return f"{found[1]} is not one of {', '.join(values[:_MOST_VALUES])}{rest}"
+    if found := _LENGTH.fullmatch(what):
+        return f"is longer than {found[1]} characters"
+    if _RANGE.fullmatch(what):
+        return f"does not fit {column.type}"
+    if found := _GOT.fullmatch(what):
+        if found[1] == "null":
+            return "is null, and it is never null"
+        return f"is {_JSON.get(found[1], found[1])} instead of {column.type}"
+    return what
