@@ -197,7 +197,7 @@ def verify_table(plan: Plan, story: Story, transfers: pa.Table, rows: Sequence[R
     once = once and all(row.amount == wanted[key][0] and row.found in wanted[key][1] for key, row in there.items())
     twice = sum(len(found) > 1 for _, found in wanted.values())
     return [
-        Check(f"each of {len(wanted):,} large transfers is in the table once; {twice:,} were found by both jobs", once),
+        Check(f"each of {len(wanted):,} large transfers is there once; {twice:,} were found by both jobs", once),
         Check(f"all {story.table.batches} batches are in the table, none is a dead letter", story.table.dead == 0),
     ]
 

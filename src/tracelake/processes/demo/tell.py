@@ -119,7 +119,8 @@ def next_steps(console: Console, plan: Plan, kept: Home | None) -> None:
             ("everything that goes on, live", f"{trace} top {home}"),
             ("its tasks; with an id, one of them and its attempts", f"{trace} tasks --dag {DAG} --limit 10 {home}"),
             ("rows of a dataset; with --output, all of them in a file", f"{trace} read hourly_flows {home}"),
-            ("rows of the table that two jobs write", f"{trace} read large_transfers {home}"),
+            ("the table that two jobs write: its rows", f"{trace} read large_transfers {home}"),
+            ("and what there is to know about it", f"{trace} datasets large_transfers {home}"),
             ("is a dataset fresh, and if not, why", f"{trace} why hourly_flows {home}"),
             ("which task made each unit, from what", f"{trace} lineage hourly_flows {home}"),
             ("do the first unit once more", f"{trace} trigger {DAG}/ingest --range {unit} --wait {home}"),
@@ -191,9 +192,10 @@ def _numbers(plan: Plan, story: Story, results: Results) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right", style="bold")
     table.add_column()
-    rows, files = sum(each.rows for each in results.made), sum(each.files or 0 for each in results.made)
+    kept = [each for each in results.made if each.files is not None]
+    rows, files = sum(each.rows for each in kept), sum(each.files or 0 for each in kept)
     table.add_row(f"{plan.blocks:,}", f"blocks of chain {plan.chain_id} ({plan.label})")
-    table.add_row(f"{rows:,}", f"rows written, in {files:,} files of {size(sum(each.bytes for each in results.made))}")
+    table.add_row(f"{rows:,}", f"rows written, in {files:,} files of {size(sum(each.bytes for each in kept))}")
     table.add_row(f"{results.findings:,}", "integrity findings")
     retries = results.attempts - results.tasks
     again = "1 retry" if retries == 1 else f"{retries} retries"
@@ -212,7 +214,7 @@ def _numbers(plan: Plan, story: Story, results: Results) -> Table:
         said = "dead letter" if len(filled.refused) == 1 else "dead letters"
         table.add_row(str(len(filled.refused)), f"{said}, in the table once the schema was mended")
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
-    table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kill included")
+    table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kills included")
     return table
 
 

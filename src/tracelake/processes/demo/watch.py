@@ -88,7 +88,7 @@ class Story:
 async def begin(client: UserClient, plan: Plan, screen: Screen) -> None:
     """Deploy the DAG and ask for the range; everything after that happens by itself."""
     deployed = await client.deploy(DAG, plan.document(without_mints=True), activate=True)
-    names = " > ".join(change.job for change in deployed.plan.jobs)
+    names = ", ".join(change.job for change in deployed.plan.jobs)
     screen.say(f"deployed the DAG {DAG}: {names}; the schema of {TABLE} forgets mints, on purpose")
     wanted = Range(start=plan.first, end=plan.last)
     await client.trigger(DAG, SOURCE, TriggerRequest(range=wanted, idempotency_key="demo"))
