@@ -77,7 +77,6 @@ publish:
         - {{ name: value, type: text }}
 {more}
       unique: [key]
-      indexes: {indexes}
 """
 
 
@@ -213,7 +212,8 @@ class BufferFlow:
 
     def deploy(self, *more: str, limits: str = "", indexes: str = "[]") -> Any:
         columns = "\n".join(f"        - {{ {column} }}" for column in more)
-        return self.flow.deploy(DAG.format(on_conflict=self.on_conflict, more=columns, limits=limits, indexes=indexes))
+        document = DAG.format(on_conflict=self.on_conflict, more=columns, limits=limits)
+        return self.flow.deploy(f"{document}      indexes: {indexes}\n")
 
     @property
     def dataset(self) -> BufferedDataset:
