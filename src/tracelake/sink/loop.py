@@ -8,6 +8,7 @@ for another: each has a drain of its own, and its table is made and changed besi
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import UUID
 
 import msgspec
@@ -15,12 +16,14 @@ import msgspec
 from tracelake.errors import TraceError
 from tracelake.ports import Queue
 from tracelake.sink.drain import Drain, SinkCalls, SinkConfig
+from tracelake.sink.patience import Patience, StoppedError
 from tracelake.sink.settling import Artifacts, LargeBatches, Stores
-from tracelake.sink.store import StoreAwayError
+from tracelake.sink.store import StoreAwayError, TableStore
 from tracelake.wire.buffers import BufferedDataset
 
 logger = logging.getLogger(__name__)
 
+_AGAIN_SECONDS = 10.0
 _FORGET_SECONDS = 3600.0
 """How often a sink looks for batches that came too long ago to be remembered."""
 
@@ -44,6 +47,8 @@ class Sink:
         self._large = large
         self._drains: dict[UUID, tuple[Drain, asyncio.Task[None]]] = {}
         self._forget_at = 0.0
+        self._wanted: dict[UUID, BufferedDataset] = {}
+        """As the Dispatcher said last."""
         self._kept: dict[UUID, BufferedDataset] = {}
         """Tables as they are, by what this sink has seen."""
         self._keeping: dict[UUID, asyncio.Task[None]] = {}
@@ -81,23 +86,33 @@ class Sink:
                 self._start(dataset, stop)
             elif running[0].newest != dataset:
                 running[0].follow(dataset)
+            self._wanted[dataset.dataset_uuid] = dataset
             if self._kept.get(dataset.dataset_uuid) != dataset and dataset.dataset_uuid not in self._keeping:
                 # Also without a batch: who deploys a dataset finds its table.
-                self._keeping[dataset.dataset_uuid] = asyncio.create_task(self._keep(dataset))
+                self._keeping[dataset.dataset_uuid] = asyncio.create_task(self._keep(dataset.dataset_uuid, stop))
 
-    async def _keep(self, dataset: BufferedDataset) -> None:
-        told = {"org": dataset.org, "dataset": dataset.name}
+    async def _keep(self, dataset_uuid: UUID, stop: asyncio.Event) -> None:
+        """Make the table what was last heard of it, however long it takes."""
+        wanted = self._wanted[dataset_uuid]
+        told = {"org": wanted.org, "dataset": wanted.name}
+        patience = Patience(wanted.name, self._config.backoff, stop, lambda _: None)
+
+        def follow(store: TableStore) -> BufferedDataset:
+            dataset = self._wanted[dataset_uuid]
+            store.follow(dataset)
+            return dataset
+
         try:
-            await self._stores.run(lambda store: store.follow(dataset))
-            self._kept[dataset.dataset_uuid] = dataset
+            self._kept[dataset_uuid] = await patience.until_done(lambda: self._stores.run(follow))
             logger.info("a table is kept", extra=told)
-        except StoreAwayError as away:
-            level = logging.ERROR if away.lasting else logging.WARNING
-            logger.log(level, "a table is not as it should be yet", extra={**told, "reason": str(away)})
+        except StoppedError:
+            return
         except Exception:
             logger.exception("a table cannot be made what it should be", extra=told)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _AGAIN_SECONDS)
         finally:
-            del self._keeping[dataset.dataset_uuid]
+            del self._keeping[dataset_uuid]
 
     async def _forget(self) -> None:
         """A little at a time: the next look goes on where more is left."""
