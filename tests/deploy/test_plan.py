@@ -243,6 +243,32 @@ def test_a_buffered_dataset_does_not_depend_on_its_writers() -> None:
     assert (jobs(found)["reader"], datasets(found)["rows"]) == ("unchanged", "unchanged")
 
 
+def tables(found: Plan) -> dict[str, list[str]]:
+    return {item.dataset: item.table for item in found.datasets if item.table}
+
+
+def test_rows_that_nobody_makes_any_more_stay_and_the_plan_says_so() -> None:
+    before = buffered("w1", "w2")
+    assert tables(plan(before, buffered("w1", "w2"))) == {
+        "rows": ["create the table (1 columns)"]
+    }  # none in the registry
+    for name, fields in (("config", {"config": {"seconds": 9}}), ("reset", {"bootstrap": {"reset_outputs": True}})):
+        changed = before.copy()
+        changed.jobs["w1"].update(fields)
+        (texts,) = tables(plan(before, changed)).values()
+        assert texts[1:] == ["keep its rows: what `w1` no longer makes stays"], name
+    both = before.copy()
+    both.jobs["w1"]["config"] = both.jobs["w2"]["config"] = {"seconds": 9}
+    (texts,) = tables(plan(before, both)).values()
+    assert texts[1:] == ["keep its rows: what `w1` and `w2` no longer make stays"]
+    (texts,) = tables(plan(before, buffered("w1"))).values()
+    assert texts[1:] == ["keep its rows: what `w2` no longer makes stays"], "it writes no more"
+    (texts,) = tables(plan(buffered("w1"), before)).values()
+    assert not texts[1:], "what is new has left nothing behind"
+    files = chain()
+    assert tables(plan(*edit(set_fields("a", config={"seconds": 7}), files))) == {}
+
+
 def test_a_table_follows_its_schema_and_its_writers_go_on() -> None:
     columns = [*SCHEMA["columns"], {"name": "v", "type": "int64"}]  # type: ignore[misc]
     found = plan(buffered("w1"), buffered("w1", schema={"columns": columns, "unique": ["k"]}))

@@ -8,7 +8,7 @@ from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm import EvmIngestConfig
 from tracelake.catalogue.integrity import IntegrityCheckConfig
 from tracelake.catalogue.spec import OperatorConfig, OperatorSpec, Writes
-from tracelake.catalogue.sql import SparkSqlConfig, check_inputs
+from tracelake.catalogue.sql import SparkSqlConfig, check_inputs, result_columns
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]
@@ -95,6 +95,7 @@ SPECS = (
         "Emits a window of `size` blocks once its input covers all of it.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
+        only_events=True,
     ),
     OperatorSpec(
         "range_splitter",
@@ -102,6 +103,7 @@ SPECS = (
         "Cuts each range that comes in into units of `size` blocks.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
+        only_events=True,
     ),
     OperatorSpec(
         "sleep",
@@ -115,14 +117,17 @@ SPECS = (
         "Runs a SELECT over its inputs and writes what it gives.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
+        fills_tables=False,
         check_inputs=check_inputs,
         writes=lambda _: Writes(1),
+        result=result_columns,
     ),
     OperatorSpec(
         "ticker",
         TickerConfig,
         "Emits the number of each period of `seconds` since 1970 as it begins, plus `start`; for `always_on`.",
         runtimes=frozenset({"ecs_platform"}),
+        only_events=True,
     ),
     OperatorSpec(
         "udf",

@@ -1,6 +1,6 @@
 """What the platform knows of an operator: its config, where it may run, what its outputs are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +35,18 @@ class Writes:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultColumns:
+    """What is known of a result before anything has run."""
+
+    places: Mapping[str, str]
+    """Names of columns, and in words where in the config they are."""
+    complete: bool
+    """False: there are others too, such as those of `*`."""
+    field: str
+    """Of the config, which says so."""
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSpec:
     name: str
     config_type: type[OperatorConfig]
@@ -46,12 +58,18 @@ class OperatorSpec:
     output_storage: Literal["none", "s3"] = "none"
     """Where an output lives that its DAG does not publish. `none`: it is events and no rows."""
     only_files: bool = False
-    """It works on blocks in files and nothing else: no input or output of it can be a buffered dataset."""
+    """It works on blocks in files and nothing else: no input or output of it can be a table."""
+    only_events: bool = False
+    """It makes events and no rows: nothing of it ever comes to a buffered dataset."""
+    fills_tables: bool = True
+    """Its tasks may write a table themselves (`storage: postgres` that is not buffered)."""
     check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
     """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
 
     writes: Callable[[Any], Writes] | None = None
     """By its config; None: as many outputs as the job has."""
+    result: Callable[[Any], ResultColumns] | None = None
+    """The columns of what it writes, by its config; None: nobody knows before it runs."""
 
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:

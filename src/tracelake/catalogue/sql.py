@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig
+from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, ResultColumns
 from tracelake.catalogue.sql_findings import MAX_LENGTH, SqlRefusedError
 
 if TYPE_CHECKING:
@@ -57,3 +57,9 @@ def check_inputs(config: SparkSqlConfig, names: Sequence[str | None]) -> None:
         nameless = [index for index, name in enumerate(names) if name is None]
         hint = f"Input {nameless[0]} is no dataset: name it with `inputs: {{name: {nameless[0]}}}`." if nameless else ""
         raise ConfigFieldError("query", str(error.finding), hint or error.finding.suggestion) from None
+
+
+def result_columns(config: SparkSqlConfig) -> ResultColumns:
+    query = config.gated()
+    places = {name: f"line {line}, column {column} of the query" for name, line, column in query.columns}
+    return ResultColumns(places, query.names_all_columns, "query")

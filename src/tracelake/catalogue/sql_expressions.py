@@ -94,7 +94,7 @@ class ExpressionWriter:
     # --- refusing
 
     def refuse(self, node: Any, code: str, message: str, suggestion: str = "") -> NoReturn:
-        raise SqlRefusedError(Finding(code, message, *position(self.text, _offset(node)), suggestion))
+        raise SqlRefusedError(Finding(code, message, *position(self.text, offset(node)), suggestion))
 
     def _only(self, node: exp.Expression, *known: str) -> None:
         for name, value in node.args.items():
@@ -552,7 +552,7 @@ def _number(node: Any) -> int | None:
     return None
 
 
-def _offset(node: Any) -> int:
+def offset(node: Any) -> int:
     """Where a node begins: its own place, that of the first thing in it, or that of what it is in."""
     current = node
     while isinstance(current, exp.Expression):

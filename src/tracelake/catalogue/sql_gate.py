@@ -19,7 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tracelake.catalogue.sql_expressions import WRITTEN
 from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
-from tracelake.catalogue.sql_writer import MARK, QueryWriter
+from tracelake.catalogue.sql_writer import MARK, QueryWriter, result_columns
 
 PARAMETERS: Mapping[str, str] = {
     "start": "First block of the unit.",
@@ -65,6 +65,10 @@ class GatedQuery:
     relations: frozenset[str]
     """Names it reads, in small letters."""
     parameters: frozenset[str]
+    columns: tuple[tuple[str, int, int], ...]
+    """Columns of the result that the query names, each with its line and column in the query."""
+    names_all_columns: bool
+    """False: there are others too, by `*`."""
 
     def sql(self, views: Mapping[str, str]) -> str:
         """With the views' names put in; they are ours."""
@@ -93,7 +97,14 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
         raise _too_deep(query, 0) from None
     assert all(" " <= character <= "~" or character == MARK for character in written)
     assert "${" not in written
-    return GatedQuery(written, frozenset(writer.used_inputs), frozenset(writer.used_parameters))
+    columns, names_all = result_columns(trees[0])
+    return GatedQuery(
+        written,
+        frozenset(writer.used_inputs),
+        frozenset(writer.used_parameters),
+        tuple((name, *position(query, offset)) for name, offset in columns),
+        names_all,
+    )
 
 
 _DIALECT = Spark()

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_expressions import ExpressionWriter
+from tracelake.catalogue.sql_expressions import ExpressionWriter, offset
 from tracelake.catalogue.sql_findings import shown
 from tracelake.catalogue.sql_functions import GENERATORS, INSTEAD
 
@@ -246,3 +246,24 @@ class QueryWriter(ExpressionWriter):
         outer = "OUTER " if node.args.get("outer") else ""
         view = f" LATERAL VIEW {outer}{self._function(call)} {self.quoted(alias.this)}"
         return view + (f" AS {columns}" if columns else "")
+
+
+def result_columns(query: Any) -> tuple[list[tuple[str, int]], bool]:
+    """Of a query that was written: names in its result and where they stand, and whether these are all of them.
+
+    Spark calls a column as it is written, and a result of several queries by the names of the first."""
+    while isinstance(query, exp.Subquery | exp.SetOperation):
+        query = query.this
+    found: list[tuple[str, int]] = []
+    complete = True
+    for item in query.expressions:
+        if isinstance(item, exp.Aliases):
+            names = item.expressions
+        elif isinstance(item, exp.Alias):
+            names = [item.args["alias"]]
+        else:
+            last = item.expression if isinstance(item, exp.Dot) else item.this if isinstance(item, exp.Column) else item
+            names = [last] if isinstance(last, exp.Identifier) else []
+            complete = complete and bool(names)
+        found += [(str(name.this), offset(name)) for name in names]
+    return found, complete

@@ -4,7 +4,7 @@ A table is one for all generations, and rows are there already: it only ever gro
 becomes wider, an index comes or goes. Everything else is refused with what to do instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tracelake.model.dag import Column, ColumnType, Schema
@@ -22,6 +22,8 @@ _WIDER = {
     ColumnType.INT64: (ColumnType.INT256,),
 }
 _ELSE = "Publish under another name instead."
+_OR_ELSE = "or publish under another name."
+_SHOWN_VALUES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,76 +34,120 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRefusal:
+    text: str
+    where: str
+    """What it is about, as a path below the schema."""
+
+
+@dataclass(frozen=True, slots=True)
 class TablePlan:
     changes: tuple[TableChange, ...]
-    refusals: tuple[str, ...]
+    refusals: tuple[TableRefusal, ...]
     """Why it cannot be. Empty: it can."""
 
 
 def plan_table(old: Schema | None, new: Schema) -> TablePlan:
-    """From the table as it is to the schema as it is declared now."""
+    """From the table as it is to the schema as it is declared now. Nobody looks at rows: any may be there."""
     if old is None:
         return TablePlan((TableChange(f"create the table ({len(new.columns)} columns)"),), ())
-    changes: list[TableChange] = []
-    refusals: list[str] = []
+    changes: list[str] = []
+    refusals: list[TableRefusal] = []
     if old.unique != new.unique:
         was, is_now = ", ".join(old.unique), ", ".join(new.unique)
-        refusals.append(f"`unique` was ({was}) and cannot become ({is_now}): rows are told apart by it. {_ELSE}")
+        text = f"`unique` was ({was}) and cannot become ({is_now}): rows are told apart by it. {_ELSE}"
+        refusals.append(TableRefusal(text, "unique"))
     refusals += [
-        f"The column `{column.name}` cannot be taken away: rows hold it. Keep it, or publish under another name."
+        TableRefusal(
+            f"The column `{column.name}` cannot be taken away: rows may hold it. Keep it, {_OR_ELSE}", "columns"
+        )
         for column in old.columns
         if new.column(column.name) is None
     ]
-    for column in new.columns:
+    told = set(new.unique) - set(old.unique)  # that they are never null follows from `unique`
+    for index, column in enumerate(new.columns):
+        place = f"columns[{index}]"
         before = old.column(column.name)
-        if before is None:
-            if column.nullable:
-                changes.append(TableChange(f"add the column `{column.name}` ({describe(column)})"))
-            else:
-                refusals.append(f"The new column `{column.name}` must be nullable: rows without it are there already.")
-        elif before != column:
-            reasons = list(_narrower(before, column))
+        if before is not None:
+            reasons = [
+                TableRefusal(text, f"{place}.{field}")
+                for text, field in _narrower(before, column)
+                if field != "nullable" or column.name not in told
+            ]
             refusals += reasons
-            if not reasons:
-                changes.append(
-                    TableChange(f"widen the column `{column.name}` from {describe(before)} to {describe(column)}")
-                )
-    changes += [
-        TableChange(f"add an index on ({', '.join(index)})") for index in new.indexes if index not in old.indexes
-    ]
-    changes += [
-        TableChange(f"drop the index on ({', '.join(index)})") for index in old.indexes if index not in new.indexes
-    ]
-    return TablePlan(tuple(changes), tuple(refusals))
+            changes += [] if reasons else _wider(before, column)
+        elif column.nullable:
+            changes.append(f"add the column `{column.name}` ({describe(column)})")
+        elif column.name not in told:
+            text = f"The new column `{column.name}` must be nullable: rows without it may be there already."
+            refusals.append(TableRefusal(f"{text} Leave out `nullable: false`.", f"{place}.nullable"))
+    changes += [f"add an index on ({', '.join(index)})" for index in new.indexes if index not in old.indexes]
+    changes += [f"drop the index on ({', '.join(index)})" for index in old.indexes if index not in new.indexes]
+    return TablePlan(tuple(TableChange(text) for text in changes), tuple(refusals))
 
 
 def describe(column: Column) -> str:
     """As it is written in a document."""
-    words = str(column.type)
-    if column.type is ColumnType.DECIMAL:
-        words += f"({column.precision},{column.scale or 0})"
-    elif column.max_length is not None:
-        words += f"({column.max_length})"
+    words = _type(column)
     if column.enum is not None:
         words += f" of {len(column.enum)} values"
     return words if column.nullable else f"{words}, never null"
 
 
-def _narrower(before: Column, after: Column) -> Iterator[str]:
-    """What the column holds now and could not hold then."""
+def _type(column: Column) -> str:
+    if column.type is ColumnType.DECIMAL:
+        return f"{column.type}({column.precision},{column.scale or 0})"
+    return str(column.type) if column.max_length is None else f"{column.type}({column.max_length})"
+
+
+def _values(values: Iterable[str]) -> str:
+    words = ["`" + "".join(letter if letter.isprintable() else "?" for letter in value[:80]) + "`" for value in values]
+    more = len(words) - _SHOWN_VALUES
+    return ", ".join(words[:_SHOWN_VALUES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _wider(before: Column, after: Column) -> Iterator[str]:
+    """What becomes of a column whose values all stay."""
+    name = f"the column `{before.name}`"
+    if _type(before) != _type(after):
+        yield f"widen {name} from {_type(before)} to {_type(after)}"
+    if before.enum is not None and after.enum is None:
+        yield f"allow any text in {name}"
+    elif added := [value for value in after.enum or () if value not in (before.enum or ())]:
+        yield f"allow {_values(added)} in {name}"
+    if after.nullable and not before.nullable:
+        yield f"let {name} be null"
+
+
+def _narrower(before: Column, after: Column) -> Iterator[tuple[str, str]]:
+    """What the column may hold now and could not hold then, and the field that says so."""
     name = f"The column `{before.name}`"
+    if before.nullable and not after.nullable:
+        yield f"{name} may be null, also in rows that are there. Leave it nullable, {_OR_ELSE}", "nullable"
     if before.type is not after.type:
         if after.type not in _WIDER.get(before.type, ()):
-            yield f"{name} is {before.type} and cannot become {after.type}. {_ELSE}"
+            yield f"{name} is {before.type} and cannot become {after.type}. {_ELSE}", "type"
         return
-    if before.nullable and not after.nullable:
-        yield f"{name} may be null and cannot become one that may not."
-    if after.max_length is not None and (before.max_length is None or before.max_length > after.max_length):
-        yield f"{name} holds longer values than {after.max_length}."
+    if after.max_length is not None and before.max_length is None:
+        yield (
+            f"{name} may hold values of any length; it cannot be limited to {after.max_length}. "
+            f"Leave the length out, {_OR_ELSE}",
+            "max_length",
+        )
+    elif after.max_length is not None and before.max_length is not None and before.max_length > after.max_length:
+        longest = f"{name} may hold values of up to {before.max_length}"
+        yield f"{longest}; it cannot become shorter. Keep the length, {_OR_ELSE}", "max_length"
     if before.type is ColumnType.DECIMAL:
         old_scale, new_scale = before.scale or 0, after.scale or 0
-        whole = (after.precision or 0) - new_scale >= (before.precision or 0) - old_scale
-        if new_scale < old_scale or not whole:
-            yield f"{name} is {describe(before)}, which {describe(after)} cannot hold."
-    if after.enum is not None and (before.enum is None or not set(before.enum) <= set(after.enum)):
-        yield f"{name} holds values that the new `enum` does not have."
+        old_whole, new_whole = (before.precision or 0) - old_scale, (after.precision or 0) - new_scale
+        if new_scale < old_scale or new_whole < old_whole:
+            holds = f"it may hold {old_whole} digits before the point and {old_scale} after it"
+            yield (
+                f"{name} is {_type(before)}, which {_type(after)} cannot hold: {holds}. Keep that many, {_OR_ELSE}",
+                "precision" if new_whole < old_whole else "scale",
+            )
+    if after.enum is not None and before.enum is None:
+        yield f"{name} may hold any text; it cannot be limited by an `enum`. Leave it out, {_OR_ELSE}", "enum"
+    elif gone := [value for value in before.enum or () if after.enum is not None and value not in after.enum]:
+        them = "Keep it" if len(gone) == 1 else "Keep them"
+        yield f"{name} may hold {_values(gone)}, which the new `enum` does not have. {them}, {_OR_ELSE}", "enum"

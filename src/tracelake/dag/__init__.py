@@ -2,10 +2,11 @@
 
 from tracelake.dag.canonical import canonical, document_hash
 from tracelake.dag.json_schema import json_schema
+from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
 from tracelake.dag.reader import read_dag
 from tracelake.dag.schedule import Schedule, ScheduleError, parse_schedule
-from tracelake.dag.surroundings import KnownDataset, Surroundings
+from tracelake.dag.surroundings import KnownDataset, Surroundings, kept_as
 
 __all__ = [
     "DagInvalidError",
@@ -16,6 +17,8 @@ __all__ = [
     "canonical",
     "document_hash",
     "json_schema",
+    "kept_as",
+    "located",
     "parse_schedule",
     "read_dag",
 ]

@@ -242,7 +242,7 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
             if any(f"the field `{name}` is missing" in error.message for name in aside):
                 return
             said = error.message.partition(" is not valid: ")[2]
-            place = _locate(record.at("config"), path, unknown[1] if unknown else None)
+            place = locate(record.at("config"), path, unknown[1] if unknown else None)
             hint = str(error.details.get("suggestion", "")) or _config_hint(place, operator, path, unknown)
             place.problem("config_invalid", said[:1].upper() + said[1:], hint)
             first = unknown[1] if unknown and not path else (re.findall(r"^\.([^.\[]+)", path) or [None])[0]
@@ -269,7 +269,7 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
         return  # said already
     except ConfigFieldError as error:
         said = str(error)
-        place = _locate(record.at("config"), f".{error.field}", None)
+        place = locate(record.at("config"), f".{error.field}", None)
         place.problem("config_invalid", f"{said[:1].upper()}{said[1:]}.", error.suggestion)
 
 
@@ -286,7 +286,7 @@ def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
         return
     tables = "1 table" if writes.most == 1 else f"{writes.most} tables"
     because = f" (`{writes.because}`)" if writes.because else ""
-    place = record.at("outputs") if record.has("outputs") else _locate(record.at("config"), f".{writes.field}", None)
+    place = record.at("outputs") if record.has("outputs") else locate(record.at("config"), f".{writes.field}", None)
     message = f"{operator.name} writes {tables}{because} and the job has `outputs: {outputs}`."
     place.problem("config_invalid", message, f"Use `outputs: {max(writes.least, min(outputs, writes.most))}`.")
 
@@ -299,7 +299,7 @@ def _config_hint(place: Place, operator: OperatorSpec, path: str, unknown: "re.M
     return place.problems.did_you_mean(unknown[1], fields) or takes
 
 
-def _locate(place: Place, path: str, unknown: str | None) -> Place:
+def locate(place: Place, path: str, unknown: str | None) -> Place:
     """The place of `.a[2].b` below the config, or the last part of the way that is there."""
     for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
         if name and isinstance(place.node, MapNode) and name in place.node.entries:

@@ -207,7 +207,8 @@ class ListOf:
             seen: list[Any] = []
             for value, item in zip(values, places, strict=True):
                 if value is not INVALID and value in seen:
-                    item.problem("duplicate_item", f"{shown(str(value))} is in the list already.", "Keep one of them.")
+                    text = ", ".join(value) if isinstance(value, list) else str(value)
+                    item.problem("duplicate_item", f"{shown(text)} is in the list already.", "Keep one of them.")
                 seen.append(value)
         return INVALID if self.whole and INVALID in values else values
 

@@ -9,6 +9,7 @@ from tracelake.dag.fields import MAX_DATASETS, PUBLISH
 from tracelake.dag.kinds import INVALID, NAME, Place, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import shown
+from tracelake.dag.surroundings import kept_as
 
 
 def read_publish(draft: Draft) -> None:
@@ -48,8 +49,13 @@ def _check_owner(draft: Draft, entry: PublishDraft) -> None:
         return
     storage = _storage(draft, entry)
     if storage is not None and storage != known.storage:
-        message = f"The dataset {shown(entry.name)} is kept as {known.storage}, which cannot become {storage}."
-        entry.record.at("storage").problem("dataset_storage", message, "Publish under another name.")
+        message = (
+            f"The dataset {shown(entry.name)} has {kept_as(known.storage)}, which cannot become {kept_as(storage)}."
+        )
+        hint = "Publish under another name."
+        if known.storage == "buffered" and storage == "postgres":
+            hint = "Add `write_mode: buffered`, or publish under another name."
+        entry.record.at("storage").problem("dataset_storage", message, hint)
 
 
 def _storage(draft: Draft, entry: PublishDraft) -> str | None:
@@ -80,14 +86,33 @@ def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
             message = f"Job `{address.job}` only emits events: it has no rows for a buffered dataset."
             record.place.problem("nothing_runs", message, "Name a job that runs.")
             continue
-        operator = draft.by_name[address.job].record.get("operator")
-        if entry.buffered and operator in CATALOGUE and CATALOGUE[operator].only_files:
-            message = f"Job `{address.job}` runs `{operator}`, which writes files and hands no rows to a sink."
-            record.place.problem("operator_storage", message, "Publish a `spark_sql` job that reads its output.")
+        if not _check_operator(draft, entry, record, address.job):
             continue
         draft.publishers[address] = entry
         entry.writers.append(address)
     entry.writers.sort(key=lambda address: (address.job, address.output_index))
+
+
+def _check_operator(draft: Draft, entry: PublishDraft, writer: Record, job: str) -> bool:
+    """Whether rows of the job can come to where the dataset is kept."""
+    operator = CATALOGUE.get(draft.by_name[job].record.get("operator", ""))
+    if operator is None or entry.record.get("storage") != "postgres" or entry.record.bad("write_mode"):
+        return True
+    runs, hint = f"Job `{job}` runs `{operator.name}`", ""
+    if operator.only_files:
+        message = f"{runs}, which writes files and hands no rows to a sink."
+        hint = "Publish a `spark_sql` job that reads its output."
+        if not entry.buffered:
+            message, hint = f"{runs}, which writes files and no tables.", f"Set `storage: s3`, or: {hint}"
+    elif entry.buffered and operator.only_events:
+        message, hint = f"{runs}, which makes events and no rows.", "Name a job that makes rows."
+    elif not entry.buffered and not operator.fills_tables:
+        message = f"{runs}, which writes no tables by itself."
+        hint = "Add `write_mode: buffered`, or set `storage: s3`."
+    else:
+        return True
+    writer.place.problem("operator_storage", message, hint)
+    return False
 
 
 def _check_shape(entry: PublishDraft) -> None:
@@ -96,6 +121,8 @@ def _check_shape(entry: PublishDraft) -> None:
     if schema is not None:
         check_schema(schema)
         entry.schema = build_schema(schema)
+    if record.bad("write_mode"):
+        return
     if not entry.buffered:
         for name in ("on_conflict", "max_queue_depth", "max_queue_age"):
             if record.has(name):

@@ -13,6 +13,7 @@ from tracelake.dag.kinds import INVALID, Place, Record
 from tracelake.dag.nodes import parse
 from tracelake.dag.problems import DagInvalidError, ProblemList, shown
 from tracelake.dag.publishing import read_publish
+from tracelake.dag.results import check_result
 from tracelake.dag.schedule import normal_schedule
 from tracelake.dag.surroundings import Surroundings
 from tracelake.model.dag import (
@@ -68,6 +69,7 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
     webhook_paths: dict[str, str] = {}
     for job in jobs:
         check_job(draft, job, webhook_paths)
+        check_result(draft, job)
     graph = Graph(draft)
     graph.report_circles()
     return draft, graph

@@ -6,6 +6,17 @@ from dataclasses import dataclass, field
 from tracelake.model.dag import Schema
 from tracelake.model.runtime import RuntimeRegistry
 
+_KEPT = {
+    "buffered": "`write_mode: buffered`",
+    "none": "events and no rows",
+    "postgres": "`storage: postgres` with `write_mode: direct`",
+}
+
+
+def kept_as(storage: str) -> str:
+    """The kind of storage in the words of a document."""
+    return _KEPT.get(storage, f"`storage: {storage}`")
+
 
 @dataclass(frozen=True, slots=True)
 class KnownDataset:

@@ -46,7 +46,7 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
     old = None if before is None else before.schema
     plan = plan_table(old, new)
     if plan.refusals:
-        raise ValueError(f"the table of {after.name} cannot be changed: {plan.refusals[0]}")
+        raise ValueError(f"the table of {after.name} cannot be changed: {plan.refusals[0].text}")
     statements = [] if old is not None else _create(table, after)
     if before is None or view_name(before) != view_name(after) or before.schema != after.schema:
         # Also of a dataset that had the name before, in a state that is lost.

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from tracelake.dag import DagInvalidError, Surroundings, document_hash, read_dag
+from tracelake.dag import DagInvalidError, Surroundings, document_hash, located, read_dag
 from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
@@ -109,7 +109,7 @@ class Deployments:
             pointers = await registry.load_pointers(connection, org_id, document.name)
             await self._check_paths(connection, org_id, text, document, datasets)
             version, new = await self._version(connection, org_id, document)
-            plan = await self._plan(connection, org_id, version, new, datasets, pointers)
+            plan = await self._plan(connection, org_id, version, new, datasets, pointers, text)
         return DeployReply(plan=plan.wire, dag_version_id=None if new else version.dag_version_id, duplicate=not new)
 
     async def _deploy(
@@ -122,7 +122,7 @@ class Deployments:
             pointers = await registry.load_pointers(connection, org_id, dag)
             await self._check_paths(connection, org_id, text, document, datasets)
             version, new = await self._version(connection, org_id, document)
-            plan = await self._plan(connection, org_id, version, new, datasets, pointers)
+            plan = await self._plan(connection, org_id, version, new, datasets, pointers, text)
             if new:
                 source = text.decode()
                 await register(
@@ -214,6 +214,7 @@ class Deployments:
         new: bool,
         datasets: Datasets,
         pointers: DagPointers,
+        text: bytes | None = None,
     ) -> DeployPlan:
         known = await registry.load_registry(
             connection,
@@ -224,7 +225,12 @@ class Deployments:
             pointers=pointers,
             config=self._config,
         )
-        return make_plan(version.document, known)
+        try:
+            return make_plan(version.document, known)
+        except TraceError as error:
+            if text is None or error.code != "dag_invalid":
+                raise
+            raise dag_invalid(await asyncio.to_thread(located, text, error.details["problems"])) from None
 
 
 def _state(version: Version, pointers: DagPointers) -> State:

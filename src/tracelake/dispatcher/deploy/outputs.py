@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.catalogue import CATALOGUE
+from tracelake.dag import kept_as
 from tracelake.dispatcher.deploy.hashes import Address, publications, schema_hash, storage_of
 from tracelake.model.dag import Dag, JobDocument, Problem, Publish
 
@@ -143,7 +144,7 @@ def _objections(dag: str, publish: Publish, storage: str, row: DatasetRow | None
         owner = f"the DAG `{row.dag}`" if row.dag else "jobs that no DAG made"
         return [_problem("dataset_owned", publish.name, f"it belongs to {owner}")]
     if row.storage != storage:
-        return [_problem("dataset_storage", publish.name, f"it is kept as `{row.storage}`; take another name")]
+        return [_problem("dataset_storage", publish.name, f"it has {kept_as(row.storage)}; take another name")]
     return []
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables
+from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables, rows_left
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
 from tracelake.errors import TraceError
@@ -112,13 +112,15 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
         for job in document.jobs
     )
     changes = _job_changes(document, registry)
-    datasets = [tables.shown(change) for change in _dataset_changes(document, jobs, changes, registry)]
+    active = registry.active
+    changed = {name for name, change in changes.items() if change.change == "changed"}
+    left = {} if active is None else rows_left(document, active.outputs, changed)
+    datasets = [tables.shown(change, left) for change in _dataset_changes(document, jobs, changes, registry)]
     moved = {
         registry.datasets[change.dataset].dataset_uuid
         for change in datasets
         if change.change not in ("unchanged", "added") and change.dataset in registry.datasets
     }
-    active = registry.active
     return DeployPlan(
         jobs,
         tables,

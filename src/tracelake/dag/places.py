@@ -1,0 +1,49 @@
+"""Where in a text a path is: for what is found out after the document was read, when its places are gone."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from tracelake.dag.nodes import ListNode, MapNode, Node, joined, parse
+from tracelake.dag.problems import ProblemList
+from tracelake.model.dag import Problem
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_IN_THE_TYPE = ("max_length", "precision", "scale")
+"""Of a column; in short they are a part of its type."""
+
+
+def located(text: bytes, problems: Sequence[Problem]) -> list[Problem]:
+    """The same problems with their places, in the order of the text. The text is one that could be read."""
+    root = parse(text, ProblemList())
+    if root is None:
+        return list(problems)
+    return sorted(
+        (_located(root, problem) for problem in problems),
+        key=lambda problem: (problem.line, problem.column, problem.path, problem.code),
+    )
+
+
+def _located(root: Node, problem: Problem) -> Problem:
+    """A field that is left out is where its map is. Columns count, also where they are a map of name to type."""
+    node, path = root, ""
+    for name, number in _STEP.findall(problem.path):
+        if isinstance(node, MapNode) and number:
+            entries = list(node.entries.items())
+            if int(number) >= len(entries):
+                break
+            name, (node, _) = entries[int(number)]
+            path = joined(path, name)
+            break  # a name with its type, and nothing below it
+        if isinstance(node, ListNode) and number and int(number) < len(node.items):
+            node, path = node.items[int(number)], f"{path}[{number}]"
+            continue
+        field = name
+        if isinstance(node, MapNode) and name not in node.entries and name in _IN_THE_TYPE and "type" in node.entries:
+            field = "type"
+        path = joined(path, field)
+        if not isinstance(node, MapNode) or field not in node.entries:
+            break
+        node = node.entries[field][1]
+    return msgspec.structs.replace(problem, line=node.line, column=node.column, path=path)

@@ -1,0 +1,71 @@
+"""What a job writes and what a table takes: a query that gives other columns than its buffered dataset has is refused
+here, and not batch by batch.
+
+What is known of a result before anything runs are names, and of `*` not even those.
+"""
+
+from tracelake.catalogue import CATALOGUE, read_config
+from tracelake.catalogue.spec import ResultColumns
+from tracelake.dag.draft import Draft, JobDraft, PublishDraft
+from tracelake.dag.jobs import locate
+from tracelake.dag.kinds import Place
+from tracelake.dag.problems import one_of, shown
+from tracelake.errors import TraceError
+from tracelake.model.dag import OutputAddress, Schema
+
+OWNER = "org_id"
+"""May be in a row if it says the truth."""
+_SHOWN = 20
+
+
+def check_result(draft: Draft, job: JobDraft) -> None:
+    record, operator = job.record, CATALOGUE.get(job.record.get("operator", ""))
+    entry = _table(draft, job)
+    if entry is None or entry.schema is None or operator is None or operator.result is None or record.bad("config"):
+        return
+    try:
+        result = operator.result(read_config(operator.name, record.get("config", {})))
+    except TraceError:
+        return  # said already
+    place = locate(record.at("config"), f".{result.field}", None)
+    meant = _check_unknown(entry.name, entry.schema, result, place)
+    if result.complete:
+        _check_missing(entry.name, entry.schema, result, meant, place)
+
+
+def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
+    """The buffered dataset that its rows go to. Who knows its columns has one output."""
+    if job.raw_name is None:
+        return None
+    entry = draft.publishers.get(OutputAddress(job=job.raw_name))
+    return entry if entry is not None and entry.buffered else None
+
+
+def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Place) -> set[str]:
+    """The columns that were meant, as far as that can be guessed."""
+    names = [column.name for column in schema.columns]
+    unknown = [column for column in result.places if column not in names and column != OWNER]
+    if not unknown:
+        return set()
+    free = [column for column in names if column not in result.places]
+    hints = {column: place.problems.did_you_mean(column, free) for column in unknown}
+    listed = ", ".join(f"{shown(column)} ({result.places[column]})" for column in unknown[:_SHOWN])
+    hint = " ".join(dict.fromkeys(filter(None, hints.values()))) or f"It has {one_of(names[:_SHOWN])}."
+    columns = "column" if len(unknown) == 1 else "columns"
+    place.problem("unknown_column", f"The schema of {shown(name)} has no {columns} {listed}.", hint)
+    return {column for column in free if any(f"`{column}`" in said for said in hints.values())}
+
+
+def _check_missing(name: str, schema: Schema, result: ResultColumns, meant: set[str], place: Place) -> None:
+    missing = [
+        column.name
+        for column in schema.columns
+        if not column.nullable and column.name not in result.places and column.name not in meant
+    ]
+    if not missing:
+        return
+    one = len(missing) == 1
+    columns, are, them = ("column", "is", "it") if one else ("columns", "are", "them")
+    message = f"The result has no {columns} {one_of(missing[:_SHOWN])}, which {are} never null in {shown(name)}."
+    nullable = "" if set(missing) & set(schema.unique) else f", or let {them} be null"
+    place.problem("missing_column", message, f"Add {them} to the query{nullable}.")
