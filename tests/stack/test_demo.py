@@ -154,7 +154,7 @@ def check_table(told: dict[str, Any], story: str) -> None:
     assert set(filled["dead_letters"]) == {"kind: 'mint' is not one of move, burn"}
     assert filled["replayed"] == len(filled["dead_letters"])
     assert "is a dead letter: line " in story
-    assert "deployed the schema that knows mints: widen the column `kind`" in story
+    assert "deployed the schema that knows mints: allow `mint` in the column `kind`" in story
     assert told["datasets"]["large_transfers"]["rows"] > 0
 
 
