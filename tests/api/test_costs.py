@@ -10,11 +10,12 @@ import pytest
 
 from tests.api.support import World
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.views import dags, datasets, events, files, jobs, lineage, tasks
+from tracelake.dispatcher.buffers import letters
+from tracelake.dispatcher.views import commits, dags, datasets, events, files, jobs, lineage, tasks
 from tracelake.model.ids import new_id
 
 ROWS = 20_000
-LARGE = ("tasks", "events", "manifests", "dataset_units")
+LARGE = ("tasks", "events", "manifests", "dataset_units", "buffer_publishes")
 
 _TASKS = """
     INSERT INTO tasks (task_id, org_id, job_id, inputs, status, attempt, lease_token, outcome, finished_at)
@@ -34,6 +35,12 @@ _COMMITS = """
     SELECT $1, $2, unit, start, start + 9, 1, manifest_id
     FROM m, LATERAL (SELECT split_part(substr(unit, 3), '-', 1)::bigint AS start) s"""
 
+_BATCHES = """
+    INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
+                                  size_bytes, etag, content_type, committed_at, commit_seq)
+    SELECT gen_random_uuid(), $1, $2, 1, $3, $4, 's3://b/' || n, 1, 'e', 'application/jsonl', trace_now(), 1 + n / 4
+    FROM generate_series(1, $5::bigint) n"""
+
 
 @pytest.fixture(scope="module")
 def world(harness: DispatcherHarness) -> World:
@@ -43,6 +50,7 @@ def world(harness: DispatcherHarness) -> World:
         owner.sql(_TASKS, owner.org_id, owner.fetch, rows)
         owner.sql(_EVENTS, owner.org_id, *owner.ticks, rows)
         owner.sql(_COMMITS, *owner.blocks, owner.task(owner.fetch, "Completed"), rows)
+        owner.sql(_BATCHES, owner.org_id, owner.task(owner.fetch, "Completed"), *owner.alerts, rows // 2)
     world.task(world.fetch, "Running")
     world.sql("VACUUM ANALYZE")
     return world
@@ -68,7 +76,13 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "jobs": (jobs._JOBS, (version[0][0],)),
         "edges": (jobs._EDGES, ([world.fetch_node],)),
         "datasets": (datasets._DATASETS, (world.org_id, None)),
-        "generations": (datasets._GENERATIONS, (world.blocks.dataset_uuid,)),
+        "generations": (datasets._GENERATIONS, (world.blocks.dataset_uuid, False)),
+        "generations of a table": (datasets._GENERATIONS, (world.alerts.dataset_uuid, True)),
+        "a table and its last commit": (datasets._TABLE, (world.alerts.dataset_uuid,)),
+        "batches of commits": (commits._BATCHES, ([world.alerts.dataset_uuid], [7], world.org_id)),
+        "dead letters": (letters._LIST, (world.org_id, "alerts", 0, None, 51)),
+        "one dead letter": (letters._LIST, (world.org_id, None, 0, new_id(), 1)),
+        "dead letters of jobs": (jobs._DEAD_LETTERS, ([world.alerts.dataset_uuid],)),
         "files": (files._UNITS, (*world.blocks, 0, 2**60, 501)),
         "files before a range": (files._BEFORE, (*world.blocks, 1000)),
         "files of a whole generation": (files._WHOLE, world.blocks),
@@ -114,3 +128,9 @@ def test_open_tasks_are_counted_among_the_live_alone(world: World, name: str) ->
     for text in plans(world, *statements(world)[name]):
         assert "tasks_live" in text, text
         assert "tasks_by_job" not in text, text
+
+
+def test_a_commit_finds_its_batches_and_the_last_one_by_its_number(world: World) -> None:
+    for name in ("batches of commits", "a table and its last commit"):
+        for text in plans(world, *statements(world)[name]):
+            assert "buffer_publishes_by_commit" in text, text

@@ -257,6 +257,7 @@ def test_datasets(world: World) -> None:
         "published": True,
         "dag": "chain",
         "job": "fetch",
+        "writers": ["chain/fetch"],
         "current_version": str(world.blocks.dataset_version),
         "staged_version": str(staged.dataset_version),
         "generations": 2,

@@ -3,6 +3,9 @@
 import json
 from uuid import UUID
 
+import msgspec
+import pytest
+
 from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
@@ -16,6 +19,9 @@ LETTER = DeadBatch(
     dataset="large",
     task_id=samples.TASK,
     attempt=2,
+    dag="pools",
+    job="prices",
+    unit=samples.UNIT,
     code="row_invalid",
     reason="value: does not fit uint256",
     line=3,
@@ -70,9 +76,57 @@ def test_a_call_takes_a_thousand_and_says_when_there_may_be_more(trace: Trace, a
     api.answers["POST /v1/dlq-replay"] = DeadBatchesChanged(changed=1000)
     assert "trace dlq replay --dataset large" in trace("dlq", "replay", "--dataset", "large").out
     api.answers["POST /v1/dlq-replay"] = DeadBatchesChanged(changed=999)
-    assert "trace dlq" not in trace("dlq", "replay", "--dataset", "large").out
+    assert "trace dlq replay" not in trace("dlq", "replay", "--dataset", "large").out
     api.answers["GET /v1/dlq"] = DeadBatchesReply(total=2, letters=[LETTER], next="12")
     assert (
         "trace dlq list --dataset large --limit 1 --cursor 12"
         in trace("dlq", "list", "--dataset", "large", "--limit", "1").out
     )
+
+
+REASON = (
+    "the column amount: 115792089237316195423570985008687907853269984665640564039457584007913129639936 is too large"
+)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_reasons_are_readable_and_writers_named_at_any_width(columns: int, trace: Trace, api: FakeApi) -> None:
+    letter = msgspec.structs.replace(
+        LETTER, dataset="large_transfers", reason="the sink could not take it: " + "a word of it " * 4
+    )
+    api.answers["GET /v1/dlq"] = DeadBatchesReply(total=1, letters=[letter])
+    shown = trace("dlq", "list", columns=columns).out
+    assert "pools/prices 1000-1999" in shown
+    assert "the sink could not take it: a word of it" in shown, "a sentence is read in a line"
+    assert all(len(line) <= columns for line in shown.splitlines())
+
+
+def test_what_was_written_stays_below_its_heading(trace: Trace, api: FakeApi) -> None:
+    letter = msgspec.structs.replace(LETTER, excerpt='{"value": ' + "9" * 300 + "}", reason=REASON)
+    api.answers[f"GET /v1/dlq/{BATCH}"] = letter
+    for columns in (80, 200):
+        shown = trace("dlq", "show", str(BATCH), columns=columns).out
+        lines = [line for line in shown.splitlines() if "trace " not in line]
+        assert all(line.startswith("  ") for line in lines[1:]), shown
+        assert all(len(line) <= columns for line in lines)
+        assert "by pools/prices 1000-1999" in shown
+        assert f"trace dlq drop {BATCH}" in shown
+
+
+def test_a_dataset_that_is_not_buffered_has_none_and_says_so(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/dlq"] = DeadBatchesReply(total=0, letters=[], buffered=False)
+    shown = trace("dlq", "list", "--dataset", "blocks")
+    assert shown.status == 0
+    assert "blocks is not buffered" in shown.out
+    assert "There are no dead letters" not in shown.out
+
+
+def test_after_a_replay_the_outcome_is_a_command_away(trace: Trace, api: FakeApi) -> None:
+    api.answers["POST /v1/dlq-replay"] = DeadBatchesChanged(changed=1, datasets=["large"])
+    assert "trace dlq list --dataset large" in trace("dlq", "replay", str(BATCH)).out
+    api.answers["POST /v1/dlq-replay"] = DeadBatchesChanged(changed=0)
+    assert "trace dlq" not in trace("dlq", "replay", "--dataset", "large").out
+    api.answers["GET /v1/dlq"] = DeadBatchesReply(total=1, letters=[LETTER])
+    shown = trace("dlq", "list", "--dataset", "large").out
+    assert "trace dlq replay --dataset large" in shown
+    assert "trace dlq drop --dataset large" in shown

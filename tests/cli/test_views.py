@@ -326,8 +326,8 @@ def test_a_dataset_that_nobody_writes_any_more_is_marked(trace: Trace, api: Fake
         assert "pools/prices retired (last written in v2)" in trace(*command).out
 
 
-def test_commits_are_of_files_alone(trace: Trace, api: FakeApi) -> None:
-    for storage, shown in (("s3", True), ("postgres", False)):
+def test_commits_are_of_files_and_tables_alone(trace: Trace, api: FakeApi) -> None:
+    for storage, shown in (("s3", True), ("buffered", True), ("postgres", False)):
         api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage=storage)
         assert ("commits" in trace("datasets", "prices_out").out) is shown
 
@@ -482,24 +482,3 @@ def test_a_task_shows_what_spark_did_for_each_attempt(trace: Trace, api: FakeApi
         assert said in shown
     assert "shuffle" not in shown, "what is nothing is not shown"
     assert msgspec.json.decode(trace("tasks", str(TASK), "--json").out)["attempts"][1]["spark"] == did
-
-
-def test_a_buffered_dataset_says_what_is_not_in_its_table(trace: Trace, api: FakeApi) -> None:
-    def shown(**changes: Any) -> tuple[str, str]:
-        row = samples.dataset_row(storage="buffered", **changes)
-        api.answers["GET /v1/datasets"] = DatasetsReply(datasets=[row, samples.dataset_row()])
-        api.answers["GET /v1/datasets/prices_out"] = samples.dataset(storage="buffered", **changes)
-        return trace("datasets", columns=200).out, trace("datasets", "prices_out").out
-
-    for waiting, dead, words in (
-        (3, 0, "3 wait"),
-        (1, 0, "1 waits"),
-        (1200, 2, "1,200 wait, 2 refused"),
-        (0, 1, "1 refused"),
-    ):
-        listed, one = shown(waiting_batches=waiting, dead_letters=dead)
-        assert words in listed
-        assert words in one
-        assert ("trace dlq list --dataset prices_out" in one) == bool(dead)
-    for text in shown(waiting_batches=0, dead_letters=0):
-        assert "batches" not in text, "everything is there"

@@ -1,10 +1,15 @@
 """The view of backpressure: every queue with a threshold, every edge it stops, and in words why."""
 
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from tests.api.support import User
 from tests.backpressure.pipe import PIPE
 from tests.why.support import Situation, said
+from tracelake.dispatcher.backpressure.levels import Level, Thresholds
+from tracelake.dispatcher.backpressure.upstream import Edge, Stops, build
+from tracelake.dispatcher.views.pressure import Pressure, Queue
 
 
 def fill(flow: Situation, first: int, number: int, text: str = PIPE) -> None:
@@ -145,3 +150,28 @@ def test_tasks_that_a_limit_holds_are_shown_and_make_no_queue_full(flow: Situati
     fill(flow, 0, 12, PIPE.replace("max_queue_depth: 10", "max_queue_depth: 10, scaling: {max_concurrency: 2}"))
     (queue,) = flow.pressure()["queues"]
     assert (queue["depth"], queue["held"], queue["state"]) == (2, 10, "open")
+
+
+def test_a_dataset_that_somebody_goes_on_writing_is_stopped_by_no_other_writers_queue() -> None:
+    """left -> full; left and right make what beside reads."""
+    left, right, full, beside, source = (UUID(int=number) for number in range(1, 6))
+    made = (left, left)
+    edges = [
+        Edge(producer, consumer, generation, bulk=False, source=producer == source)
+        for producer, consumer, generation in (
+            (left, full, made),
+            (left, beside, made),
+            (right, beside, made),
+            (source, right, (source, source)),
+        )
+    ]
+    now = datetime.now(UTC)
+    queue = Queue(full, "d/full", False, 0, Thresholds(1, None), 0.0, Level.NONE, None, now)
+
+    def behind(*more: Edge, paused: frozenset[UUID] = frozenset()) -> list[str]:
+        upstream = build([*edges, *more], [full])
+        return [item.name for item in Pressure(upstream, Stops({}, paused), {full: queue}, {}).behind(beside, made)]
+
+    assert behind() == []
+    assert behind(Edge(right, full, (right, right), bulk=False, source=False)) == ["d/full"]
+    assert behind(paused=frozenset({right})) == ["d/full"], "only the other is left"

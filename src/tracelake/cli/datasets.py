@@ -1,15 +1,17 @@
 """`trace datasets`: the datasets, or everything about one."""
 
+from typing import Any
+
 import click
 from rich.console import RenderableType
 from rich.text import Text
 
 from tracelake.cli.jobs import edge_text
-from tracelake.cli.listing import Column, Listing, fields
+from tracelake.cli.listing import Cell, Column, Listing, fields
 from tracelake.cli.missing import explained
 from tracelake.cli.session import EXAMPLE, Session, user_command
-from tracelake.cli.text import ago, clean, compact, count, moment
-from tracelake.wire.user import DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
+from tracelake.cli.text import ago, clean, compact, count, moment, span
+from tracelake.wire.user import BufferedTableRow, DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
 
 _STATES = {"current": "green", "staged": "yellow", "past": "dim"}
 _RANGES_SHOWN = 5
@@ -20,6 +22,8 @@ _RANGES_SHOWN = 5
 @user_command
 def command(session: Session, name: str | None) -> None:
     """List the datasets; with NAME, its generations, ranges, readers and history.
+
+    Of a buffered dataset also its writers, its table and view, and the batches that are not in it.
 
     \b
     Examples:
@@ -54,6 +58,8 @@ def _show_one(session: Session, name: str) -> None:
     session.show(*dataset_parts(detail))
     if detail.dataset.dead_letters:
         session.hint("see what was refused", "dlq", "list", "--dataset", name)
+    if detail.table is not None:
+        session.hint("see its rows", "read", name)
     session.hint("see where it comes from", "lineage", name)
     session.hint("see its updates", "events", "--dataset", name)
 
@@ -78,13 +84,22 @@ def datasets_listing(reply: DatasetsReply) -> Listing:
             row.storage,
             _maker(row),
             row.blocks,
-            row.max_cursor,
+            _up_to(row),
             row.generations,
             _batches(row),
             Text("" if row.staged_version is None else "building", style="yellow"),
             ago(row.updated_at),
         )
     return listing
+
+
+def _up_to(row: DatasetRow) -> str | int | None:
+    """The highest cursor; that of a buffered dataset is the number of a commit."""
+    return f"commit {row.max_cursor}" if _is_buffered(row) and row.max_cursor is not None else row.max_cursor
+
+
+def _is_buffered(row: DatasetRow) -> bool:
+    return row.storage == "buffered"
 
 
 def _batches(row: DatasetRow) -> Text:
@@ -98,7 +113,8 @@ def _batches(row: DatasetRow) -> Text:
 
 
 def _maker(row: DatasetRow) -> Text:
-    text = Text(clean("/".join(part for part in (row.dag, row.job) if part)))
+    several = row.job is None and row.writers
+    text = Text(clean(", ".join(row.writers) if several else "/".join(part for part in (row.dag, row.job) if part)))
     if row.retired_after is not None:
         text.append(f" retired (last written in v{row.retired_after})", style="yellow")
     return text
@@ -116,8 +132,9 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
                 ("current", str(row.current_version)),
                 ("building", None if row.staged_version is None else str(row.staged_version)),
                 ("blocks", row.blocks),
-                ("up to", row.max_cursor),
-                ("batches", _batches(row) or None),
+                ("up to", None if _is_buffered(row) else row.max_cursor),
+                *_table(row, detail.table),
+                *_keys(detail.schema),
                 ("updated", moment(row.updated_at)),
             ]
         )
@@ -132,6 +149,43 @@ def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
         if listing.rows:
             parts += [Text(f"\n{title}", style="bold"), listing]
     return parts
+
+
+def _table(row: DatasetRow, table: BufferedTableRow | None) -> list[tuple[str, Cell]]:
+    """What a buffered dataset has beside others; of its batches also that none waits and none was refused."""
+    if not _is_buffered(row):
+        return []
+    waiting, dead = row.waiting_batches or 0, row.dead_letters or 0
+    batches = Text.assemble(
+        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}, ", (f"{dead:,} refused", "bold red" if dead else "")
+    )
+    if table is None:
+        return [("last commit", row.max_cursor), ("batches", batches)]
+    limits = [
+        count(table.max_queue_depth, "batch") if table.max_queue_depth is not None else "",
+        span(table.max_queue_age_seconds) if table.max_queue_age_seconds is not None else "",
+    ]
+    when = f", {moment(table.committed_at)}" if table.committed_at is not None else ""
+    return [
+        ("last commit", "none yet" if table.last_commit is None else f"{table.last_commit}{when}"),
+        ("batches", batches),
+        ("writers stop at", " or ".join(part for part in limits if part) or "no limit"),
+        ("on conflict", table.on_conflict),
+        ("view", table.view),
+        ("table", table.table),
+    ]
+
+
+def _keys(schema: Any) -> list[tuple[str, Cell]]:
+    """By what rows are told apart, and found."""
+    if not isinstance(schema, dict):
+        return []
+    unique = schema.get("unique") or []
+    indexes = [f"({', '.join(map(str, index))})" for index in schema.get("indexes") or [] if isinstance(index, list)]
+    return [
+        ("unique", ", ".join(map(str, unique)) if isinstance(unique, list) else None),
+        ("indexes", ", ".join(indexes)),
+    ]
 
 
 def _columns(detail: DatasetDetail) -> Listing:
@@ -163,8 +217,8 @@ def _generations(generations: list[GenerationRow], storage: str) -> Listing:
             ago(row.created_at),
             _ranges(row),
             row.partition_keys or None,
-            row.max_cursor,
-            row.commits if storage == "s3" else None,  # nothing else is written by commits
+            None if storage == "buffered" else row.max_cursor,
+            row.commits if storage in ("s3", "buffered") else None,  # nothing else is written by commits
         )
     return listing
 
@@ -178,7 +232,7 @@ def _ranges(row: GenerationRow) -> str:
 def _readers(detail: DatasetDetail) -> Listing:
     listing = Listing([Column("job"), Column("input")])
     for row in detail.consumers:
-        listing.add(f"{row.dag}/{row.job}", edge_text(row.edge))
+        listing.add(f"{row.dag}/{row.job}", edge_text(row.edge, commits=_is_buffered(detail.dataset)))
     return listing
 
 

@@ -1,16 +1,22 @@
 """`trace dlq`: batches of buffered datasets that could not be taken."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import click
+from rich.padding import Padding
+from rich.text import Text
 
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
-from tracelake.cli.text import ago, clean, count
+from tracelake.cli.text import ago, clean, count, unit_text
 from tracelake.wire.buffers import MAX_PUBLISHES, DeadBatch, DeadBatchesRequest
+
+_READABLE = 48
+"""Characters beside each other that a reason needs to be read as a sentence."""
 
 
 @click.group()
@@ -47,26 +53,46 @@ def list_letters(session: Session, dataset: str | None, limit: int, cursor: str 
     if session.as_json:
         session.json(reply)
         return
+    if not reply.letters and not reply.buffered:
+        session.say(f"{dataset} is not buffered: nobody sends it batches, so it has no dead letters.")
+        session.hint("see which datasets are", "datasets")
+        return
     if not reply.letters:
         session.say("There are no dead letters.")
         return
-    listing = Listing(
-        [
-            Column("batch", whole=True),
-            Column("dataset"),
-            Column("died", whole=True),
-            Column("line", right=True),
-            Column("why"),
-        ]
-    )
-    for letter in reply.letters:
-        listing.add(str(letter.publish_id), letter.dataset, ago(letter.died_at), letter.line, clean(letter.reason))
-    session.show(listing)
+    session.show(letters_listing(reply.letters))
     if reply.next is not None:
         chosen = () if dataset is None else ("--dataset", dataset)
         session.hint("see the next page", "dlq", "list", *chosen, "--limit", limit, "--cursor", reply.next)
     else:
         session.hint("see one", "dlq", "show", str(reply.letters[0].publish_id))
+        if dataset is not None:
+            session.hint("try all of them again once the cause is mended", "dlq", "replay", "--dataset", dataset)
+            session.hint("or do without their rows", "dlq", "drop", "--dataset", dataset)
+
+
+def letters_listing(letters: Sequence[DeadBatch]) -> Listing:
+    listing = Listing(
+        [
+            Column("batch", whole=True),
+            Column("dataset"),
+            Column("died", whole=True),
+            Column("written by"),
+            Column("line", right=True),
+            Column("why", least=_READABLE),
+        ]
+    )
+    for letter in letters:
+        listing.add(
+            str(letter.publish_id), letter.dataset, ago(letter.died_at), _writer(letter), letter.line, letter.reason
+        )
+    return listing
+
+
+def _writer(letter: DeadBatch) -> str:
+    """The job and its unit."""
+    job = "/".join(part for part in (letter.dag, letter.job) if part)
+    return " ".join(part for part in (clean(job), unit_text(letter.unit)) if part)
 
 
 @command.command()
@@ -84,14 +110,17 @@ def show(session: Session, batch: UUID) -> None:
 def _show(session: Session, letter: DeadBatch) -> None:
     session.say(("Batch ", "dim"), str(letter.publish_id), (" of ", "dim"), letter.dataset)
     where = "" if letter.line is None else f"line {letter.line}: "
-    session.say((f"  {where}{clean(letter.reason)}", "red"))
+    session.show(Padding(Text(f"{where}{clean(letter.reason)}", style="red"), (0, 0, 0, 2)))
     if letter.excerpt:
-        session.say(f"  {clean(letter.excerpt)}")
+        session.show(Padding(Text(clean(letter.excerpt), overflow="fold"), (0, 0, 0, 4)))
     records = "" if letter.record_count is None else f", {letter.record_count} records said"
     session.say((f"  {letter.size_bytes} bytes{records}, published {ago(letter.published_at)}", "dim"))
-    session.say((f"  by task {letter.task_id}, attempt {letter.attempt}", "dim"))
+    if writer := _writer(letter):
+        session.say((f"  by {writer}", "dim"))
+    session.say((f"  task {letter.task_id}, attempt {letter.attempt}", "dim"))
     session.hint("see who wrote it", "tasks", str(letter.task_id))
     session.hint("try it again once the cause is mended", "dlq", "replay", str(letter.publish_id))
+    session.hint("or do without its rows", "dlq", "drop", str(letter.publish_id))
 
 
 _BATCHES = click.argument("batches", nargs=-1, type=click.UUID, metavar="[BATCH]...")
@@ -111,6 +140,8 @@ def replay(session: Session, batches: tuple[UUID, ...], dataset: str | None) -> 
     else:
         session.say(f"{count(reply.changed, 'batch')} will be tried again." if reply.changed else "There was none.")
         _more(session, "replay", dataset, reply.changed)
+        for name in reply.datasets[:1] if reply.changed else ():
+            session.hint("see in a moment whether it was refused again", "dlq", "list", "--dataset", name)
 
 
 @command.command()

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from tracelake.cli.follow import EventFollower, follow
+from tracelake.cli.follow import EventFollower, follow, producer_text
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, follow_option, limit_option
@@ -30,7 +30,8 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
     """List events, newest first; with --follow, print each new one as it happens.
 
     `Routed` events have reached the jobs that read their dataset. One that `AwaitsCommit` waits for its data;
-    one that is `NotCurrent` belongs to a generation that is not the current one.
+    one that is `NotCurrent` belongs to a generation that is not the current one. Of a buffered dataset each event is
+    a commit of its table, and its producer the task that wrote the first batch of it.
 
     \b
     Examples:
@@ -85,7 +86,7 @@ def events_listing(events: Sequence[EventRow]) -> Listing:
             row.partition_key if row.cursor is None else str(row.cursor),
             row.revision,
             Text(row.state, style=_STYLES[row.state]),
-            row.producer if row.attempt is None else f"{row.producer}#{row.attempt}",
+            producer_text(row),
             ago(row.created_at),
             compact(row.invalidates),
         )

@@ -145,15 +145,22 @@ class EventFollower:
             self._session.show(whole_line(event_line(event)))
 
 
+def producer_text(event: EventRow) -> str:
+    """The task with its attempt, or whoever else said it. Of a commit: the task of its first batch."""
+    if event.batches:
+        first, left = event.batches[0], (event.batch_count or 1) - 1
+        return f"{first.task_id}#{first.attempt}" + (f" and {left:,} more" if left else "")
+    return event.producer if event.attempt is None else f"{event.producer}#{event.attempt}"
+
+
 def event_line(event: EventRow) -> Text:
     unit = event.partition_key if event.cursor is None else str(event.cursor)
-    producer = event.producer if event.attempt is None else f"{event.producer}#{event.attempt}"
     line = Text.assemble(
         (f"{clock(event.created_at)}  ", "dim"),
         (f"{clean(event.dataset)}  ", "bold"),
         f"{clean(unit or '')}  ",
         (event.state, _EVENT_STYLES.get(event.state, "")),
-        (f"  event {event.event_id} by {clean(producer)}", "dim"),
+        (f"  event {event.event_id} by {clean(producer_text(event))}", "dim"),
     )
     if event.revision:
         line.append(f"  revision {clean(event.revision)}", style="dim")

@@ -10,7 +10,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, compact, count
 from tracelake.client.user import UserClient
-from tracelake.wire.user import EdgeRow, JobRow, JobsReply
+from tracelake.wire.user import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 EDGE_STYLES = {
     "live": "green",
@@ -33,7 +33,8 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     An input is `live` when events reach it as they come, `draining` while it catches up, `held` when a unit of a
     PerUpdate job failed for good (retry or skip its task, and the input goes on), `stopped` while a queue is full,
     `paused` while its source is, `parked` when its version is not active. Tasks that are `waiting` wait for a place of
-    a limit; `retrying` ones failed and wait for another attempt.
+    a limit; `retrying` ones failed and wait for another attempt. An output of which batches were `refused` lacks their
+    rows, whatever became of the tasks that wrote them.
 
     \b
     Examples:
@@ -55,7 +56,11 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     idle = next((job for job in reply.jobs if _is_idle(job)), None)
     if idle is not None:
         session.hint("see why it is not running", "why", f"{dag}/{idle.name}")
-    if failed is not None or idle is not None:
+    refused = {output.dataset: output.dead_letters for job in reply.jobs for output in job.outputs}
+    letters = next(((name, dead) for name, dead in refused.items() if dead), None)
+    if letters is not None:
+        session.hint(f"see {count(letters[1], 'dead letter')} of {letters[0]}", "dlq", "list", "--dataset", letters[0])
+    if failed is not None or idle is not None or letters is not None:
         return
     if source := next((job for job in reply.jobs if job.source == "manual"), None):
         session.hint("set it off", "trigger", f"{dag}/{source.name}", "--range", "START-END")
@@ -93,7 +98,7 @@ def jobs_view(reply: JobsReply) -> RenderableType:
             Text(clean(job.name), style="bold"),
             _does(job),
             Text("\n").join(edge_text(edge) for edge in job.inputs),
-            Text("\n").join(Text(clean(output.dataset)) for output in job.outputs),
+            Text("\n").join(_output(output) for output in job.outputs),
             job.queued,
             job.running,
             job.held,
@@ -112,12 +117,20 @@ def _does(job: JobRow) -> str:
     return " ".join(part for part in parts if part)
 
 
-def edge_text(edge: EdgeRow) -> Text:
+def _output(output: JobOutputRow) -> Text:
+    text = Text(clean(output.dataset))
+    if output.dead_letters:
+        text.append(f" {output.dead_letters:,} refused", style="bold red")
+    return text
+
+
+def edge_text(edge: EdgeRow, *, commits: bool = False) -> Text:
+    """`commits`: of a dataset whose cursor is the number of a commit."""
     text = Text.assemble(clean(edge.dataset), " ", (edge.state, EDGE_STYLES.get(edge.state, "")))
     if edge.where:
         text.append(f" where {compact(edge.where)}", style="dim")
     if edge.routed_cursor is not None:
-        text.append(f" up to {edge.routed_cursor}", style="dim")
+        text.append(f" up to {'commit ' if commits else ''}{edge.routed_cursor}", style="dim")
     if edge.backlog:
         text.append(f", {count(edge.backlog, 'event')} to come", style="yellow")
     if edge.failed_units:

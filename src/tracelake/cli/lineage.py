@@ -13,10 +13,12 @@ from tracelake.cli.paging import collect
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
-from tracelake.wire.user import BlockRange, LineageEdge, LineageReply, LineageUnit
+from tracelake.wire.user import BlockRange, CommitBatch, LineageEdge, LineageReply, LineageUnit
 
 _MAX_NODES = 500
 """A drawing with more is none; `--json` has everything."""
+_BATCHES_SHOWN = 3
+"""Of each commit; `--unit` shows all that are known of one."""
 
 
 @click.command()
@@ -31,11 +33,15 @@ def command(
 ) -> None:
     """Draw what DATASET is made from and what is made from it, and list its units with the tasks that made them.
 
+    The units of a buffered dataset are the commits of its table: each has the batches that came with it, by the job,
+    the unit and the task that wrote them; --unit NUMBER shows more of one commit.
+
     \b
     Examples:
       trace lineage prices
       trace lineage prices --range 18_000_000-18_001_000
       trace lineage prices --unit 2026-01-31
+      trace lineage large_transfers --unit 15
     """
     if unit is not None and blocks is not None:
         raise click.UsageError("Give --unit or --range, not both.")
@@ -52,18 +58,19 @@ def command(
     if session.as_json:
         session.json(reply)
         return
-    session.show(*lineage_trees(reply))
+    session.show(*lineage_trees(reply, most_batches=_BATCHES_SHOWN if unit is None else None))
     if not reply.units:
         session.say("It has no such unit." if unit or blocks else "It has no unit yet.")
-    made = next((row for row in reply.units if row.task_id is not None), None)
+    tasks = (task for row in reply.units for task in (row.task_id, *(batch.task_id for batch in row.batches)))
+    made = next((task for task in tasks if task is not None), None)
     if made is not None:
-        session.hint("see a task", "tasks", str(made.task_id))
+        session.hint("see a task", "tasks", str(made))
     if reply.next is not None:
         words = ["--unit", unit] if unit else ["--range", f"{blocks.start}-{blocks.end}"] if blocks else []
         session.hint("see the next page", "lineage", dataset, *words, "--limit", limit, "--cursor", reply.next)
 
 
-def lineage_trees(reply: LineageReply) -> list[Tree]:
+def lineage_trees(reply: LineageReply, most_batches: int | None = _BATCHES_SHOWN) -> list[Tree]:
     name = clean(reply.dataset)
     trees = [
         _tree(
@@ -82,7 +89,7 @@ def lineage_trees(reply: LineageReply) -> list[Tree]:
         ),
     ]
     if reply.units:
-        trees.append(_units(reply.units, more=reply.next is not None))
+        trees.append(_units(reply.units, most_batches, more=reply.next is not None))
     return trees
 
 
@@ -125,13 +132,18 @@ def _tree(
     return tree
 
 
-def _units(units: Sequence[LineageUnit], *, more: bool) -> Tree:
+def _units(units: Sequence[LineageUnit], most_batches: int | None, *, more: bool) -> Tree:
     """A line for each, in order of blocks."""
     rows = sorted(units, key=_first_block)
     part = "" if not more else "first " if rows == list(units) else "newest "
     tree = Tree(Text(part + count(len(units), "unit"), style="bold"), guide_style="dim")
     for row in rows:
-        tree.add(_unit(row))
+        branch = tree.add(_unit(row))
+        shown = row.batches[:most_batches]
+        for batch in shown:
+            branch.add(_batch(batch))
+        if shown and (left := (row.batch_count or 0) - len(shown)) > 0:
+            branch.add(Text(f"and {left:,} more", style="dim"))
     return tree
 
 
@@ -143,6 +155,9 @@ def _first_block(row: LineageUnit) -> int:
 
 
 def _unit(row: LineageUnit) -> Text:
+    if row.batches and row.unit.cursor is not None:
+        number = count(row.batch_count or len(row.batches), "batch")
+        return Text.assemble((f"commit {row.unit.cursor.to}", "bold"), f"  {ago(row.at)}  {number}")
     line = Text.assemble((unit_text(row.unit), "bold"), f"  {ago(row.at)}")
     if row.revision:
         line.append(f"  revision {clean(row.revision)}", style="dim")
@@ -154,3 +169,11 @@ def _unit(row: LineageUnit) -> Text:
     for item in row.inputs:
         line.append("  from ", style="dim").append(f"{clean(item.name)} {unit_text(item.unit)}")
     return line
+
+
+def _batch(batch: CommitBatch) -> Text:
+    """Who wrote it; the task is for the next command."""
+    line = Text(clean(f"{batch.dag}/{batch.job}"), style="cyan")
+    if batch.unit is not None:
+        line.append(f" {unit_text(batch.unit)}", style="bold")
+    return line.append(f"  {batch.task_id}{f', attempt {batch.attempt}' if batch.attempt > 1 else ''}", style="default")

@@ -19,7 +19,7 @@ Cell = str | int | Text | None
 
 _GAP = 2
 _FOLDED_WIDTH = 14
-"""A column is not folded into less than this."""
+"""A column is not folded into less than this, if it says nothing else."""
 _WORD_WIDTH = 40
 """Words up to this length are not broken; a row that has no room for them is shown in lines."""
 
@@ -31,6 +31,8 @@ class Column:
     whole: bool = False
     """Never folded: ids, numbers, states."""
     style: str = ""
+    least: int = _FOLDED_WIDTH
+    """It is not folded into less than this: a row that has no more room for it is shown in lines."""
 
 
 @dataclass
@@ -60,7 +62,9 @@ class Listing:
         least = [
             width
             if self.columns[index].whole or self.columns[index].right
-            else min(width, max(_FOLDED_WIDTH, min(_WORD_WIDTH, max(_word(row[index]) for row in self.rows))))
+            else min(
+                width, max(self.columns[index].least, min(_WORD_WIDTH, max(_word(row[index]) for row in self.rows)))
+            )
             for index, width in zip(shown, natural, strict=True)
         ]
         spare = room - sum(least) - _GAP * (len(shown) - 1)

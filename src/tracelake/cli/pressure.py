@@ -1,5 +1,7 @@
 """`trace pressure`: which queues are full, and what they stop."""
 
+from collections.abc import Collection
+
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,7 +11,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count
 from tracelake.client.user import UserClient
-from tracelake.wire.pressure import PressureReply
+from tracelake.wire.pressure import PressureEdgeRow, PressureReply
 
 _QUEUE_WORDS = {"stopped": "full", "bulk_stopped": "filling"}
 """What a queue is that stops everything, or what is bulk alone."""
@@ -30,6 +32,9 @@ def command(session: Session, watch: bool) -> None:
 
     A row that is marked (backlog) is no job but a buffered dataset: batches that wait for a sink. It stops the jobs
     that write the dataset.
+
+    Nothing is passed on of a dataset while everybody who writes it is stopped. So a queue can stop an input of a job
+    that does not lead to it: it is marked `through its writers`.
 
     \b
     Examples:
@@ -99,7 +104,7 @@ def edges_listing(reply: PressureReply) -> Listing:
             Column("waiting", right=True),
             Column("since", whole=True),
             Column("because"),
-            Column("feeds"),
+            Column("could be stopped by"),
         ]
     )
     backlogs = {f"{row.dag}/{row.job}" for row in reply.queues if row.backlog}
@@ -111,9 +116,15 @@ def edges_listing(reply: PressureReply) -> Listing:
             row.backlog,
             ago(row.since),
             row.because,
-            ", ".join(f"{name} (backlog)" if name in backlogs else name for name in row.queues),
+            ", ".join(_queue(row, name, backlogs) for name in row.queues),
         )
     return listing
+
+
+def _queue(row: PressureEdgeRow, name: str, backlogs: Collection[str]) -> str:
+    """A queue that could stop an input; if the job does not lead to it, by stopping those who write the dataset."""
+    backlog = " (backlog)" if name in backlogs else ""
+    return f"{name}{backlog}{' through its writers' if name in row.queues_of_writers else ''}"
 
 
 def _state(state: str) -> Text:

@@ -5,33 +5,25 @@ org. All of it is text made from a schema: whoever runs it is `sink.store`.
 """
 
 import hashlib
-from uuid import UUID
 
 import msgspec
 
 from tracelake.catalogue.tables import plan_table
+from tracelake.model.buffered import quoted as quoted
+from tracelake.model.buffered import table_name as table_name
+from tracelake.model.buffered import view_names
 from tracelake.model.dag import Schema
 from tracelake.sink.values import kind_of
 from tracelake.wire.buffers import BufferedDataset
 
-_LONGEST_NAME = 63
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def table_name(dataset_uuid: UUID) -> str:
-    return f"dataset_{dataset_uuid}"
-
 
 def view_name(dataset: BufferedDataset) -> str:
     """By which people find it: the org, then the dataset."""
-    return f"{quoted(view_schema(dataset))}.{quoted(_short(dataset.name))}"
+    return ".".join(map(quoted, view_names(dataset.org, dataset.name)))
 
 
 def view_schema(dataset: BufferedDataset) -> str:
-    return _short("org_" + dataset.org)
+    return view_names(dataset.org, dataset.name)[0]
 
 
 def definition(dataset: BufferedDataset) -> str:
@@ -155,11 +147,3 @@ def _index(dataset: BufferedDataset, columns: tuple[str, ...]) -> str:
 
 def _names(columns: tuple[str, ...]) -> str:
     return ", ".join(map(quoted, columns))
-
-
-def _short(name: str) -> str:
-    """A name that Postgres does not cut: a cut one could be another's."""
-    if len(name.encode()) <= _LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-    return f"{name[: _LONGEST_NAME - 11]}_{digest}"

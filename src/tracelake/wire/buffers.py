@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from tracelake.model.dag import Schema
 from tracelake.wire.base import Reply, Request
+from tracelake.wire.units import Unit
 
 OnConflict = Literal["update", "nothing"]
 MAX_PUBLISHES = 1000
@@ -113,6 +114,10 @@ class DeadBatch(Reply, frozen=True, kw_only=True):
     dataset: str
     task_id: UUID
     attempt: int
+    dag: str = ""
+    job: str = ""
+    unit: Unit | None = None
+    """Of the task that wrote it."""
     code: str
     reason: str
     line: int | None = None
@@ -132,6 +137,8 @@ class DeadBatchesReply(Reply, frozen=True, kw_only=True):
     """Of the dataset, or of the org."""
     letters: list[DeadBatch]
     next: str | None = None
+    buffered: bool = True
+    """False: the dataset that was named is none of those that take batches."""
 
 
 class DeadBatchesRequest(Request, frozen=True, kw_only=True):
@@ -143,3 +150,5 @@ class DeadBatchesRequest(Request, frozen=True, kw_only=True):
 
 class DeadBatchesChanged(Reply, frozen=True, kw_only=True):
     changed: int
+    datasets: list[str] = []
+    """Whose they were."""

@@ -51,7 +51,10 @@ class PressureEdgeRow(Reply, frozen=True, kw_only=True):
     queue_is_backlog: bool = False
     """That one is the backlog of a buffered dataset: `dag/dataset`."""
     queues: list[str] = []
-    """Every queue with a threshold that it feeds."""
+    """Every queue with a threshold that could stop it."""
+    queues_of_writers: list[str] = []
+    """Those of them that the job does not lead to: they stop everybody who writes the dataset, so nothing of it is
+    passed on."""
     depth: int
     max_depth: int | None = None
     age_seconds: float

@@ -153,6 +153,9 @@ class JobOutputRow(Reply, frozen=True, kw_only=True):
     dataset_uuid: UUID
     dataset_version: UUID
     storage: str
+    dead_letters: int | None = None
+    """Of a buffered dataset, in the list of jobs: batches of all its writers that were refused and wait for a person.
+    Counted no further than 10,000."""
 
 
 class JobRow(Reply, frozen=True, kw_only=True):
@@ -304,6 +307,19 @@ class TaskDetail(Reply, frozen=True, kw_only=True):
     events: list["EventRow"] = []
 
 
+class CommitBatch(Reply, frozen=True, kw_only=True):
+    """A batch that came into the table of a buffered dataset with a commit, and the task that wrote it."""
+
+    publish_id: UUID
+    task_id: UUID
+    attempt: int
+    dag: str
+    job: str
+    unit: Unit | None = None
+    """Of the task."""
+    record_count: int | None = None
+
+
 class EventRow(Reply, frozen=True, kw_only=True):
     event_id: int
     dataset: str
@@ -316,6 +332,10 @@ class EventRow(Reply, frozen=True, kw_only=True):
     attempt: int | None = None
     invalidates: Any = None
     created_at: datetime
+    batches: list[CommitBatch] = []
+    """Of a commit of a buffered dataset: what came with it, the first ten."""
+    batch_count: int | None = None
+    """Of such a commit: how many there are."""
 
 
 class EventsPage(Reply, frozen=True, kw_only=True):
@@ -345,6 +365,9 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     published: bool
     dag: str | None = None
     job: str | None = None
+    """Who makes it, if it is one job."""
+    writers: list[str] = []
+    """Every job of an active version that writes it, as `dag/job`."""
     current_version: UUID
     staged_version: UUID | None = None
     generations: int
@@ -384,6 +407,7 @@ class GenerationRow(Reply, frozen=True, kw_only=True):
     range_count: int
     partition_keys: int
     commits: int
+    """Of files, or of the table of a buffered dataset."""
 
 
 class PointerRow(Reply, frozen=True, kw_only=True):
@@ -407,8 +431,24 @@ class InvalidationRow(Reply, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class BufferedTableRow(Reply, frozen=True, kw_only=True):
+    """The table of a buffered dataset."""
+
+    on_conflict: Literal["update", "nothing"]
+    max_queue_depth: int | None = None
+    """Batches that may wait before its writers are stopped."""
+    max_queue_age_seconds: int | None = None
+    """How long the oldest of them may."""
+    table: str
+    view: str
+    """By which people read it in Postgres data."""
+    last_commit: int | None = None
+    committed_at: datetime | None = None
+
+
 class DatasetDetail(Reply, frozen=True, kw_only=True):
     dataset: DatasetRow
+    table: BufferedTableRow | None = None
     schema: Any = None
     generations: list[GenerationRow]
     pointers: list[PointerRow]
@@ -430,6 +470,10 @@ class LineageUnit(Reply, frozen=True, kw_only=True):
     job: str | None = None
     inputs: list[PayloadInput] = []
     files: int | None = None
+    batches: list[CommitBatch] = []
+    """Of a commit of a buffered dataset: what came with it, the first ten. Each has a task of its own."""
+    batch_count: int | None = None
+    """Of such a commit: how many there are."""
 
 
 class LineageEdge(Reply, frozen=True, kw_only=True):

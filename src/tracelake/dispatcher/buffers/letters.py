@@ -4,7 +4,7 @@ A replay gives the batch back to the sinks under its old number, so a table ends
 dropped one is forgotten for good: its artifact may be collected.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import asyncpg
@@ -13,18 +13,21 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES_AGAIN
+from tracelake.dispatcher.views.shared import to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
 
 AT_ONCE = 1000
+NOT_BUFFERED = "{} is not buffered: nobody sends it batches, so it has no dead letters."
 
 _DEAD = "p.dead_at IS NOT NULL AND p.dropped_at IS NULL"
 
 _LIST = f"""
     SELECT p.publish_id, p.publish_seq, d.name AS dataset, p.task_id, p.attempt, p.dead_code AS code,
            p.dead_reason AS reason, p.dead_line AS line, p.dead_excerpt AS excerpt, p.batch_uri, p.size_bytes,
-           p.record_count, p.created_at AS published_at, p.dead_at AS died_at
+           p.record_count, p.created_at AS published_at, p.dead_at AS died_at, j.dag_name AS dag, j.name AS job, t.unit
     FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    JOIN tasks t ON t.task_id = p.task_id JOIN jobs j ON j.job_id = t.job_id
     WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2) AND p.publish_seq > $3
       AND ($4::uuid IS NULL OR p.publish_id = $4)
     ORDER BY p.publish_seq LIMIT $5"""  # noqa: S608 - constants only
@@ -34,7 +37,7 @@ _COUNT = f"""
     WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2)"""  # noqa: S608 - constants only
 
 _CHOOSE = f"""
-    SELECT p.publish_id FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    SELECT p.publish_id, d.name FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
     WHERE p.org_id = $1 AND {_DEAD} AND ($2::text IS NULL OR d.name = $2)
       AND ($3::uuid[] IS NULL OR p.publish_id = ANY($3))
     ORDER BY p.publish_id LIMIT $4 FOR UPDATE OF p"""  # noqa: S608 - constants only
@@ -55,31 +58,33 @@ class DeadBatches:
     async def replay(self, actor: Actor, request: DeadBatchesRequest) -> DeadBatchesChanged:
         async with self._store.transaction() as connection:
             chosen = await self._choose(connection, actor, request, "dlq.replay")
-            await connection.execute(_REVIVE, chosen)
-            await connection.execute(ENQUEUE_PUBLISHES_AGAIN, chosen)
+            await connection.execute(_REVIVE, list(chosen))
+            await connection.execute(ENQUEUE_PUBLISHES_AGAIN, list(chosen))
         self._on_outbox()
-        return DeadBatchesChanged(changed=len(chosen))
+        return _changed(chosen)
 
     async def drop(self, actor: Actor, request: DeadBatchesRequest) -> DeadBatchesChanged:
         async with self._store.transaction() as connection:
             chosen = await self._choose(connection, actor, request, "dlq.drop")
-            await connection.execute(_DROP, chosen)
-        return DeadBatchesChanged(changed=len(chosen))
+            await connection.execute(_DROP, list(chosen))
+        return _changed(chosen)
 
     async def _choose(
         self, connection: Connection, actor: Actor, request: DeadBatchesRequest, action: str
-    ) -> list[UUID]:
+    ) -> dict[UUID, str]:
+        """Each with the name of its dataset."""
         if actor.org_id is None:
             raise TraceError("publish_not_found", "This org has no dead letters.")
         if (request.publish_ids is None) == (request.dataset is None):
             raise TraceError("body_invalid", "Name either batches or a dataset.", field="publish_ids")
-        await _check_dataset(connection, actor.org_id, request.dataset)
+        if not await _takes_batches(connection, actor.org_id, request.dataset):
+            raise TraceError("publish_not_found", NOT_BUFFERED.format(request.dataset), field="dataset")
         rows = await connection.fetch(_CHOOSE, actor.org_id, request.dataset, request.publish_ids, AT_ONCE)
-        chosen = [row["publish_id"] for row in rows]
+        chosen = {row["publish_id"]: row["name"] for row in rows}
         if request.publish_ids is not None and len(chosen) != len(set(request.publish_ids)):
             raise TraceError("publish_not_found", "One of them is no dead letter of this org.", field="publish_ids")
         if chosen:
-            target = request.dataset or str(chosen[0])
+            target = request.dataset or str(next(iter(chosen)))
             details = {"batches": [str(item) for item in chosen]}
             await audit.record(connection, actor.org_id, actor.subject, action, target, details)
         return chosen
@@ -88,12 +93,15 @@ class DeadBatches:
 async def list_letters(
     connection: Connection, org_id: UUID, dataset: str | None, limit: int, after: int | None
 ) -> DeadBatchesReply:
-    await _check_dataset(connection, org_id, dataset)
+    buffered = await _takes_batches(connection, org_id, dataset)
     rows = await connection.fetch(_LIST, org_id, dataset, after or 0, None, limit + 1)
     total = await connection.fetchval(_COUNT, org_id, dataset)
     letters = [_letter(row) for row in rows[:limit]]
     return DeadBatchesReply(
-        total=total, letters=letters, next=str(letters[-1].publish_seq) if len(rows) > limit else None
+        total=total,
+        letters=letters,
+        next=str(letters[-1].publish_seq) if len(rows) > limit else None,
+        buffered=buffered,
     )
 
 
@@ -104,15 +112,22 @@ async def show_letter(connection: Connection, org_id: UUID, publish_id: UUID) ->
     return _letter(row)
 
 
-async def _check_dataset(connection: Connection, org_id: UUID, dataset: str | None) -> None:
+async def _takes_batches(connection: Connection, org_id: UUID, dataset: str | None) -> bool:
+    """Whether a dataset that was named can have dead letters at all."""
     if dataset is None:
-        return
-    found = await connection.fetchval("SELECT 1 FROM datasets WHERE org_id = $1 AND name = $2", org_id, dataset)
-    if found is None:
+        return True
+    storage = await connection.fetchval("SELECT storage FROM datasets WHERE org_id = $1 AND name = $2", org_id, dataset)
+    if storage is None:
         raise TraceError("dataset_not_found")
+    return bool(storage == "buffered")
+
+
+def _changed(chosen: Mapping[UUID, str]) -> DeadBatchesChanged:
+    return DeadBatchesChanged(changed=len(chosen), datasets=sorted(set(chosen.values())))
 
 
 def _letter(row: asyncpg.Record) -> DeadBatch:
     fields = dict(row)
     fields["excerpt"] = fields["excerpt"] or ""
+    fields["unit"] = to_unit(fields["unit"])
     return DeadBatch(**fields)

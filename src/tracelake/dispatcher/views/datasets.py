@@ -9,7 +9,9 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
 from tracelake.errors import TraceError
+from tracelake.model.buffered import table_name, view_names
 from tracelake.wire.user import (
+    BufferedTableRow,
     ConsumerRow,
     DatasetDetail,
     DatasetRow,
@@ -29,17 +31,18 @@ NEWEST = 100
 # are the jobs of its node, and of several writers the pointer.
 _DATASETS = f"""
     WITH written AS MATERIALIZED (
-        SELECT o.dataset_uuid FROM dags a JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
-        JOIN job_outputs o USING (job_id) WHERE a.org_id = $1)
+        SELECT o.dataset_uuid, array_agg(DISTINCT j.dag_name || '/' || j.name) AS writers
+        FROM dags a JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
+        JOIN job_outputs o USING (job_id) JOIN jobs j USING (job_id) WHERE a.org_id = $1 GROUP BY o.dataset_uuid)
     SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
-           g.schema, e.max_cursor, e.updated_at,
+           g.schema, e.max_cursor, e.updated_at, w.writers,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
                  AND p.committed_at IS NULL AND p.dead_at IS NULL LIMIT {CAP}) x) END AS waiting_batches,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
                  AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) x) END AS dead_letters,
-           CASE WHEN d.dag_name IS NOT NULL AND d.dataset_uuid NOT IN (SELECT dataset_uuid FROM written) THEN coalesce(
+           CASE WHEN d.dag_name IS NOT NULL AND w.dataset_uuid IS NULL THEN coalesce(
                (SELECT v.number FROM jobs j JOIN dag_version_jobs USING (job_id)
                 JOIN activations a USING (dag_version_id) JOIN dag_versions v USING (dag_version_id)
                 WHERE j.node_id = g.node_id AND a.cutover_at IS NOT NULL ORDER BY a.cutover_at DESC LIMIT 1),
@@ -53,7 +56,7 @@ _DATASETS = f"""
                 WHERE r.dataset_uuid = d.dataset_uuid AND r.dataset_version = d.current_version) runs) AS blocks
     FROM datasets d
     JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
-    LEFT JOIN nodes n ON n.node_id = g.node_id
+    LEFT JOIN nodes n ON n.node_id = g.node_id LEFT JOIN written w ON w.dataset_uuid = d.dataset_uuid
     LEFT JOIN LATERAL (
         SELECT max(cursor) AS max_cursor, max(created_at) AS updated_at FROM (
             SELECT v.cursor, v.created_at FROM events v
@@ -62,6 +65,16 @@ _DATASETS = f"""
     WHERE d.org_id = $1 AND ($2::text IS NULL OR d.name = $2)
     ORDER BY d.name"""  # noqa: S608 - constants only
 
+_TABLE = """
+    SELECT t.on_conflict, t.max_depth, t.max_age_seconds, o.name AS org, c.commit_seq, c.committed_at
+    FROM buffered_tables t JOIN orgs o USING (org_id)
+    LEFT JOIN LATERAL (
+        SELECT p.commit_seq, p.committed_at FROM buffer_publishes p
+        WHERE p.dataset_uuid = t.dataset_uuid AND p.commit_seq IS NOT NULL
+        ORDER BY p.commit_seq DESC LIMIT 1) c ON true
+    WHERE t.dataset_uuid = $1"""
+
+# Files are committed by manifests. Each commit of a table is announced, with its number, and nothing else of it is.
 _GENERATIONS = f"""
     SELECT g.dataset_version, g.config_hash, g.schema_hash, g.created_at,
            (SELECT max(cursor) FROM (SELECT v.cursor FROM events v WHERE v.dataset_uuid = g.dataset_uuid
@@ -72,8 +85,11 @@ _GENERATIONS = f"""
            (SELECT count(*) FILTER (WHERE unit LIKE 'p:%') FROM (SELECT unit FROM dataset_keys k
                 WHERE k.dataset_uuid = g.dataset_uuid
                 AND k.dataset_version = g.dataset_version LIMIT {CAP}) x) AS partition_keys,
-           (SELECT count(*) FROM (SELECT FROM manifests m WHERE m.dataset_uuid = g.dataset_uuid
-                AND m.dataset_version = g.dataset_version LIMIT {CAP}) x) AS commits
+           CASE WHEN $2 THEN (SELECT count(DISTINCT cursor) FROM (SELECT v.cursor FROM events v
+                WHERE v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.dataset_version
+                AND v.routed_seq IS NOT NULL LIMIT {CAP}) x)
+           ELSE (SELECT count(*) FROM (SELECT FROM manifests m WHERE m.dataset_uuid = g.dataset_uuid
+                AND m.dataset_version = g.dataset_version LIMIT {CAP}) x) END AS commits
     FROM dataset_versions g WHERE g.dataset_uuid = $1
     ORDER BY g.created_at DESC, g.dataset_version LIMIT {NEWEST}"""  # noqa: S608 - constants only
 
@@ -110,6 +126,7 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
     uuid: UUID = row["dataset_uuid"]
     return DatasetDetail(
         dataset=_dataset(row),
+        table=await _table(connection, uuid, name),
         schema=from_json(row["schema"]),
         generations=await _generations(connection, row),
         pointers=[
@@ -134,8 +151,23 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
     )
 
 
+async def _table(connection: Connection, dataset_uuid: UUID, name: str) -> BufferedTableRow | None:
+    row = await connection.fetchrow(_TABLE, dataset_uuid)
+    if row is None:
+        return None
+    return BufferedTableRow(
+        on_conflict=row["on_conflict"],
+        max_queue_depth=row["max_depth"],
+        max_queue_age_seconds=row["max_age_seconds"],
+        table=table_name(dataset_uuid),
+        view=".".join(view_names(row["org"], name)),
+        last_commit=row["commit_seq"],
+        committed_at=row["committed_at"],
+    )
+
+
 async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[GenerationRow]:
-    rows = await connection.fetch(_GENERATIONS, dataset["dataset_uuid"])
+    rows = await connection.fetch(_GENERATIONS, dataset["dataset_uuid"], dataset["storage"] == "buffered")
     ranges: dict[UUID, list[RunRow]] = defaultdict(list)
     versions = [row["dataset_version"] for row in rows]
     for run in await connection.fetch(_RUNS, dataset["dataset_uuid"], versions):
@@ -173,6 +205,7 @@ def _dataset(row: asyncpg.Record) -> DatasetRow:
         published=row["published"],
         dag=row["dag_name"],
         job=row["job_name"],
+        writers=row["writers"] or [],
         current_version=row["current_version"],
         staged_version=row["staged_version"],
         generations=row["generations"],

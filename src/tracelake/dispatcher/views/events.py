@@ -1,19 +1,24 @@
 """Events: the newest of an org, those behind one, and given ones.
 
 Whoever follows events asks for those `after` one, oldest first, and misses none: an answer holds only events up to an
-id below which nothing can appear any more (`settled`).
+id below which nothing can appear any more (`settled`). An event that is a commit of a buffered dataset has the batches
+that came with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
+from msgspec.structs import replace
+
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views import paging
+from tracelake.dispatcher.views.commits import is_commit, read_commits
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, to_event
 from tracelake.errors import TraceError
-from tracelake.wire.user import EventKey, EventsPage
+from tracelake.wire.user import EventKey, EventRow, EventsPage
 
 _DATASETS = "SELECT dataset_uuid, name FROM datasets WHERE org_id = $1 AND ($2::text IS NULL OR name = $2)"
 
@@ -28,7 +33,7 @@ _FOLLOWING = """
         WHERE dataset_uuid = d.dataset_uuid AND event_id > $2 AND event_id <= $5 ORDER BY event_id LIMIT $3) v"""
 
 _GIVEN = f"""
-    SELECT d.name, {EVENT_COLUMNS}
+    SELECT d.dataset_uuid, d.name, {EVENT_COLUMNS}
     FROM unnest($2::text[], $3::bigint[]) AS k(name, event_id)
     JOIN datasets d ON d.org_id = $1 AND d.name = k.name
     CROSS JOIN LATERAL (
@@ -62,7 +67,7 @@ async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter)
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
     found = await connection.fetch(_ROWS, [of[key] for key in page.keys], page.keys)
     return EventsPage(
-        events=[to_event(row, names[row["dataset_uuid"]]) for row in found],
+        events=await _events(connection, org_id, found, names),
         next=None if page.next is None else str(page.next),
     )
 
@@ -71,7 +76,9 @@ async def look_up(connection: Connection, org_id: UUID, keys: Sequence[EventKey]
     """These events as they are now, oldest first; those that do not exist are left out."""
     names, ids = [key.dataset for key in keys], [key.event_id for key in keys]
     rows = await connection.fetch(_GIVEN, org_id, names, ids)
-    return EventsPage(events=[to_event(row, row["name"]) for row in rows])
+    return EventsPage(
+        events=await _events(connection, org_id, rows, {row["dataset_uuid"]: row["name"] for row in rows})
+    )
 
 
 async def list_following(
@@ -88,11 +95,25 @@ async def list_following(
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
     found = await connection.fetch(_ROWS, [of[-key] for key in page.keys], [-key for key in page.keys])
     return EventsPage(
-        events=[to_event(row, names[row["dataset_uuid"]]) for row in reversed(found)],
+        events=await _events(connection, org_id, list(reversed(found)), names),
         next=None if page.next is None else str(-page.next),
         settled=settled,
         serving_since=serving_since,
     )
+
+
+async def _events(
+    connection: Connection, org_id: UUID, rows: Sequence[asyncpg.Record], names: Mapping[UUID, str]
+) -> list[EventRow]:
+    events = [to_event(row, names[row["dataset_uuid"]]) for row in rows]
+    keys = [(row["dataset_uuid"], row["cursor"]) for row in rows]
+    asked = [key for key, row in zip(keys, rows, strict=True) if is_commit(row["producer"], row["cursor"])]
+    commits = await read_commits(connection, org_id, asked)
+    found = [(event, commits.get(key)) for key, event in zip(keys, events, strict=True)]
+    return [
+        event if commit is None else replace(event, batches=commit.first, batch_count=commit.count)
+        for event, commit in found
+    ]
 
 
 async def _names(connection: Connection, org_id: UUID, dataset: str | None) -> dict[UUID, str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.dags import not_found
+from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
 from tracelake.model.dag import JobDocument
@@ -46,6 +47,13 @@ OUTPUTS = """
     WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
 
 
+_DEAD_LETTERS = f"""
+    SELECT d.dataset_uuid, (SELECT count(*) FROM (
+        SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
+          AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) x) AS letters
+    FROM unnest($1::uuid[]) AS d(dataset_uuid)"""  # noqa: S608 - constants only
+
+
 class _Named(msgspec.Struct):
     name: str
 
@@ -71,7 +79,7 @@ async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int 
     pressure = await read_pressure(connection, org_id) if found else None
     for edge in found:
         edges[edge["node_id"]].append(_edge(edge, pressure))
-    outputs = await read_outputs(connection, [row["job_id"] for row in rows])
+    outputs = await _with_letters(connection, await read_outputs(connection, [row["job_id"] for row in rows]))
     return JobsReply(
         dag=dag,
         version=version["number"],
@@ -92,6 +100,21 @@ async def read_outputs(connection: Connection, job_ids: list[UUID]) -> dict[UUID
             )
         )
     return outputs
+
+
+async def _with_letters(
+    connection: Connection, outputs: dict[UUID, list[JobOutputRow]]
+) -> dict[UUID, list[JobOutputRow]]:
+    """What was refused of a table is no failure of its writer's tasks, and would not be seen in the list of jobs."""
+    buffered = {item.dataset_uuid for items in outputs.values() for item in items if item.storage == "buffered"}
+    if not buffered:
+        return outputs
+    rows = await connection.fetch(_DEAD_LETTERS, list(buffered))
+    letters = {row["dataset_uuid"]: row["letters"] for row in rows}
+    return {
+        job_id: [msgspec.structs.replace(item, dead_letters=letters.get(item.dataset_uuid)) for item in items]
+        for job_id, items in outputs.items()
+    }
 
 
 def _edge(row: asyncpg.Record, pressure: Pressure | None) -> EdgeRow:

@@ -1,7 +1,8 @@
 """Lineage: which task made each unit of a dataset's current generation, from what; and the jobs around the dataset.
 
 Committed files have a pointer per unit, in order of blocks. Everything else has its events, newest first; one that a
-newer revision of its unit replaced is left out. A page of events looks at a bounded number of them, so a filter may
+newer revision of its unit replaced is left out. Those of a buffered dataset are commits: each has the batches that came
+with it, and each batch its task. A page of events looks at a bounded number of them, so a filter may
 leave it short, or empty, with a `next`.
 """
 
@@ -12,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
 from tracelake.dispatcher.views.shared import read_inputs
 from tracelake.errors import TraceError
@@ -129,13 +131,15 @@ async def dataset_lineage(connection: Connection, org_id: UUID, name: str, wante
     read = _committed if dataset["storage"] == "s3" else _announced
     rows, following = await read(connection, uuid, version, wanted)
     made = await _makers(connection, org_id, rows)
+    numbers = [row["cursor"] for row in rows if row["cursor"] is not None] if dataset["storage"] == "buffered" else []
+    commits = await read_commits(connection, org_id, [(uuid, number) for number in numbers])
     wiring = await connection.fetch(_WIRING, org_id, uuid)
     return LineageReply(
         dataset=name,
         dataset_version=version,
         upstream=_graph(row for row in wiring if row["upstream"]),
         downstream=_graph(row for row in wiring if not row["upstream"]),
-        units=[_unit(row, version, made) for row in rows],
+        units=[_unit(row, version, made, commits.get((uuid, row.get("cursor")))) for row in rows],
         next=None if following is None else str(following),
     )
 
@@ -189,7 +193,12 @@ def _task_of(row: asyncpg.Record) -> UUID | None:
         return None
 
 
-def _unit(row: asyncpg.Record, version: UUID, made: dict[UUID, tuple[str, str, list[PayloadInput]]]) -> LineageUnit:
+def _unit(
+    row: asyncpg.Record,
+    version: UUID,
+    made: dict[UUID, tuple[str, str, list[PayloadInput]]],
+    commit: CommitBatches | None,
+) -> LineageUnit:
     task_id = _task_of(row)
     known = None if task_id is None else made.get(task_id)
     dag, job, inputs = known or (None, None, [])
@@ -205,6 +214,8 @@ def _unit(row: asyncpg.Record, version: UUID, made: dict[UUID, tuple[str, str, l
         job=job,
         inputs=inputs,
         files=row.get("files"),
+        batches=[] if commit is None else commit.first,
+        batch_count=None if commit is None else commit.count,
     )
 
 

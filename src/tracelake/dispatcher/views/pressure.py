@@ -171,11 +171,20 @@ class Pressure:
         return self._cause(self.upstream.stopped_by(node, self.stops))
 
     def behind(self, consumer: UUID, generation: Generation) -> list[Queue]:
-        """The queues that an edge feeds, its own included, the fullest first."""
+        """The queues that could stop an edge, the fullest first: its own, those that the job leads to, and those that
+        stop whoever writes the dataset. While one of its writers cannot be stopped, no other's queue matters."""
         reached = {consumer, *self.upstream.downstream.get(consumer, ())}
-        for writer in self.upstream.writers.get(generation, ()):
-            reached.update(self.upstream.downstream.get(writer, ()))
+        if self.could_be_silent(generation):
+            for writer in self.upstream.writers[generation]:
+                reached.update(self.upstream.downstream.get(writer, ()))
         return sorted((self.queues[node] for node in reached if node in self.queues), key=lambda q: (-q.full, q.name))
+
+    def could_be_silent(self, generation: Generation) -> bool:
+        """Each of its writers is paused, or there is a queue that could stop it."""
+        writers = self.upstream.writers.get(generation, frozenset())
+        return bool(writers) and all(
+            writer in self.stops.paused or self.upstream.downstream.get(writer) for writer in writers
+        )
 
     def _cause(self, node: UUID | None) -> Cause | None:
         if node is None:
@@ -207,11 +216,7 @@ async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | 
     """`found`: what was read before, for a view that shows more than this."""
     found = found or await read_pressure(connection, org_id)
     fed = {*found.queues, *found.upstream.downstream}
-    generations = [
-        generation
-        for generation, writers in found.upstream.writers.items()
-        if any(writer in found.stops.paused or found.upstream.downstream.get(writer) for writer in writers)
-    ]
+    generations = [generation for generation in found.upstream.writers if found.could_be_silent(generation)]
     columns = [[generation[part] for generation in generations] for part in (0, 1)]
     edges = await connection.fetch(_EDGES, org_id, list(fed), *columns)
     held = {row["node_id"]: row["held"] for row in await connection.fetch(_HELD, list(found.queues))}
@@ -264,6 +269,7 @@ def _edge_row(found: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
     generation = (row["dataset_uuid"], row["dataset_version"])
     cause = found.on_edge(row["node_id"], generation, behind=row["position"] is not None)
     behind = found.behind(row["node_id"], generation)
+    led_to = {row["node_id"], *found.upstream.downstream.get(row["node_id"], ())}
     shown = next((queue for queue in behind if cause is not None and queue.node_id == cause.node_id), None)
     if cause is None and behind:
         shown = behind[0]
@@ -278,6 +284,7 @@ def _edge_row(found: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
         queue=None if shown is None else shown.name,
         queue_is_backlog=shown is not None and shown.backlog,
         queues=[queue.name for queue in behind],
+        queues_of_writers=[queue.name for queue in behind if queue.node_id not in led_to],
         depth=0 if shown is None else shown.depth,
         max_depth=None if shown is None else shown.thresholds.max_depth,
         age_seconds=0.0 if shown is None else shown.age_seconds,

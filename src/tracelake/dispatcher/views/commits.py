@@ -1,0 +1,66 @@
+"""Commits of buffered datasets: the batches that came into a table with each of them, and the tasks that wrote them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.shared import to_unit
+from tracelake.wire.user import CommitBatch
+
+FIRST = 10
+"""Batches that are shown of a commit."""
+
+_BATCHES = f"""
+    SELECT c.dataset_uuid, c.commit_seq, c.batches, b.publish_id, b.task_id, b.attempt, b.record_count, j.dag_name,
+           j.name, t.unit
+    FROM (SELECT k.dataset_uuid, k.commit_seq, (
+              SELECT count(*) FROM buffer_publishes n
+              WHERE n.dataset_uuid = k.dataset_uuid AND n.commit_seq = k.commit_seq) AS batches
+          FROM unnest($1::uuid[], $2::bigint[]) AS k(dataset_uuid, commit_seq)) c
+    CROSS JOIN LATERAL (
+        SELECT p.publish_id, p.publish_seq, p.task_id, p.attempt, p.record_count FROM buffer_publishes p
+        WHERE p.dataset_uuid = c.dataset_uuid AND p.commit_seq = c.commit_seq AND p.org_id = $3
+        ORDER BY p.publish_seq LIMIT {FIRST}) b
+    JOIN tasks t ON t.task_id = b.task_id JOIN jobs j ON j.job_id = t.job_id
+    ORDER BY b.publish_seq"""  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatches:
+    first: list[CommitBatch]
+    count: int
+
+
+def is_commit(producer: str, cursor: int | None) -> bool:
+    """Of an event: announced under the name of commits, and numbered like them."""
+    return cursor is not None and producer.startswith("publish:")
+
+
+async def read_commits(
+    connection: Connection, org_id: UUID, commits: Sequence[tuple[UUID, int]]
+) -> dict[tuple[UUID, int | None], CommitBatches]:
+    """By dataset and number. Nothing is asked where there is none."""
+    if not commits:
+        return {}
+    wanted = sorted(set(commits))
+    rows = await connection.fetch(_BATCHES, [uuid for uuid, _ in wanted], [number for _, number in wanted], org_id)
+    found: dict[tuple[UUID, int | None], CommitBatches] = {}
+    for row in rows:
+        key = (row["dataset_uuid"], row["commit_seq"])
+        found.setdefault(key, CommitBatches([], row["batches"])).first.append(_batch(row))
+    return found
+
+
+def _batch(row: asyncpg.Record) -> CommitBatch:
+    return CommitBatch(
+        publish_id=row["publish_id"],
+        task_id=row["task_id"],
+        attempt=row["attempt"],
+        dag=row["dag_name"],
+        job=row["name"],
+        unit=to_unit(row["unit"]),
+        record_count=row["record_count"],
+    )
