@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -25,6 +25,7 @@ MAX_DEPTH = 64
 
 _NOT_HEX = "is no hexadecimal text with 0x in front and two digits for each byte"
 _ZERO = Decimal(0)
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6}0*)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -93,11 +94,25 @@ def _large(column: Column) -> ColumnKind:
 
 def _decimal(column: Column) -> ColumnKind:
     precision, scale = column.precision or 38, column.scale or 0
-    unit, exactly = Decimal((0, (1,), -scale)), Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+    kept = f"numeric({precision},{scale})"
+    unit = Decimal((0, (1,), -scale))
+    never = [InvalidOperation, Overflow, Underflow, Inexact]
+    exactly = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=never)
 
-    def convert(value: Decimal) -> Decimal:
-        if not value.is_finite():
-            raise ValueError("is no finite number")
+    def convert(raw: msgspec.Raw) -> Decimal | None:
+        # As it is written: Python's own reader of decimals takes much that is no number in JSON, like 1_0.
+        text = bytes(raw)
+        if text == b"null":
+            if column.nullable:
+                return None
+            raise ValueError("is null, and it is never null")
+        text = text[1:-1] if text.startswith(b'"') else text
+        if not _NUMBER.fullmatch(text):
+            raise ValueError("is no number in decimal digits, like 12.5")
+        try:
+            value = exactly.create_decimal(text.decode())
+        except ArithmeticError:
+            raise ValueError(f"does not fit decimal({precision},{scale})") from None
         if not value:
             return _ZERO
         # From the digits themselves: arithmetic would round to the precision of a context.
@@ -110,8 +125,7 @@ def _decimal(column: Column) -> ColumnKind:
             raise ValueError(f"has more than {precision - scale} digits before the point")
         return value if -scale <= exponent <= 0 else value.quantize(unit, context=exactly)
 
-    kept = f"numeric({precision},{scale})"
-    return ColumnKind(column, Decimal, convert, pa.decimal128(precision, scale), kept, kept)
+    return ColumnKind(column, msgspec.Raw, convert, pa.decimal128(precision, scale), kept, kept)
 
 
 def _float(column: Column) -> ColumnKind:
