@@ -31,7 +31,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "zero character": (b'{"key": 1, "value": "a\\u0000"}', "value: holds a zero character"),
     "NaN": (b'{"key": 1, "ratio": NaN}', "the line is no JSON"),
     "Infinity": (b'{"key": 1, "ratio": 1e999}', "ratio: Number out of range"),
-    "decimal that is none": (b'{"key": 1, "price": "NaN"}', "price: is no finite number"),
+    "decimal that is none": (b'{"key": 1, "price": "NaN"}', "price: is no number in decimal digits"),
     "decimal over its range": (b'{"key": 1, "price": "1e1000000"}', "price: has more than 14 digits before"),
     "int32 over its range": (b'{"key": 1, "whole": 2147483648}', "whole: does not fit int32"),
     "int64 over its range": (b'{"key": 9223372036854775808}', "key: "),
