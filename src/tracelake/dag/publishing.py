@@ -10,6 +10,7 @@ from tracelake.dag.kinds import INVALID, NAME, Place, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import shown
 from tracelake.dag.surroundings import kept_as
+from tracelake.model.runtime import DISPATCHER
 
 
 def read_publish(draft: Draft) -> None:
@@ -95,7 +96,8 @@ def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
 
 def _check_operator(draft: Draft, entry: PublishDraft, writer: Record, job: str) -> bool:
     """Whether rows of the job can come to where the dataset is kept."""
-    operator = CATALOGUE.get(draft.by_name[job].record.get("operator", ""))
+    made_by = draft.by_name[job]
+    operator = CATALOGUE.get(made_by.record.get("operator", ""))
     if operator is None or entry.record.get("storage") != "postgres" or entry.record.bad("write_mode"):
         return True
     runs, hint = f"Job `{job}` runs `{operator.name}`", ""
@@ -106,6 +108,9 @@ def _check_operator(draft: Draft, entry: PublishDraft, writer: Record, job: str)
             message, hint = f"{runs}, which writes files and no tables.", f"Set `storage: s3`, or: {hint}"
     elif entry.buffered and operator.only_events:
         message, hint = f"{runs}, which makes events and no rows.", "Name a job that makes rows."
+    elif entry.buffered and made_by.setting("runtime") == DISPATCHER:
+        message = f"Job `{job}` runs in the Dispatcher, which makes events and no rows."
+        hint = "Run it on a runtime with workers."
     elif not entry.buffered and not operator.fills_tables:
         message = f"{runs}, which writes no tables by itself."
         hint = "Add `write_mode: buffered`, or set `storage: s3`."

@@ -44,16 +44,17 @@ def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
 def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Place) -> set[str]:
     """The columns that were meant, as far as that can be guessed."""
     names = [column.name for column in schema.columns]
-    unknown = [column for column in result.places if column not in names and column != OWNER]
+    known = {*names, OWNER}
+    unknown = [column for column in result.places if column not in known]
     if not unknown:
         return set()
     free = [column for column in names if column not in result.places]
-    hints = {column: place.problems.did_you_mean(column, free) for column in unknown}
+    hints = [place.problems.did_you_mean(column, free) for column in unknown[:_SHOWN]]
     listed = ", ".join(f"{shown(column)} ({result.places[column]})" for column in unknown[:_SHOWN])
-    hint = " ".join(dict.fromkeys(filter(None, hints.values()))) or f"It has {one_of(names[:_SHOWN])}."
+    hint = " ".join(dict.fromkeys(filter(None, hints))) or f"It has {one_of(names[:_SHOWN])}."
     columns = "column" if len(unknown) == 1 else "columns"
     place.problem("unknown_column", f"The schema of {shown(name)} has no {columns} {listed}.", hint)
-    return {column for column in free if any(f"`{column}`" in said for said in hints.values())}
+    return {column for column in free if any(f"`{column}`" in said for said in hints)}
 
 
 def _check_missing(name: str, schema: Schema, result: ResultColumns, meant: set[str], place: Place) -> None:
