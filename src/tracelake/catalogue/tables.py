@@ -1,6 +1,6 @@
 """How the table of a buffered dataset follows its declared schema: what may change, and what is refused.
 
-A table is one for all generations, and rows are there already: it only ever grows. A new column is nullable, a type
+A table is one for all versions, and rows may be there already: it only ever grows. A new column is nullable, a type
 becomes wider, an index comes or goes. Everything else is refused with what to do instead.
 """
 
