@@ -1,6 +1,7 @@
 """Reads do not go through finished work: with many stored rows every statement still finds its way by an index."""
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -134,3 +135,6 @@ def test_a_commit_finds_its_batches_and_the_last_one_by_its_number(world: World)
     for name in ("batches of commits", "a table and its last commit"):
         for text in plans(world, *statements(world)[name]):
             assert "buffer_publishes_by_commit" in text, text
+            sorts = re.findall(r"Sort Key: (.*)", text)
+            assert "p.commit_seq DESC" not in sorts, text
+            assert name != "batches of commits" or re.search(r"Index Cond: .*commit_seq = ", text), text

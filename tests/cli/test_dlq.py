@@ -89,7 +89,7 @@ REASON = (
 )
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", [80, 120, 200])
 def test_reasons_are_readable_and_writers_named_at_any_width(columns: int, trace: Trace, api: FakeApi) -> None:
     letter = msgspec.structs.replace(
         LETTER, dataset="large_transfers", reason="the sink could not take it: " + "a word of it " * 4
