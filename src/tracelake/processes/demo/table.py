@@ -113,7 +113,9 @@ class Table:
             self._screen.say(f"replayed {count(reply.changed, 'dead letter')} under {numbers}")
             await self._until_nothing_waits()
         self.story.batches, self.story.dead = await self._in_table(), len(await self._letters())
-        if not self.story.dead:
+        if not self.story.batches:
+            self._screen.say("there was no large transfer, so the table is empty")
+        elif not self.story.dead:
             self._screen.say(f"no batch waits and none is dead: all {self.story.batches} are in the table", "green")
 
     async def rows(self) -> list[Row]:
