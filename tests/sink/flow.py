@@ -157,16 +157,18 @@ class WatchedStore(TableStore):
         super()._ingest(table, rows, temporary=temporary)
         self._flow.reached("staged")
 
-    def _merge(self, run: Any, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
-        commits = super()._merge(run, dataset, staging, loaded)
+    def _merge(
+        self, run: Any, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], sure: bool
+    ) -> list[Commit]:
+        commits = super()._merge(run, dataset, staging, loaded, sure)
         self._flow.reached("merged")
         return commits
 
-    def commit_direct(self, *arguments: Any) -> list[Commit]:
-        return self._lose(super().commit_direct(*arguments))
+    def commit_direct(self, *arguments: Any, **options: Any) -> list[Commit]:
+        return self._lose(super().commit_direct(*arguments, **options))
 
-    def commit_staged(self, *arguments: Any) -> list[Commit]:
-        return self._lose(super().commit_staged(*arguments))
+    def commit_staged(self, *arguments: Any, **options: Any) -> list[Commit]:
+        return self._lose(super().commit_staged(*arguments, **options))
 
     def _lose(self, commits: list[Commit]) -> list[Commit]:
         if self._flow.fails("answer"):

@@ -13,7 +13,7 @@ from tests.sink.support import PLAIN, dataset
 from tests.sink.test_store import ask
 from tests.support import dags
 from tests.support.postgres import TestCluster, wait_until
-from tracelake.sink import tables
+from tracelake.sink import keeping, tables
 from tracelake.sink.store import TableStore
 from tracelake.wire.buffers import BufferedDataset
 
@@ -66,10 +66,10 @@ def test_a_sink_with_the_old_schema_beside_one_with_the_new(flow: BufferFlow) ->
     flow.publish([{"key": 2, "memo": "x"}])
     flow.sink(known=new)
     made = _indexes(flow)
-    flow.publish([{"key": 1, "value": "b"}, {"key": 3}])
+    flow.publish([{"key": 1, "value": "b"}, {"key": 2, "value": "c"}, {"key": 3}])
     flow.sink(known=old)
     assert (flow.dataset, _indexes(flow), len(made)) == (new, made, 3)
-    assert flow.rows("key", "value", "memo") == [(1, "b", None), (2, None, "x"), (3, None, None)]
+    assert flow.rows("key", "value", "memo") == [(1, "b", None), (2, "c", None), (3, None, None)], "no row is of two"
     assert flow.letters() == []
 
 
@@ -92,15 +92,16 @@ def test_the_first_tables_of_an_org_are_made_by_two_at_once(
     """The second one comes while the first has made the schema that both are in, and nobody sees it yet."""
     dsn, halfway, go_on = cluster.fresh("data"), Event(), Event()
     first, second = (msgspec.structs.replace(dataset(PLAIN, name=name), org="new") for name in ("first", "second"))
-    new_indexes = tables.new_indexes
+    keep = keeping.keep
 
-    def wait(before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[str, str]]:
-        if after == first:
+    def wait(run: keeping.Run, of: BufferedDataset, lock_seconds: float) -> bool:
+        changed = keep(run, of, lock_seconds)
+        if of == first:
             halfway.set()
             assert go_on.wait(30)
-        return new_indexes(before, after)
+        return changed
 
-    monkeypatch.setattr(tables, "new_indexes", wait)
+    monkeypatch.setattr(keeping, "keep", wait)
 
     def make(of: BufferedDataset) -> bool:
         store = TableStore(dsn)

@@ -37,6 +37,13 @@ def ask(dsn: str, statement: str) -> list[tuple[Any, ...]]:
         return rows
 
 
+def run(dsn: str, *statements: str) -> None:
+    with adbc.connect(dsn) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+
+
 def rows_of(dsn: str, of: BufferedDataset) -> list[tuple[Any, ...]]:
     names = ", ".join(tables.quoted(column.name) for column in of.schema.columns)
     table = tables.quoted(tables.table_name(of.dataset_uuid))
@@ -157,6 +164,56 @@ def test_a_table_follows_its_schema_with_rows_in_it(dsn: str, store: TableStore)
         (3,)
     ]
     assert store.follow(msgspec.structs.replace(after, schema=msgspec.structs.replace(wider, indexes=())))
+
+
+def test_a_view_keeps_its_readers(dsn: str, store: TableStore) -> None:
+    of = dataset(PLAIN, name="read_by_many")
+    store.follow(of)
+    view = tables.view_name(of)
+    run(dsn, f"GRANT SELECT ON {view} TO pg_monitor, PUBLIC", f"CREATE VIEW above AS SELECT * FROM {view}")
+    key, value = PLAIN.columns
+    extra = Column(name="extra", type=ColumnType.INT16)
+    wider = msgspec.structs.replace(PLAIN, columns=(key, extra, value), indexes=(("value",),))
+    after = msgspec.structs.replace(of, schema=wider, revision=1)
+    assert store.follow(after), "what stands on it is not in the way"
+    direct(store, after, [Publisher(after).loaded([{"key": 1, "value": "x", "extra": 5}])])
+    assert ask(dsn, f"SELECT * FROM {view}") == [(1, "x", 5)], "new columns are the last"
+    assert ask(dsn, "SELECT * FROM above") == [(1, "x")]
+    larger = msgspec.structs.replace(extra, type=ColumnType.INT32)
+    retyped = msgspec.structs.replace(wider, columns=(key, larger, value))
+    last = msgspec.structs.replace(of, schema=retyped, revision=2)
+    with pytest.raises(StoreAwayError, match="depend") as held_up:
+        store.follow(last)
+    assert held_up.value.lasting
+    run(dsn, "DROP VIEW above")
+    assert store.follow(last)
+    for reader in ("pg_monitor", "public"):
+        assert ask(dsn, f"SELECT has_table_privilege('{reader}', '{view}', 'SELECT')") == [(True,)], reader
+
+
+def test_a_table_that_the_state_does_not_know_is_left_alone(dsn: str, store: TableStore) -> None:
+    """After the state was set back, say, and something else was deployed."""
+    of = dataset(EVERY, name="foreign")
+    store.follow(of)
+    other = msgspec.structs.replace(of, schema=PLAIN, revision=5)
+    with pytest.raises(StoreAwayError, match="cannot be changed") as refused:
+        store.follow(other)
+    assert refused.value.lasting
+
+
+def test_an_index_that_is_missing_is_made_later(dsn: str, store: TableStore) -> None:
+    """A sink died between the table and its indexes."""
+    of = dataset(EVERY, name="indexed")
+    store.follow(of)
+    names = f"SELECT indexname FROM pg_indexes WHERE tablename = '{tables.table_name(of.dataset_uuid)}' ORDER BY 1"
+    made = ask(dsn, names)
+    ((first, _), *_) = tables.indexes(of)
+    run(dsn, f"DROP INDEX {first}", "UPDATE buffer_tables SET indexed = NULL")
+    assert len(ask(dsn, names)) == len(made) - 1
+    again = TableStore(dsn)
+    assert not again.follow(of), "the table itself is as it should be"
+    again.close()
+    assert ask(dsn, names) == made
 
 
 def test_a_refusal_leaves_nothing_behind(dsn: str, store: TableStore) -> None:

@@ -21,8 +21,8 @@ from tracelake.ports import Queue, QueueUnavailableError
 from tracelake.ports.queue import Delivery
 from tracelake.sink.batches import BadBatchError
 from tracelake.sink.patience import Patience, StoppedError
-from tracelake.sink.settling import Artifacts, LargeBatches, Refusal, Settler, Stores
-from tracelake.sink.store import Commit
+from tracelake.sink.settling import Artifacts, LargeBatches, Refusal, Settled, Settler, Stores
+from tracelake.sink.store import Commit, OutdatedError
 from tracelake.wire.buffers import (
     BufferBatch,
     BufferCommittedReply,
@@ -187,12 +187,12 @@ class Drain:
 
     async def _finish(self, held: Sequence[_Held]) -> None:
         self._take_newer()
-        settled = await self._settler.settle(list({item.batch.publish_id: item.batch for item in held}.values()))
+        settled = await self._settle(list({item.batch.publish_id: item.batch for item in held}.values()))
         commits, refusals = settled.commits, settled.refusals
         if refusals and await self._has_changed():
             # A schema that was deployed a moment ago may hold what this one does not.
             self._take_newer()
-            settled = await self._settler.settle([refusal.batch for refusal in refusals])
+            settled = await self._settle([refusal.batch for refusal in refusals])
             commits, refusals = commits + settled.commits, settled.refusals
         told: set[UUID] = set()
         for commit in commits:
@@ -202,6 +202,17 @@ class Drain:
             if await self._is_heard(self._reject(refusal)):
                 told.add(refusal.batch.publish_id)
         await self._ack([item for item in held if item.batch.publish_id in told])
+
+    async def _settle(self, batches: Sequence[BufferBatch]) -> Settled:
+        """By the newest schema that there is."""
+        sure = False
+        while True:
+            try:
+                return await self._settler.settle(batches, sure=sure)
+            except OutdatedError:
+                # Another sink has heard of a newer one. Where the Dispatcher has not, its state was set back.
+                sure = not await self._has_changed()
+                self._take_newer()
 
     async def _has_changed(self) -> bool:
         """Whether the Dispatcher knows a newer schema."""

@@ -47,6 +47,7 @@ class Sink:
         self._large = large
         self._drains: dict[UUID, tuple[Drain, asyncio.Task[None]]] = {}
         self._forget_at = 0.0
+        self._forgetting: asyncio.Task[None] | None = None
         self._wanted: dict[UUID, BufferedDataset] = {}
         """As the Dispatcher said last."""
         self._kept: dict[UUID, BufferedDataset] = {}
@@ -60,7 +61,9 @@ class Sink:
             while not stop.is_set():
                 try:
                     await self._look(stop)
-                    await self._forget()
+                    if self._forgetting is None or self._forgetting.done():
+                        # Beside the others: it waits for a connection as long as they have them all.
+                        self._forgetting = asyncio.create_task(self._forget())
                     failures = 0
                 except TraceError as error:
                     failures += 1
@@ -73,6 +76,7 @@ class Sink:
         finally:
             stop.set()
             at_work = [*(task for _, task in self._drains.values()), *self._keeping.values()]
+            at_work += [] if self._forgetting is None else [self._forgetting]
             await asyncio.gather(*at_work, return_exceptions=True)
             self._drains.clear()
             self._stores.close()

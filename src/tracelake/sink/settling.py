@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from tracelake.sink.batches import BadBatchError, BatchReader
 from tracelake.sink.patience import Patience, StoppedError
-from tracelake.sink.store import Commit, Loaded, RefusedRowsError, StagingLostError, StoreAwayError, TableStore
+from tracelake.sink.store import (
+    Commit,
+    Loaded,
+    OutdatedError,
+    RefusedRowsError,
+    StagingLostError,
+    StoreAwayError,
+    TableStore,
+)
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 logger = logging.getLogger(__name__)
@@ -78,7 +86,7 @@ class Stores:
             store = self._free.pop() if self._free else self._open()
             try:
                 yield store
-            except (RefusedRowsError, StagingLostError):
+            except (OutdatedError, RefusedRowsError, StagingLostError):
                 self._free.append(store)
                 raise
             except Exception:
@@ -127,9 +135,12 @@ class Settler:
         self._large = large
         self._large_bytes = large_bytes
         self._signal = on_signal
+        self._sure = False
 
-    async def settle(self, batches: Sequence[BufferBatch]) -> Settled:
-        """Those that were in the table before are found and not loaded again."""
+    async def settle(self, batches: Sequence[BufferBatch], *, sure: bool = False) -> Settled:
+        """Those that were in the table before are found and not loaded again. Raises OutdatedError if the table has
+        followed a newer schema, unless the caller is sure that nobody knows it."""
+        self._sure = sure
         known = await self.find(batches)
         done = {publish_id for commit in known for publish_id in commit.publish_ids}
         fresh = [batch for batch in batches if batch.publish_id not in done]
@@ -182,7 +193,8 @@ class Settler:
             return Settled([], refusals)
 
         def commit(store: TableStore) -> list[Commit]:
-            return store.commit_direct(self.dataset, [item[0] for item in good], [item[1] for item in good])
+            loaded, rows = [item[0] for item in good], [item[1] for item in good]
+            return store.commit_direct(self.dataset, loaded, rows, sure=self._sure)
 
         self._signal("committing")
         try:
@@ -210,10 +222,10 @@ class Settler:
             if not good:
                 return Settled([], refusals)
             self._signal("committing")
-            commits = await self._run(lambda store: store.commit_staged(self.dataset, staging, good))
+            commits = await self._run(lambda store: store.commit_staged(self.dataset, staging, good, sure=self._sure))
             self._signal("committed")
             return Settled(commits, refusals)
-        except StoppedError:
+        except (StoppedError, OutdatedError):
             raise
         except Exception as error:
             # Spark has troubles of its own, one batch may be refused by the database, what was staged may be gone. The

@@ -6,7 +6,7 @@ that are now in the table, and the number of the commit; so whoever repeats a ba
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,11 @@ from uuid import UUID
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi
-import msgspec
 import pyarrow as pa
 from adbc_driver_manager.dbapi import Connection
 
-from tracelake.sink import tables
+from tracelake.sink import keeping, tables
+from tracelake.sink.keeping import Run
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,9 @@ _ROWS = ("21", "22", "23", "54")
 _TEMPORARY = ("", "08", "25", "40", "53", "55", "57", "58")
 """Those that can be otherwise in a moment: connections, locks, conflicts, a full disk, a server that starts."""
 
-_LOCK = "SELECT next_commit FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
+_LOCK = """
+    SELECT next_commit, coalesce((definition->>'revision')::bigint, 0) FROM buffer_tables
+    WHERE dataset_uuid = $1::text::uuid FOR UPDATE"""
 _DONE = """
     SELECT publish_id::text, commit_seq FROM buffer_commits WHERE publish_id = ANY ($1::text[]::uuid[])"""
 _SAME_COMMITS = """
@@ -73,6 +75,10 @@ class StoreAwayError(Exception):
 
 class StagingLostError(Exception):
     """What was staged is not there any more: Postgres empties such tables when it comes up after a crash."""
+
+
+class OutdatedError(Exception):
+    """The table has followed a newer schema than the one that is at hand."""
 
 
 class RefusedRowsError(Exception):
@@ -117,51 +123,32 @@ class TableStore:
         wanted = tables.definition(dataset)
         if self._known.get(dataset.dataset_uuid) == wanted:
             return False
-        with self._transaction() as run:
-            run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", str(dataset.dataset_uuid))
-            found = run(
-                "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE",
-                str(dataset.dataset_uuid),
-            )
-            before = msgspec.json.decode(found[0][0], type=BufferedDataset) if found else None
-            # Who has not heard of the newest deploy leaves the table to those that have: it holds more, not less.
-            change = before is None or (found[0][0] != wanted and before.revision <= dataset.revision)
-            if change:
-                # Behind one that waits for a table everybody waits: it gives way soon, and comes again.
-                run(f"SET LOCAL lock_timeout = {int(min(self._lock_seconds, _CHANGE_SECONDS) * 1000)}")
-                # Two that make the first table of an org at once would stand in each other's way.
-                run("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.view_schema(dataset))
-                for statement in tables.migrate(before, dataset):
-                    run(statement)
-                for name, statement in tables.new_indexes(before, dataset):
-                    run(statement)
-                    if run("SELECT to_regclass($1) IS NULL", name) == [(True,)]:
-                        told = {"dataset": dataset.name, "index": name, "reason": "there are values too long for it"}
-                        logger.error("an index cannot be made", extra=told)
-                run(
-                    "INSERT INTO buffer_tables (dataset_uuid, definition) VALUES ($1::text::uuid, $2::text::json) "
-                    "ON CONFLICT (dataset_uuid) DO UPDATE "
-                    "SET definition = excluded.definition, changed_at = trace_now()",
-                    str(dataset.dataset_uuid),
-                    wanted,
-                )
+        patience = min(self._lock_seconds, _CHANGE_SECONDS)
+        try:
+            with self._transaction() as run:
+                changed = keeping.keep(run, dataset, patience)
+            with self._transaction() as run:
+                keeping.index(run, dataset, patience)
+        except tables.TableRefusedError as error:
+            raise StoreAwayError(str(error), lasting=True) from error
         self._known[dataset.dataset_uuid] = wanted
-        return change
+        return changed
 
     # -- the direct way: staged and merged in one transaction
 
     def commit_direct(
-        self, dataset: BufferedDataset, loaded: Sequence[Loaded], rows: Iterable[pa.RecordBatch]
+        self, dataset: BufferedDataset, loaded: Sequence[Loaded], rows: Iterable[pa.RecordBatch], *, sure: bool = False
     ) -> list[Commit]:
-        """Rows of batches that this process has read."""
+        """Rows of batches that this process has read. By a schema that is not the table's newest only who is sure that
+        there is no other: a row that it replaces would keep what it had in newer columns."""
         with self._transaction() as run:
             staging = self._temporary(run, dataset)
             found = [batch for batch in rows if batch.num_rows]
             if found:
                 self._ingest(staging, found, temporary=True)
-            return self._merge(run, dataset, tables.quoted(staging), loaded)
+            return self._merge(run, dataset, tables.quoted(staging), loaded, sure)
 
-    def _temporary(self, run: "Run", dataset: BufferedDataset) -> str:
+    def _temporary(self, run: Run, dataset: BufferedDataset) -> str:
         """A staging table of this connection, for this very schema."""
         name = f"stage_{dataset.dataset_uuid.hex}"
         definition = tables.definition(dataset)
@@ -189,10 +176,12 @@ class TableStore:
             run(f"INSERT INTO staging.{tables.quoted(name)} (_publish_seq) VALUES ({_MARK})")  # noqa: S608 - quoted
         return name
 
-    def commit_staged(self, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
+    def commit_staged(
+        self, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], *, sure: bool = False
+    ) -> list[Commit]:
         with self._transaction() as run:
             _check_staging(run, staging)
-            return self._merge(run, dataset, f"staging.{tables.quoted(staging)}", loaded)
+            return self._merge(run, dataset, f"staging.{tables.quoted(staging)}", loaded, sure)
 
     def drop_staging(self, name: str) -> None:
         with self._transaction() as run:
@@ -218,9 +207,13 @@ class TableStore:
         with self._transaction() as run:
             return len(run(_FORGET, COMMITS_DAYS, FORGOTTEN_AT_ONCE)) == FORGOTTEN_AT_ONCE
 
-    def _merge(self, run: "Run", dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded]) -> list[Commit]:
+    def _merge(
+        self, run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], sure: bool
+    ) -> list[Commit]:
         key = str(dataset.dataset_uuid)
-        ((commit_seq,),) = run(_LOCK, key)
+        ((commit_seq, revision),) = run(_LOCK, key)
+        if revision > dataset.revision and not sure:
+            raise OutdatedError(dataset.name)
         done = _done(run, [item.batch for item in loaded])
         fresh = [item for item in loaded if item.batch.publish_id not in done]
         if fresh:
@@ -247,7 +240,7 @@ class TableStore:
             cursor.adbc_ingest(table, reader, mode="append", **options)
 
     @contextmanager
-    def _transaction(self) -> Iterator["Run"]:
+    def _transaction(self) -> Iterator[Run]:
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -280,7 +273,6 @@ class TableStore:
             self.close()
 
 
-Run = Callable[..., list[tuple[Any, ...]]]
 _MARK = 0
 """The `_publish_seq` of a row that every shared staging table has from its beginning; no batch has this number."""
 

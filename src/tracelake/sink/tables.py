@@ -5,6 +5,7 @@ org. All of it is text made from a schema: whoever runs it is `sink.store`.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 
@@ -32,40 +33,49 @@ def definition(dataset: BufferedDataset) -> str:
     return msgspec.json.encode(shown, order="deterministic").decode()
 
 
+class TableRefusedError(ValueError):
+    """The table cannot become what is declared. A deploy looks at that; so its state knows another table than this."""
+
+
 def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]:
-    """Statements of one transaction. The plan was looked at when it was deployed; a refusal here is a mistake."""
+    """Statements of one transaction, without the view and new indexes."""
     table, new = quoted(table_name(after.dataset_uuid)), after.schema
     old = None if before is None else before.schema
     plan = plan_table(old, new)
     if plan.refusals:
-        raise ValueError(f"the table of {after.name} cannot be changed: {plan.refusals[0].text}")
-    statements = [] if old is not None else _create(table, after)
-    if before is None or view_name(before) != view_name(after) or before.schema != after.schema:
-        # Also of a dataset that had the name before, in a state that is lost.
-        statements += [f"DROP VIEW IF EXISTS {view_name(each)}" for each in (before or after, after)]
-        statements += [] if old is None else _alter(table, old, new)
-        columns = ", ".join(quoted(column.name) for column in new.columns)
-        statements += [
-            f"CREATE SCHEMA IF NOT EXISTS {quoted(view_schema(after))}",
-            f"CREATE OR REPLACE VIEW {view_name(after)} AS SELECT {columns} FROM {table}",  # noqa: S608 - quoted
-        ]
-    kept = () if old is None else old.indexes
-    statements += [f"DROP INDEX IF EXISTS {_index(after, index)}" for index in kept if index not in new.indexes]
-    return statements
+        raise TableRefusedError(f"the table of {after.name} cannot be changed: {plan.refusals[0].text}")
+    if old is None:
+        return _create(table, after)
+    dropped = [index for index in old.indexes if index not in new.indexes]
+    return _alter(table, old, new) + [f"DROP INDEX IF EXISTS {_index(after, index)}" for index in dropped]
 
 
-def new_indexes(before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[str, str]]:
-    """Names and statements, after those of `migrate`. Rows that are there may hold values that no index takes: then
-    there is no such index after its statement, and nothing else has happened."""
-    table, kept = quoted(table_name(after.dataset_uuid)), () if before is None else before.schema.indexes
+def retypes(before: BufferedDataset, after: BufferedDataset) -> bool:
+    """Whether a column gets another type: a view on it has to go for that."""
+    kept = {column.name: kind_of(column).kept for column in before.schema.columns}
+    return any(kept.get(column.name) not in (None, kind_of(column).kept) for column in after.schema.columns)
+
+
+def view(dataset: BufferedDataset, columns: Sequence[str]) -> list[str]:
+    """One that is there may be replaced if it gets columns at its end, or none."""
+    table = quoted(table_name(dataset.dataset_uuid))
+    return [
+        f"CREATE SCHEMA IF NOT EXISTS {quoted(view_schema(dataset))}",
+        f"CREATE OR REPLACE VIEW {view_name(dataset)} AS SELECT {_names(columns)} FROM {table}",  # noqa: S608 - quoted
+    ]
+
+
+def indexes(dataset: BufferedDataset) -> list[tuple[str, str]]:
+    """Names and statements. Where rows hold values that no index takes, there is none after its statement, and nothing
+    else has happened."""
+    table = quoted(table_name(dataset.dataset_uuid))
     return [
         (
-            _index(after, index),
-            f"DO $trace$ BEGIN CREATE INDEX IF NOT EXISTS {_index(after, index)} ON {table} ({_names(index)}); "
+            _index(dataset, index),
+            f"DO $trace$ BEGIN CREATE INDEX IF NOT EXISTS {_index(dataset, index)} ON {table} ({_names(index)}); "
             "EXCEPTION WHEN program_limit_exceeded THEN NULL; END $trace$",
         )
-        for index in after.schema.indexes
-        if index not in kept
+        for index in dataset.schema.indexes
     ]
 
 
@@ -145,5 +155,5 @@ def _index(dataset: BufferedDataset, columns: tuple[str, ...]) -> str:
     return quoted(f"{table_name(dataset.dataset_uuid)}_{digest}")
 
 
-def _names(columns: tuple[str, ...]) -> str:
+def _names(columns: Sequence[str]) -> str:
     return ", ".join(map(quoted, columns))
