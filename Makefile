@@ -45,7 +45,7 @@ lint: setup-dev ## Style, types and import rules
 	@PYTHONPATH=src $(VENV)/bin/python -c "from importlinter.cli import lint_imports_command as m; m()" --no-cache
 
 test: lint ## Every check and every test
-	@$(PY) -m pytest -m "not soak" --numprocesses 2 --dist loadfile
+	@$(PY) -m pytest -m "not soak" --numprocesses 3 --dist loadfile
 
 soak: setup-dev ## The same properties with volume (long)
 	@$(PY) -m pytest -m soak
