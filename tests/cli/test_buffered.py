@@ -24,7 +24,12 @@ from tracelake.wire.user import (
 
 WIDTHS = pytest.mark.parametrize("columns", [80, 200])
 SCHEMA = {
-    "columns": [{"name": "block_number", "type": "int64", "nullable": False}, {"name": "token", "type": "bytes"}],
+    "columns": [
+        {"name": "block_number", "type": "int64", "nullable": False},
+        {"name": "token", "type": "bytes", "max_length": 20},
+        {"name": "kind", "type": "text", "nullable": False, "enum": ["move", "burn"]},
+        {"name": "price", "type": "decimal", "precision": 20, "scale": 6},
+    ],
     "unique": ["block_number", "log_index"],
     "indexes": [["token", "at"], ["at"]],
 }
@@ -231,3 +236,14 @@ def test_pressure_says_what_could_stop_an_input_and_how(columns: int, trace: Tra
     assert "could be stopped by" in shown
     assert f"{name} (backlog) through its writers" in beside
     assert "through its writers" not in writer.partition("token_flows/summarise")[0]
+
+
+def test_columns_are_shown_as_a_document_writes_them(trace: Trace, api: FakeApi) -> None:
+    api.answers["GET /v1/datasets/large_transfers"] = detail()
+    shown = " ".join(trace("datasets", "large_transfers").out.split())
+    for words in (
+        "block_number int64 never null token bytes(20)",
+        "kind text never null; one of move, burn",
+        "price decimal(20,6)",
+    ):
+        assert words in shown

@@ -10,7 +10,7 @@ from tracelake.cli.jobs import edge_text
 from tracelake.cli.listing import Cell, Column, Listing, fields
 from tracelake.cli.missing import explained
 from tracelake.cli.session import EXAMPLE, Session, user_command
-from tracelake.cli.text import ago, clean, compact, count, moment, span
+from tracelake.cli.text import ago, clean, count, moment, span
 from tracelake.wire.user import BufferedTableRow, DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
 
 _STATES = {"current": "green", "staged": "yellow", "past": "dim"}
@@ -193,9 +193,21 @@ def _columns(detail: DatasetDetail) -> Listing:
     columns = detail.schema.get("columns", []) if isinstance(detail.schema, dict) else []
     for column in columns if isinstance(columns, list) else []:
         if isinstance(column, dict):
-            more = {key: value for key, value in column.items() if key not in ("name", "type")}
-            listing.add(str(column.get("name", "")), str(column.get("type", "")), compact(more) if more else "")
+            listing.add(clean(str(column.get("name", ""))), clean(_type(column)), clean(_limits(column)))
     return listing
+
+
+def _type(column: dict[str, Any]) -> str:
+    """As it is written in a document."""
+    size = ",".join(str(column[key]) for key in ("precision", "scale", "max_length") if column.get(key) is not None)
+    return f"{column.get('type', '')}({size})" if size else str(column.get("type", ""))
+
+
+def _limits(column: dict[str, Any]) -> str:
+    words = ["never null"] if column.get("nullable") is False else []
+    if isinstance(values := column.get("enum"), list):
+        words.append("one of " + ", ".join(map(str, values)))
+    return "; ".join(words)
 
 
 def _generations(generations: list[GenerationRow], storage: str) -> Listing:
