@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from tests.routing.support import Flow, block
@@ -133,21 +134,68 @@ publish:
     from: {job: write}
     storage: postgres
     write_mode: buffered
-    schema: {columns: [{name: key, type: int64, nullable: false}, {name: value, type: text}], unique: [key]}
+    schema:
+      columns:
+        - {name: key, type: int64, nullable: false}
+        - {name: value, type: decimal, precision: 9, scale: 2}
+      unique: [key]
 """
 
 
+OTHER = """
+name: other
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: far, activation: reactive, operator: noop, inputs: [{from: {dataset: large}}]}
+"""
+DECLARED = [{"name": "key", "type": "int64"}, {"name": "value", "type": "decimal", "precision": 9, "scale": 2}]
+GROWN = [
+    {"name": "key", "type": "int256"},
+    {"name": "value", "type": "decimal", "precision": 12, "scale": 3},
+    {"name": "memo", "type": "text"},
+]
+
+
 def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
-    """Those that are declared now: a dataset keeps its generation while its table grows."""
+    """A job of the same DAG is told what its own version declares, however the table grows; all others what is declared
+    now: a dataset keeps its generation meanwhile."""
+
+    def claimed(job: str) -> tuple[Any, Any]:
+        task = flow.tasks(job, "Queued")[0]["task_id"]
+        return task, flow.claim(task)
+
+    def served() -> Any:
+        return flow.harness.service("POST", "/internal/dataset-files", {"org": flow.org, "name": "large"}).body
+
     flow.deploy(TABLE)
+    flow.deploy(OTHER)
     flow.trigger("rows", "read", cursor=1)
-    (task,) = flow.tasks("read", "Queued")
-    lease = flow.claim(task["task_id"])
-    service = {"org": flow.org, "name": "large"}
-    for reply in (ask(flow, task["task_id"], lease), flow.harness.service("POST", "/internal/dataset-files", service)):
-        assert (reply.status, reply.body["units"], reply.body["columns"]) == (200, [], ["key", "value"])
-    flow.deploy(TABLE.replace("type: text}", "type: text}, {name: memo, type: text}"))
-    assert ask(flow, task["task_id"], lease).body["columns"] == ["key", "value", "memo"]
+    flow.trigger("other", "far", cursor=1)
+    before, far = claimed("read"), claimed("far")
+    for body in (ask(flow, *before).body, ask(flow, *far).body, served()):
+        assert (body["units"], body["columns"]) == ([], DECLARED)
+    grown = TABLE.replace("{name: key, type: int64", "{name: key, type: int256")
+    grown = grown.replace("precision: 9, scale: 2}", "precision: 12, scale: 3}\n        - {name: memo, type: text}")
+    flow.deploy(grown)
+    assert ask(flow, *before).body["columns"] == DECLARED
+    assert ask(flow, *far).body["columns"] == served()["columns"] == GROWN
+    flow.trigger("rows", "read", cursor=2)
+    assert ask(flow, *claimed("read")).body["columns"] == GROWN
+
+
+def test_what_a_reader_declares_is_found_by_indexes(flow: Flow) -> None:
+    async def explain() -> str:
+        settings = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+        connection = await asyncpg.connect(flow.harness.state_dsn, server_settings=settings)
+        try:
+            await connection.execute(f"PREPARE wanted AS {view._DECLARED}")
+            return "\n".join(row[0] for row in await connection.fetch("EXPLAIN EXECUTE wanted (NULL, NULL)"))
+        finally:
+            await connection.close()
+
+    plan = flow.harness.run(explain())
+    assert "Seq Scan" not in plan, plan
+    assert "Index Cond: (job_id = $1)" in plan, plan
 
 
 def test_another_dataset_is_refused(flow: Flow, reader: tuple[Any, Any]) -> None:

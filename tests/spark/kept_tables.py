@@ -14,10 +14,12 @@ import pyarrow as pa
 from tests.sink.support import Publisher
 from tests.sink.test_store import ask
 from tracelake.catalogue.context import OperatorContext, OperatorResult, TableInput
+from tracelake.model.dag import Schema
 from tracelake.sink.store import TableStore
 from tracelake.spark.testing import make_context
 from tracelake.spark.work import SparkWork
 from tracelake.wire.buffers import BufferedDataset
+from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 from tracelake.worker.spark import Engine
 
@@ -83,7 +85,7 @@ class Kept:
 
     @property
     def declared(self) -> TableInput:
-        return TableInput(tuple(column.name for column in self.dataset.schema.columns))
+        return declared(self.dataset.schema)
 
     def context(self, item: PayloadInput, config: Mapping[str, Any] | None = None) -> OperatorContext:
         prefix = f"s3://bucket-one/datasets/out/{uuid4()}/"
@@ -99,6 +101,16 @@ class Kept:
             " AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()",
         )
         return int(found)
+
+
+def declared(schema: Schema) -> TableInput:
+    """As the Dispatcher tells it."""
+    return TableInput(
+        tuple(
+            TableColumn(name=column.name, type=column.type, precision=column.precision, scale=column.scale)
+            for column in schema.columns
+        )
+    )
 
 
 def run(engine: Engine, context: OperatorContext, operator: Callable[[SparkWork], Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from tests.sink.test_store import ask
 from tests.spark.kept_tables import HIGHEST, LEAST, MOST, Kept, explained, rows_of, run
 from tests.spark.support import DirectoryTransfer
 from tests.support.postgres import TestCluster
-from tracelake.catalogue.context import NonRetryableError, TableInput
+from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.sink.store import TableStore
@@ -104,7 +104,7 @@ def test_exactly_the_commits_of_the_unit(keep: Callable[[Schema], Kept], spark: 
     kept.commit([{"key": 2}, {"key": 7}], [{"key": 8}])
     written = {1: {1, 3, 4, 5}, 2: {6}, 3: {2, 7, 8}}
     with closing(Snapshot(dsn)) as snapshot:
-        table = snapshot.table(kept.dataset.dataset_uuid, ["key"])
+        table = snapshot.table(kept.dataset.dataset_uuid, kept.declared.columns[:1])
         for after, to in ((-1, 3), (0, 1), (1, 3), (2, 2), (2, 3), (3, 9)):
             wanted = sorted(key for commit, keys in written.items() if after < commit <= to for key in keys)
             for size in (1, 2, 3, 100):
@@ -230,7 +230,7 @@ def test_a_store_that_goes_away(keep: Callable[[Schema], Kept], engine: Engine, 
     with pytest.raises(ValueError, match="a mistake"):
         run(engine, context, fail)
     assert kept.holders() == 0
-    not_yet = dataclasses.replace(context, files=lambda _item: TableInput(("key", "memo")))
-    with pytest.raises(StoreUnavailableError, match="The table has no column memo yet"):
-        run(engine, not_yet, lambda work: work.read())
+    nothing = msgspec.structs.replace(kept.item(0, 1), dataset_uuid=uuid4())
+    with pytest.raises(StoreUnavailableError, match="The table is not there yet"):
+        run(engine, kept.context(nothing), lambda work: work.read())
     assert kept.holders() == 0

@@ -10,8 +10,9 @@ from tests.worker.conftest import Bench
 from tests.worker.fake_dispatcher import FakeTask, until
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult, TableInput
 from tracelake.errors import TraceError
+from tracelake.model.dag import ColumnType
 from tracelake.ports import ObjectMeta
-from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit
+from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit, TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
 from tracelake.worker.operators import Operator
 
@@ -82,9 +83,13 @@ def test_every_page_is_read(bench: Bench) -> None:
 
 def test_a_table_is_told_by_its_columns(bench: Bench) -> None:
     task, heard, _ = asks(bench, an_input(Unit(cursor=CursorRange(after=0, to=1))))
-    bench.dispatcher.file_answers.append(FilesReply(units=[], columns=["key", "value"]))
+    columns = [
+        TableColumn(name="key", type=ColumnType.INT64),
+        TableColumn(name="price", type=ColumnType.DECIMAL, precision=20, scale=6),
+    ]
+    bench.dispatcher.file_answers.append(FilesReply(units=[], columns=columns))
     run_one(bench, task)
-    assert heard == [TableInput(("key", "value"))]
+    assert heard == [TableInput(tuple(columns))]
 
 
 @pytest.mark.parametrize(

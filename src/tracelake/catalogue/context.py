@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
 from tracelake.ports import ObjectMeta, SecretValues
-from tracelake.wire.task_calls import DatasetPublished, OutputReport, SparkMetrics
+from tracelake.wire.task_calls import DatasetPublished, OutputReport, SparkMetrics, TableColumn
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 
@@ -34,9 +34,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """An input that is a table in Postgres data: its declared columns."""
+    """An input that is a table in Postgres data: the columns that the job reads, of the types that it declares."""
 
-    columns: tuple[str, ...]
+    columns: tuple[TableColumn, ...]
 
 
 def _nobody(_batch: Batch) -> None:

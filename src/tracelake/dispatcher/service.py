@@ -251,7 +251,7 @@ class DispatcherService:
         check_current(task, body.attempt, body.lease_token)
         async with self.store.connection() as connection:
             if Storage.BUFFERED in grants[generation].storage:
-                return FilesReply(units=[], columns=await list_columns(connection, generation))
+                return FilesReply(units=[], columns=await list_columns(connection, generation, task.job_id))
             return await list_files(connection, generation, body.start, body.end, body.after)
 
     # Platform services

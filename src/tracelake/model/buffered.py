@@ -1,9 +1,19 @@
-"""How the table of a buffered dataset is called in Postgres data, for those who make it and those who tell of it."""
+"""How the table of a buffered dataset is called in Postgres data, and how that is reached, for those who make it, read
+it or tell of it."""
 
 import hashlib
+from urllib.parse import urlencode
 from uuid import UUID
 
 _LONGEST_NAME = 63
+# A server that is gone without a word is noticed: a connection is one of few, and others wait for it.
+_PATIENCE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
 
 
 def table_name(dataset_uuid: UUID) -> str:
@@ -25,3 +35,11 @@ def short_name(name: str) -> str:
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def patient(dsn: str) -> str:
+    """With times after which a connection is given up. What the setting says itself counts: it stands behind."""
+    if "://" not in dsn:
+        return " ".join([*(f"{name}={value}" for name, value in _PATIENCE.items()), dsn])
+    where, _, said = dsn.partition("?")
+    return f"{where}?{urlencode(_PATIENCE)}{'&' if said else ''}{said}"

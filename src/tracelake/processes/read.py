@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from tracelake.adapters.s3.access import ASKING
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.catalogue.context import NonRetryableError
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
@@ -34,7 +35,7 @@ from tracelake.ports import ObjectChangedError, ObjectMeta
 from tracelake.processes.settings import Settings
 from tracelake.spark.tables import Snapshot
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
-from tracelake.wire.task_calls import DataFile
+from tracelake.wire.task_calls import DataFile, TableColumn
 
 _HEAD = 10
 
@@ -83,6 +84,8 @@ def command(
         found = _read(session.stack, request, names, None if output else head or _HEAD, output)
     except pa.ArrowInvalid as error:
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
+    except NonRetryableError as error:
+        raise click.ClickException(str(error)) from None
     if output is not None:
         if session.as_json:
             click.echo(msgspec.json.encode({"file": str(output), "rows": found}))
@@ -103,8 +106,10 @@ def _read(
     elif request.start is not None:
         raise click.ClickException(f"{request.name} is a table and not kept by blocks: leave out --range.")
     else:
-        _check_names(names, reply.columns)
-        pieces = _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, names or reply.columns, head)
+        there = {column.name: column for column in reply.columns}
+        _check_names(names, [*there])
+        wanted = [there[name] for name in names or there]
+        pieces = _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, wanted, head)
     with closing(pieces):
         return _head(pieces, head or _HEAD) if output is None else _write(pieces, output)
 
@@ -151,10 +156,12 @@ def of_files(
                 yield parquet.read(columns=names)
 
 
-def _of_table(dsn: str, dataset_uuid: UUID, columns: list[str], head: int | None) -> Generator[pa.Table, None, None]:
+def _of_table(
+    dsn: str, dataset_uuid: UUID, columns: list[TableColumn], head: int | None
+) -> Generator[pa.Table, None, None]:
     """The newest rows first; all of them in no order, which a large table would have to be sorted for."""
     rest = f"ORDER BY _commit_seq DESC, _publish_seq DESC, _line DESC LIMIT {head}" if head else ""
-    with closing(Snapshot(dsn)) as snapshot:
+    with closing(Snapshot(dsn, [dataset_uuid])) as snapshot:
         table = snapshot.table(dataset_uuid, columns)
         yield table.schema.empty_table()
         for batch in snapshot.rows(table, rest):

@@ -107,7 +107,7 @@ class TableReader:
             )
         dsn = self.dsn()
         if self.snapshot is None:
-            self.snapshot = Snapshot(dsn)
+            self.snapshot = Snapshot(dsn, [item.dataset_uuid])
         table = self.snapshot.table(item.dataset_uuid, declared.columns)
         parts, rows = self.snapshot.split(table, commits, self.rows_per_part)
         # A range has one number in each of its partitions.
@@ -128,7 +128,7 @@ def _part_function(
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with closing(Snapshot(dsn, snapshot)) as joined:
+                with closing(Snapshot(dsn, joined=snapshot)) as joined:
                     yield from joined.rows(table, parts[number].condition)
 
     return fetch

@@ -4,12 +4,18 @@ Whoever reads holds a `Snapshot`, a transaction that changes nothing. Others may
 is held: Spark tasks in other processes, tried once or several times, see the same rows, whatever is committed
 meanwhile. Rows come by ADBC, straight to who wants them.
 
+A table that a sink rewrites for a wider type is empty for every snapshot from before. So a table is locked before it is
+read, against changes of its columns alone, and until the snapshot is given up.
+
+Columns are of the types that the reader asks for, whether the table has them so, has wider ones by now, or has none of
+that name yet: a column that is added is null in every row that is there.
+
 Values are exact. 256-bit integers have more digits than any decimal of Arrow or Spark, so they are text, in decimal
 digits; so is JSON.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,14 +24,24 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi
 import msgspec
 import pyarrow as pa
+from adbc_driver_manager.dbapi import Connection
 
+from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
+from tracelake.model.buffered import patient, quoted, table_name
 from tracelake.model.dag import Column, ColumnType
 from tracelake.wire.buffers import BufferedDataset
+from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange
 
 ROWS_PER_PART = 200_000
 _LAST = 2**63 - 1
+_LOCK_SECONDS = 30.0
+_NOT_YET = "The table is not there yet: a sink makes it with the first batch."
+_BY_STATE = {
+    "42P01": _NOT_YET,
+    "55P03": "The table is being changed, which takes longer than a task waits for it.",
+}
 
 _DEFINITION = "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid"
 
@@ -59,10 +75,12 @@ _SENT_AS_TEXT = frozenset({ColumnType.INT256, ColumnType.UINT256, ColumnType.DEC
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of a dataset's table, of the types that the table has."""
+    """Columns of a dataset's table, of the types that are asked for."""
 
     dataset_uuid: UUID
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
+    kept: tuple[Column | None, ...]
+    """Each of them as the table has it; None where it has none."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -70,12 +88,18 @@ class Table:
 
     @property
     def name(self) -> str:
-        return f'"dataset_{self.dataset_uuid}"'
+        return quoted(table_name(self.dataset_uuid))
 
     def select(self, rest: str) -> str:
         """`rest` is of our own making: what follows FROM."""
-        columns = ", ".join(map(_expression, self.columns))
+        columns = ", ".join(map(_expression, self.columns, self.kept))
         return f"SELECT {columns} FROM {self.name} {rest}"  # noqa: S608 - a uuid and quoted names
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What Postgres sent, as it is asked for; exactly, or not at all."""
+        schema = self.schema
+        parts = zip(schema, self.columns, self.kept, batch.columns, strict=True)
+        return pa.RecordBatch.from_arrays([_fit(*part) for part in parts], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +118,27 @@ class Part:
 class Snapshot:
     """One moment of Postgres data, on a connection of its own. Raises StoreUnavailableError whenever that is away."""
 
-    def __init__(self, dsn: str, joined: str | None = None) -> None:
-        """A new one, or one that somebody else holds, by its name."""
+    def __init__(
+        self,
+        dsn: str,
+        tables: Sequence[UUID] = (),
+        *,
+        joined: str | None = None,
+        lock_seconds: float = _LOCK_SECONDS,
+    ) -> None:
+        """A new one for these tables, or one that somebody else holds, by its name, with the tables that he reads."""
+        self._dsn = dsn
+        self._locked: set[UUID] = set()
         with _retryable():
-            self._connection = adbc_driver_postgresql.dbapi.connect(dsn, autocommit=True)
+            self._connection = _connect(dsn)
         try:
             self._ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if joined is not None:
                 self._ask(f"SET TRANSACTION SNAPSHOT '{joined}'")
+            self._ask(f"SET LOCAL lock_timeout = {int(lock_seconds * 1000)}")
+            # None of this sees anything yet: the moment is that of the first query, when they are locked.
+            for dataset_uuid in tables:
+                self._lock(dataset_uuid)
             self.name: str = joined or self._ask("SELECT pg_export_snapshot()")[0][0]
         except BaseException:
             self.close()
@@ -111,18 +148,27 @@ class Snapshot:
         with suppress(adbc_driver_manager.Error):
             self._connection.close()
 
-    def table(self, dataset_uuid: UUID, columns: Sequence[str]) -> Table:
-        """What the table itself says of these columns: a sink changes it at a time of its own after a deploy."""
+    def table(self, dataset_uuid: UUID, columns: Sequence[TableColumn]) -> Table:
+        """These columns, as the table has them: a sink changes it at a time of its own after a deploy."""
+        late = dataset_uuid not in self._locked
+        if late:
+            self._lock(dataset_uuid)
         found = self._ask(_DEFINITION, str(dataset_uuid))
+        if late and found != self._defined_now(dataset_uuid):
+            raise StoreUnavailableError("The table was changed after the task began to read: another try sees it.")
         if not found:
-            raise StoreUnavailableError("The table is not there yet: a sink makes it with the first batch.")
+            raise StoreUnavailableError(_NOT_YET)
         schema = msgspec.json.decode(found[0][0], type=BufferedDataset).schema
-        there = {column.name: column for column in schema.columns}
-        if missing := [name for name in columns if name not in there]:
-            raise StoreUnavailableError(
-                f"The table has no column {missing[0]} yet: a sink adds it with the next batch."
-            )
-        return Table(dataset_uuid, tuple(there[name] for name in columns))
+        return Table(dataset_uuid, tuple(columns), tuple(schema.column(column.name) for column in columns))
+
+    def _lock(self, dataset_uuid: UUID) -> None:
+        self._ask(f"LOCK TABLE {quoted(table_name(dataset_uuid))} IN ACCESS SHARE MODE")
+        self._locked.add(dataset_uuid)
+
+    def _defined_now(self, dataset_uuid: UUID) -> list[tuple[Any, ...]]:
+        """Not at the moment of the snapshot. While the table is locked, it stays so."""
+        with _retryable(), closing(_connect(self._dsn)) as connection:
+            return _ask(connection, _DEFINITION, str(dataset_uuid))
 
     def split(self, table: Table, commits: CursorRange, size: int) -> tuple[list[Part], int]:
         """Together every row of these commits, each in one part, with about so many in each; and how many there are."""
@@ -134,28 +180,57 @@ class Snapshot:
 
     def rows(self, table: Table, rest: str) -> Iterator[pa.RecordBatch]:
         """By and by: however many there are, no more than some megabytes are in memory."""
-        schema = table.schema
         # Without parameters: then the driver streams what it reads.
         with _retryable(), self._connection.cursor() as cursor:
             cursor.execute(table.select(rest))
             for batch in cursor.fetch_record_batch():
-                yield batch.cast(schema)
+                yield table.fit(batch)
 
     def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with _retryable(), self._connection.cursor() as cursor:
-            cursor.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+        with _retryable():
+            return _ask(self._connection, statement, *parameters)
 
 
-def _arrow(column: Column) -> pa.DataType:
+def _connect(dsn: str) -> Connection:
+    connection: Connection = adbc_driver_postgresql.dbapi.connect(patient(dsn), autocommit=True)
+    return connection
+
+
+def _ask(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _arrow(column: TableColumn) -> pa.DataType:
     if column.type is ColumnType.DECIMAL:
         return pa.decimal128(column.precision or 38, column.scale or 0)
     return _ARROW[column.type]
 
 
-def _expression(column: Column) -> str:
-    name = '"' + column.name.replace('"', '""') + '"'
-    return f"{name}::text AS {name}" if column.type in _SENT_AS_TEXT else name
+def _expression(column: TableColumn, kept: Column | None) -> str:
+    name = quoted(column.name)
+    if kept is None:
+        return f"NULL::text AS {name}"
+    return f"{name}::text AS {name}" if kept.type in _SENT_AS_TEXT else name
+
+
+def _fit(field: pa.Field, column: TableColumn, kept: Column | None, values: pa.Array) -> pa.Array:
+    if kept is None:
+        return pa.nulls(len(values), field.type)
+    try:
+        return values.cast(field.type)
+    except pa.ArrowInvalid:
+        raise NonRetryableError(
+            f"a value of the column {column.name} no longer fits {_words(column)}, as which this version of the job "
+            f"reads it: the table has {_words(kept)}. Let a version take over, or deploy one, that declares it so"
+        ) from None
+
+
+def _words(column: TableColumn | Column) -> str:
+    if column.type is ColumnType.DECIMAL:
+        return f"decimal({column.precision},{column.scale or 0})"
+    return str(column.type)
 
 
 @contextmanager
@@ -166,4 +241,4 @@ def _retryable() -> Iterator[None]:
     except (adbc_driver_manager.Error, OSError) as error:  # the second is a stream that breaks
         state = getattr(error, "sqlstate", None)
         said = f" (SQLSTATE {state})" if state else ""
-        raise StoreUnavailableError(f"Postgres data does not answer{said}.") from error
+        raise StoreUnavailableError(_BY_STATE.get(state or "", f"Postgres data does not answer{said}.")) from error

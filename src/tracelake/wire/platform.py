@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from tracelake.wire.base import Cursor, Name, Reply, Request, Runtime, Seconds, ShortText
-from tracelake.wire.task_calls import FileUnit, check_range
+from tracelake.wire.task_calls import FileUnit, TableColumn, check_range
 from tracelake.wire.units import TaskInput, Unit
 
 MAX_CONFIG_DEPTH = 64
@@ -150,8 +150,9 @@ class DatasetFilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: FilesPage | None = None
     """There are more: ask again with this as `page`."""
-    columns: list[str] | None = None
-    """Of a buffered dataset, which is a table and has no files: those that are declared."""
+    columns: list[TableColumn] | None = None
+    """Of a buffered dataset, which is a table and has no files: as whoever reads it gets them, though the table may
+    have more of them, or wider ones."""
 
 
 class OutboxRow(Reply, frozen=True, kw_only=True):

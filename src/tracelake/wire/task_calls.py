@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from tracelake.model.dag import ColumnType
 from tracelake.wire.base import Cursor, Reply, Request, ShortText, Uri
 from tracelake.wire.units import EventIn
 
@@ -189,12 +190,23 @@ class FileUnit(Reply, frozen=True, kw_only=True):
     files: list[DataFile]
 
 
+class TableColumn(Reply, frozen=True, kw_only=True):
+    """A column of a table as a reader gets it."""
+
+    name: str
+    type: ColumnType
+    precision: int | None = None
+    scale: int | None = None
+    """Of decimal."""
+
+
 class FilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: int | None = None
     """There are more: ask again with this as `after`."""
-    columns: list[str] | None = None
-    """Of a buffered dataset, which is a table and has no files: those that are declared."""
+    columns: list[TableColumn] | None = None
+    """Of a buffered dataset, which is a table and has no files: as whoever reads it gets them, though the table may
+    have more of them, or wider ones."""
 
 
 class BatchCall(Request, frozen=True, kw_only=True):

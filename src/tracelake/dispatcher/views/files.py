@@ -11,7 +11,7 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import Storage
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest, FilesPage
-from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit
+from tracelake.wire.task_calls import DataFile, FilesReply, FileUnit, TableColumn
 
 PAGE = 500
 """Units of one answer."""
@@ -60,6 +60,16 @@ _IS_GENERATION = "SELECT EXISTS (SELECT FROM dataset_versions WHERE dataset_uuid
 
 _SCHEMA = "SELECT schema FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
 
+# What a job of the DAG that publishes it declares: all versions that have this very job declare the same columns, since
+# they are part of what the job is. Nothing for jobs of other DAGs.
+_DECLARED = """
+    SELECT p.publish->'schema' FROM (
+        SELECT v.org_id, v.document FROM dag_version_jobs j JOIN dag_versions v USING (dag_version_id)
+        WHERE j.job_id = $1 LIMIT 1) v
+    JOIN datasets d ON d.dataset_uuid = $2 AND d.org_id = v.org_id
+    CROSS JOIN LATERAL json_array_elements(v.document->'publish') AS p(publish)
+    WHERE p.publish->>'name' = d.name AND p.publish->>'write_mode' = 'buffered'"""
+
 _FIRST, _LAST = 0, 2**63 - 1
 
 
@@ -79,10 +89,23 @@ async def list_files(
     return FilesReply(units=[_unit(row) for row in rows], next=found[PAGE - 1]["range_start"] if more else None)
 
 
-async def list_columns(connection: Connection, generation: tuple[UUID, UUID]) -> list[str]:
-    """Of a generation of a buffered dataset. None are told of one that no document made: it has no table."""
-    schema = await connection.fetchval(_SCHEMA, *generation)
-    return [] if schema is None else [column.name for column in msgspec.json.decode(schema, type=Schema).columns]
+async def list_columns(
+    connection: Connection, generation: tuple[UUID, UUID], reader: UUID | None = None
+) -> list[TableColumn]:
+    """Of a generation of a buffered dataset. None are told of one that no document made: it has no table.
+
+    A job of the same DAG (`reader`) gets what its own version declares, however the table has grown since: it goes on
+    writing what it wrote before. Everybody else gets what is declared now.
+    """
+    schema = None if reader is None else await connection.fetchval(_DECLARED, reader, generation[0])
+    if schema is None:
+        schema = await connection.fetchval(_SCHEMA, *generation)
+    if schema is None:
+        return []
+    return [
+        TableColumn(name=column.name, type=column.type, precision=column.precision, scale=column.scale)
+        for column in msgspec.json.decode(schema, type=Schema).columns
+    ]
 
 
 async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
