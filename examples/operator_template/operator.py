@@ -1,8 +1,7 @@
 """rows_per_block: how many rows each block has. Goes to src/tracelake/spark/operators/rows_per_block.py."""
 
-from tracelake.catalogue.rows_per_block import RowsPerBlockConfig
-
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
+from tracelake.catalogue.rows_per_block import RowsPerBlockConfig
 from tracelake.spark.work import SparkWork
 
 

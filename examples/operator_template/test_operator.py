@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 import pytest
-from tracelake.spark.operators.rows_per_block import run
 
 from tracelake.catalogue.context import NonRetryableError
+from tracelake.spark.operators.rows_per_block import run
 from tracelake.spark.testing import Trial
 
 
