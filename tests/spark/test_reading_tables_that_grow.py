@@ -1,8 +1,8 @@
 """Tables that change while they are read, or before: nothing is lost, and a reader gets what it declares."""
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import adbc_driver_postgresql.dbapi
-import asyncpg
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +23,7 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.buffered import patient
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink import tables
+from tracelake.sink import keeping
 from tracelake.sink.store import StoreAwayError, TableStore
 from tracelake.spark.reader import TableReader
 from tracelake.spark.session import SharedSession
@@ -120,25 +119,14 @@ def test_a_reader_that_comes_in_the_middle_of_a_rewrite(keep: Callable[[Schema],
         with closing(Snapshot(dsn, [uuid])) as snapshot:
             return read(snapshot, kept, kept.declared.columns)
 
-    async def go() -> list[dict[str, Any]]:
-        after = grown(kept.dataset, WIDE)
-        sink = await asyncpg.connect(dsn)
-        try:
-            async with sink.transaction():
-                for statement in tables.migrate(kept.dataset, after):
-                    await sink.execute(statement)
-                await sink.execute(
-                    "UPDATE buffer_tables SET definition = $1 WHERE dataset_uuid = $2", tables.definition(after), uuid
-                )
-                with pytest.raises(StoreUnavailableError, match="The table is being changed"):
-                    Snapshot(dsn, [uuid], lock_seconds=0.01)
-                reader = asyncio.create_task(asyncio.to_thread(look))
-                await asyncio.to_thread(wait_until, waits, "the reader to wait for the table")
-        finally:
-            await sink.close()
-        return await reader
-
-    assert [(row["key"], row["number"]) for row in asyncio.run(go())] == [(1, 7)]
+    with ThreadPoolExecutor(1) as threads:
+        with kept.store._transaction() as run:
+            keeping.keep(run, grown(kept.dataset, WIDE), 1.0)
+            with pytest.raises(StoreUnavailableError, match="The table is being changed"):
+                Snapshot(dsn, [uuid], lock_seconds=0.01)
+            reader = threads.submit(look)
+            wait_until(waits, "the reader to wait for the table")
+        assert [(row["key"], row["number"]) for row in reader.result()] == [(1, 7)]
 
 
 def test_a_table_that_was_rewritten_after_the_first_was_read(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 import adbc_driver_manager
@@ -18,6 +17,7 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 from adbc_driver_manager.dbapi import Connection
 
+from tracelake.model.buffered import patient
 from tracelake.sink import keeping, tables
 from tracelake.sink.keeping import Run
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
@@ -30,14 +30,6 @@ COMMITS_DAYS = 30
 FORGOTTEN_AT_ONCE = 1000
 _LOCK_SECONDS = 30.0
 _CHANGE_SECONDS = 2.0
-# A server that is gone without a word is noticed: a connection is one of few, and others wait for it.
-_PATIENCE = {
-    "connect_timeout": "10",
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "60000",
-}
 _ROWS = ("21", "22", "23", "54")
 """Classes of SQLSTATE that are about the rows."""
 _TEMPORARY = ("", "08", "25", "40", "53", "55", "57", "58")
@@ -256,7 +248,7 @@ class TableStore:
             raise
 
     def _connect(self) -> Connection:
-        connection: Connection = adbc_driver_postgresql.dbapi.connect(_patient(self._dsn))
+        connection: Connection = adbc_driver_postgresql.dbapi.connect(patient(self._dsn))
         # Who waits for a lock has one of few connections: it gives way, and tries again.
         _run(connection, f"SET lock_timeout = {int(self._lock_seconds * 1000)}", ())
         connection.commit()
@@ -282,14 +274,6 @@ def _check_staging(run: Run, staging: str) -> None:
     ((there,),) = run("SELECT to_regclass($1) IS NOT NULL", table)
     if not there or not run(f"SELECT 1 FROM {table} WHERE _publish_seq = {_MARK} LIMIT 1"):  # noqa: S608 - quoted
         raise StagingLostError(staging)
-
-
-def _patient(dsn: str) -> str:
-    """What the setting says itself counts: it stands behind."""
-    if "://" not in dsn:
-        return " ".join([*(f"{name}={value}" for name, value in _PATIENCE.items()), dsn])
-    where, _, said = dsn.partition("?")
-    return f"{where}?{urlencode(_PATIENCE)}{'&' if said else ''}{said}"
 
 
 def _run(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
