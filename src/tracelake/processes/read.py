@@ -7,8 +7,8 @@ the platform does, so it is for whoever runs the stack.
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -26,9 +26,6 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.cli.listing import Column, Listing
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
-from tracelake.client.credentials import FileCredential
-from tracelake.client.http import HttpClient
-from tracelake.client.internal import InternalClient
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.ports import ObjectChangedError, ObjectMeta
@@ -120,7 +117,8 @@ async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFil
 
 async def _ask(stack: Stack, request: DatasetFilesRequest) -> tuple[DatasetFilesReply, list[DataFile]]:
     """The registry's answer with the files of all its pages, as a service of the platform asks for them."""
-    async with _client(stack) as client:
+    client = stack.internal_client()
+    try:
         found: list[DataFile] = []
         while True:
             reply = await client.dataset_files(request)
@@ -128,15 +126,8 @@ async def _ask(stack: Stack, request: DatasetFilesRequest) -> tuple[DatasetFiles
             if reply.next is None:
                 return reply, found
             request = msgspec.structs.replace(request, page=reply.next)
-
-
-@asynccontextmanager
-async def _client(stack: Stack) -> AsyncIterator[InternalClient]:
-    http = HttpClient(stack.internal_url, stack.ca_file)
-    try:
-        yield InternalClient(http, service=FileCredential(Path(stack.service_token_file)))
     finally:
-        await http.close()
+        await client.close()
 
 
 def of_files(
