@@ -1,12 +1,14 @@
 """What a deploy says of the table of a buffered dataset: where it refuses, and that rows stay."""
 
+import msgspec
 import pytest
 
 from tests.dag.support import marked
-from tests.support.dags import activate, deploy
+from tests.deploy.support import say
+from tests.support.dags import activate, deploy, output
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.errors import TraceError
-from tracelake.model.dag import Problem
+from tracelake.model.dag import Problem, Schema
 
 HEAD = """\
 name: d
@@ -101,3 +103,78 @@ def test_rows_of_a_writer_that_changed_stay_on_the_way_back_too(harness: Dispatc
     grown = text.replace("enum: [x]", "enum: [x, y]")
     (change,) = [item for item in deploy(harness, grown).plan.datasets if item.dataset == "rows"]
     assert change.table == ["allow `y` in the column `c`", *stay]
+
+
+def table(harness: DispatcherHarness) -> Schema | None:
+    """The schema of `rows` that the sink keeps, which is also the one that readers are shown."""
+    rows = harness.sql(
+        """SELECT t.schema AS kept, v.schema AS shown FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+           JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
+           WHERE d.name = 'rows'"""
+    )
+    if not rows:
+        return None
+    kept = msgspec.json.decode(rows[0]["kept"], type=Schema)
+    assert msgspec.json.decode(rows[0]["shown"], type=Schema) == kept
+    return kept
+
+
+def columns(harness: DispatcherHarness) -> list[str]:
+    schema = table(harness)
+    return [] if schema is None else [f"{column.name} {column.type}" for column in schema.columns]
+
+
+def with_columns(*added: str) -> str:
+    lines = "".join(f"      - {{name: {name}, type: {kind}}}\n" for name, _, kind in (i.partition(" ") for i in added))
+    return HEAD + BEFORE.replace("      unique: [k]\n", f"{lines}      unique: [k]\n")
+
+
+KNOWN = ["k text", "a text", "b text", "c text"]
+
+
+def test_registering_a_version_leaves_the_table_as_it_is(harness: DispatcherHarness) -> None:
+    deploy(harness, HEAD + BEFORE, activate=False)
+    assert table(harness) is None, "no version with it is active"
+    deploy(harness, HEAD + BEFORE)
+    assert columns(harness) == KNOWN
+    deploy(harness, with_columns("d int32"), activate=False)
+    assert columns(harness) == KNOWN
+    (change,) = [item for item in activate(harness, "d", 2).plan.datasets if item.table]
+    assert change.table == ["add the column `d` (int32)"]
+    assert columns(harness) == [*KNOWN, "d int32"]
+
+
+def test_a_build_has_the_table_that_it_writes_to(harness: DispatcherHarness) -> None:
+    deploy(harness, HEAD + BEFORE)
+    say(harness, output(harness, "d", "tick"), 1)
+    text = with_columns("d int32").replace("seconds: 1", "seconds: 2")
+    assert deploy(harness, text, activate=False).state == "Created"
+    assert columns(harness) == KNOWN
+    assert activate(harness, "d", 2).state == "Building"
+    assert columns(harness) == [*KNOWN, "d int32"]
+
+
+def test_an_earlier_version_comes_back_to_a_table_that_has_grown(harness: DispatcherHarness) -> None:
+    deploy(harness, HEAD + BEFORE)
+    deploy(harness, with_columns("d int32"))
+    wider = with_columns("d int64", "e date").replace("enum: [x]", "enum: [x, y]")
+    deploy(harness, wider.replace("unique:", "indexes: [[a]]\n      unique:"))
+    grown = [*KNOWN, "d int64", "e date"]
+    for version in (1, 2, 3):
+        activate(harness, "d", version)
+        assert sorted(columns(harness)) == sorted(grown)
+        schema = table(harness)
+        assert schema is not None
+        assert (schema.column("c") or schema.columns[0]).enum in (("x", "y"), ("y", "x"))
+        assert schema.indexes == ((("a",),) if version == 3 else ())
+
+
+def test_a_version_that_no_longer_fits_the_table_is_not_activated(harness: DispatcherHarness) -> None:
+    deploy(harness, HEAD + BEFORE)
+    deploy(harness, with_columns("d text"), activate=False)
+    deploy(harness, with_columns("d int32"))
+    with pytest.raises(TraceError) as error:
+        activate(harness, "d", 2)
+    (problem,) = error.value.details["problems"]
+    assert (problem.code, problem.path) == ("table_change", "publish.rows.schema.columns[4].type")
+    assert columns(harness) == [*KNOWN, "d int32"]

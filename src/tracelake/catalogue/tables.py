@@ -7,6 +7,8 @@ becomes wider, an index comes or goes. Everything else is refused with what to d
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from tracelake.model.dag import Column, ColumnType, Schema
 
 RESERVED = frozenset({"org_id", "_task_id", "_publish_seq", "_line", "_commit_seq"})
@@ -84,6 +86,55 @@ def plan_table(old: Schema | None, new: Schema) -> TablePlan:
     changes += [f"add an index on ({', '.join(index)})" for index in new.indexes if index not in old.indexes]
     changes += [f"drop the index on ({', '.join(index)})" for index in old.indexes if index not in new.indexes]
     return TablePlan(tuple(TableChange(text) for text in changes), tuple(refusals))
+
+
+@dataclass(frozen=True, slots=True)
+class TableGrowth:
+    """What becomes of a table when a version is activated."""
+
+    schema: Schema
+    """Of the table afterwards; what it was if the version is refused."""
+    changes: tuple[TableChange, ...]
+    refusals: tuple[TableRefusal, ...]
+
+
+def grow_table(old: Schema | None, declared: Schema) -> TableGrowth:
+    """The smallest table that holds the rows it may have and those of a version that was registered before.
+
+    Such a version was compared with the table of its own time: the table may have grown since, or taken another shape
+    if the version never became active. Columns that the version does not declare stay. Indexes are the version's.
+    """
+    if old is None:
+        return TableGrowth(declared, plan_table(None, declared).changes, ())
+    columns = [
+        column if (before := old.column(column.name)) is None else _widest(before, column)
+        for column in declared.columns
+    ]
+    columns += [column for column in old.columns if declared.column(column.name) is None and column.nullable]
+    merged = Schema(columns=tuple(columns), unique=declared.unique, indexes=declared.indexes)
+    plan = plan_table(old, merged)
+    return TableGrowth(old if plan.refusals else merged, plan.changes, plan.refusals)
+
+
+def _widest(before: Column, declared: Column) -> Column:
+    """A column that holds the values of both; as it is declared if there is none, which `plan_table` then refuses."""
+    nullable = before.nullable or declared.nullable
+    if before.type is not declared.type:
+        wider = before if before.type in _WIDER.get(declared.type, ()) else declared
+        return msgspec.structs.replace(wider, nullable=nullable)
+    merged = msgspec.structs.replace(declared, nullable=nullable)
+    if before.max_length is None or declared.max_length is None:
+        merged = msgspec.structs.replace(merged, max_length=None)
+    else:
+        merged = msgspec.structs.replace(merged, max_length=max(before.max_length, declared.max_length))
+    if before.enum is None or declared.enum is None:
+        merged = msgspec.structs.replace(merged, enum=None)
+    else:
+        known = [value for value in before.enum if value not in declared.enum]
+        merged = msgspec.structs.replace(merged, enum=(*declared.enum, *known))
+    if before.type is ColumnType.DECIMAL and not any(True for _ in _narrower(declared, before)):
+        merged = msgspec.structs.replace(merged, precision=before.precision, scale=before.scale)
+    return merged
 
 
 def describe(column: Column) -> str:

@@ -41,19 +41,6 @@ _INSERT_GENERATIONS = """
     FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[])
         AS u(dataset_uuid, dataset_version, node_id, schema, schema_hash)"""
 
-_FOLLOW_TABLES = """
-    WITH given AS (
-        SELECT d.dataset_uuid, d.current_version, d.org_id, u.schema::json AS schema, u.schema_hash, u.on_conflict
-        FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS u(name, schema, schema_hash, on_conflict)
-        JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name),
-    shown AS (
-        UPDATE dataset_versions v SET schema = g.schema, schema_hash = g.schema_hash
-        FROM given g WHERE v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.current_version)
-    INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, org_id)
-    SELECT dataset_uuid, schema, on_conflict, org_id FROM given
-    ON CONFLICT (dataset_uuid) DO UPDATE
-        SET schema = excluded.schema, changed_at = greatest(trace_now(), t.changed_at + interval '1 microsecond')"""
-
 _FIND_JOBS = """
     SELECT j.name, j.job_id FROM unnest($3::text[], $4::text[]) AS u(name, definition_hash)
     JOIN jobs j ON j.org_id = $1 AND j.dag_name = $2 AND j.name = u.name AND j.definition_hash = u.definition_hash"""
@@ -111,7 +98,6 @@ async def register(
         made = await connection.fetch(_INSERT_DATASETS, org_id, dag, *_columns(rows.datasets))
         _check_made(rows.datasets, {row["name"] for row in made})
     await _insert(connection, _INSERT_GENERATIONS, rows.generations)
-    await _insert(connection, _FOLLOW_TABLES, plan.tables.rows, org_id, dag)
     await _insert(connection, _INSERT_JOBS, rows.jobs, org_id, dag)
     await _insert(connection, _INSERT_OUTPUTS, rows.outputs)
     await connection.execute(

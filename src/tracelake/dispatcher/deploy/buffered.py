@@ -1,7 +1,7 @@
 """Tables of buffered datasets in a plan: how they follow the document, or why they cannot.
 
-A table changes when a version is registered, not when it is activated: it only ever grows, so versions before and
-after bear it alike.
+A table changes when the activation of a version begins: with its build, whose tasks write to the same table, or with
+its cutover. Registering a version changes nothing. A table only ever grows, so the version before can still write it.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.catalogue.tables import TableRefusal, plan_table
+from tracelake.catalogue.tables import TableGrowth, TableRefusal, grow_table, plan_table
+from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation
 from tracelake.model.dag import Dag, Problem, Publish, Schema
@@ -22,6 +23,24 @@ from tracelake.wire.user import DatasetChange
 class BufferedTable:
     schema: Schema
     on_conflict: Literal["update", "nothing"]
+
+
+_TABLES = """
+    SELECT d.name, t.schema, t.on_conflict FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
+    WHERE d.org_id = $1 AND d.dag_name = $2 ORDER BY t.dataset_uuid FOR UPDATE OF t"""
+
+_GROW = """
+    WITH given AS (
+        SELECT d.dataset_uuid, d.current_version, d.org_id, u.schema::json AS schema, u.schema_hash, u.on_conflict
+        FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS u(name, schema, schema_hash, on_conflict)
+        JOIN datasets d ON d.org_id = $1 AND d.dag_name = $2 AND d.name = u.name),
+    shown AS (
+        UPDATE dataset_versions v SET schema = g.schema, schema_hash = g.schema_hash
+        FROM given g WHERE v.dataset_uuid = g.dataset_uuid AND v.dataset_version = g.current_version)
+    INSERT INTO buffered_tables AS t (dataset_uuid, schema, on_conflict, org_id)
+    SELECT dataset_uuid, schema, on_conflict, org_id FROM given
+    ON CONFLICT (dataset_uuid) DO UPDATE
+        SET schema = excluded.schema, changed_at = greatest(trace_now(), t.changed_at + interval '1 microsecond')"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +58,36 @@ class TableChanges:
         return change if not texts else msgspec.structs.replace(change, table=texts)
 
 
-def plan_tables(dag: Dag, datasets: Mapping[str, DatasetRow], tables: Mapping[UUID, BufferedTable]) -> TableChanges:
-    found = TableChanges()
+def plan_tables(
+    dag: Dag, datasets: Mapping[str, DatasetRow], tables: Mapping[UUID, BufferedTable], *, new_version: bool
+) -> TableChanges:
+    """A new version declares every column of its tables; one that was registered before may lack what came since."""
+    by_name = {name: tables[row.dataset_uuid] for name, row in datasets.items() if row.dataset_uuid in tables}
+    return _plan_tables(dag, by_name, strict=new_version)
+
+
+async def grow_tables(connection: Connection, org_id: UUID, dag: Dag) -> list[Problem]:
+    """Give the tables what the version declares, or answer why they cannot have it.
+
+    The caller holds the org's exclusive routing lock. Doing it again changes nothing.
+    """
+    rows = await connection.fetch(_TABLES, org_id, dag.name)
+    tables = {
+        row["name"]: BufferedTable(msgspec.json.decode(row["schema"], type=Schema), row["on_conflict"]) for row in rows
+    }
+    changes = _plan_tables(dag, tables, strict=False)
+    if changes.rows and not changes.problems:
+        columns = [list(column) for column in zip(*changes.rows, strict=True)]
+        await connection.execute(_GROW, org_id, dag.name, *columns)
+    return changes.problems
+
+
+def _plan_tables(dag: Dag, tables: Mapping[str, BufferedTable], *, strict: bool) -> TableChanges:
+    changes = TableChanges()
     for publish in dag.publish:
-        if storage_of(dag, publish) != "buffered" or publish.schema is None:
-            continue
-        row = datasets.get(publish.name)
-        _plan(publish, publish.schema, None if row is None else tables.get(row.dataset_uuid), found)
-    return found
+        if storage_of(dag, publish) == "buffered" and publish.schema is not None:
+            _plan(publish, publish.schema, tables.get(publish.name), changes, strict=strict)
+    return changes
 
 
 def rows_left(dag: Dag, before: Mapping[Address, tuple[str, Generation]], changed: Collection[str]) -> dict[str, str]:
@@ -70,8 +111,10 @@ def rows_left(dag: Dag, before: Mapping[Address, tuple[str, Generation]], change
     }
 
 
-def _plan(publish: Publish, schema: Schema, before: BufferedTable | None, found: TableChanges) -> None:
-    plan = plan_table(None if before is None else before.schema, schema)
+def _plan(
+    publish: Publish, schema: Schema, before: BufferedTable | None, changes: TableChanges, *, strict: bool
+) -> None:
+    plan = _growth(None if before is None else before.schema, schema, strict=strict)
     refusals = [TableRefusal(item.text, f"schema.{item.where}") for item in plan.refusals]
     if before is not None and before.on_conflict != publish.on_conflict:
         text = (
@@ -79,11 +122,18 @@ def _plan(publish: Publish, schema: Schema, before: BufferedTable | None, found:
             "rows that lost are gone. Publish under another name instead."
         )
         refusals.append(TableRefusal(text, "on_conflict"))
-    found.problems.extend(
+    changes.problems.extend(
         Problem(code="table_change", message=item.text, line=1, column=1, path=f"publish.{publish.name}.{item.where}")
         for item in refusals
     )
     if plan.changes and not refusals:
-        encoded = msgspec.json.encode(schema, order="deterministic").decode()
-        found.rows.append((publish.name, encoded, schema_hash(schema), publish.on_conflict))
-        found.texts[publish.name] = [change.text for change in plan.changes]
+        encoded = msgspec.json.encode(plan.schema, order="deterministic").decode()
+        changes.rows.append((publish.name, encoded, schema_hash(plan.schema), publish.on_conflict))
+        changes.texts[publish.name] = [change.text for change in plan.changes]
+
+
+def _growth(before: Schema | None, schema: Schema, *, strict: bool) -> TableGrowth:
+    if not strict:
+        return grow_table(before, schema)
+    plan = plan_table(before, schema)
+    return TableGrowth(schema, plan.changes, plan.refusals)

@@ -17,6 +17,7 @@ from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.backpressure.levels import Thresholds
 from tracelake.dispatcher.buffers import backlog
 from tracelake.dispatcher.deploy import edges, pointers, tasks
+from tracelake.dispatcher.deploy.buffered import grow_tables
 from tracelake.dispatcher.deploy.edges import EdgeRow
 from tracelake.dispatcher.deploy.hashes import Address, publications
 from tracelake.dispatcher.deploy.outputs import Generation
@@ -113,6 +114,7 @@ class Switch:
         thresholds = self._thresholds(fresh)
         await queues.mark_counted(self.connection, thresholds)
         await pointers.release_events(self.connection, staged)
+        await self._grow_tables()
         await edges.lock(self.connection, dropped | arriving, (), self.dag)
         await edges.arrive(self.connection, self.org_id, "Staged", await self._edges(fresh, outputs, staged))
         await edges.go_live(self.connection, arriving)
@@ -137,6 +139,7 @@ class Switch:
         thresholds = self._thresholds(mine)
         await queues.mark_counted(self.connection, thresholds)
         await pointers.release_events(self.connection, generations)
+        await self._grow_tables()
         datasets = [dataset_uuid for dataset_uuid, _ in generations]
         await edges.lock(self.connection, counting | dropped | arriving, datasets, self.dag)
         joining = [job for job in mine if job.node_id in arriving]
@@ -181,6 +184,12 @@ class Switch:
     async def _take_paths(self) -> None:
         """From the build on: a version that was built must not find its webhooks taken when it is to count."""
         problems = await webhooks.take_paths(self.connection, self.org_id, self.version.document)
+        if problems:
+            raise dag_invalid(problems)
+
+    async def _grow_tables(self) -> None:
+        """From the build on: the tasks of a build write to the tables that the active version writes to."""
+        problems = await grow_tables(self.connection, self.org_id, self.version.document)
         if problems:
             raise dag_invalid(problems)
 

@@ -96,8 +96,7 @@ _Change: TypeAlias = Literal["added", "rebuilt", "removed", "unchanged", "restor
 def make_plan(document: Dag, registry: Registry) -> DeployPlan:
     """Raises TraceError `dag_invalid` when the org does not let the document have a dataset."""
     outputs, problems = plan_outputs(document, _data(registry.hashes), registry.nodes, registry.datasets)
-    # A version that was registered before finds its table as it was then, or grown since.
-    tables = plan_tables(document, registry.datasets, registry.tables) if registry.new_version else TableChanges()
+    tables = plan_tables(document, registry.datasets, registry.tables, new_version=registry.new_version)
     problems += tables.problems
     if problems:
         raise dag_invalid(problems)
