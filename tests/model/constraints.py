@@ -23,13 +23,13 @@ CONSTRAINTS: dict[str, Callable[[Task], bool]] = {
     "completed_by_its_worker": lambda t: (t.status is Status.COMPLETED) == (t.outcome is Outcome.COMPLETED),
     # SQL: `outcome IN (...)` is unknown for NULL, and unknown passes; ended_attempt_has_word closes that gap.
     "failed_was_claimed": lambda t: (
-        t.status is not Status.FAILED or (t.attempt > 0 and t.outcome in (None, Outcome.TIMEOUT, Outcome.FAILED))
+        t.status is not Status.FAILED or (t.attempt > 0 and t.outcome is not Outcome.COMPLETED)
     ),
     "only_failed_waits": lambda t: t.next_retry_at is None or t.status is Status.FAILED,
     "only_queued_is_ready": lambda t: (t.ready_at is not None) == (t.status is Status.QUEUED),
     "only_queued_is_held": lambda t: not t.held or t.status is Status.QUEUED,
     "only_running_is_asked": lambda t: not t.cancel_requested or t.status in (Status.RUNNING, Status.CANCELED),
-    "only_failed_skips": lambda t: t.skipped_at is None or (t.status is Status.FAILED and t.next_retry_at is None),
+    "completed_is_no_gap": lambda t: t.skipped_at is None or t.status is not Status.COMPLETED,
     "ended_has_its_time": lambda t: (
         (t.finished_at is not None)
         == (t.status in (Status.COMPLETED, Status.CANCELED) or (t.status is Status.FAILED and t.next_retry_at is None))

@@ -154,14 +154,22 @@ def test_a_stop_costs_no_attempt_even_the_last() -> None:
     assert live([Life(5, "stopped")] * 3, 1) == [0, 0, 0]
 
 
-def test_a_stop_after_the_clock_had_judged_keeps_what_the_clock_said() -> None:
-    running = task(1, 1, 10, 10)
-    running = replace(running, lease_token=UUID(int=7))
+def test_a_stop_costs_no_attempt_before_the_last_either() -> None:
+    lives = [Life(5, "stopped"), Life(5, "failed"), Life(5, "stopped")]
+    assert [seconds > 0 for seconds in live(lives, 2)] == [False, True, False]
+
+
+def test_a_stop_that_is_reported_after_the_timeout_verdict_costs_no_attempt_either() -> None:
+    running = replace(task(1, 1, 10, 10), lease_token=UUID(int=7))
     over = lifecycle.expire(running, NOW, retry=next_retry(running, NOW, BACKOFF))
     assert over.finished
-    said = lifecycle.complete(
-        over, NOW, attempt=1, lease_token=UUID(int=7), status=Outcome.FAILED, retryable=True, error="stopped",
-        retry=next_retry(over, NOW, BACKOFF, stopped=True), stopped=True,
-    )  # fmt: skip
-    assert said is not None
-    assert (said.status, said.finished, said.error) == (Status.FAILED, True, "stopped")
+    skipped = lifecycle.skip(over, NOW)
+    assert skipped is not None
+    for ended in (over, skipped):
+        again = lifecycle.complete(
+            ended, NOW, attempt=1, lease_token=UUID(int=7), status=Outcome.FAILED, retryable=True, error="stopped",
+            retry=next_retry(ended, NOW, BACKOFF, stopped=True), stopped=True,
+        )  # fmt: skip
+        assert again is not None
+        assert (again.status, again.next_retry_at, again.finished_at) == (Status.FAILED, NOW, None)
+        assert (again.max_attempts, again.skipped_at) == (2, ended.skipped_at)

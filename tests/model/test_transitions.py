@@ -187,6 +187,28 @@ def test_a_failed_cursor_unit_holds_its_edge_until_it_is_skipped_or_tried_again(
             assert not replace(unit, **other).holds_edge
 
 
+def test_only_a_result_or_a_retry_undoes_a_skip(tried: Tried) -> None:
+    """Also not a late heartbeat: the attempt that it brings back may still fail."""
+    seen = set()
+    for task, move, result in tried:
+        if task.skipped_at is not None and isinstance(result, Task):
+            undone = move.verb is Verb.RETRY or result.status is Status.COMPLETED
+            assert (result.skipped_at is None) == undone, (move.name, task)
+            seen.add((move.verb, result.status))
+    assert (Verb.COMPLETE, Status.FAILED) in seen
+    assert (Verb.HEARTBEAT, Status.RUNNING) in seen
+
+
+def test_a_cancel_that_nobody_requested_is_a_failure_for_good(tried: Tried) -> None:
+    seen = set()
+    for task, move, result in tried:
+        if move.word is Outcome.CANCELED and isinstance(result, Task) and not task.cancel_requested:
+            assert (result.status, result.outcome, result.finished) == (Status.FAILED, Outcome.CANCELED, True)
+            assert result.error
+            seen.add(task.status)
+    assert seen == {Status.RUNNING, Status.QUEUED, Status.FAILED}
+
+
 def test_a_failure_is_final_exactly_when_attempts_or_patience_are_used_up(tried: Tried) -> None:
     seen = set()
     for task, move, result in tried:

@@ -3,7 +3,7 @@
 from tests.routing.support import Flow, block
 from tests.routing.test_routing import Feeder
 from tests.support import dags
-from tests.support.dispatcher import DispatcherHarness
+from tests.support.dispatcher import DispatcherHarness, fence
 
 
 def person(flow: Flow, verb: str, task_id: object) -> object:
@@ -58,6 +58,45 @@ def test_a_lease_that_ran_out_for_the_last_time_holds_the_edge_and_a_late_word_f
     assert dags.edge(flow.harness, "d", "each")["failed_units"] == 1
     flow.complete(task_id, lease)
     assert dags.edge(flow.harness, "d", "each")["failed_units"] == 0
+
+
+def test_a_late_failure_does_not_undo_a_skip(flow: Flow) -> None:
+    feeder = Feeder(flow)
+    feeder.say({"cursor": 1})
+    task_id = flow.tasks("each")[0]["task_id"]
+    flow.harness.sql("UPDATE tasks SET max_attempts = 1 WHERE task_id = $1", task_id)
+    lease = flow.claim(task_id)
+    flow.harness.reap()
+    flow.harness.advance(130)
+    assert flow.harness.reap() > 0
+    person(flow, "skip", task_id)
+    beat = fence(str(task_id), lease)
+    assert flow.harness.task("heartbeat", lease["capability_token"], beat).status == 200
+    assert dags.edge(flow.harness, "d", "each")["failed_units"] == 0
+    flow.complete(task_id, lease, status="Failed", error_message="no", retryable=False)
+    assert dags.edge(flow.harness, "d", "each")["failed_units"] == 0
+    (task,) = flow.tasks("each")
+    assert (task["status"], task["skipped_at"] is None) == ("Failed", False)
+    feeder.say({"cursor": 2})
+    flow.drain()
+    assert ("c:2", "") in flow.units("each")
+
+
+def test_a_cancel_that_nobody_requested_holds_the_edge_until_it_is_tried_again(flow: Flow) -> None:
+    feeder = Feeder(flow)
+    feeder.say({"cursor": 1})
+    task_id = flow.tasks("each")[0]["task_id"]
+    lease = flow.claim(task_id)
+    for _ in range(2):
+        assert flow.complete(task_id, lease, status="Canceled")["status"] == "Failed"
+    assert flow.tasks("each")[0]["status"] == "Failed"
+    assert dags.edge(flow.harness, "d", "each")["failed_units"] == 1
+    feeder.say({"cursor": 2})
+    assert flow.units("each") == [("c:1", "")]
+    person(flow, "retry", task_id)
+    flow.pass_on(task_id)
+    flow.drain()
+    assert flow.units("each") == [("c:1", ""), ("c:2", "")]
 
 
 def test_a_failed_partition_holds_nothing(flow: Flow) -> None:

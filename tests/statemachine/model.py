@@ -97,7 +97,7 @@ class ModelTask:
     def complete(self, attempt: Attempt, word: str, retryable: bool, now: float) -> Answer:
         if attempt is self.attempts[-1]:
             if attempt.word is not None:
-                recorded = "Canceled" if self.status == "Canceled" else attempt.word
+                recorded = self.status if self.final else attempt.word
                 return Answer(200, {"status": recorded, "duplicate": True})
             if self.status == "Canceled" and word == "Canceled":
                 return Answer(200, {"status": "Canceled", "duplicate": True})
@@ -108,8 +108,8 @@ class ModelTask:
         attempt.word = word
         if word == "Completed":
             self.results += 1
-        if word == "Failed" and not self.cancel_requested:
-            self._failed(retryable, now)
+        if word != "Completed" and not self.cancel_requested:
+            self._failed(retryable and word == "Failed", now)
             return Answer(200, {"status": "Failed", "duplicate": False})
         self._over(word if word == "Completed" else "Canceled")
         return Answer(200, {"status": self.status, "duplicate": False})

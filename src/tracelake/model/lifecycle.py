@@ -51,11 +51,9 @@ EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
         (Verb.COMPLETE, _R, _X),
         (Verb.COMPLETE, _F, _C),  # late replies of an attempt that only the clock had judged
         (Verb.COMPLETE, _F, _F),
-        (Verb.COMPLETE, _F, _X),
         (Verb.COMPLETE, _Q, _C),
         (Verb.COMPLETE, _Q, _F),
         (Verb.COMPLETE, _Q, _Q),
-        (Verb.COMPLETE, _Q, _X),
         (Verb.EXPIRE, _R, _F),
         (Verb.EXPIRE, _R, _X),
         (Verb.REQUEUE, _F, _Q),
@@ -129,7 +127,6 @@ def heartbeat(task: Task, now: datetime, *, attempt: int, lease_token: UUID, lea
         ready_at=None,
         next_retry_at=None,
         finished_at=None,
-        skipped_at=None,
         held=False,
         held_by=None,
         error=None,
@@ -164,10 +161,10 @@ def complete(
     retry: Retry,
     stopped: bool = False,
 ) -> Task | None:
-    """The worker's final word. None means a repeat: the word was said before, whatever this one carries.
+    """The worker's final report. None means a repeat: the attempt has reported before, whatever this report carries.
 
-    `stopped`: the attempt failed because its worker had to end. That costs no attempt: there is another one, also after
-    the last.
+    `stopped`: the attempt failed because its worker had to end. That costs no attempt: there is one more for it.
+    A `Canceled` that nobody requested is a failure for good: its unit is missing, and only a person may accept that.
     """
     if _is_repeat(task, attempt, lease_token, status):
         return None
@@ -176,15 +173,17 @@ def complete(
         if task.cancel_requested:
             raise TraceError("cancel_requested", attempt=task.attempt, status=task.status.value)
         return _end(task, now, Status.COMPLETED, Outcome.COMPLETED, None)
-    if status is Outcome.CANCELED or task.cancel_requested:
+    if task.cancel_requested:
         return _end(task, now, Status.CANCELED, status, error)
-    if stopped and task.status is Status.RUNNING and not task.may_retry:
-        task = replace(task, max_attempts=task.attempt + 1)
+    if status is Outcome.CANCELED:
+        return _end(task, now, Status.FAILED, status, error or "the worker reported Canceled, but nobody requested it")
+    if stopped and task.max_attempts is not None:
+        task = replace(task, max_attempts=task.max_attempts + 1)
     if not (retryable and task.may_retry):
         return _end(task, now, Status.FAILED, Outcome.FAILED, error)
-    if task.status is Status.RUNNING:
+    if task.status is Status.RUNNING or task.finished:
         return _await_retry(task, now, Outcome.FAILED, error, retry)
-    # The clock had already scheduled the retry: keep its place, only the verdict changes.
+    # The timeout verdict has already scheduled the retry: it keeps its place, only the verdict changes.
     return replace(task, outcome=Outcome.FAILED, error=error)
 
 
@@ -298,7 +297,8 @@ def _end(task: Task, now: datetime, status: Status, outcome: Outcome | None, err
         held=False,
         held_by=None,
         finished_at=now,
-        skipped_at=None,
+        # A gap that a person accepted stays accepted, whatever the attempt reports late. A result closes it.
+        skipped_at=None if status is Status.COMPLETED else task.skipped_at,
         error=error,
     )
 
@@ -310,6 +310,7 @@ def _await_retry(task: Task, now: datetime, outcome: Outcome, error: str | None,
         outcome=outcome,
         lease_expires_at=None,
         next_retry_at=now + retry.after,
+        finished_at=None,
         forgiven=retry.forgiven,
         error=error,
     )

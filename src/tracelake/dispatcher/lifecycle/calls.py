@@ -55,7 +55,7 @@ from tracelake.wire.user import RetryReply, SkipReply
 
 Answer: TypeAlias = object
 FREE_STOPS = 10
-"""So many attempts a task may get on top of its job's because workers stopped; after that a stop is a failure."""
+"""How many stops of workers cost a task no attempt; from then on a stop is a failure like any other."""
 Respond: TypeAlias = Callable[[Applied], Answer]
 
 
@@ -207,11 +207,12 @@ class CompleteCall:
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
         body = self.body
-        # Only what waits in a queue has a worker that may have to end, and no task has that many in a row.
+        # Only what waits in a queue has a worker that may have to end. Of a task whose attempts have an end, `forgiven`
+        # counts exactly the stops.
         stopped = (
             body.error_code == "worker_stopping"
             and wake_of(context.config.runtimes, job.runtime).kind == WAKEUP
-            and (task.max_attempts is None or task.max_attempts < (job.max_attempts or 0) + FREE_STOPS)
+            and (task.max_attempts is None or task.forgiven < FREE_STOPS)
         )
         ended = lifecycle.complete(
             task,
@@ -403,8 +404,8 @@ def _audit(by: Actor, task: Task, action: str, details: dict[str, Any]) -> Audit
 
 
 def _recorded(task: Task) -> str:
-    """The status a completion is remembered by: the worker's word, unless a cancellation overruled it."""
-    if task.status is Status.CANCELED or task.outcome is None:
+    """The status that answers a completion and its repeats: the worker's report, unless the task ended otherwise."""
+    if task.outcome is None or (task.finished and task.status is not Status.COMPLETED):
         return task.status.value
     return task.outcome.value
 

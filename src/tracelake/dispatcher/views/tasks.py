@@ -33,7 +33,7 @@ _NEWEST_LIVE = """
         SELECT task_id, true AS fits FROM tasks
         WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 AND status IN ('Queued', 'Running', 'Failed')
           AND status = $5 AND CASE $6 WHEN 'Retrying' THEN next_retry_at IS NOT NULL
-                                      WHEN 'Skipped' THEN skipped_at IS NOT NULL
+                                      WHEN 'Skipped' THEN next_retry_at IS NULL AND skipped_at IS NOT NULL
                                       WHEN 'Failed' THEN next_retry_at IS NULL AND skipped_at IS NULL
                                       ELSE true END
         ORDER BY task_id DESC LIMIT $4) t"""
@@ -188,7 +188,7 @@ def _task(row: asyncpg.Record) -> TaskRow:
         max_attempts=row["max_attempts"],
         held=row["held"],
         cancel_requested=row["cancel_requested"],
-        skipped=row["skipped_at"] is not None,
+        skipped=row["skipped_at"] is not None and row["status"] == "Failed" and row["next_retry_at"] is None,
         unit=to_unit(row["unit"]),
         revision=row["revision"],
         created_at=row["created_at"],
