@@ -83,6 +83,16 @@ def test_the_largest_and_one_more() -> None:
         words("it", [2**256])
 
 
+def test_a_column_that_saturates_holds_the_largest_instead_of_one_more() -> None:
+    for values in (["0x1", None, hex(2**64), hex(2**300)], ["0x1", None, hex(2**64), hex(2**300), *["0x2"] * MANY]):
+        column = numbers("it", values, "uint64", saturate=True)
+        assert column.type == pa.uint64()
+        assert column.to_pylist()[:4] == [1, None, 2**64 - 1, 2**64 - 1]
+        assert set(column.to_pylist()[4:]) <= {2}
+    with pytest.raises(BadHexError):
+        numbers("it", [hex(2**64), "0xg"], "uint64", saturate=True)
+
+
 BAD_BYTES = [
     "",
     "0",

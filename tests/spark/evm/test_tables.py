@@ -323,6 +323,11 @@ def test_the_recorded_chain_with_all_its_kinds_of_transactions() -> None:
         ({"input": "0x" + "00" * 70_000 + "01"}, {}, {"n_input_zero_bytes": 70_000, "n_input_bytes": 70_001}),
         ({"input": "0x"}, {}, {"input": b"", "n_input_bytes": 0}),
         ({"nonce": hex(2**64 - 1)}, {}, {"nonce": 2**64 - 1}),
+        ({"gas": hex(2**64)}, {}, {"gas_limit": 2**64 - 1}),
+        ({"gasPrice": hex(2**256 - 1)}, {}, {"gas_price": 2**64 - 1}),
+        ({"gasPrice": None}, {"effectiveGasPrice": hex(2**70)}, {"gas_price": 2**64 - 1}),
+        ({"maxFeePerGas": hex(2**64)}, {}, {"max_fee_per_gas": 2**64 - 1}),
+        ({"maxPriorityFeePerGas": hex(2**128)}, {}, {"max_priority_fee_per_gas": 2**64 - 1}),
         ({}, {"status": "0x0"}, {"success": False}),
         ({}, {"status": None, "root": "0x" + "00" * 32}, {"success": None}),
     ],
@@ -332,6 +337,12 @@ def test_transactions_of_every_kind(transaction: Json, receipt: Json, wanted: Js
     block = {**one.block, "transactions": [{**one.block["transactions"][0], **transaction}]}
     (row,) = tables_of([block], [[{**one.receipts[0], **receipt}]])["transactions"]
     assert {name: row[name] for name in wanted} == wanted
+
+
+def test_a_base_fee_beyond_its_column_is_the_largest_that_it_holds() -> None:
+    one = recorded(100)[1]
+    made = tables_of([{**one.block, "baseFeePerGas": hex(2**64 + 5)}], [one.receipts])
+    assert made["blocks"][0]["base_fee_per_gas"] == 2**64 - 1
 
 
 def test_a_genesis_block_and_no_block_at_all() -> None:

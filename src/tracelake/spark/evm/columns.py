@@ -1,7 +1,7 @@
 """Columns from the hex text of JSON-RPC, decoded all values at once.
 
 Every value is checked, though none is looked at by itself: a text that is not exactly what a node may say raises
-`BadHexError`, and a number that its column cannot hold `ValueTooLargeError`.
+`BadHexError`, and a number that its column cannot hold `ValueTooLargeError`, unless the column saturates.
 """
 
 import binascii
@@ -102,8 +102,11 @@ def _binary_array(
     return pa.Array.from_buffers(pa.binary(), len(sizes), [bits, pa.py_buffer(offsets), pa.py_buffer(content)])
 
 
-def numbers(name: str, values: Sequence[str | None], kind: str) -> pa.Array:
-    """0x and at least one digit each. None stays null."""
+def numbers(name: str, values: Sequence[str | None], kind: str, *, saturate: bool = False) -> pa.Array:
+    """0x and at least one digit each. None stays null.
+
+    `saturate`: a larger number than the column holds becomes the largest that it does hold.
+    """
     mask = None
     if None in values:
         mask = np.fromiter([value is None for value in values], np.bool_, len(values))
@@ -111,7 +114,9 @@ def numbers(name: str, values: Sequence[str | None], kind: str) -> pa.Array:
     found = _parse(name, values) if len(values) >= _MANY else None  # type: ignore[arg-type]
     if found is None or int(found.max()) > _MOST[kind]:
         exact = integers(name, values)
-        if exact and max(exact) > _MOST[kind]:
+        if saturate:
+            exact = [min(value, _MOST[kind]) for value in exact]
+        elif exact and max(exact) > _MOST[kind]:
             raise ValueTooLargeError(f"a value of {name} is {max(exact)}, and its column holds {_MOST[kind]} at most")
         found = np.array(exact, np.uint64)
     return pa.array(found.astype(kind), mask=mask)

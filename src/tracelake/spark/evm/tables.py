@@ -1,6 +1,9 @@
 """From checked answers to Arrow tables: `blocks`, `transactions`, `logs`, with the columns and types that cryo gives
 them (and `parent_hash`), column by column.
 
+Prices and gas limits are what a sender offers or a chain computes without a bound, so a value beyond 64 bits is
+legitimate: it is written as 2^64 - 1. All other numbers have a bound in the protocol, and a larger one is refused.
+
 The answers must have passed `check`: that receipts fit their transactions and logs are numbered is taken as given.
 """
 
@@ -81,7 +84,7 @@ def blocks_table(blocks: Sequence[Block | Header], chain_id: int) -> pa.Table:
         numbers("gas_used", [block.gas_used for block in blocks], "uint64"),
         binary("extra_data", [block.extra_data for block in blocks]),
         numbers("timestamp", [block.timestamp for block in blocks], "uint32"),
-        numbers("base_fee_per_gas", [block.base_fee_per_gas for block in blocks], "uint64"),
+        _saturated("base_fee_per_gas", [block.base_fee_per_gas for block in blocks]),
         _same(chain_id, len(blocks)),
     )
 
@@ -112,12 +115,12 @@ def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Rece
         pa.array([str(value) for value in exact], pa.string()).take(places),
         pa.array([float(value) for value in exact], pa.float64()).take(places),
         sent,
-        numbers("gas_limit", [row.gas for row in rows], "uint64"),
+        _saturated("gas_limit", [row.gas for row in rows]),
         numbers("gas_used", [fate.gas_used for fate in fates], "uint64"),
-        numbers("gas_price", prices, "uint64"),
+        _saturated("gas_price", prices),
         numbers("transaction_type", ["0x0" if row.type is None else row.type for row in rows], "uint32"),
-        numbers("max_priority_fee_per_gas", [row.max_priority_fee_per_gas for row in rows], "uint64"),
-        numbers("max_fee_per_gas", [row.max_fee_per_gas for row in rows], "uint64"),
+        _saturated("max_priority_fee_per_gas", [row.max_priority_fee_per_gas for row in rows]),
+        _saturated("max_fee_per_gas", [row.max_fee_per_gas for row in rows]),
         _success([fate.status for fate in fates]),
         pa.array(sizes),
         pa.array(zeros),
@@ -158,6 +161,10 @@ def logs_table(
 
 def _table(schema: pa.Schema, *columns: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(list(columns), schema=schema)
+
+
+def _saturated(name: str, values: Sequence[str | None]) -> pa.Array:
+    return numbers(name, values, "uint64", saturate=True)
 
 
 def _same(value: int, count: int) -> pa.Array:
