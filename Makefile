@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest bench-sink setup-peers bench-operators
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest bench-sink setup-peers bench-operators bench-smoke
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -54,42 +54,41 @@ docs: setup-dev ## Rewrite the generated reference pages
 	@$(PY) -m tools.docs
 
 bench-lifecycle: setup ## Task cycles per second against bare asyncpg; last line is JSON
-	@$(PY) -m benchmarks.lifecycle
+	@$(PY) -m benchmarks.lifecycle $(ARGS)
 
 bench-growth: setup ## The same with a million finished tasks stored; last line is JSON
-	@$(PY) -m benchmarks.growth
+	@$(PY) -m benchmarks.growth $(ARGS)
 
 bench-routing: setup ## Events to tasks: latency, a chain of jobs, a fan-out, a full registry; last line is JSON
-	@$(PY) -m benchmarks.routing
+	@$(PY) -m benchmarks.routing $(ARGS)
 
 bench-pressure: setup ## A full queue: what unrelated work notices, events kept per second, a drain; last line is JSON
-	@$(PY) -m benchmarks.pressure
+	@$(PY) -m benchmarks.pressure $(ARGS)
 
 bench-tracing: setup ## What traces cost: a stack with, a stack without; last line is JSON
-	@$(PY) -m benchmarks.tracing
+	@$(PY) -m benchmarks.tracing $(ARGS)
 
 bench-sink: setup ## Buffered datasets: rows per second against bare ADBC, how long a batch takes; last line is JSON
-	@$(PY) -m benchmarks.sink
+	@$(PY) -m benchmarks.sink $(ARGS)
 
 bench-chain: setup ## How fast one process reads a chain: parsing, checks, tables, over HTTP; last line is JSON
-	@$(PY) -m benchmarks.chain
+	@$(PY) -m benchmarks.chain $(ARGS)
 
 bench-operators: setup ## Spark operators as tasks against the same PySpark scripts alone; last line is JSON
 	@$(PY) -m benchmarks.operators $(ARGS)
 
-# The peers of the comparison live in an environment of their own, so that .venv holds what Trace needs and no more.
-.venv-bench/made: requirements/bench.txt requirements/runtime.txt requirements/build.txt pyproject.toml
-	@echo "Making a virtual environment for the comparison in .venv-bench ..."
-	@"$$(sh tools/find-python.sh)" -m venv .venv-bench
-	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
-		-r requirements/build.txt
-	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
-		--no-binary pyspark --no-build-isolation -r requirements/runtime.txt -r requirements/bench.txt
-	@.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --no-index --editable .
+# The peers of the comparison lie beside .venv, so that it holds what Trace needs and no more.
+.bench-peers/made: $(VENV)/runtime requirements/bench.txt
+	@echo "Installing the peers of the comparison into .bench-peers ..."
+	@rm -rf .bench-peers
+	@$(PIP) --target .bench-peers -r requirements/bench.txt
 	@touch $@
 
-bench-choices: .venv-bench/made ## HTTP stack, driver and embedded Postgres against their peers; last line is JSON
-	@.venv-bench/bin/python -m benchmarks.choices
+bench-choices: .bench-peers/made ## HTTP stack, driver and embedded Postgres against their peers; last line is JSON
+	@PYTHONPATH=.bench-peers $(PY) -m benchmarks.choices $(ARGS)
+
+bench-smoke: .bench-peers/made .venv-peers/made ## Show that every benchmark still runs (minutes; the figures mean nothing)
+	@$(PY) -m benchmarks.smoke
 
 # cryo, which evm_ingest is compared with, has an environment of its own too.
 .venv-peers/made: requirements/peers.txt
@@ -102,7 +101,7 @@ bench-choices: .venv-bench/made ## HTTP stack, driver and embedded Postgres agai
 setup-peers: .venv-peers/made ## Install cryo, for bench-ingest and the test against it
 
 bench-ingest: setup setup-peers ## evm_ingest against cryo, and what the platform adds to a task; last line is JSON
-	@$(PY) -m benchmarks.ingest
+	@$(PY) -m benchmarks.ingest $(ARGS)
 
 record-chain: setup ## Make the recorded chain of examples/token_flows anew (needs Node.js with npm)
 	@$(PY) -m tools.recorder
@@ -111,4 +110,4 @@ lock: setup-dev ## Re-resolve the pinned dependencies (needs uv)
 	@sh tools/lock.sh
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) .venv-bench .venv-peers .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .bench-peers .venv-peers .mypy_cache .ruff_cache .hypothesis

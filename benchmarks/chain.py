@@ -1,6 +1,6 @@
 """How fast one process reads a chain: parsing its JSON alone, decoding it, fetching and decoding it over HTTP.
 
-    python -m benchmarks.chain [--quick]
+    python -m benchmarks.chain [--quick | --smoke]
 
 The recorded chain is served by a process of its own on the same machine. Readings are interleaved; the last line is one
 JSON object of medians. `_cpu` is the same by this process' own time, which other work on the machine changes less.
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.support.options import parse_scale
 from tracelake.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.answers import Block, Receipt
 from tracelake.spark.evm.check import check_blocks, check_receipts
@@ -95,8 +96,7 @@ def served() -> Iterator[str]:
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
-    count, readings = (1000, 3) if quick else (4000, 7)
+    count, readings = parse_scale(__doc__).pick((4000, 7), (1000, 3), (100, 1))
     answers = Answers(list(islice(Recording(RECORDING), count)))
     seconds: dict[str, list[float]] = {"parse": [], "typed": [], "decode": [], "fetch": []}
     own: dict[str, list[float]] = {name: [] for name in seconds}

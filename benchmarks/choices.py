@@ -1,6 +1,6 @@
 """The measurements behind the decision records: HTTP stack, database driver, embedded Postgres.
 
-`make bench-choices` installs the peers into `.venv-bench` and runs this. Subjects are interleaved (ABBA), so that a
+`make bench-choices` installs the peers into `.bench-peers` and runs this. Subjects are interleaved (ABBA), so that a
 busy machine touches all of them alike: read the ratios, not the rates. The last line is one JSON object.
 """
 
@@ -19,25 +19,20 @@ import uvloop
 from benchmarks.support import choices_driver as driver
 from benchmarks.support import choices_http as http
 from benchmarks.support import choices_postgres as postgres
+from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.stats import Series, interleave, ratio
 from tracelake.processes.tls import ensure_tls
 
-ROUNDS = 10
-CLUSTERS = 5
-REQUESTS = 3000
 TRANSACTIONS = {1: 1000, driver.ROWS: 250}
+"""Transactions a reading, by how many rows each changes."""
 _PEERS = ("starlette", "fastapi", "psycopg")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def shown(series: Series) -> dict[str, object]:
     return {"median": round(series.median, 2), "spread": [round(value, 2) for value in series.spread]}
 
 
-async def measure_http() -> dict[str, object]:
+async def measure_http(rounds: int, requests: int) -> dict[str, object]:
     say("http: one validating JSON route over TLS, 32 connections, server in a process of its own")
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as scratch:
         files = ensure_tls(Path(scratch), "127.0.0.1")
@@ -45,10 +40,10 @@ async def measure_http() -> dict[str, object]:
         try:
             for server in servers.values():
                 await server.check()
-                await server.rate(REQUESTS)
+                await server.rate(requests)
                 server.cpu_us.clear()
-            subjects = {name: partial(server.rate, REQUESTS) for name, server in servers.items()}
-            series = await interleave(subjects, ROUNDS, say)
+            subjects = {name: partial(server.rate, requests) for name, server in servers.items()}
+            series = await interleave(subjects, rounds, say)
         finally:
             for server in servers.values():
                 await server.close()
@@ -62,7 +57,7 @@ async def measure_http() -> dict[str, object]:
     }
 
 
-async def measure_driver() -> dict[str, object]:
+async def measure_driver(rounds: int, share: float) -> dict[str, object]:
     say(f"driver: lock + compare-and-set in one transaction, {driver.CONNECTIONS} connections, fsync on")
     with postgres.Cluster() as cluster:
         await cluster.start()
@@ -79,12 +74,13 @@ async def measure_driver() -> dict[str, object]:
         }
         result: dict[str, object] = {}
         try:
-            for count, transactions in TRANSACTIONS.items():
+            for count, usual in TRANSACTIONS.items():
+                transactions = int(usual * share)
                 for each in drivers.values():
                     await each.rate(transactions, count)
                     each.cpu_us[count].clear()
                 subjects = {name: partial(each.rate, transactions, count) for name, each in drivers.items()}
-                series = await interleave(subjects, ROUNDS, say)
+                series = await interleave(subjects, rounds, say)
                 cpu = {name: Series(each.cpu_us[count]) for name, each in drivers.items()}
                 result[f"rows_{count}"] = {
                     "transactions_per_s": {name: round(values.median) for name, values in series.items()},
@@ -98,12 +94,12 @@ async def measure_driver() -> dict[str, object]:
     return result
 
 
-async def measure_postgres() -> dict[str, object]:
+async def measure_postgres(clusters: int) -> dict[str, object]:
     say("embedded Postgres: made, started, restarted, killed with kill -9 and started")
     lives = []
-    for number in range(CLUSTERS):
+    for number in range(clusters):
         lives.append(await postgres.life())
-        say(f"cluster {number + 1}/{CLUSTERS}: " + "  ".join(f"{name} {s:.2f} s" for name, s in lives[-1].items()))
+        say(f"cluster {number + 1}/{clusters}: " + "  ".join(f"{name} {s:.2f} s" for name, s in lives[-1].items()))
     return {
         name: {
             "median_s": round(statistics.median(life[name] for life in lives), 2),
@@ -113,24 +109,27 @@ async def measure_postgres() -> dict[str, object]:
     }
 
 
-async def measure() -> dict[str, object]:
+async def measure(scale: Scale) -> dict[str, object]:
+    rounds = scale.pick(10, 3, 1)
+    share = scale.pick(1.0, 1.0, 0.1)
     return {
         "benchmark": "choices",
         "machine": postgres.machine(),
-        "rounds": ROUNDS,
-        "http": await measure_http(),
-        "driver": await measure_driver(),
-        "postgres": await measure_postgres(),
+        "rounds": rounds,
+        "http": await measure_http(rounds, int(3000 * share)),
+        "driver": await measure_driver(rounds, share),
+        "postgres": await measure_postgres(scale.pick(5, 2, 1)),
     }
 
 
 def main() -> None:
+    scale = parse_scale(__doc__)
     missing = [name for name in _PEERS if find_spec(name) is None]
     if missing:
         sys.exit(f"{', '.join(missing)} not installed here: run `make bench-choices`")
     # uvloop as in the product; psycopg runs on it too.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = runner.run(measure())
+        result = runner.run(measure(scale))
     print(json.dumps(result))
 
 

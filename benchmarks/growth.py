@@ -5,19 +5,16 @@ Two stacks run side by side and are measured in turns; the last line is one JSON
 
 import asyncio
 import json
-import sys
 import time
 
 import asyncpg
 import uvloop
 
 from benchmarks.support.cycles import BatchCycles, make_job
+from benchmarks.support.options import make_parser, parse, say
 from benchmarks.support.stack import BenchStack
 from benchmarks.support.stats import interleave, ratio
 from tracelake.wire.platform import JobReply
-
-ROUNDS = 10
-CYCLES = 4800
 
 # As the lifecycle leaves them: claimed once, completed, one routed event each, spread over the last 30 days.
 _FINISHED_TASKS = """
@@ -28,13 +25,10 @@ _FINISHED_TASKS = """
     FROM (SELECT interval '30 days' * (1 - n / $3::float8) AS age FROM generate_series(1, $3::int) AS n) AS history"""
 
 _THEIR_EVENTS = """
-    INSERT INTO events (org_id, producer, attempt, dataset_uuid, dataset_version, unit, cursor, state, created_at)
-    SELECT org_id, task_id::text, 1, $1, $2, 'c:' || n, n, 'Routed', created_at
+    INSERT INTO events (org_id, producer, attempt, dataset_uuid, dataset_version, unit, cursor, state, routed_seq,
+                        created_at)
+    SELECT org_id, task_id::text, 1, $1, $2, 'c:' || n, n, 'Routed', nextval('events_routed_seq'), created_at
     FROM (SELECT *, row_number() OVER (ORDER BY task_id) AS n FROM tasks WHERE status = 'Completed') AS t"""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 async def fill(stack: BenchStack, job: JobReply, count: int) -> None:
@@ -53,7 +47,9 @@ async def fill(stack: BenchStack, job: JobReply, count: int) -> None:
     say(f"stored {count:,} finished tasks in {time.perf_counter() - started:.0f} s")
 
 
-async def measure(empty: BenchStack, full: BenchStack, count: int) -> dict[str, object]:
+async def measure(
+    empty: BenchStack, full: BenchStack, count: int, *, rounds: int, cycles_a_round: int
+) -> dict[str, object]:
     subjects = {}
     closing = []
     for name, stack in (("empty", empty), ("full", full)):
@@ -63,15 +59,15 @@ async def measure(empty: BenchStack, full: BenchStack, count: int) -> dict[str, 
         if stack is full:
             await fill(stack, job, count)
         cycles = BatchCycles(clients, job, "growth", in_flight=8, size=32)
-        await cycles.rate(CYCLES)
-        subjects[name] = lambda cycles=cycles: cycles.rate(CYCLES)
-    series = await interleave(subjects, ROUNDS, say)
+        await cycles.rate(cycles_a_round)
+        subjects[name] = lambda cycles=cycles: cycles.rate(cycles_a_round)
+    series = await interleave(subjects, rounds, say)
     await asyncio.gather(*(clients.close() for clients in closing))
     by_round = ratio(series["full"], series["empty"])
     return {
         "benchmark": "growth",
         "finished_tasks": count,
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "empty_per_s": round(series["empty"].median),
         "full_per_s": round(series["full"].median),
         "ratio": round(by_round.median, 3),
@@ -80,9 +76,13 @@ async def measure(empty: BenchStack, full: BenchStack, count: int) -> dict[str, 
 
 
 def main() -> None:
-    count = int(sys.argv[sys.argv.index("--tasks") + 1]) if "--tasks" in sys.argv else 1_000_000
+    parser = make_parser(__doc__)
+    parser.add_argument("--tasks", type=int, help="finished tasks to store (default: 1,000,000)")
+    options = parse(parser)
+    count = options.more.tasks or options.scale.pick(1_000_000, 200_000, 2_000)
+    rounds, cycles = options.scale.pick((10, 4800), (3, 4800), (1, 320))
     with BenchStack() as empty, BenchStack() as full:
-        result = uvloop.run(measure(empty, full, count))
+        result = uvloop.run(measure(empty, full, count, rounds=rounds, cycles_a_round=cycles))
     print(json.dumps(result))
 
 

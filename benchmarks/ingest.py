@@ -1,6 +1,6 @@
 """evm_ingest against cryo, and what the platform adds to it.
 
-    make bench-ingest        (or, where .venv-peers is made: python -m benchmarks.ingest [--quick])
+    make bench-ingest        (or, where .venv-peers is made: python -m benchmarks.ingest [--quick | --smoke])
 
 Both sides read the same recorded chain from the same replay server, a process of its own that answers prepared bytes
 without compression, and write `blocks` (with `parent_hash`), `transactions` and `logs` as Parquet with zstd to
@@ -37,17 +37,9 @@ from benchmarks.support.ingest_ours import BATCH, CHUNK, Ours
 from benchmarks.support.ingest_peer import CRYO_SETTINGS, Cryo, find_cryo
 from benchmarks.support.ingest_platform import Platform
 from benchmarks.support.ingest_rows import compare
+from benchmarks.support.options import parse_scale, say
 from benchmarks.support.stats import Series, ratio
 from tracelake.spark.session import SharedSession, SparkConfig
-
-BLOCKS = 4000
-ROUNDS, QUICK_ROUNDS = 11, 5
-WARM = 8
-OPERATOR_SECONDS = 20.0
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -55,6 +47,7 @@ class Side:
     """One of the two, with what was measured."""
 
     name: str
+    blocks: int
     run: Callable[[Path], float]
     cpu: Callable[[], float]
     seconds: Series = field(default_factory=Series)
@@ -75,39 +68,58 @@ class Side:
         low, high = self.seconds.spread
         busy = statistics.median(a / b for a, b in zip(self.server.values, self.seconds.values, strict=True))
         say(
-            f"  {self.name:5} {BLOCKS / self.seconds.median:8,.0f} blocks/s"
+            f"  {self.name:5} {self.blocks / self.seconds.median:8,.0f} blocks/s"
             f"   {self.seconds.median:.2f} s (quartiles {low:.2f} to {high:.2f})"
             f"   CPU {self.own.median:.2f} s, of the server {self.server.median:.2f} s, which was busy {busy:.0%}"
         )
 
 
-def compare_speed(replay: Replay, scratch: Path, rounds: int, cryo: Cryo) -> dict[str, float | list[float]]:
+@dataclass(frozen=True)
+class Load:
+    blocks: int
+    rounds: int
+    warm: int
+    settings: int
+    """How many of cryo's settings are tried."""
+    operator_seconds: float
+
+
+LOADS = (
+    Load(4000, 11, 8, len(CRYO_SETTINGS), 20.0),
+    Load(4000, 5, 8, len(CRYO_SETTINGS), 20.0),
+    Load(200, 1, 1, 1, 0.1),
+)
+
+
+def compare_speed(replay: Replay, scratch: Path, load: Load, cryo: Cryo) -> dict[str, float | list[float]]:
     os.environ["TRACE_RPC_DEFAULT"] = replay.url
     shared = SharedSession(SparkConfig(scratch / "spark", log_level="error"))
-    ours = Ours(shared.get(), chain_id=replay.chain_id, blocks=BLOCKS)
+    ours = Ours(shared.get(), chain_id=replay.chain_id, blocks=load.blocks)
     try:
         _same_output(ours, cryo, scratch)
         say("cryo's settings, the fastest of three readings each:")
-        cryo.choose(scratch, say)
-        say(f"warming up: {WARM} runs each ...")
-        for run in (ours.run, cryo.run) * WARM:
+        cryo.choose(scratch, load.settings, say)
+        say(f"warming up: {load.warm} runs each ...")
+        for run in (ours.run, cryo.run) * load.warm:
             with tempfile.TemporaryDirectory(dir=scratch) as directory:
                 run(Path(directory))
-        say(f"reading {BLOCKS} blocks, {rounds} rounds ...")
+        say(f"reading {load.blocks} blocks, {load.rounds} rounds ...")
         mine = os.getpid()
-        left = Side("ours", ours.run, lambda: cpu_seconds_below(mine, without=[replay.pid, cryo.pid]))
-        right = Side("cryo", cryo.run, lambda: cpu_seconds(cryo.pid))
-        for number in range(rounds):
+        left = Side("ours", load.blocks, ours.run, lambda: cpu_seconds_below(mine, without=[replay.pid, cryo.pid]))
+        right = Side("cryo", load.blocks, cryo.run, lambda: cpu_seconds(cryo.pid))
+        for number in range(load.rounds):
             for side in (left, right) if number % 2 == 0 else (right, left):
                 side.measure(scratch, replay.pid)
             latest = [f"{side.name} {side.seconds.values[-1]:.2f} s" for side in (left, right)]
-            say(f"  round {number + 1}/{rounds}: {'  '.join(latest)}")
+            say(f"  round {number + 1}/{load.rounds}: {'  '.join(latest)}")
     finally:
         shared.close()
     ratios = ratio(right.seconds, left.seconds)
     ceilings = {
-        "ours": statistics.median(BLOCKS / replay.seconds_for(asked_by_ours(BLOCKS, BATCH)) for _ in range(3)),
-        "cryo": statistics.median(BLOCKS / replay.seconds_for(asked_by_cryo(BLOCKS)) for _ in range(3)),
+        "ours": statistics.median(
+            load.blocks / replay.seconds_for(asked_by_ours(load.blocks, BATCH)) for _ in range(3)
+        ),
+        "cryo": statistics.median(load.blocks / replay.seconds_for(asked_by_cryo(load.blocks)) for _ in range(3)),
     }
     left.tell()
     right.tell()
@@ -115,8 +127,8 @@ def compare_speed(replay: Replay, scratch: Path, rounds: int, cryo: Cryo) -> dic
     say(f"  the server alone: {', '.join(alone)}")
     say(f"  ours over cryo: {ratios.median:.2f} (quartiles {ratios.spread[0]:.2f} to {ratios.spread[1]:.2f})")
     return {
-        "ours_blocks_per_s": round(BLOCKS / left.seconds.median),
-        "cryo_blocks_per_s": round(BLOCKS / right.seconds.median),
+        "ours_blocks_per_s": round(load.blocks / left.seconds.median),
+        "cryo_blocks_per_s": round(load.blocks / right.seconds.median),
         "vs_cryo": round(ratios.median, 3),
         "vs_cryo_spread": ratios.spread,
         "vs_cryo_cpu": round(right.own.median / left.own.median, 3),
@@ -132,7 +144,7 @@ def _same_output(ours: Ours, cryo: Cryo, scratch: Path) -> None:
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv[1:]
+    load = parse_scale(__doc__).pick(*LOADS)
     python = find_cryo()
     if python is None:
         sys.exit("cryo is not installed here: run `make bench-ingest`, or name its Python in TRACE_CRYO_PYTHON")
@@ -140,14 +152,14 @@ def main() -> None:
     try:
         with Replay() as replay:
             say(f"ours: chunks of {CHUNK} blocks, {BATCH} calls a request; cryo: one of {len(CRYO_SETTINGS)} settings")
-            with Cryo(python, replay.url, BLOCKS) as cryo:
-                found = compare_speed(replay, scratch, QUICK_ROUNDS if quick else ROUNDS, cryo)
-            say(f"the platform: tasks through a stack until the operator has worked for {OPERATOR_SECONDS:.0f} s ...")
-            with Platform(replay.url, replay.chain_id, BLOCKS) as platform:
-                overhead = uvloop.run(platform.measure(OPERATOR_SECONDS, say))
+            with Cryo(python, replay.url, load.blocks) as cryo:
+                found = compare_speed(replay, scratch, load, cryo)
+            say(f"the platform: tasks through a stack, {load.operator_seconds:.0f} s inside the operator ...")
+            with Platform(replay.url, replay.chain_id, load.blocks) as platform:
+                overhead = uvloop.run(platform.measure(load.operator_seconds, say))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(json.dumps({**found, **overhead, "blocks": BLOCKS}))
+    print(json.dumps({**found, **overhead, "blocks": load.blocks}))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Task cycles per second through the real endpoints, against the same eight steps by bare asyncpg.
 
 One machine carries everything: Postgres (fsync and synchronous_commit on), the Dispatcher (TLS, tokens) and the load
-generator. Subjects are interleaved; the last line is one JSON object. `--quick` runs fewer rounds.
+generator. Subjects are interleaved; the last line is one JSON object. `--quick` runs fewer rounds, `--smoke` shows
+that it runs.
 """
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import uvloop
 
 from benchmarks.support.cycles import BareCycles, BatchCycles, SingleCycles, make_job
+from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.stack import BenchStack, SecondDispatcher
 from benchmarks.support.stats import interleave, percentile, ratio
 
@@ -22,11 +23,9 @@ BATCH_SIZE = 32
 BARE_CONNECTIONS = 16
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-async def measure(stack: BenchStack, *, rounds: int) -> dict[str, object]:
+async def measure(stack: BenchStack, scale: Scale) -> dict[str, object]:
+    rounds = scale.pick(8, 3, 1)
+    share = scale.pick(1.0, 1.0, 0.1)
     clients = stack.clients()
     # Without gathering, concurrency has to come from connections: as many as the bare floor has.
     ungrouped = SecondDispatcher(
@@ -49,11 +48,11 @@ async def measure(stack: BenchStack, *, rounds: int) -> dict[str, object]:
         )
         await bare.open()
         subjects: dict[str, Callable[[], Awaitable[float]]] = {
-            "single": lambda: single.rate(1200),
-            "batch": lambda: batch.rate(3200),
-            "bare": lambda: bare.rate(800),
-            "ungrouped": lambda: alone.rate(600),
-            "two_lanes": lambda: paired.rate(1200),
+            "single": lambda: single.rate(int(1200 * share)),
+            "batch": lambda: batch.rate(int(3200 * share)),
+            "bare": lambda: bare.rate(int(800 * share)),
+            "ungrouped": lambda: alone.rate(int(600 * share)),
+            "two_lanes": lambda: paired.rate(int(1200 * share)),
         }
         say("warming up ...")
         for subject in subjects.values():
@@ -65,11 +64,11 @@ async def measure(stack: BenchStack, *, rounds: int) -> dict[str, object]:
         two_lanes.stop()
         say("transactions per task ...")
         before = await stack.committed()
-        cycles = 3000
+        cycles = int(3000 * share)
         await single.rate(cycles)
         tx_per_task = (await stack.committed() - before) / cycles
         say("latency at half the saturation rate ...")
-        claims, readies = await latencies(single, rate=series["single"].median / 2, seconds=8.0)
+        claims, readies = await latencies(single, rate=series["single"].median / 2, seconds=8.0 * share)
     finally:
         ungrouped.stop()
         two_lanes.stop()
@@ -142,9 +141,9 @@ async def latencies(single: SingleCycles, *, rate: float, seconds: float) -> tup
 
 
 def main() -> None:
-    rounds = 3 if "--quick" in sys.argv else 8
+    scale = parse_scale(__doc__)
     with BenchStack() as stack:
-        result = uvloop.run(measure(stack, rounds=rounds))
+        result = uvloop.run(measure(stack, scale))
     print(json.dumps(result))
 
 

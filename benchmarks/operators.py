@@ -1,6 +1,6 @@
 """Each Spark operator as a task of a worker, against the same PySpark script alone.
 
-    python -m benchmarks.operators [--rows 5_000_000] [--pairs 5] [--only decode_logs ...] [--quick]
+    python -m benchmarks.operators [--rows 5_000_000] [--pairs 5] [--only decode_logs ...] [--quick | --smoke]
 
 Rows are made once, from a seed: logs with ERC-20 transfers; blocks, transactions and logs of a chain that is whole.
 They are kept in a real object store, in files as a task writes them. A task goes through the worker's own engine: it
@@ -37,6 +37,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.support.operator_data import BLOCK_ROWS, LOGS_PER_BLOCK, make_chain, make_logs
 from benchmarks.support.operator_scripts import decode, integrity, query
+from benchmarks.support.options import Scale, make_parser, parse, say
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.ports import ObjectMeta
 from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
@@ -91,10 +92,6 @@ SUBJECTS = {
         ("block_number", "check"),
     ),
 }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 class Ground:
@@ -246,17 +243,17 @@ def object_store(root: Path) -> Iterator[EmbeddedObjectStore]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=sorted(SUBJECTS), default=list(SUBJECTS))
-    parser.add_argument("--quick", action="store_true", help="500,000 rows, 3 pairs")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    given = parse(parser)
+    options, scale = given.more, given.scale
     if options.child:
         run_child()
         return
-    rows, pairs = (500_000, 3) if options.quick else (options.rows, options.pairs)
+    rows, pairs = scale.pick((options.rows, options.pairs), (500_000, 3), (10_000, 1))
     found: dict[str, Any] = {"rows": rows, "pairs": pairs, "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as directory, object_store(Path(directory)) as store:
         root = Path(directory)
@@ -267,6 +264,8 @@ def main() -> None:
         ground.shared.close()
         shutil.rmtree(root / "plain-out", ignore_errors=True)
         for name in options.only:
+            if scale is Scale.SMOKE and name != options.only[0]:
+                continue  # a process of its own for each task takes most of the time
             last = ground.last_block(SUBJECTS[name])
             found[name]["peak_mb_quarter"] = peak(ground, name, last // 4)
             found[name]["peak_mb"] = peak(ground, name, last)

@@ -38,7 +38,6 @@ one.
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -46,6 +45,7 @@ from typing import TypeAlias
 
 import uvloop
 
+from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.pressure_load import Company, Depths, Flood, FloodPlan, Healthy, Slice, depths
 from benchmarks.support.pressure_stack import (
     FREE,
@@ -81,10 +81,6 @@ RATIOS = (
 )
 
 Round: TypeAlias = dict[str, Slice]
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def within(seconds: float, rounds: int, *, at_least: int) -> Iterator[int]:
@@ -191,12 +187,12 @@ def compare(rounds: Sequence[Round]) -> dict[str, Series]:
     return figures
 
 
-async def measure(stack: PressureStack, *, quick: bool) -> dict[str, object]:
+async def measure(stack: PressureStack, scale: Scale) -> dict[str, object]:
     opened = await Opened.of(stack)
-    rounds, seen, said = await in_company(opened, 5 if quick else 21, 1.0)
+    rounds, seen, said = await in_company(opened, scale.pick(21, 5, 1), 1.0)
     figures = compare(rounds)
-    figures |= await sustained(opened, 3 if quick else 7)
-    figures |= await resumed(await opened.kept(), 2 if quick else 7)
+    figures |= await sustained(opened, scale.pick(7, 3, 1))
+    figures |= await resumed(await opened.kept(), scale.pick(7, 2, 1))
     await opened.close()
     result: dict[str, object] = {"benchmark": "pressure", "pairs": len(rounds)}
     for name, series in figures.items():
@@ -209,8 +205,9 @@ async def measure(stack: PressureStack, *, quick: bool) -> dict[str, object]:
 
 
 def main() -> None:
+    scale = parse_scale(__doc__)
     with PressureStack() as stack:
-        result = uvloop.run(measure(stack, quick="--quick" in sys.argv))
+        result = uvloop.run(measure(stack, scale))
     print(json.dumps(result))
 
 

@@ -2,7 +2,8 @@
 
 One machine carries everything: Postgres (fsync and synchronous_commit on), the Dispatcher (TLS, tokens), a worker
 process and the load generator. What is compared is interleaved. The last line is one JSON object; each figure is the
-median of its readings, and `_spread` beside it holds their lower and upper quartile. `--quick` takes fewer readings.
+median of its readings, and `_spread` beside it holds their lower and upper quartile. `--quick` takes fewer
+readings, `--smoke` one of each.
 
 - `route_p50_ms`, `route_p99_ms`: 500 events per second, one a call, over TLS by 32 claimed tasks; from sending the call
   until a waiting receiver holds the wake-up of the event's task. `accept_p50_ms`: until the call's answer.
@@ -19,13 +20,13 @@ median of its readings, and `_spread` beside it holds their lower and upper quar
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import asyncpg
 import uvloop
 
+from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.routing_stack import (
     CHAIN,
     FAN_DAG,
@@ -58,13 +59,10 @@ CROWD_DAGS, CROWD_JOBS = 10, 100
 RANGES = 100_000
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-async def registry(empty: RoutingStack, full: RoutingStack, rounds: int) -> dict[str, Series]:
+async def registry(empty: RoutingStack, full: RoutingStack, rounds: int, scale: Scale) -> dict[str, Series]:
+    dags, ranges = scale.pick((CROWD_DAGS, RANGES), (CROWD_DAGS, RANGES), (1, 1_000))
     say("a full registry: storing it ...")
-    await full.deploy(*(crowd_dag(f"crowd_{number}", CROWD_JOBS) for number in range(CROWD_DAGS)))
+    await full.deploy(*(crowd_dag(f"crowd_{number}", CROWD_JOBS) for number in range(dags)))
     subjects: list[OneByOne] = []
     opened: list[Clients | UserClient] = []
     for stack in (empty, full):
@@ -74,9 +72,9 @@ async def registry(empty: RoutingStack, full: RoutingStack, rounds: int) -> dict
         (feeder,) = await claim_feeders(user, clients, 1)
         if stack is full:
             connection = await asyncpg.connect(stack.state_dsn)
-            await register_ranges(connection, feeder, RANGES)
+            await register_ranges(connection, feeder, ranges)
             await connection.close()
-        subjects.append(OneByOne(clients, feeder, gaps=RANGES, seed=1))
+        subjects.append(OneByOne(clients, feeder, gaps=ranges, seed=1))
     await medians_ms(subjects, 200)
     without, with_it = Series(), Series()
     for number in range(rounds):
@@ -156,15 +154,15 @@ async def fan_out(stack: RoutingStack, rounds: int) -> dict[str, Series]:
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
-    rounds = 3 if quick else 9
+    scale = parse_scale(__doc__)
+    rounds = scale.pick(9, 3, 1)
     figures: dict[str, Series] = {}
     with RoutingStack() as stack:
         with RoutingStack() as full:
-            figures |= uvloop.run(registry(stack, full, rounds))
-        figures |= uvloop.run(paced(stack, 3 if quick else 7, 2.0 if quick else 4.0))
+            figures |= uvloop.run(registry(stack, full, rounds, scale))
+        figures |= uvloop.run(paced(stack, scale.pick(7, 3, 1), scale.pick(4.0, 2.0, 0.5)))
         figures |= uvloop.run(hops(stack, rounds))
-        figures |= uvloop.run(fan_out(stack, 2 if quick else 7))
+        figures |= uvloop.run(fan_out(stack, scale.pick(7, 2, 1)))
         peak_mb = stack.dispatcher_peak_mb()
     result: dict[str, object] = {"benchmark": "routing", "rounds": rounds, "events_per_s": RATE}
     for name, series in figures.items():

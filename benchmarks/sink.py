@@ -1,6 +1,6 @@
 """What a sink does in a second, and how long a small batch takes from its publish until its rows are there.
 
-    python -m benchmarks.sink [--rows 400_000] [--pairs 7] [--quick]
+    python -m benchmarks.sink [--rows 400_000] [--pairs 7] [--quick | --smoke]
 
 A real stack: two durable Postgres clusters, an object store, a Dispatcher, a worker with its sink. The last line is one
 JSON object.
@@ -14,10 +14,8 @@ JSON object.
 - `small_batches_per_s`: such batches published at once, until the last of them is there.
 """
 
-import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -29,6 +27,7 @@ import asyncpg
 import msgspec
 import pyarrow as pa
 
+from benchmarks.support.options import make_parser, parse, say
 from benchmarks.support.routing_stack import RoutingStack, job_id
 from benchmarks.support.stack import Clients
 from benchmarks.support.stats import interleave, percentile, ratio
@@ -86,10 +85,6 @@ SCHEMA = Schema(
     ),
     unique=("tx", "log_index"),
 )
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def lines(first: int, count: int) -> bytes:
@@ -301,12 +296,12 @@ async def measure(rows: int, pairs: int, batches: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="50,000 rows, 3 pairs")
-    given = parser.parse_args()
-    rows, pairs, batches = (50_000, 3, 30) if given.quick else (given.rows, given.pairs, 200)
+    options = parse(parser)
+    asked = (options.more.rows, options.more.pairs, 200)
+    rows, pairs, batches = options.scale.pick(asked, (50_000, 3, 30), (2_000, 1, 3))
     print(json.dumps(asyncio.run(measure(rows, pairs, batches))))
 
 

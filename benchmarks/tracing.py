@@ -2,7 +2,7 @@
 
 Both run on one machine with the load generator and the collector; what is compared is interleaved. The last line is one
 JSON object; each figure is the median of its readings, and `_spread` beside it holds their lower and upper quartile.
-`--quick` takes fewer readings.
+`--quick` takes fewer readings, `--smoke` one of each.
 
 - `event_ms`, `event_traced_ms`: a call with one event that makes one task, one at a time, over TLS. `event_ratio`:
   round by round, traced over not.
@@ -13,7 +13,6 @@ JSON object; each figure is the median of its readings, and `_spread` beside it 
 
 import json
 import multiprocessing
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,7 +22,7 @@ import asyncpg
 import uvloop
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from benchmarks.routing import say
+from benchmarks.support.options import parse_scale, say
 from benchmarks.support.routing_stack import FEED_DAG, RoutingStack, chain_dag
 from benchmarks.support.routing_subjects import Chain, OneByOne, claim_feeders, medians_ms
 from benchmarks.support.stats import Series, interleave, ratio
@@ -127,7 +126,7 @@ async def measure(stacks: list[RoutingStack], rounds: int) -> tuple[dict[str, Se
 
 
 def main() -> None:
-    rounds = 3 if "--quick" in sys.argv[1:] else 9
+    rounds = parse_scale(__doc__).pick(9, 3, 1)
     with collector() as (url, pipe):
         with ExitStack() as opened:
             say("starting two stacks ...")

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any, Protocol
-from uuid import UUID
 
 import asyncpg
+from msgspec import structs
 
 from tracelake.dispatcher.lifecycle import rows
+from tracelake.dispatcher.lifecycle.plan import Change
 from tracelake.model.ids import new_id, new_secret_id
+from tracelake.model.task import Status, Task
 
 CONNECTIONS = 16
 ROWS = 32
@@ -83,7 +85,7 @@ class Work:
     """Running tasks, `ROWS` for each connection, whose leases are extended again and again."""
 
     def __init__(self) -> None:
-        self._tasks: list[list[tuple[UUID, UUID]]] = []
+        self._tasks: list[list[Task]] = []
         self._claimed = datetime.now(UTC)
 
     async def store(self, dsn: str) -> None:
@@ -97,27 +99,35 @@ class Work:
             job_id, org_id,
         )  # fmt: skip
         for _ in range(CONNECTIONS):
-            own = [(new_id(), new_secret_id()) for _ in range(ROWS)]
+            own = [
+                Task(
+                    task_id=new_id(),
+                    org_id=org_id,
+                    job_id=job_id,
+                    status=Status.RUNNING,
+                    attempt=1,
+                    max_attempts=3,
+                    lease_token=new_secret_id(),
+                    lease_expires_at=self._claimed,
+                    claimed_at=self._claimed,
+                    worker_id="bench",
+                )
+                for _ in range(ROWS)
+            ]
             await connection.executemany(
-                """INSERT INTO tasks (task_id, org_id, job_id, status, attempt, lease_token, lease_expires_at,
-                                      claimed_at, worker_id, inputs)
-                   VALUES ($1, $2, $3, 'Running', 1, $4, $5, $6, 'bench', '[]')""",
-                [(task, org_id, job_id, token, self._claimed, self._claimed) for task, token in own],
+                """INSERT INTO tasks (task_id, org_id, job_id, status, attempt, max_attempts, lease_token,
+                                      lease_expires_at, claimed_at, worker_id, inputs)
+                   VALUES ($1, $2, $3, 'Running', 1, 3, $4, $5, $5, 'bench', '[]')""",
+                [(task.task_id, org_id, job_id, task.lease_token, self._claimed) for task in own],
             )
             self._tasks.append(own)
         await connection.close()
 
     def arguments(self, worker: int, count: int, number: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         own = [self._tasks[worker][(number * count + i) % ROWS] for i in range(count)]
-        ids, tokens = [task for task, _ in own], [token for _, token in own]
-        nothing: list[Any] = [None] * count
         lease = datetime.now(UTC) + timedelta(seconds=120)
-        update: Sequence[list[Any]] = (
-            ids, ["Running"] * count, [1] * count, tokens,
-            ["Running"] * count, [1] * count, [False] * count, [False] * count, nothing, tokens, [lease] * count,
-            nothing, [self._claimed] * count, ["bench"] * count, nothing, nothing, nothing, nothing, nothing, nothing,
-        )  # fmt: skip
-        return (ids, []), tuple(update)
+        changes = [Change(task, structs.replace(task, lease_expires_at=lease)) for task in own]
+        return ([task.task_id for task in own], []), tuple(rows.update_arguments(changes))
 
 
 class Driver:

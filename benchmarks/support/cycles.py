@@ -239,8 +239,9 @@ class BareCycles:
                 claimed, lease_token,
             )  # fmt: skip
             await state.execute(
-                """INSERT INTO events (org_id, producer, attempt, dataset_uuid, dataset_version, unit, cursor, state)
-                   VALUES ($1, $2, 1, $3, $4, $5, $6, 'Routed')""",
+                """INSERT INTO events (org_id, producer, attempt, dataset_uuid, dataset_version, unit, cursor, state,
+                                       routed_seq)
+                   VALUES ($1, $2, 1, $3, $4, $5, $6, 'Routed', nextval('events_routed_seq'))""",
                 job.org_id, str(claimed), output.dataset_uuid, output.dataset_version,
                 f"c:{self._cursor}", self._cursor,
             )  # fmt: skip

@@ -76,11 +76,11 @@ class Cryo:
         seconds: float = said["seconds"]
         return seconds
 
-    def choose(self, scratch: Path, say: Callable[[str], None]) -> None:
-        """From now on with the settings that are fastest here, tried in turns."""
-        best = [float("inf")] * len(CRYO_SETTINGS)
+    def choose(self, scratch: Path, count: int, say: Callable[[str], None]) -> None:
+        """From now on with the settings that are fastest here, of the first so many, tried in turns."""
+        best = [float("inf")] * count
         for _ in range(_TRIES):
-            for place, settings in enumerate(CRYO_SETTINGS):
+            for place, settings in enumerate(CRYO_SETTINGS[:count]):
                 self._settings = settings
                 directory = Path(tempfile.mkdtemp(dir=scratch))
                 best[place] = min(best[place], self.run(directory))

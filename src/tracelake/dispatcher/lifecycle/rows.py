@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.lifecycle.plan import Applied, NewTask, Plan, TaskDefinition, Wake
+from tracelake.dispatcher.lifecycle.plan import Applied, Change, NewTask, Plan, TaskDefinition, Wake
 from tracelake.dispatcher.lifecycle.rows_effects import (
     apply_buffer_publishes,
     apply_events,
@@ -283,19 +283,22 @@ async def _archive_attempts(connection: Connection, plan: Plan) -> None:
         )
 
 
-async def _update(connection: Connection, plan: Plan) -> None:
-    changes = plan.changes
+def update_arguments(changes: Sequence[Change]) -> list[list[object]]:
+    """The columns of `_UPDATE`."""
     before = [change.before for change in changes]
     after = [change.after for change in changes]
-    tag = await connection.execute(
-        _UPDATE,
+    return [
         [task.task_id for task in before],
         [task.status for task in before],
         [task.attempt for task in before],
         [task.lease_token for task in before],
         *([column(task) for task in after] for column in _MUTABLE),
         [change.result for change in changes],
-    )
+    ]
+
+
+async def _update(connection: Connection, plan: Plan) -> None:
+    tag = await connection.execute(_UPDATE, *update_arguments(plan.changes))
     moved = int(tag.rpartition(" ")[2])
-    if moved != len(changes):
+    if moved != len(plan.changes):
         raise AssertionError("a locked task changed under its lock")
