@@ -21,6 +21,22 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+_TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_terminal() -> Iterator[None]:
+    """Gives every test and the processes it starts the same terminal, whichever one the suite was started from.
+
+    Rich reads these variables even where a test names the width or forces a terminal.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in _TERMINAL:
+            patch.delenv(variable, raising=False)
+        patch.setenv("TERM", "xterm")
+        yield
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[TestCluster]:
     """One embedded Postgres for the whole session."""

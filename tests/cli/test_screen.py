@@ -1,7 +1,10 @@
 """Live views, and how a table finds its shape."""
 
 import io
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,3 +150,22 @@ def test_watched_tasks_begin_with_totals_and_those_that_run(trace: Trace, api: F
     assert shown_ids == [str(row.task_id) for row in (running, *newest[:2])]
     ends_after(1)
     assert "35+ ready" in trace("tasks", "--watch").out
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"TERM": "dumb", "LC_ALL": "C"}, id="dumb"),
+        pytest.param({"TERM": "unknown", "COLUMNS": "200", "LINES": "5", "FORCE_COLOR": "1"}, id="forced"),
+        pytest.param({"TERM": "", "COLUMNS": "30", "NO_COLOR": "1", "TTY_COMPATIBLE": "0"}, id="narrow"),
+    ],
+)
+def test_the_tests_of_the_screen_pass_on_any_terminal(environment: dict[str, str]) -> None:
+    here = "tests/cli/test_screen.py"
+    names = ("test_on_a_terminal_the_view_is_drawn_over_itself", "test_the_shape_follows_the_room")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"{here}::{name}" for name in names)]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        command, cwd=root, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stdout[-4000:]
