@@ -275,7 +275,7 @@ class Settings:
     outbox_retry_max_seconds: float = _seconds(300, "The longest wait between tries of an outbox row.")
     outbox_max_tries: int = _integer(20, "Rejections by the transport after which an outbox row fails.")
     relay_poll_seconds: float = _seconds(1.0, "How often the relay looks for rows that nobody announced.")
-    relay_batch: int = _integer(256, "Outbox rows that the relay sends at once.")
+    relay_batch: int = _integer(256, "Outbox rows of each kind that the relay sends at once.")
 
     artifact_max_bytes: int = _integer(16 * _MIB, "The largest artifact that may be published.")
     body_max_bytes: int = _integer(_MIB, "The largest body of a single call.")

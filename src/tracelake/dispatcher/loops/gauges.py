@@ -19,6 +19,7 @@ from tracelake.dispatcher.backpressure.levels import Thresholds, share
 from tracelake.dispatcher.backpressure.watch import PressureWatch
 from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
+from tracelake.dispatcher.outbox.counts import OUTBOX_COUNTS
 from tracelake.dispatcher.views.sources import Health, read_health
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
@@ -41,12 +42,6 @@ _TASKS = f"""
         (SELECT count(*) AS failed FROM (
             SELECT FROM tasks WHERE status = 'Failed' AND next_retry_at IS NULL AND skipped_at IS NULL
             ORDER BY job_id, task_id LIMIT {MOST}) t) f"""  # noqa: S608 - constants only
-
-# The oldest rows come first, and a row that was given up is older than those that still go out.
-_OUTBOX = f"""
-    SELECT count(*) FILTER (WHERE status = 'Pending') AS pending, count(*) FILTER (WHERE status = 'Failed') AS failed,
-           min(created_at) FILTER (WHERE status = 'Pending') AS oldest, trace_now() AS now
-    FROM (SELECT status, created_at FROM outbox ORDER BY outbox_id LIMIT {MOST}) o"""  # noqa: S608 - constants only
 
 _EDGES = """
     SELECT CASE WHEN failed_units > 0 THEN 'held' WHEN phase = 'Staged' THEN 'building' ELSE 'behind' END AS state,
@@ -155,7 +150,7 @@ class Gauges:
             self._metrics.in_flight.labels(item["operator"]).set(item["running"])
 
     async def _read_outbox(self, connection: Connection) -> None:
-        row = await _row(connection, _OUTBOX)
+        row = await _row(connection, OUTBOX_COUNTS)
         self._metrics.outbox_pending.set(row["pending"])
         self._metrics.outbox_failed.set(row["failed"])
         self._metrics.outbox_lag.set(_age(row["now"], row["oldest"]))

@@ -3,6 +3,9 @@
 Wake-ups may be lost (a queue restored from a backup, a dead letter, a purge); tasks may not. It pages
 through ready tasks older than the grace time, leaves out those with an outbox row, asks the queue which of
 the rest it does not hold, and writes an outbox row for exactly those.
+
+A page is so many rows looked at, not so many found, and each is looked up in the outbox by its key: no statement grows
+with a backlog.
 """
 
 from collections.abc import Sequence
@@ -23,10 +26,11 @@ from tracelake.ports import Queue, QueueUnavailableError
 PAGE = 1000
 
 _READY = """
-    SELECT t.task_id, t.ready_at, j.runtime FROM tasks t JOIN jobs j USING (job_id)
+    SELECT t.task_id, t.ready_at, (SELECT j.runtime FROM jobs j WHERE j.job_id = t.job_id) AS runtime,
+           (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) AS outbox_id
+    FROM tasks t
     WHERE t.status = 'Queued' AND NOT t.held AND t.ready_at < trace_now() - make_interval(secs => $1)
       AND (t.ready_at, t.task_id) > ($2, $3)
-      AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)
     ORDER BY t.ready_at, t.task_id LIMIT $4"""
 
 # Checked again under the lock: a claim, a cancellation or another Dispatcher may have been faster.
@@ -35,14 +39,14 @@ _WAKE_AGAIN = """
     SELECT $1, $2, t.task_id
     FROM (SELECT task_id FROM tasks WHERE task_id = ANY($3) AND status = 'Queued' AND NOT held
           ORDER BY task_id FOR UPDATE SKIP LOCKED) t
-    WHERE NOT EXISTS (SELECT FROM outbox o WHERE o.key = t.task_id)"""
+    WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) IS NULL"""
 
 _OPEN_PUBLISHES = """
-    SELECT p.publish_id, p.dataset_uuid, p.created_at
+    SELECT p.publish_id, p.dataset_uuid, p.created_at,
+           (SELECT o.outbox_id FROM outbox o WHERE o.key = p.publish_id LIMIT 1) AS outbox_id
     FROM buffer_publishes p
     WHERE p.committed_at IS NULL AND p.dead_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
       AND (p.created_at, p.publish_id) > ($2, $3)
-      AND NOT EXISTS (SELECT FROM outbox o WHERE o.key = p.publish_id)
     ORDER BY p.created_at, p.publish_id LIMIT $4"""
 
 
@@ -66,8 +70,9 @@ class Reconciler:
         while True:
             async with self._store.connection() as connection:
                 page = await connection.fetch(_READY, self._grace, *after, PAGE)
-            for runtime in {row["runtime"] for row in page}:
-                woken += await self._wake(runtime, [row for row in page if row["runtime"] == runtime])
+            silent = [row for row in page if row["outbox_id"] is None]
+            for runtime in {row["runtime"] for row in silent}:
+                woken += await self._wake(runtime, [row for row in silent if row["runtime"] == runtime])
             if len(page) < PAGE:
                 return woken
             after = (page[-1]["ready_at"], page[-1]["task_id"])
@@ -97,7 +102,7 @@ class Reconciler:
         while True:
             async with self._store.connection() as connection:
                 page = await connection.fetch(_OPEN_PUBLISHES, self._grace, *after, PAGE)
-            sent += await self._publish_again(page)
+            sent += await self._publish_again([row for row in page if row["outbox_id"] is None])
             if len(page) < PAGE:
                 return sent
             after = (page[-1]["created_at"], page[-1]["publish_id"])

@@ -3,49 +3,75 @@
 from collections.abc import Sequence
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.outbox.counts import OUTBOX_COUNTS
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
 from tracelake.wire.platform import DeadLetterRow, DeadLettersReply, OutboxReply, OutboxRow
 
-_SUMMARY = """
-    SELECT count(*) FILTER (WHERE status = 'Pending') AS pending, count(*) FILTER (WHERE status = 'Failed') AS failed,
-           coalesce(extract(epoch FROM trace_now() - min(created_at) FILTER (WHERE status = 'Pending')), 0)::float8
-               AS oldest
-    FROM outbox"""
+_ROW = "outbox_id, kind, queue, key::text AS key, status, tries, created_at, next_try_at, last_error"
 
-_LIST = """
-    SELECT outbox_id, kind, queue, key::text AS key, status, tries, created_at, next_try_at, last_error
-    FROM outbox WHERE $1::text IS NULL OR status = $1 ORDER BY outbox_id LIMIT $2"""
+_FAILED = f"SELECT {_ROW} FROM outbox WHERE status = 'Failed' ORDER BY outbox_id LIMIT $1"  # noqa: S608 - constants only
+
+# Those whose turn is next, of each kind.
+_PENDING = f"""
+    SELECT {_ROW} FROM (
+        (SELECT * FROM outbox WHERE kind = 'task_wakeup' AND status = 'Pending'
+         ORDER BY next_try_at, outbox_id LIMIT $1)
+        UNION ALL
+        (SELECT * FROM outbox WHERE kind = 'buffer_batch' AND status = 'Pending'
+         ORDER BY next_try_at, outbox_id LIMIT $1)
+        UNION ALL
+        (SELECT * FROM outbox WHERE kind = 'task_invoke' AND status = 'Pending'
+         ORDER BY queue, next_try_at, outbox_id LIMIT $1)) o
+    ORDER BY o.outbox_id LIMIT $1"""  # noqa: S608 - constants only
+
+_ANY = f"SELECT {_ROW} FROM outbox ORDER BY outbox_id LIMIT $1"  # noqa: S608 - constants only
+
+_LISTS = {None: _ANY, "Pending": _PENDING, "Failed": _FAILED}
+
+_REQUEUED_AT_ONCE = 1000
 
 _REQUEUE = """
     UPDATE outbox SET status = 'Pending', tries = 0, next_try_at = trace_now()
-    WHERE status = 'Failed' AND ($1::bigint[] IS NULL OR outbox_id = ANY($1)) RETURNING outbox_id"""
+    WHERE outbox_id = ANY($1) AND status = 'Failed'"""
 
-
-async def summary(store: Store) -> tuple[int, int, float]:
-    """`(pending, failed, age of the oldest pending row in seconds)`."""
-    async with store.connection() as connection:
-        row = await connection.fetchrow(_SUMMARY)
-    assert row is not None
-    return row["pending"], row["failed"], row["oldest"]
+_REQUEUE_NEXT = """
+    UPDATE outbox SET status = 'Pending', tries = 0, next_try_at = trace_now()
+    WHERE outbox_id = ANY(ARRAY(
+        SELECT outbox_id FROM outbox WHERE status = 'Failed' ORDER BY outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED))"""
 
 
 async def list_rows(store: Store, status: str | None, limit: int) -> OutboxReply:
-    pending, failed, oldest = await summary(store)
+    """The counts go up to a bound; see `counts`."""
     async with store.connection() as connection:
-        rows = await connection.fetch(_LIST, status, limit)
+        counts = await connection.fetchrow(OUTBOX_COUNTS)
+        rows = await connection.fetch(_LISTS[status], limit)
+    assert counts is not None
+    oldest = counts["oldest"]
     return OutboxReply(
-        pending=pending,
-        failed=failed,
-        oldest_pending_seconds=oldest,
+        pending=counts["pending"],
+        failed=counts["failed"],
+        oldest_pending_seconds=0.0 if oldest is None else (counts["now"] - oldest).total_seconds(),
         rows=[OutboxRow(**dict(row)) for row in rows],
     )
 
 
 async def requeue(store: Store, outbox_ids: Sequence[int] | None) -> int:
-    async with store.connection() as connection:
-        rows = await connection.fetch(_REQUEUE, None if outbox_ids is None else list(outbox_ids))
-    return len(rows)
+    """Tries failed rows again: the given ones, or all of them, so many in each transaction."""
+    if outbox_ids is not None:
+        async with store.connection() as connection:
+            return _count(await connection.execute(_REQUEUE, list(outbox_ids)))
+    requeued = 0
+    while True:
+        async with store.connection() as connection:
+            changed = _count(await connection.execute(_REQUEUE_NEXT, _REQUEUED_AT_ONCE))
+        requeued += changed
+        if changed < _REQUEUED_AT_ONCE:
+            return requeued
+
+
+def _count(tag: str) -> int:
+    return int(tag.rpartition(" ")[2])
 
 
 async def dead_letters(queue: Queue, limit: int) -> DeadLettersReply:

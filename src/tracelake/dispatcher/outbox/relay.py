@@ -3,10 +3,14 @@
 A crash between publish and commit publishes a row twice, which is harmless. A transport that is away is
 retried for ever and counts nothing. A batch that the transport rejects is tried row by row, so that only
 the rejected row counts a try; after `max_tries` it is Failed and waits for a person.
+
+Each kind has a share of every batch, found along an index of its own: neither a backlog of the other kind nor rows that
+the invoke loop takes, that were given up or that wait for their next try are read on the way.
 """
 
 import logging
 from collections.abc import Sequence
+from operator import itemgetter
 from uuid import UUID
 
 import asyncpg
@@ -20,9 +24,15 @@ from tracelake.ports import Message, Queue, QueueRejectedError, QueueUnavailable
 logger = logging.getLogger(__name__)
 
 _TAKE = """
-    SELECT outbox_id, queue, key, body, tries FROM outbox
-    WHERE status = 'Pending' AND next_try_at <= trace_now() AND kind <> 'task_invoke'
-    ORDER BY outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED"""
+    WITH wakeups AS MATERIALIZED (
+        SELECT outbox_id, queue, key, body, tries FROM outbox
+        WHERE kind = 'task_wakeup' AND status = 'Pending' AND next_try_at <= trace_now()
+        ORDER BY next_try_at, outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED),
+    batches AS MATERIALIZED (
+        SELECT outbox_id, queue, key, body, tries FROM outbox
+        WHERE kind = 'buffer_batch' AND status = 'Pending' AND next_try_at <= trace_now()
+        ORDER BY next_try_at, outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED)
+    SELECT * FROM wakeups UNION ALL SELECT * FROM batches"""
 
 _DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"
 
@@ -40,9 +50,13 @@ class Relay:
         self._metrics = metrics
 
     async def run_once(self) -> int:
-        """Publish one batch. Raises StoreUnavailableError while either side is away; nothing is lost by it."""
+        """Publish up to `relay_batch` rows of each kind.
+
+        Raises StoreUnavailableError while either side is away; nothing is lost by it.
+        """
         async with self._store.transaction() as connection:
-            rows = await connection.fetch(_TAKE, self._config.relay_batch)
+            taken = await connection.fetch(_TAKE, self._config.relay_batch)
+            rows = sorted(taken, key=itemgetter("outbox_id"))
             if rows:
                 await self._publish(connection, rows)
         return len(rows)
