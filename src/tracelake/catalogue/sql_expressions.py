@@ -26,9 +26,16 @@ from tracelake.catalogue.sql_functions import (
 )
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+TYPED = "typed"
+"""In the `meta` of a cast that is a literal with its type before it in the text."""
 WRITTEN = "written"
 """In the `meta` of brackets that stand in the text."""
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_SUFFIXED_NUMBER = re.compile(_NUMBER.pattern + "[LlSsYyDdFf]")
+_DAY = "[0-9]{4}-(?:0?[1-9]|1[0-2])-(?:0?[1-9]|[12][0-9]|3[01])"
+_TIME = r"(?:[01]?[0-9]|2[0-3]):[0-5]?[0-9](?::[0-5]?[0-9](?:\.[0-9]{1,6})?)?"
+_DATE = re.compile(_DAY)
+_TIMESTAMP = re.compile(f"{_DAY}(?:[ T]{_TIME} ?(?:Z|UTC|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?)?")
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/+*()<>=!?@#%&|^~\[\]-]")
 _HIDDEN_COLUMNS = ("_metadata",)
 
@@ -60,7 +67,7 @@ _ARITHMETIC = frozenset({exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod
 _MIXED_ONLY_IN_BRACKETS = frozenset({exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.DPipe})
 _CONDITIONS = frozenset(
     {exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between}
-    | {exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Not}
+    | {exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Not, exp.Exists}
 )
 """Which of two of these binds first is read differently by parsers of SQL, so brackets have to say it."""
 _TYPES = {
@@ -146,7 +153,7 @@ class ExpressionWriter:
         rule = _RULES.get(type(node))
         if (ambiguous := _ambiguous_in(type(node))) is not None:
             self._check_brackets(node, ambiguous)
-        if isinstance(node, exp.Neg) and _begins_with_number(node.this):
+        if isinstance(node, exp.Neg) and _begins_with_number(node.this) and self._suffixed_number(node.this) is None:
             # Spark takes the sign for a part of the number, others for an operation on everything behind it.
             self.refuse(node, "sql_syntax", "it is not clear what the minus belongs to", "Put brackets around it.")
         if rule is not None:
@@ -242,10 +249,10 @@ class ExpressionWriter:
             if unit not in UNITS:
                 self.refuse(node, "sql_construct", f"{name} with three arguments begins with a unit", "Like `DAY`.")
             return f"{name}({unit}, {', '.join(self.expression(item) for item in arguments[1:])})"
-        return f"{name}({', '.join(self._argument(item) for item in arguments)})"
+        return f"{name}({', '.join(self._argument(item, name) for item in arguments)})"
 
-    def _argument(self, node: Any) -> str:
-        if isinstance(node, exp.Alias):
+    def _argument(self, node: Any, function: str) -> str:
+        if isinstance(node, exp.Alias) and function == "struct":
             return self._item(node, False)
         if isinstance(node, exp.Distinct):
             self._only(node, "expressions")
@@ -272,37 +279,47 @@ class ExpressionWriter:
         return f"{names if len(node.expressions) == 1 else f'({names})'} -> {self.expression(node.this)}"
 
     def _window(self, node: Any) -> str:
-        self._only(node, "this", "partition_by", "order", "spec", "over", "alias")
         if str(node.args.get("over")).upper() != "OVER":
             self._unknown(node)
-        call = self.expression(node.this)
-        if alias := node.args.get("alias"):
-            return f"{call} OVER {self.quoted(alias)}"
-        return f"{call} OVER ({self._over(node)})"
+        return f"{self.expression(node.this)} OVER {self._window_spec(node)}"
 
-    def _over(self, node: Any) -> str:
+    def _window_spec(self, node: Any) -> str:
+        """The name of a window, or a definition in brackets. Spark has no definition that begins with a name."""
+        self._only(node, "this", "partition_by", "order", "spec", "over", "alias")
+        alias = node.args.get("alias")
+        if node.args.get("first") is not None or (alias is None and "partition_by" not in node.args):
+            self._unknown(node)
         parts = []
         if by := node.args.get("partition_by"):
             parts.append(f"PARTITION BY {', '.join(self.expression(item) for item in by)}")
         if order := node.args.get("order"):
             parts.append(self._order(order).strip())
         if spec := node.args.get("spec"):
-            self._only(spec, "kind", "start", "start_side", "end", "end_side")
-            kind = str(spec.args.get("kind") or "ROWS").upper()
-            if kind not in ("ROWS", "RANGE"):
-                self.refuse(node, "sql_construct", f"{shown(kind)} is no frame here", "Use ROWS or RANGE.")
-            start = self._bound(spec.args.get("start"), spec.args.get("start_side"))
-            end = self._bound(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"))
-            parts.append(f"{kind} BETWEEN {start} AND {end}")
-        return " ".join(parts)
+            parts.append(self._frame(spec))
+        if alias is None:
+            return f"({' '.join(parts)})"
+        if parts:
+            hint = "Write the whole window in the brackets, or name another one in WINDOW."
+            self.refuse(alias, "sql_construct", "a window cannot be built on a named one", hint)
+        return f"({self.quoted(alias)})"
+
+    def _frame(self, node: Any) -> str:
+        self._only(node, "kind", "start", "start_side", "end", "end_side")
+        kind = str(node.args.get("kind") or "ROWS").upper()
+        if kind not in ("ROWS", "RANGE"):
+            self.refuse(node, "sql_construct", f"{shown(kind)} is no frame here", "Use ROWS or RANGE.")
+        start = self._bound(node.args.get("start"), node.args.get("start_side"))
+        if node.args.get("end") is None:
+            return f"{kind} {start}"
+        return f"{kind} BETWEEN {start} AND {self._bound(node.args['end'], node.args.get('end_side'))}"
 
     def _bound(self, value: Any, side: Any) -> str:
         word = str(side or "").upper()
-        if isinstance(value, str) and value.upper() in ("UNBOUNDED", "CURRENT ROW"):
-            return f"{value.upper()} {word}".strip() if value.upper() == "UNBOUNDED" else "CURRENT ROW"
-        if word not in ("PRECEDING", "FOLLOWING"):
-            self.refuse(value, "sql_construct", "this is no bound of a frame")
-        return f"{self.expression(value)} {word}"
+        if value == "CURRENT ROW" and not word:
+            return "CURRENT ROW"
+        if value is None or value == "CURRENT ROW" or word not in ("PRECEDING", "FOLLOWING"):
+            self.refuse(value, "sql_construct", "this is no bound of a frame", "Like `2 PRECEDING` or `CURRENT ROW`.")
+        return f"{'UNBOUNDED' if value == 'UNBOUNDED' else self.expression(value)} {word}"
 
     def _order(self, node: Any) -> str:
         self._only(node, "expressions")
@@ -330,8 +347,29 @@ class ExpressionWriter:
 
     def _cast(self, node: Any) -> str:
         self._only(node, "this", "to", "safe")
+        if (number := self._suffixed_number(node)) is not None:
+            return number
+        if TYPED in node.meta:
+            return self._typed_literal(node)
         word = "TRY_CAST" if isinstance(node, exp.TryCast) else "CAST"
         return f"{word}({self.expression(node.this)} AS {self._type(node.args['to'])})"
+
+    def _typed_literal(self, node: Any) -> str:
+        """`DATE '2024-01-01'`. Spark also knows words like `today` there, which are another day tomorrow."""
+        kind, value = self._type(node.args["to"]), str(node.this.this)
+        pattern = _DATE if kind == "DATE" else _TIMESTAMP
+        if not isinstance(node.this, exp.Literal) or not pattern.fullmatch(value):
+            hint = "Like `DATE '2024-01-31'` and `TIMESTAMP '2024-01-31 12:00:00'`."
+            self.refuse(node, "sql_text", f"{shown(value)} is no {kind}", hint)
+        return f"{kind} {text_literal(value)}"
+
+    def _suffixed_number(self, node: Any) -> str | None:
+        """`5L`, which the parser reads as a cast. With its sign before it, it may be smaller than without."""
+        literal = node.this if isinstance(node, exp.Cast) else None
+        if not isinstance(literal, exp.Literal) or literal.is_string or "start" not in literal.meta:
+            return None
+        raw = self.text[literal.meta["start"] : literal.meta["end"] + 1]
+        return raw if _SUFFIXED_NUMBER.fullmatch(raw) else None
 
     def _type(self, node: Any) -> str:
         if not isinstance(node, exp.DataType):
@@ -405,12 +443,12 @@ class ExpressionWriter:
 
     def _trim(self, node: Any) -> str:
         self._only(node, "this", "expression", "position")
-        side = str(node.args.get("position") or "BOTH").upper()
-        if side not in ("BOTH", "LEADING", "TRAILING"):
+        words = [str(node.args.get("position") or "").upper()]
+        if words[0] not in ("", "BOTH", "LEADING", "TRAILING"):
             self._unknown(node)
-        what = node.args.get("expression")
-        chars = f"{self.expression(what)} " if what is not None else ""
-        return f"TRIM({side} {chars}FROM {self.expression(node.this)})"
+        if (what := node.args.get("expression")) is not None:
+            words.append(self.expression(what))
+        return f"TRIM({' '.join(word for word in words if word)} FROM {self.expression(node.this)})"
 
     def _bracket(self, node: Any) -> str:
         self._only(node, "this", "expressions", "safe", "offset")
@@ -454,6 +492,8 @@ class ExpressionWriter:
 
     def _tuple(self, node: Any) -> str:
         self._only(node, "expressions")
+        if not node.expressions:
+            self.refuse(node, "sql_syntax", "there is nothing between the brackets")
         return f"({', '.join(self.expression(item) for item in node.expressions)})"
 
     def _not(self, node: Any) -> str:

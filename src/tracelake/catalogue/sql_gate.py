@@ -1,14 +1,16 @@
 """The gate for SQL from a DAG, in the Dispatcher: no Spark, no Java, and nothing of the query is believed.
 
-The text is looked at three times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
-(every node by a rule, see `sql_writer`), and by writing it anew. Spark gets what was written, never what came in, so a
-text that two parsers read differently is harmless. The worker asks Spark's own parser once more (`spark.plan_gate`).
+The text is looked at four times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
+(every node by a rule, see `sql_writer`), by writing it anew, and by comparing the words of both texts (nothing lost,
+see `sql_alignment`). Spark gets what was written, never what came in, so a text that two parsers read differently is
+harmless. The worker asks Spark's own parser once more (`spark.plan_gate`).
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
@@ -17,9 +19,10 @@ from sqlglot.parser import Parser
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from tracelake.catalogue.sql_expressions import WRITTEN
+from tracelake.catalogue.sql_alignment import first_difference
+from tracelake.catalogue.sql_expressions import TYPED, WRITTEN
 from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
-from tracelake.catalogue.sql_writer import MARK, QueryWriter, result_columns
+from tracelake.catalogue.sql_writer import COMMA, MARK, QueryWriter, result_columns
 
 PARAMETERS: Mapping[str, str] = {
     "start": "First block of the unit.",
@@ -36,6 +39,11 @@ _OTHER_LITERALS = {TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.NATION
 _SIZED_TEXT = {TokenType.VARCHAR, TokenType.NVARCHAR, TokenType.CHAR, TokenType.NCHAR, TokenType.BPCHAR}
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+_PAIRS = {
+    TokenType.R_PAREN: TokenType.L_PAREN,
+    TokenType.R_BRACKET: TokenType.L_BRACKET,
+    TokenType.R_BRACE: TokenType.L_BRACE,
+}
 _PREFIXES = {TokenType.NOT, TokenType.DASH, TokenType.PLUS, TokenType.TILDE}
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
@@ -44,6 +52,8 @@ class _GateParser(SparkParser):
     """Functions stay what they are called: none is translated, none has a grammar of its own but a few."""
 
     STRICT_CAST = True
+    ADD_JOIN_ON_TRUE = False
+    JOINS_HAVE_EQUAL_PRECEDENCE = False
     FUNCTIONS = {}
     FUNCTION_PARSERS = {name: Parser.FUNCTION_PARSERS[name] for name in ("CAST", "EXTRACT", "TRIM", "TRY_CAST")}
     NO_PAREN_FUNCTIONS = {}
@@ -55,6 +65,37 @@ class _GateParser(SparkParser):
         if isinstance(parsed, exp.Paren):
             parsed.meta[WRITTEN] = True
         return parsed
+
+    def _parse_join(self, *args: Any, **options: Any) -> exp.Join | None:
+        """A comma binds less than JOIN, so the one is not written as the other."""
+        is_comma = self._curr is not None and self._curr.token_type is TokenType.COMMA
+        parsed = super()._parse_join(*args, **options)
+        if parsed is not None and is_comma:
+            parsed.meta[COMMA] = True
+        return parsed
+
+    def _parse_type(self, *args: Any, **options: Any) -> exp.Expr | None:
+        is_typed = self._next is not None and self._next.token_type is TokenType.STRING
+        parsed = super()._parse_type(*args, **options)
+        if is_typed and type(parsed) is exp.Cast:
+            parsed.meta[TYPED] = True
+        return parsed
+
+    def _parse_named_window(self) -> exp.Expr | None:
+        if self._next is None or self._next.token_type is not TokenType.ALIAS:
+            self.raise_error("expected AS")
+        return super()._parse_named_window()
+
+    def _parse_trim(self) -> exp.Expr:  # type: ignore[override]
+        """A call with plain arguments is a call: only the words in it make it something else."""
+        if self._curr is not None and self._curr.text.upper() in self.TRIM_TYPES:
+            return super()._parse_trim()
+        arguments = [self._parse_lambda()]
+        if arguments[0] is not None and self._match(TokenType.FROM):
+            return self.expression(exp.Trim(this=self._parse_bitwise(), expression=arguments[0]))
+        while self._match(TokenType.COMMA):
+            arguments.append(self._parse_lambda())
+        return self.expression(exp.Anonymous(this="trim", expressions=[item for item in arguments if item is not None]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +138,7 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
         raise _too_deep(query, 0) from None
     assert all(" " <= character <= "~" or character == MARK for character in written)
     assert "${" not in written
+    _check_alignment(query, tokens, written, writer)
     columns, names_all = result_columns(trees[0])
     return GatedQuery(
         written,
@@ -197,6 +239,24 @@ def _check_tokens(query: str, tokens: list[Token], places: dict[int, str]) -> No
                 raise _refused(query, token.start, "sql_text", message, r"Write `\'` for a quote in a text.")
             _check_string(query, token)
         before = kind
+    _check_brackets(query, tokens)
+
+
+def _check_brackets(query: str, tokens: list[Token]) -> None:
+    """The parser forgives a bracket that is not closed, and an AS without a name."""
+    opened: list[Token] = []
+    for index, token in enumerate(tokens):
+        kind = token.token_type
+        if kind in _PAIRS.values():
+            opened.append(token)
+        elif kind in _PAIRS and (not opened or opened.pop().token_type is not _PAIRS[kind]):
+            raise _refused(query, token.start, "sql_syntax", f"{shown(token.text)} closes nothing", "Look at brackets.")
+        elif kind is TokenType.ALIAS and (
+            index == len(tokens) - 1 or tokens[index + 1].token_type in (*_PAIRS, TokenType.COMMA)
+        ):
+            raise _refused(query, token.start, "sql_syntax", "AS needs a name behind it", "Like `AS total`.")
+    if opened:
+        raise _refused(query, opened[-1].start, "sql_syntax", "a bracket is not closed", "Look for its partner.")
 
 
 def _check_string(query: str, token: Token) -> None:
@@ -238,6 +298,16 @@ def _syntax(query: str, error: SqlglotError) -> SqlRefusedError:
     column = max(1, int(end) - len(near) + 1)
     message = f"this is not understood, near {shown(near)}" if near else "this is not understood"
     return SqlRefusedError(Finding("sql_syntax", message, int(line), column, "Look at brackets, commas and quotes."))
+
+
+def _check_alignment(query: str, tokens: list[Token], written: str, writer: QueryWriter) -> None:
+    ours = list(_DIALECT.tokenize(written.replace(MARK, "`")))
+    offset = first_difference(tokens, ours, writer.cte_names)
+    if offset is not None:
+        near = next(token.text for token in tokens if token.start == offset)
+        message = f"this is not understood, near {shown(near)}"
+        hint = "Look at commas and quotes; names that are words of SQL stand in backticks."
+        raise _refused(query, offset, "sql_syntax", message, hint)
 
 
 def _height(tree: object) -> int:

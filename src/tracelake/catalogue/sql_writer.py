@@ -19,15 +19,20 @@ from tracelake.catalogue.sql_functions import GENERATORS, INSTEAD
 
 MARK = "\x00"
 """Stands around the name of an input in the written text; no other part can have it."""
-_SIDES = {"", "LEFT", "RIGHT", "FULL"}
-_KINDS = {"", "INNER", "CROSS", "OUTER", "SEMI", "ANTI"}
+COMMA = "comma"
+"""In the `meta` of a join that is a comma in the text."""
+_JOINS = frozenset(
+    ["", "INNER", "CROSS", "SEMI", "LEFT SEMI", "ANTI", "LEFT ANTI"]
+    + [f"{side}{outer}" for side in ("LEFT", "RIGHT", "FULL") for outer in ("", " OUTER")]
+)
 
 
 @dataclass(slots=True)
 class QueryWriter(ExpressionWriter):
     used_inputs: set[str] = field(default_factory=set)
+    cte_names: dict[str, str] = field(default_factory=dict)
+    """The name in the query, in small letters, of each common table expression as it is written."""
     _scopes: list[dict[str, str]] = field(default_factory=list)
-    _ctes: int = 0
 
     # --- queries
 
@@ -59,8 +64,8 @@ class QueryWriter(ExpressionWriter):
             body = self.query(cte.this)  # its own name is not in reach yet: nothing recurses
             if name in scope:
                 self.refuse(alias, "sql_relation", f"{shown(name)} is defined twice", "Rename one of them.")
-            self._ctes += 1
-            scope[name] = f"cte_{self._ctes}"
+            scope[name] = f"cte_{len(self.cte_names) + 1}"
+            self.cte_names[scope[name]] = name
             written.append(f"`{scope[name]}`{self._columns(alias)} AS ({body})")
         return f"WITH {', '.join(written)} "
 
@@ -98,7 +103,7 @@ class QueryWriter(ExpressionWriter):
         if having := node.args.get("having"):
             text += f" HAVING {self.expression(having.this)}"
         if windows := node.args.get("windows"):
-            text += " WINDOW " + ", ".join(f"{self.quoted(item.this)} AS ({self._over(item)})" for item in windows)
+            text += " WINDOW " + ", ".join(f"{self.quoted(item.this)} AS {self._window_spec(item)}" for item in windows)
         return text
 
     def _tail(self, node: exp.Expression) -> str:
@@ -122,6 +127,8 @@ class QueryWriter(ExpressionWriter):
         self._only(node, "expressions", "all")
         if node.args.get("all"):
             return "ALL"
+        if not node.expressions:
+            self.refuse(node, "sql_syntax", "GROUP BY needs at least one column")
         return ", ".join(self._grouping(item) for item in node.expressions)
 
     def _grouping(self, item: Any) -> str:
@@ -144,6 +151,8 @@ class QueryWriter(ExpressionWriter):
         if source is not None:
             self._only(source, "this")
             text = f" FROM {self._relation(source.this)}"
+        elif node.args.get("joins") or node.args.get("laterals"):
+            self.refuse(node, "sql_syntax", "there is nothing to join with", "Begin with FROM.")
         for join in node.args.get("joins") or []:
             text += self._join(join)
         for lateral in node.args.get("laterals") or []:
@@ -218,10 +227,14 @@ class QueryWriter(ExpressionWriter):
     def _join(self, node: Any) -> str:
         self._only(node, "this", "side", "kind", "on", "using", "method")
         side, kind, method = (str(node.args.get(name) or "").upper() for name in ("side", "kind", "method"))
-        if side not in _SIDES or kind not in _KINDS or method not in ("", "NATURAL"):
+        if f"{side} {kind}".strip() not in _JOINS or method not in ("", "NATURAL"):
             self.refuse(node, "sql_construct", f"{shown(' '.join((method, side, kind)).strip())} is no join here")
+        if COMMA in node.meta:
+            return f", {self._relation(node.this)}"
         words = " ".join(word for word in (method, side, kind, "JOIN") if word)
         text = f" {words} {self._relation(node.this)}"
+        if method and (node.args.get("on") or node.args.get("using")):
+            self.refuse(node, "sql_syntax", "NATURAL says by itself which columns are compared", "Remove ON or USING.")
         if on := node.args.get("on"):
             text += f" ON {self.expression(on)}"
         if using := node.args.get("using"):

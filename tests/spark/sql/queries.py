@@ -54,6 +54,7 @@ BENIGN = [
     "SELECT sum(amount) OVER (ORDER BY block_number RANGE BETWEEN UNBOUNDED PRECEDING AND 1 FOLLOWING) AS s FROM transfers",
     "SELECT sum(amount) OVER (ORDER BY block_number ROWS 2 PRECEDING) AS s FROM transfers",
     "SELECT sum(amount) OVER w AS s FROM transfers WINDOW w AS (PARTITION BY sender ORDER BY block_number)",
+    "SELECT sum(amount) OVER (w) AS s, max(amount) OVER v AS m FROM transfers WINDOW w AS (PARTITION BY sender), v AS w",
     "SELECT last_value(amount) IGNORE NULLS OVER (ORDER BY block_number) AS l FROM transfers",
     # --- subqueries, common table expressions, sets
     "WITH big AS (SELECT * FROM transfers WHERE amount > 3) SELECT sender, count(*) AS n FROM big GROUP BY sender",
