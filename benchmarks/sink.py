@@ -10,7 +10,7 @@ JSON object.
   the same unlogged staging table, then the same merge. Both take turns, ABBA; `floor_ratio` is the median of the pairs'
   ratios, `spread` its quartiles.
 - `publish_to_visible_p50_ms`, `_p99_ms`: batches of 20 rows, one at a time, from the call of buffer-publish until
-  another connection sees a row of it.
+  another connection sees a row of it. The writer is an always_on source, whose batches go to the sinks at once.
 - `small_batches_per_s`: such batches published at once, until the last of them is there.
 """
 
@@ -43,7 +43,6 @@ from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.wire.buffers import BufferBatch, BufferedDataset, Producer
 from tracelake.wire.claims import ClaimReply, ClaimRequest
 from tracelake.wire.task_calls import BufferPublishRequest
-from tracelake.wire.user import BlockRange, TriggerRequest
 
 ROWS_OF_A_BATCH = 50_000
 WRITERS = "by_hand"
@@ -57,13 +56,11 @@ COLUMNS = """
         - { name: at, type: timestamp }"""
 DAG = f"""name: transfers
 jobs:
-  - {{ name: head, activation: source, source: {{ kind: manual }} }}
   - name: write
-    activation: reactive
+    activation: source
+    source: {{ kind: always_on }}
     runtime: {WRITERS}
     operator: noop
-    execution_strategy: PerPartition
-    inputs: [{{ from: {{ job: head }} }}]
 publish:
   large:
     from: {{ job: write }}
@@ -182,13 +179,7 @@ class Small:
         self.clients: Clients = self.stack.clients()
         self.data = await asyncpg.connect(self.data_dsn)
         await self.stack.deploy(DAG)
-        user = self.stack.user()
-        await user.trigger("transfers", "head", TriggerRequest(range=BlockRange(start=0, end=9)))
-        await user.close()
-        state = await asyncpg.connect(self.stack.state_dsn)
-        job = await job_id(state, "transfers", "write")
-        task = await state.fetchval("SELECT task_id FROM tasks WHERE job_id = $1", job)
-        await state.close()
+        task = await self._run()
         self.claim: ClaimReply = await self.clients.internal.claim(ClaimRequest(task_id=task, worker_id="bench"))
         assert self.claim.task is not None
         (output,) = self.claim.task.outputs
@@ -198,6 +189,18 @@ class Small:
         while await self.data.fetchval("SELECT to_regclass($1)", self.table) is None:
             assert time.monotonic() < deadline, "no sink made the table"
             await asyncio.sleep(0.1)
+
+    async def _run(self) -> UUID:
+        """The one task of the source, once the Dispatcher has made it."""
+        state = await asyncpg.connect(self.stack.state_dsn)
+        job = await job_id(state, "transfers", "write")
+        deadline = time.monotonic() + 60
+        while (task := await state.fetchval("SELECT task_id FROM tasks WHERE job_id = $1", job)) is None:
+            assert time.monotonic() < deadline, "the source has no run"
+            await asyncio.sleep(0.1)
+        await state.close()
+        run: UUID = task
+        return run
 
     async def put(self) -> tuple[BufferPublishRequest, int]:
         first = self.next

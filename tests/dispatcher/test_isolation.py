@@ -108,6 +108,7 @@ def test_a_buffer_message_has_what_a_sink_needs(harness: DispatcherHarness) -> N
     meta = harness.run(harness.objects.put(uri, b"{}\n"))
     body = fence(task_id, claim, batch_uri=uri, dedupe_scope="alerts", record_count=1)
     reply = harness.task("buffer-publish", claim["capability_token"], body).body
+    harness.task("complete", claim["capability_token"], fence(task_id, claim, status="Completed"))
     (row,) = harness.sql("SELECT body FROM outbox WHERE kind = 'buffer_batch'")
     assert msgspec.json.decode(row["body"]) == output_of(job) | reply | {
         "kind": "buffer_batch",

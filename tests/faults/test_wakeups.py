@@ -194,6 +194,7 @@ def test_a_publish_that_nobody_committed_is_sent_again(harness: DispatcherHarnes
         body = fence(task_id, lease, batch_uri=uri, dedupe_scope="sent", record_count=1)
         reply = harness.task("buffer-publish", lease["capability_token"], body)
         published.append(reply.body["publish_id"])
+    harness.task("complete", lease["capability_token"], fence(task_id, lease, status="Completed"))
     lost, live, committed = published
     queue = buffer_queue(UUID(lease["task"]["outputs"][0]["dataset_uuid"]))
     harness.relay()
@@ -224,6 +225,7 @@ def test_a_lost_publish_behind_many_live_ones_is_found(
         harness.run(harness.objects.put(uri, b"{}\n"))
         body = fence(task_id, lease, batch_uri=uri, dedupe_scope="sent")
         newest = harness.task("buffer-publish", lease["capability_token"], body).body["publish_id"]
+    harness.task("complete", lease["capability_token"], fence(task_id, lease, status="Completed"))
     harness.relay()
     assert queue_sql(harness, "DELETE FROM messages WHERE key = $1", newest) == "DELETE 1"
     harness.advance(GRACE)

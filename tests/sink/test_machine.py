@@ -51,6 +51,8 @@ class Machine(RuleBasedStateMachine):
         self.flow: BufferFlow = self.make(on_conflict=on_conflict)
         self.flow.sink()
         self.published: dict[str, Batch] = {}
+        self.discarded: list[Batch] = []
+        """Of attempts that failed: sinks never take them."""
         self.dropped: set[str] = set()
         self.doomed: set[str] = set()
         """Those that a sink is to refuse when it comes to them: as long as the table is narrow."""
@@ -68,13 +70,15 @@ class Machine(RuleBasedStateMachine):
         if wide:
             rows = [row | {"memo": "m"} for row in rows]
         task_id, lease = self.flow.attempt(job)
-        self._note(self.flow.publish_by(task_id, lease, rows, record_count=len(rows)), rows, wide)
-        if how == "retried":  # nobody knows what the first attempt got done, so the second does it all again
+        reply = self.flow.publish_by(task_id, lease, rows, record_count=len(rows))
+        if how == "retried":  # what the first attempt published never becomes visible: the second does it all again
+            self.discarded.append(Batch(reply["publish_id"], reply["publish_seq"], task_id, rows, wide))
             self.flow.flow.complete(task_id, lease, status="Failed", retryable=False)
             self.flow.flow.person("retry", UUID(task_id))
             lease = self.flow.flow.claim(task_id)
-            self._note(self.flow.publish_by(task_id, lease, rows), rows, wide)
-        elif how == "twice":  # the answer was lost
+            reply = self.flow.publish_by(task_id, lease, rows)
+        self._note(reply, rows, wide)
+        if how == "twice":  # the answer was lost
             again = self.flow.publish_by(task_id, lease, None)
             assert again["duplicate"]
             assert again["publish_id"] in self.published
@@ -92,7 +96,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def deliver_again(self, data: st.DataObject) -> None:
         """A message too many: of anything that is, or was, under way."""
-        batch = data.draw(st.sampled_from(sorted(self.published.values(), key=lambda batch: batch.number)))
+        batches = [*self.published.values(), *self.discarded]
+        batch = data.draw(st.sampled_from(sorted(batches, key=lambda batch: batch.number)))
         rows = self.flow.harness.sql("SELECT * FROM buffer_publishes WHERE publish_id = $1", UUID(batch.publish_id))
         kept = dict(rows[0])
         body = {name: kept[name] for name in ("publish_id", "publish_seq", "org_id", "dataset_uuid", "dataset_version")}

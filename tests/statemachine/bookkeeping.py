@@ -150,7 +150,9 @@ class Bookkeeping(RuleBasedStateMachine):
         assert self.world.events(task_ids) == sorted(
             (task.task_id, said) for task in self.tasks for said in task.events
         )
-        published = [(a.task.task_id, a.number, uri) for a in self.attempts for uri in a.published]
+        published = [
+            (a.task.task_id, a.number, uri, a.word == "Completed") for a in self.attempts for uri in a.published
+        ]
         assert self.world.publishes(task_ids) == sorted(published)
 
     def no_accepted_work_is_lost(self) -> None:

@@ -61,11 +61,12 @@ class World:
         found = self.harness.sql("SELECT producer, cursor FROM events WHERE producer = ANY($1)", list(task_ids))
         return sorted((row["producer"], row["cursor"]) for row in found)
 
-    def publishes(self, task_ids: Iterable[str]) -> list[tuple[str, int, str]]:
-        found = self.harness.sql(
-            "SELECT task_id, attempt, batch_uri FROM buffer_publishes WHERE task_id = ANY($1)", list(task_ids)
+    def publishes(self, task_ids: Iterable[str]) -> list[tuple[str, int, str, bool]]:
+        """Each with whether sinks may have it."""
+        found = self.harness.sql("SELECT * FROM buffer_publishes WHERE task_id = ANY($1)", list(task_ids))
+        return sorted(
+            (str(row["task_id"]), row["attempt"], row["batch_uri"], row["released_at"] is not None) for row in found
         )
-        return sorted((str(row["task_id"]), row["attempt"], row["batch_uri"]) for row in found)
 
     def outbox(self, task_ids: Iterable[str]) -> set[str]:
         found = self.harness.sql("SELECT key FROM outbox WHERE key = ANY($1)", [UUID(key) for key in task_ids])

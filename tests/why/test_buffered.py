@@ -70,6 +70,17 @@ def test_batches_wait_for_a_sink_that_is_there(buffers: BufferFlow, flow: Situat
     assert said(reply, "batches_wait")["text"] == "1 batch of it waits for a sink, for 3m; a sink was there 0s ago."
 
 
+def test_batches_of_a_task_that_runs_wait_for_it(buffers: BufferFlow, flow: Situation) -> None:
+    task_id, lease = buffers.attempt("left")
+    buffers.publish_by(task_id, lease, [{"key": 1}])
+    flow.harness.advance(60)
+    reason = said(flow.why_dataset("large"), "batches_await_task")
+    assert reason["text"] == "1 batch of it waits for its task to complete, for 1m."
+    assert commands(reason) == [f"trace why {task_id}"]
+    flow.complete(task_id, lease, status="Failed", error_message="no", retryable=False)
+    assert "batches_await_task" not in codes(flow.why_dataset("large")), "it never becomes visible"
+
+
 def test_a_pointer_that_the_queue_refused(buffers: BufferFlow, flow: Situation) -> None:
     batch = buffers.publish([{"key": 1}])
     work_off(flow)

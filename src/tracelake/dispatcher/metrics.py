@@ -143,7 +143,11 @@ class Metrics:
         )
         self.buffer_dead = self._counter("trace_buffer_dead_letters", "Batches that a sink could not take.")
         self.buffer_backlog = self._stored(
-            "trace_buffer_backlog", f"Batches published and not yet in their table, up to {MOST}."
+            "trace_buffer_backlog", f"Batches that sinks may take and that are not yet in their table, up to {MOST}."
+        )
+        self.buffer_pinned = self._stored(
+            "trace_buffer_awaiting_task",
+            f"Batches published by running tasks; sinks get them when the task completes. Up to {MOST}.",
         )
         self.buffer_age = self._stored("trace_buffer_backlog_oldest_seconds", "Age of the oldest of them.")
         self.buffer_letters = self._stored(

@@ -68,6 +68,11 @@ class Job:
     def by_dataset(self) -> dict[UUID, Output]:
         return {output.dataset_uuid: output for output in self.outputs}
 
+    @cached_property
+    def writes_batches(self) -> bool:
+        """It publishes batches of a buffered dataset."""
+        return any(output.dataset.storage is Storage.BUFFERED for output in self.outputs)
+
     @property
     def limit_key(self) -> str:
         """The counter of `max_concurrency`: of the job by name, so that versions share it."""

@@ -32,10 +32,11 @@ _LOOK = f"""
     SELECT t.max_depth, t.max_age_seconds, t.level, b.depth, b.age_seconds
     FROM buffered_tables t CROSS JOIN LATERAL (
         SELECT count(*)::int AS depth,
-               coalesce(extract(epoch FROM trace_now() - min(o.created_at)), 0)::float8 AS age_seconds
-        FROM (SELECT p.created_at FROM buffer_publishes p
-              WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
-              ORDER BY p.created_at LIMIT {CAP}) o) b
+               coalesce(extract(epoch FROM trace_now() - min(o.released_at)), 0)::float8 AS age_seconds
+        FROM (SELECT p.released_at FROM buffer_publishes p
+              WHERE p.dataset_uuid = t.dataset_uuid
+                AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+              ORDER BY p.released_at LIMIT {CAP}) o) b
     WHERE t.dataset_uuid = $1 FOR UPDATE OF t SKIP LOCKED"""  # noqa: S608 - constants only
 
 _WRITE = """

@@ -38,15 +38,16 @@ _TABLES = f"""
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, coalesce(sum(p.size_bytes), 0)::bigint AS size_bytes,
-               coalesce(extract(epoch FROM trace_now() - min(p.created_at)), 0)::float8 AS oldest
-        FROM (SELECT p.size_bytes, p.created_at FROM buffer_publishes p
-              WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
-              ORDER BY p.created_at LIMIT {CAP}) p) b
+               coalesce(extract(epoch FROM trace_now() - min(p.released_at)), 0)::float8 AS oldest
+        FROM (SELECT p.size_bytes, p.released_at FROM buffer_publishes p
+              WHERE p.dataset_uuid = t.dataset_uuid
+                AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+              ORDER BY p.released_at LIMIT {CAP}) p) b
     ORDER BY o.name, d.name"""  # noqa: S608 - constants only
 
 _OPEN = """
     SELECT publish_id FROM buffer_publishes
-    WHERE publish_id = ANY($1) AND committed_at IS NULL AND dead_at IS NULL"""
+    WHERE publish_id = ANY($1) AND released_at IS NOT NULL AND committed_at IS NULL AND dead_at IS NULL"""
 
 # Noted now and then, not at every question.
 _SEEN = """
@@ -65,13 +66,14 @@ _LOCK = """
 # What a sink found in its table is there, also if somebody once said that it could not be.
 _COMMIT = """
     UPDATE buffer_publishes
-    SET committed_at = trace_now(), commit_seq = $2,
+    SET committed_at = trace_now(), commit_seq = $2, released_at = coalesce(released_at, trace_now()),
         dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL, dropped_at = NULL
     WHERE publish_id = ANY($1) AND committed_at IS NULL"""
 
 _REJECT = """
     UPDATE buffer_publishes
-    SET dead_at = trace_now(), dead_code = $2, dead_reason = $3, dead_line = $4, dead_excerpt = $5
+    SET dead_at = trace_now(), dead_code = $2, dead_reason = $3, dead_line = $4, dead_excerpt = $5,
+        released_at = coalesce(released_at, trace_now())
     WHERE publish_id = $1 AND committed_at IS NULL AND dead_at IS NULL"""
 
 

@@ -243,6 +243,8 @@ class CompleteCall:
             context.plan.spark_metrics.append((task.task_id, task.attempt, msgspec.json.encode(body.spark).decode()))
         context.plan.publications.extend(moves)
         context.plan.events.extend(events)
+        if ended.status is Status.COMPLETED and job.writes_batches:
+            context.plan.releases.append((task.task_id, task.attempt))
         return _always(CompleteReply(status=_recorded(ended), next_retry_at=ended.next_retry_at))
 
 
@@ -279,6 +281,7 @@ class BufferPublishCall:
             etag=self.artifact.etag,
             record_count=body.record_count,
             content_type=body.content_type,
+            released=job.timeout_seconds is None,  # always_on: no completion to wait for
         )
         context.plan.buffer_publishes.append(publish)
 

@@ -88,7 +88,7 @@ class LifecycleCommit:
         self._writer.committed(context.plan)
         count_written(self._metrics, applied)
         count_failed(self._metrics, context.plan.changes)
-        if context.plan.wakeups or context.plan.buffer_publishes:
+        if context.plan.wakeups or applied.batches_sent:
             self._on_outbox()
         if any(wake.kind == INVOKE for _, wake in context.plan.wakeups):
             self._on_invoke()

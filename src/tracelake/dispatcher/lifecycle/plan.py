@@ -124,6 +124,8 @@ class BufferPublish:
     etag: str
     record_count: int | None
     content_type: str
+    released: bool
+    """Sinks may have it at once; otherwise it waits for the completion of its attempt."""
 
     @property
     def key(self) -> tuple[UUID, int, UUID, str]:
@@ -175,6 +177,8 @@ class Plan:
     events: list[NewEvent] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
     buffer_publishes: list[BufferPublish] = field(default_factory=list)
+    releases: list[tuple[UUID, int]] = field(default_factory=list)
+    """task_id and attempt of completions whose pinned batches go to the sinks now."""
     spark_metrics: list[tuple[UUID, int, str]] = field(default_factory=list)
     """task_id, attempt, figures as JSON."""
     audit: list[Audit] = field(default_factory=list)
@@ -203,6 +207,8 @@ class Applied:
     """event key -> (duplicate, routed)."""
     publishes: dict[tuple[UUID, int, UUID, str], tuple[UUID, int, bool]] = field(default_factory=dict)
     """publish key -> (publish_id, publish_seq, duplicate)."""
+    batches_sent: int = 0
+    """Batches that this transaction routed to the sinks."""
     routed: list[RoutedEvent] = field(default_factory=list)
     """Events that became routed in this transaction."""
     freed_edges: bool = False

@@ -18,6 +18,7 @@ from tracelake.dispatcher.lifecycle.rows_effects import (
     apply_buffer_publishes,
     apply_events,
     apply_publications,
+    release_publishes,
 )
 from tracelake.model.task import Outcome, Status, Task
 
@@ -218,6 +219,8 @@ async def apply(connection: Connection, plan: Plan) -> Applied:
         await apply_events(connection, plan.events, applied)
     if plan.buffer_publishes:
         await apply_buffer_publishes(connection, plan.buffer_publishes, applied)
+    if plan.releases:
+        await release_publishes(connection, plan.releases, applied)
     return applied
 
 

@@ -1,6 +1,7 @@
 """The statements for what hangs on a task: events, committed units with their manifests, buffered publishes."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
 import msgspec
 
@@ -93,11 +94,22 @@ _MOVE_POINTERS = """
 
 _INSERT_PUBLISHES = """
     INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
-                                  size_bytes, etag, record_count, content_type)
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::uuid[], $7::text[],
-                         $8::bigint[], $9::text[], $10::bigint[], $11::text[])
+                                  size_bytes, etag, record_count, content_type, released_at)
+    SELECT u.publish_id, u.org_id, u.task_id, u.attempt, u.dataset_uuid, u.dataset_version, u.batch_uri,
+           u.size_bytes, u.etag, u.record_count, u.content_type, CASE WHEN u.released THEN trace_now() END
+    FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::uuid[], $7::text[],
+                $8::bigint[], $9::text[], $10::bigint[], $11::text[], $12::bool[])
+         AS u(publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri, size_bytes, etag,
+              record_count, content_type, released)
     ON CONFLICT (task_id, attempt, dataset_uuid, batch_uri) DO NOTHING
     RETURNING publish_id, publish_seq, task_id, attempt, dataset_uuid, batch_uri"""
+
+# Under the lock of their tasks: nobody else releases them, and sinks do not know them yet.
+_RELEASE_PUBLISHES = """
+    UPDATE buffer_publishes p SET released_at = trace_now()
+    FROM unnest($1::uuid[], $2::int[]) AS u(task_id, attempt)
+    WHERE p.task_id = u.task_id AND p.attempt = u.attempt AND p.released_at IS NULL
+    RETURNING p.publish_id"""
 
 _FIND_PUBLISHES = """
     SELECT p.publish_id, p.publish_seq, p.task_id, p.attempt, p.dataset_uuid, p.batch_uri
@@ -120,7 +132,8 @@ _BUFFER_MESSAGE = """json_build_object(
 _ENQUEUE_PUBLISHES = f"""
     INSERT INTO outbox (kind, queue, key, body)
     SELECT 'buffer_batch', '{BUFFER_QUEUES}' || p.dataset_uuid, p.publish_id, {_BUFFER_MESSAGE}
-    FROM (SELECT * FROM buffer_publishes WHERE publish_id = ANY($1) AND committed_at IS NULL AND dead_at IS NULL
+    FROM (SELECT * FROM buffer_publishes
+          WHERE publish_id = ANY($1) AND released_at IS NOT NULL AND committed_at IS NULL AND dead_at IS NULL
           ORDER BY publish_id FOR UPDATE SKIP LOCKED) p
     WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = p.publish_id LIMIT 1) IS NULL"""  # noqa: S608 - constants only
 ENQUEUE_PUBLISHES = _ENQUEUE_PUBLISHES % "false"
@@ -214,17 +227,30 @@ async def apply_buffer_publishes(connection: Connection, publishes: Sequence[Buf
         [item.etag for item in publishes],
         [item.record_count for item in publishes],
         [item.content_type for item in publishes],
+        [item.released for item in publishes],
     )
     for row in rows:
         applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], False)
-    fresh = [item for item in publishes if item.key in applied.publishes]
+    fresh = [item.publish_id for item in publishes if item.released and item.key in applied.publishes]
     if fresh:
-        await connection.execute(ENQUEUE_PUBLISHES, [item.publish_id for item in fresh])
+        await _send_batches(connection, fresh, applied)
     repeated = [item.key for item in publishes if item.key not in applied.publishes]
     if repeated:
         found = await connection.fetch(_FIND_PUBLISHES, *(list(column) for column in zip(*repeated, strict=True)))
         for row in found:
             applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], True)
+
+
+async def release_publishes(connection: Connection, attempts: Sequence[tuple[UUID, int]], applied: Applied) -> None:
+    """Routes the batches of completed attempts to the sinks."""
+    rows = await connection.fetch(_RELEASE_PUBLISHES, *(list(column) for column in zip(*attempts, strict=True)))
+    if rows:
+        await _send_batches(connection, [row["publish_id"] for row in rows], applied)
+
+
+async def _send_batches(connection: Connection, publish_ids: Sequence[UUID], applied: Applied) -> None:
+    await connection.execute(ENQUEUE_PUBLISHES, publish_ids)
+    applied.batches_sent += len(publish_ids)
 
 
 async def find_pinned(connection: Connection, body: BufferPublishRequest) -> ObjectMeta | None:

@@ -43,8 +43,14 @@ _FENCE = """
 
 _KEPT = "SELECT prefix FROM manifests WHERE task_id = ANY($1)"
 
-# What became a batch is the batch's: it goes with it.
-_PUBLISHED = "SELECT batch_uri FROM buffer_publishes WHERE task_id = ANY($1)"
+# A released batch keeps its artifact until the batch itself is collected. The others are of attempts that never
+# completed, and these tasks are over: they go like any file that was not committed.
+_PUBLISHED = "SELECT batch_uri FROM buffer_publishes WHERE task_id = ANY($1) AND released_at IS NOT NULL"
+
+_DISCARD = """
+    UPDATE buffer_publishes p SET collected_at = trace_now()
+    FROM unnest($1::uuid[], $2::int[]) AS u(task_id, attempt)
+    WHERE p.task_id = u.task_id AND p.attempt <= u.attempt AND p.released_at IS NULL AND p.collected_at IS NULL"""
 
 _MOVE_ON = "UPDATE collector SET position = greatest(position, $1)"
 
@@ -111,11 +117,11 @@ class Collector:
                 if output.dataset.storage is Storage.S3:
                     generation = self._layout.generation(output.dataset_uuid, output.dataset_version)
                     removed += await self._remove(f"{generation}{row['task_id']}/", row["attempt"], kept)
-            if any(
-                output.dataset.storage is Storage.BUFFERED for output in self._definitions.job(row["job_id"]).outputs
-            ):
+            if self._definitions.job(row["job_id"]).writes_batches:
                 prefix = self._layout.buffers(row["task_id"])
                 removed += await self._remove(prefix, row["attempt"], published)
+        async with self._store.transaction() as connection:
+            await connection.execute(_DISCARD, tasks, [row["attempt"] for row in rows])
         return removed
 
     async def _remove(self, prefix: str, newest: int, kept: set[str]) -> int:

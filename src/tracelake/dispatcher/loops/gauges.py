@@ -74,9 +74,16 @@ _WORK = """
     FROM (SELECT count(*) AS builds, min(requested_at) AS oldest FROM activations WHERE state = 'Building') b"""
 
 _BACKLOG = f"""
-    SELECT count(*) AS batches, min(created_at) AS oldest, trace_now() AS now FROM (
-        SELECT created_at FROM buffer_publishes WHERE committed_at IS NULL AND dead_at IS NULL
-        ORDER BY created_at, publish_id LIMIT {MOST}) p"""  # noqa: S608 - constants only
+    SELECT count(*) AS batches, min(released_at) AS oldest, trace_now() AS now FROM (
+        SELECT released_at FROM buffer_publishes
+        WHERE released_at IS NOT NULL AND committed_at IS NULL AND dead_at IS NULL
+        ORDER BY released_at, publish_id LIMIT {MOST}) p"""  # noqa: S608 - constants only
+
+# From the side of the tasks: few run at any time, and each is asked by its key.
+_PINNED = f"""
+    SELECT count(*) AS batches FROM (
+        SELECT FROM tasks t JOIN buffer_publishes p ON p.task_id = t.task_id AND p.attempt = t.attempt
+        WHERE t.status = 'Running' AND p.released_at IS NULL LIMIT {MOST}) p"""  # noqa: S608 - constants only
 
 _LETTERS = f"""
     SELECT o.name AS org, d.name AS dataset, l.letters
@@ -108,9 +115,10 @@ _QUEUES = """
 _BACKLOGS = """
     SELECT o.name AS org, coalesce(d.dag_name, '') AS dag, d.name AS dataset, t.max_depth, t.max_age_seconds, t.depth,
            t.level, trace_now() AS now, (
-               SELECT p.created_at FROM buffer_publishes p
-               WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
-               ORDER BY p.created_at LIMIT 1) AS oldest_ready_at
+               SELECT p.released_at FROM buffer_publishes p
+               WHERE p.dataset_uuid = t.dataset_uuid
+                 AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+               ORDER BY p.released_at LIMIT 1) AS oldest_ready_at
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
     WHERE t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL"""
 
@@ -176,6 +184,7 @@ class Gauges:
         backlog, sink = await _row(connection, _BACKLOG), await _row(connection, _SINK)
         letters = await connection.fetch(_LETTERS)
         self._metrics.buffer_backlog.set(backlog["batches"])
+        self._metrics.buffer_pinned.set((await _row(connection, _PINNED))["batches"])
         self._metrics.buffer_age.set(_age(backlog["now"], backlog["oldest"]))
         never = sink["asked_at"] is None
         self._metrics.sink_asked.set(math.inf if never else _age(sink["now"], sink["asked_at"]))

@@ -42,12 +42,12 @@ _WAKE_AGAIN = """
     WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) IS NULL"""
 
 _OPEN_PUBLISHES = """
-    SELECT p.publish_id, p.dataset_uuid, p.created_at,
+    SELECT p.publish_id, p.dataset_uuid, p.released_at,
            (SELECT o.outbox_id FROM outbox o WHERE o.key = p.publish_id LIMIT 1) AS outbox_id
     FROM buffer_publishes p
-    WHERE p.committed_at IS NULL AND p.dead_at IS NULL AND p.created_at < trace_now() - make_interval(secs => $1)
-      AND (p.created_at, p.publish_id) > ($2, $3)
-    ORDER BY p.created_at, p.publish_id LIMIT $4"""
+    WHERE p.committed_at IS NULL AND p.dead_at IS NULL AND p.released_at < trace_now() - make_interval(secs => $1)
+      AND (p.released_at, p.publish_id) > ($2, $3)
+    ORDER BY p.released_at, p.publish_id LIMIT $4"""
 
 
 class Reconciler:
@@ -105,7 +105,7 @@ class Reconciler:
             sent += await self._publish_again([row for row in page if row["outbox_id"] is None])
             if len(page) < PAGE:
                 return sent
-            after = (page[-1]["created_at"], page[-1]["publish_id"])
+            after = (page[-1]["released_at"], page[-1]["publish_id"])
 
     async def _publish_again(self, rows: Sequence[asyncpg.Record]) -> int:
         by_dataset: dict[UUID, list[str]] = {}

@@ -38,7 +38,8 @@ _DATASETS = f"""
            g.schema, e.max_cursor, e.updated_at, w.writers,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
-                 AND p.committed_at IS NULL AND p.dead_at IS NULL LIMIT {CAP}) x) END AS waiting_batches,
+                 AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+               LIMIT {CAP}) x) END AS waiting_batches,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
                  AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL LIMIT {CAP}) x) END AS dead_letters,

@@ -60,8 +60,9 @@ _BACKLOGS = """
     SELECT t.dataset_uuid AS node_id, t.depth, t.max_depth, t.max_age_seconds, t.level, t.since,
            coalesce(d.dag_name, '') AS dag_name, d.name,
            true AS active, trace_now() AS now, (
-               SELECT min(p.created_at) FROM buffer_publishes p
-               WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
+               SELECT min(p.released_at) FROM buffer_publishes p
+               WHERE p.dataset_uuid = t.dataset_uuid
+                 AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
            ) AS oldest_ready_at
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
     WHERE t.org_id = $1 AND (t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL)"""

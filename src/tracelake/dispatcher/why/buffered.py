@@ -1,4 +1,4 @@
-"""Why rows that were published are not in the table of a buffered dataset: no sink, batches that wait, dead letters."""
+"""Why rows that were published are not in the table of a buffered dataset: no sink, waiting batches, dead letters."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -19,13 +19,22 @@ _REASON_LENGTH = 200
 
 _STATE = f"""
     SELECT t.dataset_uuid, d.name, s.at AS asked_at, w.batches, w.oldest, l.letters, n.publish_id, n.dead_at,
-           n.dead_line, n.dead_reason, x.outbox_id, x.tries, x.last_error, trace_now() AS now
+           n.dead_line, n.dead_reason, x.outbox_id, x.tries, x.last_error, trace_now() AS now,
+           a.batches AS pinned, a.oldest AS pinned_since, a.task_id
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) LEFT JOIN sinks_seen s ON true
     CROSS JOIN LATERAL (
-        SELECT count(*) AS batches, min(created_at) AS oldest FROM (
-            SELECT p.created_at FROM buffer_publishes p
-            WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
-            ORDER BY p.created_at LIMIT {CAP}) p) w
+        SELECT count(*) AS batches, min(released_at) AS oldest FROM (
+            SELECT p.released_at FROM buffer_publishes p
+            WHERE p.dataset_uuid = t.dataset_uuid
+              AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+            ORDER BY p.released_at LIMIT {CAP}) p) w
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS batches, min(p.created_at) AS oldest,
+               (array_agg(p.task_id ORDER BY p.created_at))[1] AS task_id
+        FROM (SELECT p.created_at, p.task_id, p.attempt FROM buffer_publishes p
+              WHERE p.dataset_uuid = t.dataset_uuid AND p.released_at IS NULL AND p.collected_at IS NULL
+              ORDER BY p.created_at DESC LIMIT {CAP}) p
+        JOIN tasks k ON k.task_id = p.task_id AND k.attempt = p.attempt AND k.status = 'Running') a
     CROSS JOIN LATERAL (
         SELECT count(*) AS letters FROM (
             SELECT FROM buffer_publishes p
@@ -37,8 +46,9 @@ _STATE = f"""
     LEFT JOIN LATERAL (
         SELECT o.outbox_id, o.tries, o.last_error FROM (
             SELECT p.publish_id FROM buffer_publishes p
-            WHERE p.dataset_uuid = t.dataset_uuid AND p.committed_at IS NULL AND p.dead_at IS NULL
-            ORDER BY p.created_at LIMIT 1) p
+            WHERE p.dataset_uuid = t.dataset_uuid
+              AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+            ORDER BY p.released_at LIMIT 1) p
         JOIN outbox o ON o.key = p.publish_id AND o.kind = 'buffer_batch' AND o.status = 'Failed' LIMIT 1) x ON true
     WHERE t.dataset_uuid = ANY($1) ORDER BY d.name"""  # noqa: S608 - constants only
 
@@ -49,7 +59,7 @@ async def buffered_reasons(
     """By name of the dataset; of those that are buffered and where something is the matter."""
     found = {}
     for row in await connection.fetch(_STATE, dataset_uuids):
-        reasons = [*_waiting(row), *_full(row, pressure), *_letters(row)]
+        reasons = [*_waiting(row), *_full(row, pressure), *_letters(row), *_pinned(row)]
         if reasons:
             found[row["name"]] = reasons
     return found
@@ -88,6 +98,21 @@ def _full(row: asyncpg.Record, pressure: Pressure) -> list[WhyReason]:
     return [
         reason("backlog_full", text, ("see whom it stops", "trace pressure"), references=[("dataset", row["name"])])
     ]
+
+
+def _pinned(row: asyncpg.Record) -> list[WhyReason]:
+    """Batches of running tasks, which sinks get when the task completes."""
+    if not row["pinned"]:
+        return []
+    one, task_id = row["pinned"] == 1, row["task_id"]
+    batches = f"{counted(row['pinned'], 'batch', most=CAP)} of it"
+    age = since(row["pinned_since"], row["now"])
+    text = (
+        f"{batches} {'waits for its task' if one else 'wait for their tasks'} to complete, "
+        f"{'' if one else 'the oldest '}for {age}."
+    )
+    step = ("see the task", f"trace why {task_id}")
+    return [reason("batches_await_task", text, step, references=[("dataset", row["name"]), ("task", task_id)])]
 
 
 def _letters(row: asyncpg.Record) -> list[WhyReason]:

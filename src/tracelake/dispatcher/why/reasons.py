@@ -314,6 +314,13 @@ _KINDS = (
         "Mend the queue and requeue the row.",
     ),
     ReasonKind(
+        "batches_await_task",
+        "dataset",
+        "working",
+        "Running tasks have published batches; sinks get them when the task completes, all of them or none.",
+        "Wait for the task. If it fails or is cancelled, nothing of what it published becomes visible.",
+    ),
+    ReasonKind(
         "batches_wait",
         "dataset",
         "waiting",
