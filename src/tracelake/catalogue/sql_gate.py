@@ -1,5 +1,8 @@
 """The gate for SQL from a DAG, in the Dispatcher: no Spark, no Java, and nothing of the query is believed.
 
+The cost of a query is bounded before anything else is: length, words and nesting by limits, and the parser's own
+backtracking by a budget (see `_GateParser`), so that a small text cannot keep a processor busy.
+
 The text is looked at four times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
 (every node by a rule, see `sql_writer`), by writing it anew, and by comparing the words of both texts (nothing lost,
 see `sql_alignment`). Spark gets what was written, never what came in, so a text that two parsers read differently is
@@ -21,6 +24,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tracelake.catalogue.sql_alignment import first_difference
 from tracelake.catalogue.sql_expressions import TYPED, WRITTEN
+from tracelake.catalogue.sql_expressions import offset as place_of
 from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
 from tracelake.catalogue.sql_writer import COMMA, MARK, QueryWriter, result_columns
 
@@ -34,10 +38,14 @@ PARAMETERS: Mapping[str, str] = {
 MAX_TOKENS = 5_000
 MAX_NESTING = 24
 MAX_HEIGHT = 120
+REREADS_PER_TOKEN = 4
+REREADS_FREE = 500
+"""The parser may go back over so many words in all. Queries that people write stay below one per word."""
 _PARAMETER = re.compile(r"\$\{([^{}]*)\}")
 _OTHER_LITERALS = {TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.NATIONAL_STRING, TokenType.BIT_STRING}
 _SIZED_TEXT = {TokenType.VARCHAR, TokenType.NVARCHAR, TokenType.CHAR, TokenType.NCHAR, TokenType.BPCHAR}
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_BRACKETS = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
 _PAIRS = {
     TokenType.R_PAREN: TokenType.L_PAREN,
@@ -58,6 +66,30 @@ class _GateParser(SparkParser):
     FUNCTION_PARSERS = {name: Parser.FUNCTION_PARSERS[name] for name in ("CAST", "EXTRACT", "TRIM", "TRY_CAST")}
     NO_PAREN_FUNCTIONS = {}
     NO_PAREN_FUNCTION_PARSERS = {"CASE": Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    rereads_left = 0
+
+    def _parse_types(
+        self,
+        check_func: bool = False,
+        schema: bool = False,
+        allow_identifiers: bool = True,
+        with_collation: bool = False,
+    ) -> exp.Expr | None:
+        """In an expression, a type's name before a bracket is a function or a column.
+
+        The parser would read everything in the brackets as parameters of a type first and as arguments afterwards:
+        twice on each level, so 2^n times on n levels of `date(date(...))`.
+        """
+        if check_func and self._next.token_type in _BRACKETS and self._curr.token_type in self.TYPE_TOKENS:
+            return None
+        return super()._parse_types(check_func, schema, allow_identifiers, with_collation)
+
+    def _retreat(self, index: int) -> None:
+        """Whatever else makes the parser go back is paid from a budget, so that the whole stays linear."""
+        self.rereads_left -= max(0, self._index - index)
+        if self.rereads_left < 0:
+            raise _RereadError(self._tokens[max(0, min(self._index, len(self._tokens) - 1))].start)
+        super()._retreat(index)
 
     def _parse_paren(self) -> exp.Expr | None:
         """The parser adds brackets of its own, where it thinks that it knows better: those of the text are marked."""
@@ -98,6 +130,14 @@ class _GateParser(SparkParser):
         return self.expression(exp.Anonymous(this="trim", expressions=[item for item in arguments if item is not None]))
 
 
+class _RereadError(Exception):
+    """The parser went back too often."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self.offset = offset
+
+
 @dataclass(frozen=True, slots=True)
 class GatedQuery:
     """A query that passed, as Spark will get it."""
@@ -124,16 +164,22 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
     marked, places = _mark_parameters(query)
     tokens = _tokens(query, marked)
     _check_tokens(query, tokens, places)
+    parser = _GateParser(dialect=_DIALECT)
+    parser.rereads_left = REREADS_FREE + REREADS_PER_TOKEN * len(tokens)
     try:
-        trees = [tree for tree in _GateParser(dialect=_DIALECT).parse(tokens, marked) if tree is not None]
+        trees = [tree for tree in parser.parse(tokens, marked) if tree is not None]
         if len(trees) != 1:
             raise _refused(query, 0, "sql_statement", "a query is one SELECT", "Remove what is behind the first one.")
-        if _height(trees[0]) > MAX_HEIGHT:
-            raise _too_deep(query, 0)
+        if (deepest := _deeper_than(trees[0], MAX_HEIGHT)) is not None:
+            raise _too_deep(query, deepest)
         writer = QueryWriter(query, inputs, frozenset(PARAMETERS))
         written = writer.query(trees[0], outermost=True)
     except SqlglotError as error:
         raise _syntax(query, error) from None
+    except _RereadError as error:
+        message = "the query takes too long to read; it can be read in too many ways up to here"
+        hint = "Use WITH for what is inside, and names that are no types."
+        raise _refused(query, error.offset, "sql_limit", message, hint) from None
     except RecursionError:
         raise _too_deep(query, 0) from None
     assert all(" " <= character <= "~" or character == MARK for character in written)
@@ -157,7 +203,10 @@ def _refused(query: str, offset: int, code: str, message: str, suggestion: str =
 
 
 def _too_deep(query: str, offset: int) -> SqlRefusedError:
-    return _refused(query, offset, "sql_limit", "the query nests too deeply", "Use WITH for what is inside.")
+    message = (
+        f"the query nests too deeply: at most {MAX_NESTING} brackets and {MAX_HEIGHT} operations inside each other"
+    )
+    return _refused(query, offset, "sql_limit", message, "Use WITH for what is inside.")
 
 
 def _check_text(query: str) -> None:
@@ -310,10 +359,9 @@ def _check_alignment(query: str, tokens: list[Token], written: str, writer: Quer
         raise _refused(query, offset, "sql_syntax", message, hint)
 
 
-def _height(tree: object) -> int:
-    """Levels of the tree, found without climbing."""
-    height, level = 0, [tree]
-    while level:
-        height += 1
-        level = [child for node in level for child in node.iter_expressions()]  # type: ignore[attr-defined]
-    return height
+def _deeper_than(tree: exp.Expr, height: int) -> int | None:
+    """Where in the text a tree begins to have more levels than that; found without climbing."""
+    level = [tree]
+    for _ in range(height):
+        level = [child for node in level for child in node.iter_expressions()]
+    return place_of(level[0]) if level else None

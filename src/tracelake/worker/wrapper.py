@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tracelake.catalogue import read_config
+from tracelake.catalogue import OperatorConfig, read_config
 from tracelake.catalogue.context import (
     Batch,
     CanceledError,
@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 
 NO_SECRETS = NoSecrets()
+_configs = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="config")
 
 
 class Speaker(Protocol):
@@ -62,7 +63,8 @@ async def run_operator(
     if operator is None:
         return attempt.final("Failed", f"this worker has no operator {attempt.task.operator!r}", retryable=False)
     try:
-        context = _context(attempt, speaker)
+        config = await _read_config(attempt, operator)
+        context = _context(attempt, config, speaker)
     except TraceError as error:
         return attempt.final("Failed", error.message, retryable=False)
     if attempt.wanted_secrets is not None:
@@ -97,7 +99,18 @@ async def _fetch_secrets(wanted: TaskSecrets, provider: SecretProvider) -> Secre
         raise SecretsUnavailableError(f"Asking for secrets failed ({type(error).__name__}).") from None
 
 
-def _context(attempt: Attempt, speaker: Speaker) -> OperatorContext:
+async def _read_config(attempt: Attempt, operator: Operator) -> OperatorConfig:
+    """A config may hold a query of 20,000 characters, which takes up to a second to check: heartbeats go on meanwhile.
+
+    One thread for all attempts: the event loop shares the interpreter with that one at most.
+    """
+    task = attempt.task
+    if operator.inline:
+        return read_config(task.operator, task.config)
+    return await asyncio.get_running_loop().run_in_executor(_configs, read_config, task.operator, task.config)
+
+
+def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> OperatorContext:
     def progress(text: str) -> None:
         logger.info("progress", extra={**attempt.log_fields, "progress": attempt.secrets.hide(text)})
 
@@ -108,7 +121,7 @@ def _context(attempt: Attempt, speaker: Speaker) -> OperatorContext:
     return OperatorContext(
         task_id=attempt.task_id,
         attempt=attempt.number,
-        config=read_config(attempt.task.operator, attempt.task.config),
+        config=config,
         inputs=attempt.task.inputs,
         outputs=attempt.task.outputs,
         progress=progress,
