@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     CANCELED = "Canceled"
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of `tasks`, without the parts that never change a decision (inputs, result)."""
 
     task_id: UUID

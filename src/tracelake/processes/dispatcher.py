@@ -1,6 +1,7 @@
 """`trace dispatcher`: the composition root of one Dispatcher process."""
 
 import asyncio
+import gc
 import logging
 import math
 import socket
@@ -134,6 +135,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     try:
         for server in servers:
             await server.start()
+        _spare_the_collector()
         logger.info("dispatcher ready", extra={"ports": {server.name: server.port for server in servers}})
         await stop.wait()
         logger.info("dispatcher stops")
@@ -143,6 +145,14 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         await dispatcher.ports.invoker.close()
         await dispatcher.ports.queue.close()
         await dispatcher.ports.store.close()
+
+
+def _spare_the_collector() -> None:
+    """What is loaded by now stays, and calls leave next to no cycles behind: by default, the garbage collector would
+    take a sixth of this process's time to find that out again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 async def _prepare_stores(settings: Settings, stop: asyncio.Event) -> bool:

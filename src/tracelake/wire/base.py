@@ -20,11 +20,11 @@ Uri = Annotated[str, Meta(min_length=1, max_length=2048)]
 Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A body we receive: strict."""
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A body we send: fields at their default are left out."""
 
 

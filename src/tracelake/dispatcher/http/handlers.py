@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any
 from uuid import UUID
 
@@ -121,7 +122,7 @@ class Handlers:
             except TraceError as refusal:
                 waiting.append(refusal)
                 continue
-            if asyncio.iscoroutine(work):  # it asks the object store first, and only then gets in line
+            if isinstance(work, CoroutineType):  # it asks the object store first, and only then gets in line
                 work = slow[body.task_id] = asyncio.ensure_future(work)
             waiting.append(work)
         return Answers(answers=[await self._answer(work, request.route.path) for work in waiting])

@@ -38,7 +38,7 @@ class TokenMint:
         layout = self._config.layout
         # One grant per generation, however many units of it are read.
         distinct = {(item.dataset_uuid, item.dataset_version): item for item in inputs}
-        reads = [self._read_grant(item) for item in distinct.values()]
+        reads = tuple(self._read_grant(item) for item in distinct.values())
         read_prefixes = {
             layout.generation(grant.dataset_uuid, grant.dataset_version): None
             for grant in reads
@@ -56,21 +56,21 @@ class TokenMint:
             task_id=task.task_id,
             attempt=task.attempt,
             datasets=reads,
-            publishes=[
+            publishes=tuple(
                 PublishGrant(
                     dataset_uuid=output.dataset_uuid,
                     dataset_version=output.dataset_version,
                     name=output.dataset.name,
                 )
                 for output in job.outputs
-            ],
+            ),
             s3=S3Grant(
-                read_prefixes=list(read_prefixes),
-                write_prefixes=[
+                read_prefixes=tuple(read_prefixes),
+                write_prefixes=tuple(
                     layout.write_prefix(output.dataset_uuid, output.dataset_version, task.task_id, task.attempt)
                     for output in job.outputs
                     if output.dataset.storage is Storage.S3
-                ],
+                ),
                 buffer_prefix=layout.buffer_prefix(task.task_id, task.attempt),
                 scratch_prefix=layout.scratch_prefix(task.task_id, task.attempt),
             ),
@@ -107,5 +107,5 @@ class TokenMint:
             dataset_uuid=item.dataset_uuid,
             dataset_version=item.dataset_version,
             name=dataset.name if dataset else item.name or "",
-            storage=[dataset.storage.value] if dataset else [],
+            storage=(dataset.storage.value,) if dataset else (),
         )
