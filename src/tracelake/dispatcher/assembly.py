@@ -44,6 +44,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import Relay
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.drain import Drain
+from tracelake.dispatcher.routing.pace import BackgroundPace
 from tracelake.dispatcher.routing.reconcile import RoutingReconciler
 from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
@@ -114,7 +115,9 @@ class Dispatcher:
             metrics=self.metrics,
             full_round=config.relay_batch,
         )
-        self.drain = Drain(ports.store, directory, upstream, router, self.writer, self.metrics)
+        self._live_calls = 0
+        pace = BackgroundPace(lambda: self._live_calls)
+        self.drain = Drain(ports.store, directory, upstream, router, self.writer, self.metrics, pace)
         self.pressure = PressureWatch(ports.store, upstream)
         self.gauges = Gauges(ports.store, ports.queue, self.metrics, self.pressure)
         self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
@@ -300,6 +303,7 @@ class Dispatcher:
     async def _commit_counted(self, calls: Sequence[Call]) -> list[Answer]:
         self.metrics.group_batches.inc()
         self.metrics.group_calls.inc(len(calls))
+        self._live_calls += len(calls)
         return await self._commit(calls)
 
     async def _drain(self) -> int:

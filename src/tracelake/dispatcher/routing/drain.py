@@ -8,6 +8,7 @@ the same rounds (see `rework`).
 
 import logging
 import random
+import time
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import coverage, edges
 from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.routing.edges import EdgeState
+from tracelake.dispatcher.routing.pace import BackgroundPace
 from tracelake.dispatcher.routing.rework import Rework
 from tracelake.dispatcher.routing.router import Locked, Router
 
@@ -58,6 +60,7 @@ class Drain:
         router: Router,
         writer: Writer,
         metrics: Metrics,
+        pace: BackgroundPace,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -65,7 +68,8 @@ class Drain:
         self._router = router
         self._writer = writer
         self._metrics = metrics
-        self._rework = Rework(store, directory, router, writer, self._room, self._not_stopped, metrics)
+        self._pace = pace
+        self._rework = Rework(store, directory, router, writer, self._room, self._not_stopped, metrics, pace)
 
     async def run_once(self) -> int:
         """One page for each edge that is behind, and for each invalidation that is not done with.
@@ -76,7 +80,9 @@ class Drain:
             behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
         done = 0
         for row in behind[:_EDGES_A_ROUND]:
+            began = time.monotonic()
             done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
+            await self._pace.rest(time.monotonic() - began)
         return done + await self._rework.run_once()
 
     async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
@@ -99,12 +105,13 @@ class Drain:
 
     async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
         plan = Plan()
+        most = self._pace.page(PAGE)
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
             consumers = await self._directory.nodes(connection, [node_id])
             consumer = consumers[node_id]
-            page = await self._room(connection, org_id, consumer, input_index, PAGE)
+            page = await self._room(connection, org_id, consumer, input_index, most)
             if not page:
                 return 0
             if consumer.joins:
@@ -112,7 +119,7 @@ class Drain:
                 await coverage.lock_generations(connection, [generation])
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
             if consumer.job.counted:  # somebody else may have shown it a page while this one waited for the lock
-                page = await self._room(connection, org_id, consumer, input_index, PAGE)
+                page = await self._room(connection, org_id, consumer, input_index, most)
                 if not page:
                     return 0
             edge = states[(node_id, input_index)]

@@ -7,6 +7,7 @@ stops keeps its row too, and takes no turn of others.
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -21,6 +22,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import edges
 from tracelake.dispatcher.routing.directory import Consumer, EdgeDirectory
 from tracelake.dispatcher.routing.invalidate import Position, Wrong, next_units
+from tracelake.dispatcher.routing.pace import BackgroundPace
 from tracelake.dispatcher.routing.router import Router
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class Rework:
         room: Room,
         not_stopped: NotStopped,
         metrics: Metrics,
+        pace: BackgroundPace,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -75,6 +78,7 @@ class Rework:
         self._room = room
         self._not_stopped = not_stopped
         self._metrics = metrics
+        self._pace = pace
 
     async def run_once(self) -> int:
         """One page for each row of work. Answers how many moved on."""
@@ -82,21 +86,24 @@ class Rework:
             waiting = await self._not_stopped(connection, await connection.fetch(_WAITING))
         done = 0
         for row in waiting[:_ROWS_A_ROUND]:
+            began = time.monotonic()
             done += await self._take_on(row)
+            await self._pace.rest(time.monotonic() - began)
         return done
 
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index, invalidation_id, *_ = row
+        most = self._pace.page(PAGE)
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
             consumer = (await self._directory.nodes(connection, [node_id]))[node_id]
-            page = await self._room(connection, org_id, consumer, input_index, PAGE)
+            page = await self._room(connection, org_id, consumer, input_index, most)
             if not page:
                 return 0
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
             if consumer.job.counted:  # somebody else may have made a page while this one waited for the lock
-                page = await self._room(connection, org_id, consumer, input_index, PAGE)
+                page = await self._room(connection, org_id, consumer, input_index, most)
                 if not page:
                     return 0
             key = (node_id, input_index, invalidation_id)

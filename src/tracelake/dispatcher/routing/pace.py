@@ -1,0 +1,35 @@
+"""How much of the time background work may take while somebody waits for an answer.
+
+Draining edges and making large invalidations good use the same core of the Dispatcher and the same commits as live
+calls. While live calls come in, background work takes smaller pages and then rests for several times as long as the
+page took. Without them it runs at full speed.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+SHARE = 0.2
+"""Of the time, for background work beside live calls."""
+SMALLER = 5
+"""A page beside live calls is smaller by this factor: nobody waits behind a large one."""
+_LONGEST_REST_SECONDS = 0.5
+
+
+class BackgroundPace:
+    """`live_calls`: how many live calls there have been so far."""
+
+    def __init__(self, live_calls: Callable[[], int]) -> None:
+        self._live_calls = live_calls
+        self._calls_before = 0
+        self._beside_live_calls = False
+
+    def page(self, size: int) -> int:
+        return max(1, size // SMALLER) if self._beside_live_calls else size
+
+    async def rest(self, worked_seconds: float) -> None:
+        """To be called after each page."""
+        calls = self._live_calls()
+        self._beside_live_calls = calls != self._calls_before
+        self._calls_before = calls
+        if self._beside_live_calls:
+            await asyncio.sleep(min(worked_seconds * (1 / SHARE - 1), _LONGEST_REST_SECONDS))
