@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from tests.runbooks.loading import CONFIG, ask, databases, dump_of, load, place_of
+from tests.sources.webhook_support import Hook
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.db import migrations
@@ -202,3 +203,28 @@ def test_a_dump_of_an_older_release_is_brought_up_to_date(
     report = load(place_of(cluster, cluster.empty(), fresh_queue_dsn()), dump_of(old, tmp_path / "old.dump"))
     assert report.migrated
     assert report.migrated[0].startswith("0002_")
+
+
+def test_a_secret_that_leaked_stays_given_up_if_the_dump_is_older_than_its_webhook(
+    harness: DispatcherHarness, cluster: TestCluster, fresh_queue_dsn: Callable[[], str], tmp_path: Path
+) -> None:
+    harness.make_job(org="acme")  # the org is older than the dump
+    dump = dump_of(harness.state_dsn, tmp_path / "state.dump")
+    home = tmp_path / "new"
+    shutil.copytree(tmp_path / "keys", home / "keys")
+    new, queue = cluster.empty(), fresh_queue_dsn()
+    given_up: set[str] = set()
+    for path in ("hooks/a", "hooks/a", "hooks/b"):
+        load(place_of(cluster, new, queue), dump)
+        again = DispatcherHarness.start(superuser(cluster, new), queue, home, CONFIG)
+        try:
+            hook = Hook(again, org="acme", path=path).deploy()
+            assert hook.secret() not in given_up
+            for _ in range(2):  # the second one ends the first
+                given_up.add(hook.secret())
+                assert hook.user("POST", "/webhook/rotate").status == 200
+        finally:
+            again.stop()
+    load(place_of(cluster, new, queue), dump)
+    rows = ask(superuser(cluster, new), "SELECT job_name, rotation FROM webhook_floors")
+    assert rows == [{"job_name": "hook", "rotation": 7}], "the floor of an earlier restore goes on"

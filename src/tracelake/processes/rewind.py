@@ -10,7 +10,8 @@ for something of the new one. So:
 - **Attempts** go on after the last number that was given out: an attempt's number is part of where it writes, and two
   attempts must not share a directory.
 - **Sequences** (event ids, the order of routing, publishes, outbox rows, the audit log) go on in the same way.
-- **Secrets of webhooks** stay those of now: one that was given up after a leak must not be good again.
+- **Secrets of webhooks** stay those of now: one that was given up after a leak must not be good again, also if the dump
+  is older than the webhook and it is deployed anew (`webhook_floors`).
 - **Wake-ups** are written for everything that is ready, since the queue is emptied.
 
 The state that is replaced tells all that, if it is what became of the dump. Where it is lost, numbers are moved on by
@@ -70,12 +71,22 @@ _MOVE_ATTEMPTS = """
     FROM unnest($1::uuid[], $2::int[]) AS f (task_id, attempt)
     WHERE t.task_id = f.task_id AND t.status <> 'Completed' AND f.attempt > t.attempt"""
 
-_ROTATIONS = """
-    SELECT path, rotation, previous_until FROM webhooks"""
+_HAS_FLOORS = "SELECT to_regclass('public.webhook_floors') IS NOT NULL AS there"
+_ROTATIONS = "SELECT org_id, dag_name, job_name, rotation, previous_until FROM webhooks"
+_FLOORS = "SELECT org_id, dag_name, job_name, rotation, previous_until FROM webhook_floors"
+_KEEP_FLOORS = """
+    INSERT INTO webhook_floors AS w (org_id, dag_name, job_name, rotation, previous_until)
+    SELECT DISTINCT ON (org_id, dag_name, job_name) *
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::timestamptz[])
+        AS f (org_id, dag_name, job_name, rotation, previous_until)
+    ORDER BY org_id, dag_name, job_name, rotation DESC, previous_until DESC NULLS LAST
+    ON CONFLICT (org_id, dag_name, job_name) DO UPDATE
+        SET rotation = excluded.rotation, previous_until = excluded.previous_until
+        WHERE excluded.rotation > w.rotation"""
 _KEEP_ROTATIONS = """
     UPDATE webhooks w SET rotation = f.rotation, previous_until = f.previous_until
-    FROM unnest($1::text[], $2::int[], $3::timestamptz[]) AS f (path, rotation, previous_until)
-    WHERE w.path = f.path AND f.rotation > w.rotation"""
+    FROM webhook_floors f
+    WHERE f.org_id = w.org_id AND f.dag_name = w.dag_name AND f.job_name = w.job_name AND f.rotation > w.rotation"""
 
 # Whatever a Dispatcher remembers of an org's edges is out of date.
 _EPOCH = "SELECT coalesce(max(routing_epoch), 0) AS epoch FROM orgs"
@@ -193,7 +204,12 @@ async def _move_attempts(restored: Connection, before: _Replaced) -> int:
 
 
 async def _keep_rotations(restored: Connection, before: _Replaced) -> int:
+    """Floors for whatever is deployed anew, and the rotation of now for the webhooks that the dump has."""
     rotations = await before.ask(_ROTATIONS)
-    columns = [[row[name] for row in rotations] for name in ("path", "rotation", "previous_until")]
-    tag = await restored.execute(_KEEP_ROTATIONS, *columns)
+    has_floors = await before.ask(_HAS_FLOORS)
+    if has_floors and has_floors[0]["there"]:  # a state of an older release has none, and tells everything all the same
+        rotations += await before.ask(_FLOORS)
+    names = ("org_id", "dag_name", "job_name", "rotation", "previous_until")
+    await restored.execute(_KEEP_FLOORS, *([row[name] for row in rotations] for name in names))
+    tag = await restored.execute(_KEEP_ROTATIONS)
     return int(tag.rpartition(" ")[2])

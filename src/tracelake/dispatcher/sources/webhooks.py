@@ -23,14 +23,19 @@ from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, WebhookRe
 
 _OWNERS = "SELECT path, org_id, dag_name, job_name FROM webhooks WHERE path = ANY($1)"
 
-# A new path of a job that has one already takes over where its secret stands. Sorted: of two orgs that want the same
+# A new path of a job that has one already takes over where its secret stands, and begins no lower than the floor that a
+# restore has left. Sorted: of two orgs that want the same
 # paths at the same time, one waits for the other, and not each for each.
 _TAKE = """
     INSERT INTO webhooks (path, org_id, dag_name, job_name, rotation, previous_until)
-    SELECT u.path, $1, $2, u.job_name, coalesce(max(w.rotation), 1), max(w.previous_until)
+    SELECT u.path, $1, $2, u.job_name, coalesce(s.rotation, 1), s.previous_until
     FROM unnest($3::text[], $4::text[]) AS u(path, job_name)
-    LEFT JOIN webhooks w ON w.org_id = $1 AND w.dag_name = $2 AND w.job_name = u.job_name
-    GROUP BY u.path, u.job_name ORDER BY u.path
+    LEFT JOIN LATERAL (
+        SELECT rotation, previous_until FROM webhooks WHERE org_id = $1 AND dag_name = $2 AND job_name = u.job_name
+        UNION ALL
+        SELECT rotation, previous_until FROM webhook_floors WHERE org_id = $1 AND dag_name = $2 AND job_name = u.job_name
+        ORDER BY rotation DESC, previous_until DESC NULLS LAST LIMIT 1) s ON true
+    ORDER BY u.path
     ON CONFLICT (path) DO NOTHING"""
 
 # Only what the active version has, with the path that it has there.
