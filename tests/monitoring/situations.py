@@ -5,6 +5,7 @@ that is the trouble. An alert must be silent over the quiet time, and fire over 
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +22,8 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.http.health import Health
 from tracelake.ports import QueueRejectedError
+from tracelake.processes.home import Home
+from tracelake.processes.renewal import CredentialRenewal, read_renewal
 from tracelake.wire.sources import FireRequest
 
 Trouble: TypeAlias = Iterator[None]
@@ -404,6 +407,30 @@ def sink_away(stage: Stage) -> Trouble:
     stage.harness.advance(150)
 
 
+def renewal_fails(stage: Stage) -> Trouble:
+    home = Home(stage.harness.home)
+    home.run.mkdir()
+    renewal = CredentialRenewal(home, _refuse_to_write, on_failure=lambda _: None)
+    metrics = stage.harness.dispatcher.metrics
+    metrics.renewal_failures.set_function(lambda: read_renewal(home.renewal_file).failures)
+    yield
+    yield
+    for _ in range(3):
+        asyncio.run(renewal.run_once())
+
+
+def _refuse_to_write() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def certificate_expires(stage: Stage) -> Trouble:
+    left = stage.harness.dispatcher.metrics.certificate_left
+    yield
+    left.set(timedelta(days=30).total_seconds())
+    yield
+    left.set(timedelta(days=13).total_seconds())
+
+
 SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceDispatcherDown": dispatcher_down,
     "TraceLoopFails": loop_fails,
@@ -411,6 +438,8 @@ SITUATIONS: dict[str, Callable[[Stage], Trouble]] = {
     "TraceInternalErrors": internal_errors,
     "TraceSlowCalls": slow_calls,
     "TraceCredentialsRefused": credentials_refused,
+    "TraceCredentialRenewalFails": renewal_fails,
+    "TraceCertificateExpires": certificate_expires,
     "TraceOutboxFailed": outbox_failed,
     "TraceOutboxStuck": outbox_stuck,
     "TraceDeadLetters": dead_letters,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres import pid_alive, run
+from tracelake.processes.log_files import rotate_log
 from tracelake.processes.machine import wrap
 from tracelake.processes.supervisor import (
     Part,
@@ -19,7 +20,6 @@ from tracelake.processes.supervisor import (
     Patience,
     StartError,
     Supervisor,
-    rotate_log,
 )
 
 QUICK = Patience(backoff_min=0.01, backoff_max=0.05, stable_seconds=60.0, start_seconds=30.0, start_tries=3)
@@ -256,8 +256,32 @@ def test_stopping_during_a_start_ends_what_was_begun(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_log_stays_small_while_its_part_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelake.processes.log_files.MAX_BYTES", 10_000)
+    monkeypatch.setattr("tracelake.processes.log_files._CHECK_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        lines = "n = 0\nwhile True:\n    n += 1\n    print(f'line {n:08d}', flush=True)\n    time.sleep(0.0005)"
+        part = script(tmp_path, "part", f"import time\n{lines}")
+        supervisor = Supervisor([part], patience=QUICK)
+        await supervisor.start(0)
+        (began,) = supervisor.views()
+        async with asyncio.timeout(60):
+            while not (tmp_path / "part.log.3").exists():
+                await asyncio.sleep(0.01)
+        assert [view.pid for view in supervisor.views()] == [began.pid], "it was not started again for it"
+        await supervisor.stop()
+        kept = [path.read_text() for path in sorted(tmp_path.glob("part.log.[0-9]"))]
+        assert len(kept) == 3
+        newest = kept[0].splitlines()
+        assert newest[0] < newest[-1]
+        assert (tmp_path / "part.log").read_bytes()[:5] in (b"line ", b""), "no hole where the old text was"
+
+    run(scenario())
+
+
 def test_large_logs_are_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.processes.supervisor._LOG_CAP_BYTES", 10)
+    monkeypatch.setattr("tracelake.processes.log_files.MAX_BYTES", 10)
     log = tmp_path / "part.log"
     rotate_log(log)
     for text in ("first first", "second second", "third third", "fourth fourth", "fifth fifth"):

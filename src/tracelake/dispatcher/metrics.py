@@ -6,6 +6,8 @@ queues, operators. Names (org, dag, job) are those of sources and of jobs with a
 units hold there are a hundred at most.
 """
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from tracelake import __version__
@@ -39,6 +41,7 @@ class Metrics:
         self._declare_sources()
         self._declare_pressure()
         self._declare_outbox()
+        self._declare_credentials()
         self._declare_loops()
         self._begin_at_zero()
 
@@ -276,6 +279,17 @@ class Metrics:
         self.spans_dropped = self._counter(
             "trace_otel_spans_dropped",
             "Spans that no collector took: the queue was full, or the collector away or unwilling.",
+        )
+
+    def _declare_credentials(self) -> None:
+        """Both are set by the process that serves the listeners."""
+        self.certificate_left = self._gauge(
+            "trace_certificate_seconds_left", "How long the certificate that this Dispatcher serves is still valid."
+        )
+        self.certificate_left.set(math.nan)
+        self.renewal_failures = self._gauge(
+            "trace_credential_renewal_failures",
+            "Rounds of `trace up` that could not renew the certificate and the admin token, since the last that could.",
         )
 
     def _begin_at_zero(self) -> None:

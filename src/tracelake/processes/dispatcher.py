@@ -5,6 +5,7 @@ import gc
 import logging
 import math
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,10 +31,11 @@ from tracelake.model.retry import Backoff
 from tracelake.processes import listeners, logs
 from tracelake.processes.credentials import ISSUER, LiteCredentials, user_token_rules
 from tracelake.processes.provision import migrate_dsn
+from tracelake.processes.renewal import read_renewal
 from tracelake.processes.runtimes import load_runtimes
 from tracelake.processes.settings import Settings, SettingsError
 from tracelake.processes.signals import stop_event
-from tracelake.processes.tls import TlsFiles, ensure_tls
+from tracelake.processes.tls import TlsFiles, certificate_end, ensure_tls
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +130,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         ListenerServer(dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key)
         for name, sock in sockets.items()
     ]
+    _watch_credentials(dispatcher, settings, tls)
     await dispatcher.ports.store.open()
     if isinstance(dispatcher.ports.user_keys, JwksKeys):
         await dispatcher.ports.user_keys.look()  # it may be away: then the first token asks again
@@ -153,6 +156,14 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def _watch_credentials(dispatcher: Dispatcher, settings: Settings, tls: TlsFiles) -> None:
+    """Metrics of the certificate that this process serves until it ends, and of how its renewal goes."""
+    end = certificate_end(tls.certificate).timestamp()
+    renewal_file = settings.layout.renewal_file
+    dispatcher.metrics.certificate_left.set_function(lambda: end - time.time())
+    dispatcher.metrics.renewal_failures.set_function(lambda: read_renewal(renewal_file).failures)
 
 
 async def _prepare_stores(settings: Settings, stop: asyncio.Event) -> bool:

@@ -85,6 +85,11 @@ class Home:
         return self.run / "parts.json"
 
     @property
+    def renewal_file(self) -> Path:
+        """How the last renewals of credentials went; `trace status` and the Dispatcher read it."""
+        return self.run / "renewal.json"
+
+    @property
     def ports_file(self) -> Path:
         """The ports of the last run, which the next one takes again."""
         return self.run / "ports.json"

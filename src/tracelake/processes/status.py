@@ -9,7 +9,7 @@ import shlex
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from tracelake.cli.session import show
 from tracelake.processes import lock, probe
 from tracelake.processes.home import Home, Stack
+from tracelake.processes.renewal import RenewalState, read_renewal
 from tracelake.processes.screen import addresses_table, parts_table
 from tracelake.processes.supervisor import PartState, PartView
 
@@ -42,6 +43,7 @@ class Status:
     parts: list[PartView]
     listeners: dict[str, bool]
     stores_away: tuple[str, ...] = ()
+    renewal: RenewalState = field(default_factory=RenewalState)
 
     @property
     def ready(self) -> bool:
@@ -55,6 +57,7 @@ class Status:
             "home": str(self.home.root),
             "listeners": self.listeners,
             "stores_away": list(self.stores_away),
+            "renewal": msgspec.to_builtins(self.renewal),
             "parts": msgspec.to_builtins(self.parts),
             "stack": None if self.stack is None else msgspec.to_builtins(self.stack),
         }
@@ -66,14 +69,15 @@ def read_status(home: Home) -> Status:
         return Status(home, None, None, [], {})
     stack = home.read_stack()
     if stack is None:
-        return Status(home, pid, None, read_parts(home), {})
+        return Status(home, pid, None, read_parts(home), {}, renewal=read_renewal(home.renewal_file))
     ca_file = Path(stack.ca_file)
     with ThreadPoolExecutor(3) as threads:  # one that stands still costs its two seconds once
         public = threads.submit(probe.answers, stack.public_url, ca_file)
         task = threads.submit(probe.answers, stack.task_url, ca_file)
         internal = threads.submit(probe.readiness, stack.internal_url, ca_file).result()
         listeners = {"public": public.result(), "task": task.result(), "internal": internal.ready}
-    return Status(home, pid, stack, read_parts(home), listeners, internal.away)
+    renewal = read_renewal(home.renewal_file)
+    return Status(home, pid, stack, read_parts(home), listeners, internal.away, renewal)
 
 
 def show_status(home: Home, *, json: bool) -> int:
@@ -96,6 +100,9 @@ def _show_running(status: Status) -> None:
     show(console, parts_table({view.name: view for view in status.parts}))
     if status.stack is not None:
         show(console, addresses_table(status.stack, status.home))
+    failure = status.renewal.describe_failure()
+    if failure is not None:
+        console.print(f"WARNING: {failure}", highlight=False, markup=False, soft_wrap=True)
     silent = [name for name, answers in status.listeners.items() if not answers]
     if status.stack is None:
         console.print("It is still starting, or it is stopping.")

@@ -7,7 +7,7 @@ is given up, with the last lines of its log as the reason.
 
 Children are sessions of their own: a Ctrl-C in the terminal reaches the supervisor alone, which then stops
 them in order. They end when the supervisor is killed (see `launch.py`), so they must be started from the main
-thread, as an event loop there does.
+thread, as an event loop there does. Their logs are kept small while they run (see `log_files.py`).
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-_LOG_CAP_BYTES = 8 * 1024 * 1024
-_LOG_KEPT = 3
+from tracelake.processes.log_files import keep_logs_small, rotate_log
+
 _READY_POLL_SECONDS = 0.1
 _HURRY_SECONDS = 5.0
 
@@ -116,12 +116,15 @@ class Supervisor:
         self._on_change = on_change
         self._hurry = asyncio.Event()
         self._kept = [_Kept(part, PartView(part.name, PartState.STOPPED, None, 0, time.time())) for part in parts]
+        self._logs: asyncio.Task[None] | None = None
 
     def views(self) -> list[PartView]:
         return [kept.view for kept in self._kept]
 
     async def start(self, stage: int) -> None:
         """Start the stage's parts; returns when each was ready once. Raises StartError if one cannot be."""
+        if self._logs is None:
+            self._logs = asyncio.create_task(keep_logs_small([kept.part.log_file for kept in self._kept]))
         members = [kept for kept in self._kept if kept.part.stage == stage]
         for kept in members:
             kept.task = asyncio.create_task(self._keep(kept), name=f"keep {kept.part.name}")
@@ -137,6 +140,11 @@ class Supervisor:
         for stage in sorted({kept.part.stage for kept in self._kept}, reverse=True):
             members = [kept for kept in self._kept if kept.part.stage == stage and kept.task is not None]
             await asyncio.gather(*(self._stop_part(kept) for kept in members))
+        if self._logs is not None:
+            self._logs.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._logs
+            self._logs = None
 
     def hurry(self) -> None:
         """Cut every grace period short, now and for what is still to be stopped."""
@@ -296,20 +304,6 @@ def _how(status: int) -> str:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"was killed by signal {-status}"
-
-
-def rotate_log(path: Path) -> None:
-    """Move a log that has grown large aside; a few old ones are kept."""
-    try:
-        if path.stat().st_size < _LOG_CAP_BYTES:
-            return
-    except FileNotFoundError:
-        return
-    for number in range(_LOG_KEPT, 0, -1):
-        older = path.with_name(f"{path.name}.{number}")
-        newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
-        with contextlib.suppress(FileNotFoundError):
-            newer.replace(older)
 
 
 def _log_tail(path: Path, lines: int = 5) -> str:

@@ -62,6 +62,11 @@ def ensure_tls(directory: Path, bind_host: str, *, now: Callable[[], datetime] =
     return files
 
 
+def certificate_end(path: Path) -> datetime:
+    """Until when the certificate in that file is valid."""
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+
+
 def _ensure_ca(files: TlsFiles, now: datetime) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key, certificate = _read_key(files.ca_key), _read_certificate(files.ca)
     if key is not None and certificate is not None and _ca_is_good(key, certificate, now):

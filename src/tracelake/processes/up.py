@@ -33,6 +33,7 @@ from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, Databa
 from tracelake.processes.provision import migrate_dsn, provision
 from tracelake.processes.recorded import NAME as CHAIN
 from tracelake.processes.recorded import RecordedChain
+from tracelake.processes.renewal import CredentialRenewal
 from tracelake.processes.runtimes import load_runtimes, worker_queue
 from tracelake.processes.screen import Screen
 from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
@@ -41,7 +42,6 @@ from tracelake.processes.supervisor import Part, PartView, StartError, Superviso
 from tracelake.processes.tls import TlsFiles, ensure_tls, tls_files
 
 _STORES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
-_RENEW_SECONDS = 12 * 3600.0
 
 
 def prepare_credentials(settings: Settings, home: Home) -> CredentialFiles:
@@ -245,13 +245,14 @@ class Up:
         self._stop = asyncio.Event()
         self._supervisor: Supervisor | None = None
         self._chain = RecordedChain.plan(settings)
+        self._served_certificate = b""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
                 loop.add_signal_handler(number, self._on_signal)
-        side_jobs = [asyncio.create_task(self._tick()), asyncio.create_task(self._renew_credentials())]
+        side_jobs = [asyncio.create_task(self._tick()), asyncio.create_task(self._renewal().run())]
         try:
             await self._run()
         finally:
@@ -262,6 +263,7 @@ class Up:
         settings, home = self._settings, self._home
         clusters = Clusters.plan(settings)
         tls = ensure_tls(home.tls, settings.bind_host)
+        self._served_certificate = tls.certificate.read_bytes()
         sockets = listeners.bind(settings, read_ports(home.ports_file))
         ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
         ports |= {cluster.name: cluster.port for cluster in clusters.all()}
@@ -349,18 +351,19 @@ class Up:
             write_private(self._home.parts_file, msgspec.json.encode(list(self._views.values())))
         self._screen.part(view)
 
-    async def _renew_credentials(self) -> None:
+    def _renewal(self) -> CredentialRenewal:
         """Certificates and the admin token end; a stack that runs for years must not."""
-        while True:
-            await asyncio.sleep(_RENEW_SECONDS)
-            certificate = tls_files(self._home.tls).certificate
-            before = certificate.read_bytes()
-            ensure_tls(self._home.tls, self._settings.bind_host)
-            prepare_credentials(self._settings, self._home)
-            dispatcher = self._views.get("dispatcher")
-            if certificate.read_bytes() != before and dispatcher is not None and dispatcher.pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(dispatcher.pid, signal.SIGTERM)  # the supervisor starts it again, with the new one
+        return CredentialRenewal(self._home, self._renew_credentials, on_failure=self._screen.say)
+
+    def _renew_credentials(self) -> None:
+        ensure_tls(self._home.tls, self._settings.bind_host)
+        prepare_credentials(self._settings, self._home)
+        certificate = tls_files(self._home.tls).certificate.read_bytes()
+        dispatcher = self._views.get("dispatcher")
+        if certificate != self._served_certificate and dispatcher is not None and dispatcher.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(dispatcher.pid, signal.SIGTERM)  # the supervisor starts it again, with the new one
+            self._served_certificate = certificate
 
     async def _tick(self) -> None:
         while True:

@@ -33,7 +33,8 @@ _TAKE = """
     LEFT JOIN LATERAL (
         SELECT rotation, previous_until FROM webhooks WHERE org_id = $1 AND dag_name = $2 AND job_name = u.job_name
         UNION ALL
-        SELECT rotation, previous_until FROM webhook_floors WHERE org_id = $1 AND dag_name = $2 AND job_name = u.job_name
+        SELECT rotation, previous_until FROM webhook_floors
+        WHERE org_id = $1 AND dag_name = $2 AND job_name = u.job_name
         ORDER BY rotation DESC, previous_until DESC NULLS LAST LIMIT 1) s ON true
     ORDER BY u.path
     ON CONFLICT (path) DO NOTHING"""
