@@ -323,3 +323,11 @@ def test_a_repeated_publish_is_a_duplicate_even_without_its_artifact(harness: Di
     assert (again.status, again.body) == (200, first | {"duplicate": True})
     missing = harness.task("buffer-publish", claim["capability_token"], body | {"batch_uri": uri + "x"})
     assert (missing.status, missing.code) == (422, "artifact_missing")
+
+
+def test_a_claim_names_the_org_of_the_task(harness: DispatcherHarness) -> None:
+    """Endpoints of chains belong to orgs; the worker must know whose task it runs, whoever made the DAG."""
+    for org in ("acme", "globex"):
+        claimed = harness.claim(harness.make_task(harness.make_job(org=org)["job_id"])).body
+        assert claimed["org"] == org
+        assert "org" not in claimed["task"], "no part of what an operator or an invoked attempt is given"

@@ -71,6 +71,8 @@ class OperatorContext:
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
     """What the job's `secrets` name, by those names; nothing else is in reach. They are blanked in errors, progress and
     logs, which is a net for mishaps: an operator says none of them anywhere, and writes them into no data."""
+    org: str = ""
+    """The org that the task belongs to, by name: what costs money or opens something is used for its own org alone."""
     traceparent: str | None = None
     """The attempt's span as W3C `traceparent`, where it is traced: spans of the operator's own belong below it."""
 

@@ -145,6 +145,7 @@ class DispatcherService:
                 task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
                 always_on=_is_always_on(job),
                 pause=answer.paused,
+                org=job.org,
                 secrets=TaskSecrets(org=job.org, names=list(job.secrets)) if job.secrets else None,
             )
             self._claimed.inc()

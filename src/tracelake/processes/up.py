@@ -301,7 +301,7 @@ class Up:
         if settings.s3_endpoint is not None:
             write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
-        rpc.keep_environment(home, None if self._chain is None else self._chain.url)
+        rpc.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
         secrets.keep_environment(home)
         await supervisor.start(_DISPATCHER_STAGE)
         await supervisor.start(_WORKER_STAGE)

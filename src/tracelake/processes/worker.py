@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 def build_engine(settings: Settings) -> Engine:
     """For one run of this process: what an earlier one left is of no use to anybody."""
-    resolve_with(resolver(settings.layout))
+    resolve_with(resolver(settings.layout, settings.org))
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
     config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
     patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)

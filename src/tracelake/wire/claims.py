@@ -46,6 +46,8 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     """The task is the run of an always_on source: it ends when it is told to."""
     pause: bool = False
     """As in the answer to a heartbeat: the source should emit nothing for now."""
+    org: str | None = None
+    """Whose task it is, by name: the worker uses endpoints of this org alone. No part of the payload."""
     secrets: TaskSecrets | None = None
     """Absent where the job names none. No part of the payload: neither fetch nor an invocation has it."""
 

@@ -47,6 +47,7 @@ class Attempt:
     """It was said and could not be taken yet, by a store that is away, say: the lease has to be kept meanwhile."""
     always_on: bool = False
     """The run of a source: it ends when it is told to, and not before."""
+    org: str = ""
     wanted_secrets: TaskSecrets | None = None
     """By name."""
     secrets: SecretValues = field(default_factory=lambda: _NONE, repr=False)
@@ -78,6 +79,7 @@ class Attempt:
             lease_seconds,
             asyncio.get_running_loop().create_future(),
             always_on=reply.always_on,
+            org=reply.org or "",
             wanted_secrets=reply.secrets,
         )
         attempt.pause(reply.pause)

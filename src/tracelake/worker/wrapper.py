@@ -130,6 +130,7 @@ def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> Oper
         emit=_blocking(attempt, emit),
         files=_blocking(attempt, speaker.files),
         publish=_blocking(attempt, speaker.publish),
+        org=attempt.org,
         traceparent=attempt.task.traceparent,
     )
 

@@ -154,11 +154,11 @@ def test_unknown_endpoints_say_what_to_set(bench: Bench) -> None:
 
 
 def test_endpoints_may_come_from_elsewhere(served: ServedChain, bench: Bench) -> None:
-    endpoints.resolve_with(lambda name: (endpoints.parse_endpoint(served.url),) if name == "mine" else ())
+    endpoints.resolve_with(lambda _org, name: (endpoints.parse_endpoint(served.url),) if name == "mine" else ())
     try:
         ingest(bench, (0, 9), {"rpc": "mine"})
     finally:
-        endpoints.resolve_with(endpoints.from_environment)
+        endpoints.resolve_with(endpoints.resolve_for_anybody)
     assert bench.table().num_rows == 10
 
 

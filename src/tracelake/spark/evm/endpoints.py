@@ -42,8 +42,9 @@ class RpcEndpoint:
         return f"<RpcEndpoint {self.label}>"
 
 
-ResolveEndpoints: TypeAlias = Callable[[str], tuple[RpcEndpoint, ...]]
-"""From the name that a job's config gives (`rpc`) to the nodes behind it; raises `NoEndpointError`."""
+ResolveEndpoints: TypeAlias = Callable[[str, str], tuple[RpcEndpoint, ...]]
+"""From a task's org and the name that its job's config gives (`rpc`) to the nodes behind it, which are that org's own;
+raises `NoEndpointError`."""
 
 
 def parse_endpoint(url: str) -> RpcEndpoint:
@@ -67,12 +68,13 @@ def parse_endpoint(url: str) -> RpcEndpoint:
     )
 
 
-def endpoints_of(name: str, addresses: Mapping[str, str]) -> tuple[RpcEndpoint, ...]:
-    """`addresses`: by endpoint name, the URLs of its nodes, separated by commas."""
+def endpoints_of(name: str, addresses: Mapping[str, str], *, absent: str | None = None) -> tuple[RpcEndpoint, ...]:
+    """`addresses`: by endpoint name, the URLs of its nodes, separated by commas. `absent` is the error without any."""
     urls = [url for url in addresses.get(name, "").split(",") if url.strip()]
     if not urls:
         raise NoEndpointError(
-            f"there are no RPC endpoints called {name!r}: set {PREFIX}{name.upper()} on the workers"
+            absent
+            or f"there are no RPC endpoints called {name!r}: set {PREFIX}{name.upper()} on the workers"
             " to the URLs of the nodes, separated by commas"
         )
     try:
@@ -83,14 +85,19 @@ def endpoints_of(name: str, addresses: Mapping[str, str]) -> tuple[RpcEndpoint, 
 
 
 def from_environment(name: str) -> tuple[RpcEndpoint, ...]:
-    """`TRACE_RPC_<NAME>` of this process. The default way; a composition root may set another (`resolve_with`)."""
+    """`TRACE_RPC_<NAME>` of this process."""
     if not _NAME.fullmatch(name):
         raise NoEndpointError(f"{name!r} is no name of RPC endpoints")
     return endpoints_of(name, {name: os.environ.get(PREFIX + name.upper(), "")})
 
 
+def resolve_for_anybody(_org: str, name: str) -> tuple[RpcEndpoint, ...]:
+    """The default way, for a process that works for one org alone. Workers set another (`resolve_with`)."""
+    return from_environment(name)
+
+
 class _Resolver:
-    resolve: ResolveEndpoints = staticmethod(from_environment)
+    resolve: ResolveEndpoints = staticmethod(resolve_for_anybody)
 
 
 def resolve_with(resolve: ResolveEndpoints) -> None:
@@ -98,5 +105,5 @@ def resolve_with(resolve: ResolveEndpoints) -> None:
     _Resolver.resolve = staticmethod(resolve)
 
 
-def resolve(name: str) -> tuple[RpcEndpoint, ...]:
-    return _Resolver.resolve(name)
+def resolve(org: str, name: str) -> tuple[RpcEndpoint, ...]:
+    return _Resolver.resolve(org, name)

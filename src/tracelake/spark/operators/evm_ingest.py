@@ -60,7 +60,7 @@ def run(work: SparkWork) -> OperatorResult:
 
 def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], first: int, last: int) -> Chunks:
     try:
-        found = endpoints.resolve(config.rpc)
+        found = endpoints.resolve(work.context.org, config.rpc)
     except NoEndpointError as error:
         raise NonRetryableError(f"{error.kind}: {error}") from None
     size = min(config.chunk_blocks, last - first + 1)
