@@ -137,6 +137,8 @@ class PartialBatch(_Changed):
         self._keep = keep
 
     def change(self, answer: Any) -> bytes:
+        if isinstance(answer, dict):
+            return json.dumps(answer if self._keep else []).encode()
         return json.dumps(answer[: self._keep]).encode()
 
 
@@ -144,7 +146,7 @@ class ShuffledBatch(_Changed):
     """All answers of a batch, last first. The protocol allows any order."""
 
     def change(self, answer: Any) -> bytes:
-        return json.dumps(answer[::-1]).encode()
+        return json.dumps(answer[::-1] if isinstance(answer, list) else answer).encode()
 
 
 class WrongIds(_Changed):

@@ -27,8 +27,10 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     """How many blocks must follow the last one of the range."""
     max_requests_per_second: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     """To each node, by all Spark tasks of a unit together; a batch is one request."""
+    max_calls_per_second: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    """To each node, by all Spark tasks of a unit together; a batch is as many calls as it carries."""
     retry_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 180
-    """How long the nodes are asked again for what they do not give; then the attempt fails, to be retried."""
+    """How long the nodes are asked again without any progress; then the attempt fails, to be retried."""
 
     def __post_init__(self) -> None:
         if not _RPC_NAME.fullmatch(self.rpc):  # never repeated: whoever writes an address here may have told a key

@@ -7,7 +7,8 @@ from tests.support.chain import RECORDING, ServedChain
 from tracelake.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.http import HttpOptions
-from tracelake.spark.evm.rpc import RpcOptions, RpcPool
+from tracelake.spark.evm.node import RpcOptions
+from tracelake.spark.evm.rpc import RpcPool
 
 CHAIN_ID = int(Recording(RECORDING).head.chain_id, 16)
 Row = dict[str, Any]

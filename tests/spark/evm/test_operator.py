@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.chain.faults import Call, Drop, Status
+from tests.chain.faults import Call, Drop, RpcErrors, Status
 from tests.spark.evm.support import CHAIN_ID, expected
 from tests.spark.support import Bench
 from tests.support.chain import ServedChain, recorded, serve_chain
@@ -146,6 +146,22 @@ def test_faults_on_the_way_leave_no_trace_in_the_tables(
     chain.inject(Status(429), times=1)
     ingest(bench, (0, 99))
     assert bench.table(1).to_pylist() == expected(recorded(BLOCKS)[:100])["transactions"]
+
+
+def test_a_plan_that_is_used_up_is_final(chain: ServedChain, bench: Bench) -> None:
+    chain.inject(RpcErrors(-32000, "Monthly capacity limit exceeded."), times=None)
+    with pytest.raises(NonRetryableError, match=r"^rpc_quota_exhausted: .*\(Monthly capacity limit exceeded\.\)"):
+        ingest(bench, (0, 9))
+    chain.clear()
+    chain.inject(Status(402), times=None, when=lambda calls: calls[0].method == "eth_getBlockByNumber")
+    with pytest.raises(NonRetryableError, match=r"^rpc_quota_exhausted: .*HTTP status 402"):
+        ingest(bench, (0, 9), attempt=2)
+
+
+def test_a_node_without_batches_and_a_limit_of_calls(chain: ServedChain, bench: Bench) -> None:
+    chain.inject(Status(400), times=None, when=lambda calls: len(calls) > 1)
+    ingest(bench, (0, 19), {"max_calls_per_second": 1000, "chunk_blocks": 10})
+    assert bench.table(1).to_pylist() == expected(recorded(BLOCKS)[:20])["transactions"]
 
 
 def test_unknown_endpoints_say_what_to_set(bench: Bench) -> None:

@@ -12,9 +12,9 @@ from tests.spark.evm.support import expected
 from tests.support.chain import recorded
 from tracelake.chain.recording import RecordedBlock
 from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.calls import answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.fetch import make_tables
-from tracelake.spark.evm.rpc import answers_of
 from tracelake.spark.evm.tables import SCHEMAS, logs_table
 
 MAINNET = Path(__file__).parent / "data" / "mainnet"

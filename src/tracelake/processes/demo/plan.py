@@ -6,7 +6,6 @@ has the blocks. Of its address only scheme, host and port are ever shown.
 
 import os
 import re
-import time
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 
 from tracelake.chain.recording import Recording
 from tracelake.processes.demo import DemoError
+from tracelake.spark.evm.calls import answers_of, quantity
 from tracelake.spark.evm.endpoints import PREFIX, RpcEndpoint, parse_endpoint
 from tracelake.spark.evm.errors import RefusedError, RpcError, UnavailableError
-from tracelake.spark.evm.rpc import Node, RpcOptions, answers_of, quantity
+from tracelake.spark.evm.node import Node, Patience, RpcOptions
 from tracelake.wire.user import BlockRange
 
 DAG = "token_flows"
@@ -131,7 +131,7 @@ def _ask(endpoint: RpcEndpoint) -> tuple[int, int]:
     """The chain's id and the newest block."""
     node = _node(endpoint)
     try:
-        chain, head = node.ask([("eth_chainId", []), ("eth_blockNumber", [])], _words, _until())
+        chain, head = node.ask([("eth_chainId", []), ("eth_blockNumber", [])], _words, _patience())
         if chain is None or head is None:
             raise DemoError(f"{endpoint.label} does not say which chain it is of, or how far it has come")
         return quantity(chain, endpoint.label), quantity(head, endpoint.label)
@@ -146,7 +146,7 @@ def _check_there(endpoint: RpcEndpoint, blocks: BlockRange) -> None:
     ends = list(dict.fromkeys((blocks.start, blocks.end)))
     node = _node(endpoint)
     try:
-        found = node.ask([("eth_getBlockByNumber", [hex(end), False]) for end in ends], _blocks, _until())
+        found = node.ask([("eth_getBlockByNumber", [hex(end), False]) for end in ends], _blocks, _patience())
     except RpcError as error:
         raise _unusable(error) from None
     finally:
@@ -157,11 +157,11 @@ def _check_there(endpoint: RpcEndpoint, blocks: BlockRange) -> None:
 
 
 def _node(endpoint: RpcEndpoint) -> Node:
-    return Node(endpoint, RpcOptions(chain_id=0, batch_size=2))
+    return Node(endpoint, RpcOptions(chain_id=0, batch_size=1))
 
 
-def _until() -> float:
-    return time.monotonic() + _PATIENCE_SECONDS
+def _patience() -> Patience:
+    return Patience(_PATIENCE_SECONDS)
 
 
 def _unusable(error: RpcError) -> DemoError:

@@ -7,6 +7,7 @@ Every error names the block and the node's host.
 from collections.abc import Callable, Sequence
 
 from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.calls import quantity
 from tracelake.spark.evm.errors import (
     AnswerError,
     BrokenChainError,
@@ -16,7 +17,6 @@ from tracelake.spark.evm.errors import (
     WrongBlockError,
     WrongReceiptsError,
 )
-from tracelake.spark.evm.rpc import quantity
 
 _COUNTED = [hex(number) for number in range(4096)]
 

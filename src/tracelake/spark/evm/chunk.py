@@ -21,7 +21,8 @@ from tracelake.spark.evm.check import check_follows
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import ReorganisedError, RpcError
 from tracelake.spark.evm.fetch import Stretch, fetch
-from tracelake.spark.evm.rpc import RpcOptions, RpcPool
+from tracelake.spark.evm.node import RpcOptions
+from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.processes import settle
 from tracelake.spark.writer import PartWriter, Target
@@ -99,7 +100,7 @@ class Chunks:
             return self._written(first, last)
         except (RpcError, NonRetryableError) as error:
             _failed.append(attempt)
-            retryable = not isinstance(error, NonRetryableError)
+            retryable = isinstance(error, RpcError) and error.retryable
             told = {"kind": getattr(error, "kind", "failed"), "message": str(error), "retryable": retryable}
             return [{"first": first, "last": last, **told}]
 

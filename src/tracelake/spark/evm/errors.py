@@ -12,16 +12,34 @@ class RpcError(Exception):
     """A node did not give what it was asked for. Another node may; so may the same one later."""
 
     kind: ClassVar[str] = "rpc_error"
+    retryable: ClassVar[bool] = True
+    """Whether another attempt of the task may succeed without anybody's help."""
 
     def __init__(self, message: str, *, host: str = "") -> None:
         super().__init__(f"{host}: {message}" if host else message)
         self.host = host
+        self.sent_at: float | None = None
+        """When the request was sent that it is about, on the pool's clock."""
 
 
 class UnavailableError(RpcError):
     """No answer, half an answer, or one that is not JSON-RPC."""
 
     kind = "rpc_unavailable"
+
+
+class IncompleteAnswerError(UnavailableError):
+    """The answer did not arrive in time or was cut off. A smaller batch may pass."""
+
+
+class HtmlAnswerError(UnavailableError):
+    """A web page with status 200: a proxy, a maintenance page, or the wrong address."""
+
+
+class LateBlockError(UnavailableError):
+    """The node, or the backend that answered for it, does not have the block yet."""
+
+    kind = "rpc_late_block"
 
 
 class RateLimitedError(RpcError):
@@ -38,14 +56,42 @@ class RefusedError(RpcError):
     kind = "rpc_refused"
 
 
+class QuotaExhaustedError(RefusedError):
+    """The provider's plan is used up or unpaid. Only its owner can change that."""
+
+    kind = "rpc_quota_exhausted"
+    retryable = False
+
+
 class TooLargeError(RpcError):
     """The node would answer a smaller batch."""
 
     kind = "rpc_too_large"
 
+    def __init__(self, message: str, *, host: str = "", limit: int | None = None) -> None:
+        super().__init__(message, host=host)
+        self.limit = limit
+        """The largest batch, where the node named it."""
+
+
+class BatchRefusedError(RpcError):
+    """The node answers single calls, but not this batch."""
+
+    kind = "rpc_batch_refused"
+
+    def __init__(self, message: str, *, host: str = "", certain: bool = False) -> None:
+        super().__init__(message, host=host)
+        self.certain = certain
+        """The node named batches as the reason."""
+
 
 class NoSuchMethodError(RpcError):
     kind = "rpc_no_such_method"
+
+    def __init__(self, message: str, *, host: str = "", certain: bool = True) -> None:
+        super().__init__(message, host=host)
+        self.certain = certain
+        """By the code that JSON-RPC has for it. Otherwise by words, which a second refusal has to confirm."""
 
 
 class AnswerError(RpcError):

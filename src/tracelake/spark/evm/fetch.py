@@ -1,8 +1,9 @@
 """Reading a stretch of blocks from one node: asked for in batches, checked, and made into tables.
 
-All of a stretch comes from the same node, so that receipts and blocks are of one mind. What is wrong with it in any way
-is an `RpcError`, and the pool asks another node for the whole stretch. A value that its column cannot hold is believed
-when all nodes say it.
+All of a stretch comes from the same node, so that receipts and blocks are of one mind. What a node has answered is kept
+while the stretch is read: after a failed request, or when a block is late, the same node is asked for the rest only. An
+answer that fails a check discards what that node has answered. A value that its column cannot hold is believed when all
+nodes say it.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,13 +12,16 @@ from typing import cast
 import pyarrow as pa
 
 from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.calls import CallSet, answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
-from tracelake.spark.evm.errors import AnswerError, NoSuchMethodError, ValueTooLargeError
-from tracelake.spark.evm.rpc import Node, RpcPool, answers_of
+from tracelake.spark.evm.errors import AnswerError, MissingAnswerError, NoSuchMethodError, ValueTooLargeError
+from tracelake.spark.evm.node import Node, Patience
+from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 
 _RECEIPTS = "eth_getBlockReceipts"
+_MOST_READINGS = 4
 _blocks = answers_of(Block)
 _headers = answers_of(Header)
 _block_receipts = answers_of(list[Receipt])
@@ -39,30 +43,126 @@ class Stretch:
 def fetch(pool: RpcPool, numbers: Sequence[int], tables: Collection[str]) -> Stretch:
     """Consecutive blocks, of which only what the tables need is asked for."""
     too_large: set[Node] = set()
+    readings: dict[Node, _Reading] = {}
 
-    def read(node: Node, until: float) -> Stretch:
-        full = "transactions" in tables
-        asked = [("eth_getBlockByNumber", [hex(number), full]) for number in numbers]
-        blocks = check_blocks(numbers, node.ask(asked, _blocks if full else _headers, until), node.label)
-        receipts: list[list[Receipt]] = []
-        if full or "logs" in tables:
-            said = _read_receipts(node, numbers, blocks, until)
-            receipts = [
-                check_receipts(number, block, of_block, node.label)
-                for number, block, of_block in zip(numbers, blocks, said, strict=True)
-            ]
+    def read(node: Node, patience: Patience) -> Stretch:
+        reading = readings.pop(node, None) or _Reading(node, numbers, tables)
+        readings[node] = reading
+        if len(readings) > _MOST_READINGS:
+            del readings[next(iter(readings))]
         try:
-            made = make_tables(blocks, receipts, tables, pool.options.chain_id)
+            reading.complete(patience)
+            made = make_tables(reading.blocks, reading.receipts, tables, pool.options.chain_id)
+        except MissingAnswerError:
+            raise  # what is missing is asked for again, and the rest stays
+        except AnswerError:
+            del readings[node]
+            raise
         except BadHexError as error:
+            del readings[node]
             raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
         except ValueTooLargeError as error:
+            del readings[node]
             too_large.add(node)
             if all(one in too_large or one.refused is not None for one in pool.nodes):
                 raise
             raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
-        return Stretch(numbers, blocks[0].parent_hash, blocks[-1].hash, made)
+        return Stretch(numbers, reading.blocks[0].parent_hash, reading.blocks[-1].hash, made)
 
     return pool.run(read)
+
+
+class _Reading:
+    """What one node has answered of a stretch so far."""
+
+    def __init__(self, node: Node, numbers: Sequence[int], tables: Collection[str]) -> None:
+        self.blocks: list[Block | Header] = []
+        self.receipts: list[list[Receipt]] = []
+        self._node = node
+        self._numbers = numbers
+        self._full = "transactions" in tables
+        self._with_receipts = self._full or "logs" in tables
+        self._block_calls = CallSet([("eth_getBlockByNumber", [hex(number), self._full]) for number in numbers])
+        self._receipt_calls: CallSet | None = None
+        self._single_calls: CallSet | None = None
+        self._places: list[int] = []
+        """Of the blocks with transactions: the others have no receipts to ask for."""
+        self._hashes: list[list[str]] = []
+
+    def complete(self, patience: Patience) -> None:
+        """Asks for what is missing, and checks all of it."""
+        if not self.blocks:
+            self._node.complete(self._block_calls, _blocks if self._full else _headers, patience)
+            try:
+                self.blocks = check_blocks(self._numbers, self._block_calls.results, self._node.label)
+            except MissingAnswerError:
+                self._block_calls.reopen_nulls()
+                raise
+        if self._with_receipts:
+            self._read_receipts(patience)
+
+    def _read_receipts(self, patience: Patience) -> None:
+        if self._receipt_calls is None:
+            self._hashes = [
+                block.transactions if isinstance(block, Header) else [one.hash for one in block.transactions]
+                for block in self.blocks
+            ]
+            self._places = [place for place, hashes in enumerate(self._hashes) if hashes]
+            self._receipt_calls = CallSet([(_RECEIPTS, [hex(self._numbers[place])]) for place in self._places])
+        if self._single_calls is None:
+            self._read_by_block(self._receipt_calls, patience)
+        if self._single_calls is not None:
+            self._node.complete(self._single_calls, _receipts, patience)
+        answers: list[Sequence[Receipt] | None] = [[] for _ in self._numbers]
+        for place, receipts in zip(self._places, self._receipt_calls.results, strict=True):
+            answers[place] = receipts
+        self._add_singles(answers)
+        try:
+            self.receipts = [
+                check_receipts(number, block, of_block, self._node.label)
+                for number, block, of_block in zip(self._numbers, self.blocks, answers, strict=True)
+            ]
+        except MissingAnswerError:
+            self._reopen(self._receipt_calls)
+            raise
+
+    def _reopen(self, by_block: CallSet) -> None:
+        if self._single_calls is not None:
+            self._single_calls.reopen_nulls()
+            if self._single_calls.open:
+                return
+            self._single_calls = None
+        by_block.reopen_nulls()
+
+    def _read_by_block(self, asked: CallSet, patience: Patience) -> None:
+        """If the node cannot, receipts that are still missing become single calls."""
+        while asked.open and not self._node.lacks(_RECEIPTS):
+            try:
+                self._node.complete(asked, _block_receipts, patience)
+            except NoSuchMethodError as error:
+                if error.certain or not self._is_answered(asked, patience):
+                    self._node.mark_missing(_RECEIPTS)
+        if asked.open:
+            hashes = [name for open_place in asked.open for name in self._hashes[self._places[open_place]]]
+            self._single_calls = CallSet([("eth_getTransactionReceipt", [name]) for name in hashes])
+
+    def _is_answered(self, asked: CallSet, patience: Patience) -> bool:
+        """Asks for the first open call alone once more: words like "blocked" may be about something else."""
+        place = asked.open[0]
+        try:
+            asked.close({place: self._node.ask([asked.calls[place]], _block_receipts, patience)[0]})
+        except NoSuchMethodError:
+            return False
+        return True
+
+    def _add_singles(self, answers: list[Sequence[Receipt] | None]) -> None:
+        if self._single_calls is None or self._receipt_calls is None:
+            return
+        singles = iter(self._single_calls.results)
+        for open_place in self._receipt_calls.open:
+            place = self._places[open_place]
+            receipts = [next(singles) for _ in self._hashes[place]]
+            answers[place] = None if None in receipts else receipts
 
 
 def make_tables(
@@ -77,30 +177,3 @@ def make_tables(
         known = made["transactions"]["transaction_hash"] if "transactions" in made else None
         made["logs"] = logs_table(blocks, receipts, chain_id, known)
     return made
-
-
-def _read_receipts(
-    node: Node, numbers: Sequence[int], blocks: Sequence[Block | Header], until: float
-) -> Sequence[Sequence[Receipt] | None]:
-    """By block, or, from a node that cannot, one by one. Blocks without transactions are not asked about."""
-    hashes = [
-        block.transactions if isinstance(block, Header) else [one.hash for one in block.transactions]
-        for block in blocks
-    ]
-    wanted = [place for place, of_block in enumerate(hashes) if of_block]
-    found: list[Sequence[Receipt] | None] = [[] for _ in numbers]
-    if _RECEIPTS not in node.lacks:
-        try:
-            said = node.ask([(_RECEIPTS, [hex(numbers[place])]) for place in wanted], _block_receipts, until)
-        except NoSuchMethodError:
-            node.lacks.add(_RECEIPTS)
-        else:
-            for place, receipts in zip(wanted, said, strict=True):
-                found[place] = receipts
-            return found
-    asked = [("eth_getTransactionReceipt", [name]) for place in wanted for name in hashes[place]]
-    single = iter(node.ask(asked, _receipts, until))
-    for place in wanted:
-        # One that is not there makes the block's receipts too few, which is what the check says then.
-        found[place] = [one for one in (next(single) for _ in hashes[place]) if one is not None]
-    return found

@@ -1,7 +1,8 @@
-"""One HTTP exchange with one node: POST a body, get a body, on connections that stay open.
+"""One HTTP exchange with one node: POST a body, get a reply of any status, on connections that stay open.
 
-Whatever happens is one of the errors of `tracelake.spark.evm.errors`. An answer is whole or it is none: its length and
-its compression are checked, its size and its time are bounded.
+Whatever else happens is one of the errors of `tracelake.spark.evm.errors`. A reply is whole or it is none: its length
+and its compression are checked, its size and its time are bounded. What a status means is decided with the body
+(`refusals`), since providers use the same status for different refusals.
 """
 
 import email.utils
@@ -18,13 +19,7 @@ from functools import partial
 from typing import Any
 
 from tracelake.spark.evm.endpoints import RpcEndpoint
-from tracelake.spark.evm.errors import (
-    RateLimitedError,
-    RefusedError,
-    RpcError,
-    TooLargeError,
-    UnavailableError,
-)
+from tracelake.spark.evm.errors import IncompleteAnswerError, RpcError, TooLargeError, UnavailableError
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Also when unpacked."""
@@ -37,6 +32,14 @@ class HttpOptions:
     connect_seconds: float = 10.0
     answer_seconds: float = 60.0
     """For a whole answer, however slowly it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    status: int
+    body: bytes
+    retry_after: float | None = None
+    """Seconds."""
 
 
 class HttpNode:
@@ -55,13 +58,13 @@ class HttpNode:
         if endpoint.authorization is not None:
             self._headers["authorization"] = endpoint.authorization
 
-    def post(self, body: bytes, *, until: float) -> bytes:
+    def post(self, body: bytes, *, until: float) -> HttpReply:
         """`until`: on our clock, when an answer is of no use any more."""
         until = min(until, self._clock() + self._options.answer_seconds)
         while True:
             connection, used = self._connection()
             try:
-                answer, keep = self._exchange(connection, body, until)
+                reply, keep = self._exchange(connection, body, until)
             except RpcError:
                 connection.close()
                 raise
@@ -69,10 +72,10 @@ class HttpNode:
                 connection.close()
                 if used and self._clock() < until:
                     continue  # it had been closed while it was idle, which says nothing about the node
-                raise UnavailableError(_reason(error), host=self.endpoint.label) from None
+                raise self._failure(error) from None
             except (OSError, http.client.HTTPException, zlib.error, ValueError) as error:
                 connection.close()
-                raise UnavailableError(_reason(error), host=self.endpoint.label) from None
+                raise self._failure(error) from None
             except BaseException:
                 connection.close()
                 raise
@@ -81,7 +84,7 @@ class HttpNode:
                     self._idle.append(connection)
             else:
                 connection.close()
-            return answer
+            return reply
 
     def close(self) -> None:
         with self._lock:
@@ -98,20 +101,19 @@ class HttpNode:
             return http.client.HTTPSConnection(place.host, place.port, timeout=seconds, context=self._tls), False
         return http.client.HTTPConnection(place.host, place.port, timeout=seconds), False
 
-    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[bytes, bool]:
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[HttpReply, bool]:
         if connection.sock is not None:
             connection.sock.settimeout(self._options.connect_seconds)  # it has what was left of the time before
         connection.request("POST", self.endpoint.path, body, self._headers)
         connection.response_class = partial(_Response, left=lambda: until - self._clock())  # type: ignore[assignment]
         response = connection.getresponse()
         raw = self._read(response, until)
-        self._judge(response, raw)
         encoding = (response.getheader("content-encoding") or "identity").lower()
         if encoding == "gzip":
             raw = self._unpack(raw)
         elif encoding != "identity":
             raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.label)
-        return raw, not response.will_close
+        return HttpReply(response.status, raw, _seconds(response.getheader("retry-after"))), not response.will_close
 
     def _read(self, response: http.client.HTTPResponse, until: float) -> bytes:
         parts, size = [], 0
@@ -121,9 +123,9 @@ class HttpNode:
             if size > MAX_ANSWER_BYTES:
                 raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.label)
             if self._clock() > until:
-                raise UnavailableError("the answer came too slowly", host=self.endpoint.label)
+                raise IncompleteAnswerError("the answer came too slowly", host=self.endpoint.label)
         if response.length:
-            raise UnavailableError("the answer was cut short", host=self.endpoint.label)
+            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.label)
         response.close()  # `read1` leaves it open, and an open one keeps the connection from being used again
         return b"".join(parts)
 
@@ -133,25 +135,13 @@ class HttpNode:
         if unpacker.unconsumed_tail:
             raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.label)
         if not unpacker.eof:
-            raise UnavailableError("the answer was cut short", host=self.endpoint.label)
+            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.label)
         return answer
 
-    def _judge(self, response: http.client.HTTPResponse, raw: bytes) -> None:
-        status, host = response.status, self.endpoint.label
-        if status == 200:
-            return
-        said = f"HTTP status {status}"
-        if status in (429, 503) and (status == 429 or response.getheader("retry-after")):
-            raise RateLimitedError(said, host=host, retry_after=_seconds(response.getheader("retry-after")))
-        if status == 413:
-            raise TooLargeError(said, host=host)
-        if status in (401, 403):
-            raise RefusedError(f"{said}: the node wants another key", host=host)
-        if 300 <= status < 400 or status in (404, 405):
-            raise RefusedError(f"{said}: this is not the address of a JSON-RPC server", host=host)
-        if status == 400 and raw[:1] in (b"{", b"["):
-            return  # some nodes send JSON-RPC errors so
-        raise UnavailableError(said, host=host)
+    def _failure(self, error: Exception) -> UnavailableError:
+        incomplete = isinstance(error, TimeoutError | http.client.IncompleteRead)
+        kind = IncompleteAnswerError if incomplete else UnavailableError
+        return kind(_reason(error), host=self.endpoint.label)
 
 
 class _Response(http.client.HTTPResponse):

@@ -17,7 +17,8 @@ from tracelake.spark.evm import endpoints
 from tracelake.spark.evm.chunk import MANIFEST_DDL, SKIPPED, Chunks
 from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
 from tracelake.spark.evm.http import HttpOptions
-from tracelake.spark.evm.rpc import RpcOptions, RpcPool, head_of
+from tracelake.spark.evm.node import RpcOptions
+from tracelake.spark.evm.rpc import RpcPool, head_of
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import WrittenFile
@@ -66,16 +67,20 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
     size = min(config.chunk_blocks, last - first + 1)
     count = -(-(last - first + 1) // size)
     at_once = _at_once(work.session, count)
-    pace = config.max_requests_per_second
     options = RpcOptions(
         chain_id=config.chain_id,
         batch_size=config.batch_size,
         deadline_seconds=config.retry_seconds,
-        requests_per_second=None if pace is None else pace / at_once,
+        requests_per_second=_share(config.max_requests_per_second, at_once),
+        calls_per_second=_share(config.max_calls_per_second, at_once),
     )
     targets = {table: work.target(index) for table, index in outputs.items()}
     parts = min(count, _MOST_PARTITIONS, max(at_once, -(-count // _MOST_CHUNKS)))
     return Chunks(found, options, targets, first, last, size, parts)
+
+
+def _share(pace: float | None, at_once: int) -> float | None:
+    return None if pace is None else pace / at_once
 
 
 def _at_once(session: "SparkSession", count: int) -> int:
@@ -111,6 +116,8 @@ def _check_head(work: SparkWork, chunks: Chunks, config: EvmIngestConfig) -> Non
             )
     except RpcError as error:
         work.stop_if_canceled()
+        if not error.retryable:
+            raise NonRetryableError(f"{error.kind}: {error}") from None
         raise IngestError(error.kind, f"blocks {chunks.first} to {chunks.last}: {error}") from None
     except NonRetryableError as error:
         raise NonRetryableError(f"{getattr(error, 'kind', 'failed')}: {error}") from None
