@@ -278,7 +278,11 @@ def test_the_keys_are_open_on_task_and_internal(harness: DispatcherHarness) -> N
 
 def test_probes_need_no_credential(harness: DispatcherHarness) -> None:
     assert harness.call("internal", "GET", "/healthz").body["status"] == "ok"
-    assert harness.call("internal", "GET", "/readyz").body["checks"] == {"state": "ok", "queue": "ok"}
+    assert harness.call("internal", "GET", "/readyz").body["checks"] == {
+        "state": "ok",
+        "queue": "ok",
+        "lifecycle": "ok",
+    }
     assert b"trace_http_requests_total" in harness.call("internal", "GET", "/metrics").body
     harness.call("internal", "POST", "/internal/task-claim")
     refused = harness.call("internal", "GET", "/metrics").body.decode()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres import pid_alive, run
+from tracelake.processes import supervisor as supervisor_module
 from tracelake.processes.log_files import rotate_log
 from tracelake.processes.machine import wrap
 from tracelake.processes.supervisor import (
@@ -161,6 +162,31 @@ def test_a_stubborn_part_is_killed_after_its_grace(tmp_path: Path) -> None:
         assert pid is not None
         await supervisor.stop()
         assert not pid_alive(pid)
+
+    run(scenario())
+
+
+def test_a_part_that_fails_its_liveness_check_is_restarted_however_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_HURRY_SECONDS", 0.05)
+    quick = replace(QUICK, alive_seconds=0.01, alive_failures=2)
+
+    async def scenario() -> None:
+        flag, healthy = tmp_path / "flag", tmp_path / "healthy"
+        healthy.touch()
+        part = script(tmp_path, "part", STUBBORN, arguments=(str(flag),), ready=exists(flag), grace_seconds=0.1)
+        changes = Changes()
+        supervisor = Supervisor([replace(part, alive=exists(healthy))], on_change=changes, patience=quick)
+        await supervisor.start(0)
+        first = supervisor.views()[0].pid
+        healthy.unlink()
+        waiting = await changes.until(lambda view: view.state == PartState.WAITING)
+        assert waiting.note == "failed its liveness check and was killed by SIGKILL"
+        healthy.touch()
+        again = await changes.until(lambda view: view.restarts > 0 and view.state == PartState.RUNNING)
+        assert again.pid not in (None, first)
+        await supervisor.stop()
 
     run(scenario())
 

@@ -5,6 +5,7 @@ Loops do not run by themselves: a test calls `run_once` where it wants time to p
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.client.http import HttpClient
 from tracelake.db.transaction import Store
-from tracelake.dispatcher.assembly import Dispatcher, Ports
+from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
@@ -84,6 +85,7 @@ class DispatcherHarness:
     credentials: LiteCredentials = field(init=False)
     objects: ObjectStore = field(init=False)
     tls: TlsFiles = field(init=False)
+    sockets: Mapping[str, socket.socket] = field(init=False)
     clients: dict[str, HttpClient] = field(init=False, default_factory=dict)
     _servers: list[ListenerServer] = field(init=False, default_factory=list)
 
@@ -122,10 +124,10 @@ class DispatcherHarness:
         self.credentials = LiteCredentials.ensure(self.home / "keys")
         (self.home / "objects").mkdir(exist_ok=True)
         self.objects = self.store or DirectoryStore(self.home / "objects")
-        sockets = listeners.bind(settings)
+        self.sockets = sockets = listeners.bind(settings)
         self.dispatcher = Dispatcher(
             Ports(
-                store=Store(self.state_dsn, size=6, name="state"),
+                store=Store(self.state_dsn, size=6, name="state", reserved=reserved_connections(6, self.config)),
                 queue=PostgresQueue(self.queue_dsn),
                 objects=self.objects,
                 invoker=self.invoker or LocalInvoker(listeners.url(sockets["task"], settings.bind_host), self.tls.ca),

@@ -3,16 +3,20 @@
 Every way in which a database can be away becomes `StoreUnavailableError`, here and nowhere else; what
 remains are errors of a statement, which are bugs or bad input. Transactions open in routes, loops and the
 group commit alone.
+
+Two rules keep one org's deploy from stopping the others. Part of the pool is reserved for lifecycle calls. And a
+transaction that finds an org's routing lock taken gives its connection back before it waits (`routing_gate.py`).
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncpg
 
+from tracelake.db.routing_gate import RoutingBusyError, RoutingGates
 from tracelake.errors import StoreUnavailableError
 
 AWAY = (
@@ -61,7 +65,11 @@ def unavailable_when_away(store: str) -> Iterator[None]:
         raise StoreUnavailableError(f"The {store} store is not available right now.") from error
 
 
-HELD_UP = (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+class StatementTimeoutError(StoreUnavailableError):
+    """A statement took too long and its transaction was rolled back: nothing of it was kept, and the store answers."""
+
+
+HELD_UP = (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, RoutingBusyError)
 """A transaction met another one's locks and gave way. Nothing of it was kept, so it may be made again."""
 
 
@@ -74,29 +82,32 @@ def unavailable_when_held_up(message: str) -> Iterator[None]:
         raise StoreUnavailableError(message) from None
 
 
-async def _roll_back(connection: Connection) -> None:
-    """A session that cannot say it is out of its transaction must not go back to the pool."""
+async def _roll_back(connection: Connection) -> bool:
+    """False: the session did not confirm the end of its transaction, and must not go back to the pool."""
     try:
         await connection.execute("ROLLBACK", timeout=5.0)
     except Exception:
         connection.terminate()
+        return False
+    return True
 
 
 _BUSY = "TR001"  # of try_routing_lock
-
-
-class RoutingBusyError(Exception):
-    """The org's pointers are being moved; nothing was done."""
-
-    def __init__(self, org_id: UUID) -> None:
-        super().__init__(f"the pointers of org {org_id} are being moved")
-        self.org_id = org_id
+_ACQUIRE_SECONDS = 10.0
+_ROUTING_PATIENCE_SECONDS = 2.0
+"""How long a transaction waits for an org's routing lock; the same as `lock_timeout`."""
+_TOO_LATE = (asyncio.TimeoutError, asyncpg.QueryCanceledError)
 
 
 class Store:
-    """A pool that connects on first use and again after every outage."""
+    """A pool that connects on first use and again after every outage.
 
-    def __init__(self, dsn: str, *, size: int, name: str, command_timeout: float = 15.0) -> None:
+    `reserved` connections serve only those who ask with `reserved=True`; the others share the rest.
+    """
+
+    def __init__(self, dsn: str, *, size: int, name: str, command_timeout: float = 15.0, reserved: int = 0) -> None:
+        if not 0 <= reserved < size:
+            raise ValueError(f"expected 0 to {size - 1} reserved connections of {size}, received {reserved}")
         self.name = name
         self._pool = asyncpg.create_pool(
             dsn,
@@ -109,6 +120,8 @@ class Store:
             reset=_keep_session,
             server_settings={"application_name": f"trace-{name}"} | _PLANS | _PATIENCE,
         )
+        self._shared = asyncio.Semaphore(size - reserved)
+        self._gates = RoutingGates(movers=max(1, (size - reserved) // 2))
 
     async def open(self) -> None:
         with unavailable_when_away(self.name):
@@ -120,32 +133,80 @@ class Store:
         self._pool.terminate()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    async def connection(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
         """A connection outside any transaction: each statement commits by itself."""
         with unavailable_when_away(self.name):
-            async with self._pool.acquire(timeout=10.0) as connection:
-                yield connection
+            if reserved:
+                async with self._pool.acquire(timeout=_ACQUIRE_SECONDS) as connection:
+                    yield connection
+                return
+            async with asyncio.timeout(_ACQUIRE_SECONDS):
+                await self._shared.acquire()
+            try:
+                async with self._pool.acquire(timeout=_ACQUIRE_SECONDS) as connection:
+                    yield connection
+            finally:
+                self._shared.release()
 
     @asynccontextmanager
     async def transaction(
-        self, *, routing: Collection[UUID] = (), moving: UUID | None = None, wait: bool = True
+        self,
+        *,
+        routing: Collection[UUID] = (),
+        moving: UUID | None = None,
+        wait: bool = True,
+        reserved: bool = False,
+        lock_milliseconds: int | None = None,
     ) -> AsyncIterator[Connection]:
-        """`routing`: orgs whose events it routes. `moving`: the org whose pointers it moves. Without `wait` an org
-        whose pointers are being moved right now is a `RoutingBusyError`.
+        """`routing`: orgs whose events it routes. `moving`: the org whose pointers it moves. An org whose pointers are
+        being moved right now is a `RoutingBusyError`: at once, or with `wait` after a while without a connection.
+        `lock_milliseconds`: how long a statement waits for a lock, if not as long as everywhere.
 
         These locks are the first thing a transaction takes, with the same round trip as BEGIN: whoever moves pointers
         then waits for nobody who waits for it.
         """
         begin = "BEGIN"
+        if lock_milliseconds is not None:
+            begin += f"; SET LOCAL lock_timeout = {lock_milliseconds}"
         for org_id in sorted(routing):
-            take = "pg_advisory_xact_lock_shared(routing_lock_key('{}'))" if wait else "try_routing_lock('{}')"
-            begin += "; SELECT " + take.format(org_id)
+            begin += f"; SELECT try_routing_lock('{org_id}')"
         if moving is not None:
-            begin += f"; SELECT pg_advisory_xact_lock(routing_lock_key('{moving}'))"
-        async with self.connection() as connection:
+            async with self._gates.move(moving, _ROUTING_PATIENCE_SECONDS):
+                # This one does wait with a connection, and so goes ahead of all who only try; each org has one here.
+                begin += f"; SELECT pg_advisory_xact_lock(routing_lock_key('{moving}'))"
+                async with self._begun(begin, reserved) as connection:
+                    yield connection
+            return
+        if not wait or not routing:
+            async with self._begun(begin, reserved) as connection:
+                yield connection
+            return
+        waiting = self._gates.enter(routing, _ROUTING_PATIENCE_SECONDS)
+        async with AsyncExitStack() as stack:
+            async with waiting:
+                while True:
+                    try:
+                        connection = await stack.enter_async_context(self._begun(begin, reserved))
+                        break
+                    except RoutingBusyError as busy:
+                        await waiting.pause(busy)
+            yield connection
+
+    @asynccontextmanager
+    async def _begun(self, begin: str, reserved: bool) -> AsyncIterator[Connection]:
+        async with self.connection(reserved=reserved) as connection:
             try:
                 await self._begin(connection, begin)
                 yield connection
+            except _TOO_LATE as late:
+                if not await _roll_back(connection):
+                    raise
+                raise StatementTimeoutError(f"A statement of the {self.name} store took too long.") from late
+            except BaseException:
+                await _roll_back(connection)
+                raise
+            # The outcome of a COMMIT without an answer is open: never a StatementTimeoutError.
+            try:
                 await self.commit(connection)
             except BaseException:
                 await _roll_back(connection)

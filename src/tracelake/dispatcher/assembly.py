@@ -29,7 +29,7 @@ from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import Answer, Call
 from tracelake.dispatcher.lifecycle.commit import LifecycleCommit
-from tracelake.dispatcher.lifecycle.group import GroupCommit
+from tracelake.dispatcher.lifecycle.group import SLOW_LANES, GroupCommit
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.loops.collector import PAGE as COLLECTOR_PAGE
 from tracelake.dispatcher.loops.collector import Collector
@@ -90,6 +90,12 @@ class Ports:
     """Without it from a key that this process alone has, and takes along when it ends."""
 
 
+def reserved_connections(size: int, config: DispatcherConfig) -> int:
+    """How many of a pool's connections belong to lifecycle calls: one for each lane and one for the health check, and
+    at most half of a pool that is too small for that."""
+    return min(2 * config.group_commit_lanes + SLOW_LANES + 1, size // 2)
+
+
 class Dispatcher:
     def __init__(self, ports: Ports, config: DispatcherConfig) -> None:
         self.ports = ports
@@ -135,7 +141,10 @@ class Dispatcher:
             stopped=upstream.stopped,
         )
         self.group = GroupCommit(
-            self._commit_counted, max_batch=config.group_commit_max, lanes=config.group_commit_lanes
+            self._commit_counted,
+            max_batch=config.group_commit_max,
+            lanes=config.group_commit_lanes,
+            max_weight=config.group_commit_weight,
         )
         mint = TokenMint(keys, definitions, config, verifier)
         self.invocations = Invocations(
@@ -163,6 +172,7 @@ class Dispatcher:
             objects=ports.objects,
             group=self.group,
             definitions=definitions,
+            directory=directory,
             mint=mint,
             clock=self.clock,
             config=config,
@@ -219,7 +229,7 @@ class Dispatcher:
             self.service,
             gatekeeper,
             keys,
-            Health(ports.store, ports.queue),
+            Health(ports.store, ports.queue, self.group, config.group_commit_stall_seconds),
             self.deliveries,
             self.cron,
             self.buffers,
@@ -300,11 +310,11 @@ class Dispatcher:
         if self.tracing is not None:
             await self.tracing.close()
 
-    async def _commit_counted(self, calls: Sequence[Call]) -> list[Answer]:
+    async def _commit_counted(self, calls: Sequence[Call], *, patient: bool) -> list[Answer]:
         self.metrics.group_batches.inc()
         self.metrics.group_calls.inc(len(calls))
         self._live_calls += len(calls)
-        return await self._commit(calls)
+        return await self._commit(calls, patient=patient)
 
     async def _drain(self) -> int:
         done = await self.drain.run_once()

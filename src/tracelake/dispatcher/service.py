@@ -37,6 +37,7 @@ from tracelake.dispatcher.lifecycle.rows_effects import find_pinned
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
+from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files
@@ -70,7 +71,7 @@ from tracelake.wire.task_calls import (
     HeartbeatReply,
     HeartbeatRequest,
 )
-from tracelake.wire.units import TaskInput
+from tracelake.wire.units import EventIn, TaskInput
 
 GRACE = timedelta(seconds=GRACE_SECONDS)
 """A token outlives its attempt's deadline by this much at most."""
@@ -109,6 +110,7 @@ class DispatcherService:
         objects: ObjectStore,
         group: GroupCommit,
         definitions: Definitions,
+        directory: EdgeDirectory,
         mint: TokenMint,
         clock: StoreClock,
         config: DispatcherConfig,
@@ -121,6 +123,7 @@ class DispatcherService:
         self._objects = objects
         self._group = group
         self._definitions = definitions
+        self._directory = directory
         self._mint = mint
         self._claimed = metrics.claims.labels("Claimed")
 
@@ -198,25 +201,30 @@ class DispatcherService:
 
     def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
         _check_token(claims, body)
-        return Submitted(self._group.enqueue(EventsCall(body, claims.org_id)), _as(EventsReply))
+        readers = self._readers(claims, body.events)
+        return Submitted(self._group.enqueue(EventsCall(body, claims.org_id, readers)), _as(EventsReply))
 
     def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> "Awaitable[CompleteReply]":
         started = time.perf_counter()
         _check_token(claims, body)
         if body.datasets_published:
             return self._complete_published(claims, body, started)
-        return self._complete(CompleteCall(body, claims.org_id), started)
+        return self._complete(CompleteCall(body, claims.org_id, readers=self._readers(claims, body.events)), started)
 
     async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest, started: float) -> CompleteReply:
         """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
         try:
             listed = await list_publications(self._objects, body.datasets_published, claims, body.outputs)
-            call = CompleteCall(body, claims.org_id, listed)
+            call = CompleteCall(body, claims.org_id, listed, readers=self._readers(claims, body.events))
         except TraceError as objection:
             if objection.retryable:
                 raise
             call = CompleteCall(body, claims.org_id, objection=objection)
         return await self._complete(call, started)
+
+    def _readers(self, claims: VerifiedClaims, events: Sequence[EventIn]) -> int:
+        generations = {(event.dataset_uuid, event.dataset_version) for event in events}
+        return self._directory.known_readers(claims.org_id, generations) if generations else 1
 
     def _complete(self, call: CompleteCall, started: float) -> "Submitted[CompleteReply]":
         def finish(answer: object) -> CompleteReply:

@@ -20,7 +20,7 @@ from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, Patience
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
-from tracelake.dispatcher.assembly import Dispatcher, Ports
+from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
@@ -53,6 +53,8 @@ def config_from(settings: Settings) -> DispatcherConfig:
         retry=Backoff(settings.retry_min_seconds, settings.retry_max_seconds),
         group_commit_max=settings.group_commit_max,
         group_commit_lanes=settings.group_commit_lanes,
+        group_commit_weight=settings.group_commit_weight,
+        group_commit_stall_seconds=settings.group_commit_stall_seconds,
         user_tokens=user_token_rules(settings),
         user_rate_per_second=settings.user_rate_per_second,
         user_rate_burst=settings.user_rate_burst,
@@ -96,7 +98,12 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
     config = config_from(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
     ports = Ports(
-        store=Store(settings.resolve_state_dsn(), size=settings.state_pool_size, name="state"),
+        store=Store(
+            settings.resolve_state_dsn(),
+            size=settings.state_pool_size,
+            name="state",
+            reserved=reserved_connections(settings.state_pool_size, config),
+        ),
         queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
         objects=S3ObjectStore(settings.resolve_object_store(), _patience(settings)),
         invoker=LocalInvoker(task_url, tls.ca),

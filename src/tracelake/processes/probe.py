@@ -1,4 +1,4 @@
-"""Ask a local listener whether it is ready, trusting the stack's own CA alone.
+"""Ask a local listener whether it is alive or ready, trusting the stack's own CA alone.
 
 A process that stands still is known after two seconds: its listener takes the connection and never shakes hands.
 """
@@ -36,8 +36,23 @@ def ready(internal_url: str, ca_file: Path) -> bool:
     return readiness(internal_url, ca_file).ready
 
 
+def alive(internal_url: str, ca_file: Path) -> bool:
+    """Whether `GET /healthz` answers 200 now."""
+    answer = _get(internal_url, "/healthz", ca_file)
+    return answer is not None and answer[0] == 200
+
+
 def readiness(internal_url: str, ca_file: Path) -> Readiness:
-    parts = urlsplit(internal_url)
+    answer = _get(internal_url, "/readyz", ca_file)
+    if answer is None:
+        return Readiness(False)
+    status, body = answer
+    return Readiness(True, status == 200, _away(body))
+
+
+def _get(url: str, path: str, ca_file: Path) -> tuple[int, bytes] | None:
+    """Status and body; None if nobody answers in time."""
+    parts = urlsplit(url)
     try:
         context = ssl.create_default_context(cafile=ca_file)
         connection = http.client.HTTPSConnection(
@@ -46,12 +61,11 @@ def readiness(internal_url: str, ca_file: Path) -> Readiness:
         with contextlib.closing(connection):
             connection.connect()
             connection.sock.settimeout(_READ_SECONDS)
-            connection.request("GET", "/readyz")
+            connection.request("GET", path)
             reply = connection.getresponse()
-            body = reply.read()
+            return reply.status, reply.read()
     except (OSError, http.client.HTTPException):
-        return Readiness(False)
-    return Readiness(True, reply.status == 200, _away(body))
+        return None
 
 
 def _away(body: bytes) -> tuple[str, ...]:

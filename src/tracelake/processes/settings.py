@@ -254,7 +254,9 @@ class Settings:
     data_dsn: str | None = _dsn("Postgres data of your own instead of the embedded one.")
     state_port: int = _port("Port of the embedded state cluster.")
     data_port: int = _port("Port of the embedded data cluster.")
-    state_pool_size: int = _integer(8, "Connections of one Dispatcher to the state database.")
+    state_pool_size: int = _integer(
+        12, "Connections of one Dispatcher to the state database; some are reserved for lifecycle calls.", minimum=4
+    )
 
     bind_host: str = _setting(
         _Text(_HOST, "a host name or address"), "127.0.0.1", "The address that the three listeners bind."
@@ -281,7 +283,15 @@ class Settings:
     body_max_bytes: int = _integer(_MIB, "The largest body of a single call.")
     batch_body_max_bytes: int = _integer(8 * _MIB, "The largest body of a batch call.")
     group_commit_max: int = _integer(128, "Calls gathered into one transaction; 1 turns gathering off.")
-    group_commit_lanes: int = _integer(1, "Lifecycle transactions in flight at once; more of them are smaller.")
+    group_commit_lanes: int = _integer(
+        1, "Transactions of claims and heartbeats in flight at once, and as many of ordinary calls."
+    )
+    group_commit_weight: int = _integer(
+        512, "Estimated work in one transaction, in rows; a call of more than an eighth of it is heavy.", minimum=8
+    )
+    group_commit_stall_seconds: float = _seconds(
+        120, "How long lifecycle calls may wait without any progress before the liveness check fails."
+    )
 
     reaper_seconds: float = _seconds(1.0, "How often the reaper looks for leases that ran out.")
     retry_seconds: float = _seconds(0.5, "How often the retry loop looks for retries that are due.")

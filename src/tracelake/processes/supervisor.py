@@ -3,7 +3,8 @@
 A part is one child process. Parts of one stage start together, the next stage starts when all of them are
 ready; stopping goes the other way round. A part that ends by itself is started again after a wait that
 doubles from 0.2 s to 10 s and falls back once the part has run for a while. A part that never becomes ready
-is given up, with the last lines of its log as the reason.
+is given up, with the last lines of its log as the reason. A part that fails its liveness check several times
+in a row runs without working: it is ended and started again.
 
 Children are sessions of their own: a Ctrl-C in the terminal reaches the supervisor alone, which then stops
 them in order. They end when the supervisor is killed (see `launch.py`), so they must be started from the main
@@ -54,6 +55,8 @@ class Part:
     """How long it may take to be ready; None is the supervisor's own patience."""
     prepare: Callable[[], None] | None = None
     ready: Callable[[], Awaitable[bool]] | None = None
+    alive: Callable[[], Awaitable[bool]] | None = None
+    """Asked again and again once it was ready; False several times in a row restarts it."""
     clean_up: Callable[[], None] | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     hurry_signal: signal.Signals = signal.SIGKILL
@@ -84,6 +87,10 @@ class Patience:
     stable_seconds: float = 30.0
     start_seconds: float = 60.0
     start_tries: int = 4
+    alive_seconds: float = 5.0
+    """Between two liveness checks."""
+    alive_failures: int = 6
+    """Failed checks in a row after which a part is restarted: a moment of load is none of them."""
 
 
 @dataclass(slots=True)
@@ -226,7 +233,10 @@ class Supervisor:
         ended = asyncio.create_task(process.wait())
         try:
             await self._watch_ready(kept, ended)
-            return _how(await ended)
+            if await self._watch_alive(kept, ended):
+                return _how(await ended)
+            await self._end_stuck(process, part, ended)
+            return f"failed its liveness check and {_how(await ended)}"
         except BaseException:
             _send(process, signal.SIGKILL)
             raise
@@ -235,16 +245,29 @@ class Supervisor:
             if part.clean_up is not None:
                 part.clean_up()
 
+    async def _watch_alive(self, kept: _Kept, ended: "asyncio.Task[int]") -> bool:
+        """Returns when the part has ended or is to stop; False as soon as it is known not to work any more."""
+        failures = 0
+        while kept.part.alive is not None and not ended.done() and not kept.stop.is_set():
+            await asyncio.wait({ended}, timeout=self._patience.alive_seconds)
+            if ended.done() or kept.stop.is_set():
+                break
+            failures = 0 if await _ask(kept.part.alive, ended) else failures + 1
+            if failures >= self._patience.alive_failures:
+                return ended.done() or kept.stop.is_set()
+        return True
+
+    async def _end_stuck(self, process: asyncio.subprocess.Process, part: Part, ended: "asyncio.Task[int]") -> None:
+        """It gets a moment to finish what it can; what is stuck does not end by itself."""
+        _send(process, part.stop_signal)
+        await asyncio.wait({ended}, timeout=_HURRY_SECONDS)
+        if not ended.done():
+            _send(process, signal.SIGKILL)
+
     async def _watch_ready(self, kept: _Kept, ended: "asyncio.Task[int]") -> None:
         while kept.part.ready is not None and not ended.done() and not kept.stop.is_set():
-            # The question may take seconds; a child that ends meanwhile is seen at once.
-            asked = asyncio.ensure_future(kept.part.ready())
-            try:
-                await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
-                if asked.done() and asked.result():
-                    break
-            finally:
-                asked.cancel()
+            if await _ask(kept.part.ready, ended):
+                break
             await asyncio.wait({ended}, timeout=_READY_POLL_SECONDS)
         if not ended.done() and not kept.stop.is_set():
             self._change(kept, PartState.RUNNING)
@@ -286,6 +309,16 @@ class Supervisor:
             kept.ended_at,
         )
         self._on_change(kept.view)
+
+
+async def _ask(question: Callable[[], Awaitable[bool]], ended: "asyncio.Task[int]") -> bool:
+    """The question may take seconds; a child that ends meanwhile is seen at once."""
+    asked = asyncio.ensure_future(question())
+    try:
+        await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+        return asked.done() and asked.result()
+    finally:
+        asked.cancel()
 
 
 def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -207,6 +207,7 @@ def plan_parts(
             log_file=home.log_file("dispatcher"),
             pass_fds=tuple(listener.fileno() for listener in sockets.values()),
             ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),
+            alive=partial(asyncio.to_thread, probe.alive, internal_url, tls.ca),
         )
     )
     workers, sinks = _names("worker", settings.workers), _names("sink", settings.sinks)

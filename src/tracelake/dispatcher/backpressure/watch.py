@@ -9,9 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-import asyncpg
-
-from tracelake.db.transaction import HELD_UP, Connection, Store
+from tracelake.db.transaction import HELD_UP, Connection, StatementTimeoutError, Store
 from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory, read_stops
 from tracelake.dispatcher.buffers import backlog
@@ -27,7 +25,7 @@ _EVERY = """
     SELECT node_id FROM pressure WHERE max_depth IS NOT NULL OR max_age_seconds IS NOT NULL OR level > 0
     ORDER BY node_id"""
 
-_LATER = (*HELD_UP, asyncpg.QueryCanceledError, TimeoutError)
+_LATER = (*HELD_UP, StatementTimeoutError)
 """Somebody else's lock, or a count that takes too long: no reason to leave the other queues out."""
 
 _ORGS = """

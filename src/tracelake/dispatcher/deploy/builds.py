@@ -99,7 +99,7 @@ class Builds:
             for _ in range(SWEEPS):
                 try:
                     # Not while pointers move: what is wanted of these tasks may be another thing afterwards.
-                    async with self._store.transaction(routing=[org_id]) as connection:
+                    async with self._store.transaction(routing=[org_id], wait=False) as connection:
                         swept = await tasks.sweep(connection, org_id, self._runtimes)
                 except HELD_UP:
                     logger.info("a sweep waits for the next round", extra={"org_id": str(org_id)})

@@ -228,17 +228,22 @@ class Handlers:
         keys = self.keys.jwks(self.service.clock.now())
         return Raw(_ENCODER.encode(keys), "application/json", max_age=self.service.config.jwks_cache_seconds)
 
-    async def healthz(self, _request: Request) -> msgspec.Struct:
-        return platform.Health(status="ok", version=__version__)
+    async def healthz(self, _request: Request) -> Raw:
+        if self.health.is_alive():
+            return _health({})
+        return _health({"lifecycle": "stalled"})
 
     async def readyz(self, _request: Request) -> Raw:
-        checks = await self.health.check()
-        ready = all(state == "ok" for state in checks.values())
-        body = platform.Health(status="ok" if ready else "unavailable", checks=checks, version=__version__)
-        return Raw(_ENCODER.encode(body), "application/json", 200 if ready else 503)
+        return _health(await self.health.check())
 
     async def metrics(self, _request: Request) -> Raw:
         return Raw(self.service.metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def _health(checks: dict[str, str]) -> Raw:
+    healthy = all(state == "ok" for state in checks.values())
+    body = platform.Health(status="ok" if healthy else "unavailable", checks=checks, version=__version__)
+    return Raw(_ENCODER.encode(body), "application/json", 200 if healthy else 503)
 
 
 def _check_size(items: Sequence[msgspec.Raw], field: str) -> None:

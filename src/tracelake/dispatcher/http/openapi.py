@@ -55,7 +55,7 @@ _FENCED_PATHS = ("/internal/task-token",)
 _NAMES_A_TASK = ("/internal/task-fetch", "/internal/task-token", "/internal/task-introspect", "/internal/tasks")
 _NAMES_A_SOURCE = "/internal/sources/"
 _NAMES_A_BATCH = ("/internal/buffer-committed", "/internal/buffer-rejected", "/v1/dlq-")
-_UNREADY = "/readyz"
+_UNREADY = {"/readyz": "Not ready", "/healthz": "Not alive: restart it"}
 _DELIVERY = "The sender's id of the delivery: the same one again is the same delivery."
 
 
@@ -120,8 +120,8 @@ def _operation(route: Route, statuses: list[int]) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, "content": {route.raw_body: {"schema": {"type": "string"}}}}
     responses: dict[str, Any] = {"200": _success(route)}
     responses |= {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in statuses}
-    if route.path == _UNREADY:
-        responses["503"] = {"description": "Not ready", "content": {_JSON: {"schema": _ref(Health)}}}
+    if route.path in _UNREADY:
+        responses["503"] = {"description": _UNREADY[route.path], "content": {_JSON: {"schema": _ref(Health)}}}
     if route.raw_body == YAML:
         responses["422"] = _invalid_document()
     operation["responses"] = responses

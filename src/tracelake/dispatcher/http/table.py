@@ -102,7 +102,8 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
         Route(_PUBLIC, "POST", "/v1/webhooks/{path}", Principal.WEBHOOK, h.deliver,
               "Deliver to a webhook (idempotent by its delivery id)", raw_body=ANYTHING, reply=webhooks.DeliveryReply),
         # Probes
-        Route(_INTERNAL, "GET", "/healthz", Principal.NOBODY, h.healthz, "The process answers", reply=platform.Health),
+        Route(_INTERNAL, "GET", "/healthz", Principal.NOBODY, h.healthz, "The process works off its calls",
+              reply=platform.Health),
         Route(_INTERNAL, "GET", "/readyz", Principal.NOBODY, h.readyz, "The stores answer", reply=platform.Health),
         Route(_INTERNAL, "GET", "/metrics", Principal.NOBODY, h.metrics, "Prometheus metrics"),
     ]  # fmt: skip

@@ -31,6 +31,7 @@ from tracelake.dispatcher.lifecycle.plan import (
 from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, decode_unit
 from tracelake.dispatcher.lifecycle.publications import Request as PublicationRequest
 from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
+from tracelake.dispatcher.lifecycle.weights import LIGHT, weigh_events, weigh_files
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_id, new_secret_id
@@ -87,12 +88,43 @@ class Subject:
 
 
 class Call(Protocol):
-    """`task_id` says which row to lock; a batch holds at most one call per task."""
+    """What the group commit knows of a call; everything else is between the call and `LifecycleCommit`."""
 
     @property
-    def task_id(self) -> UUID: ...
+    def task_id(self) -> UUID:
+        """Which row to lock; a batch holds at most one call per task."""
+        ...
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        """The orgs whose routing lock its transaction needs: those whose edges or pointers its decision depends on."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """Roughly how many rows it makes the store touch (`weights.py`)."""
+        ...
+
+    @property
+    def urgent(self) -> bool:
+        """A worker waits for it to keep or to get a lease."""
+        ...
 
     def decide(self, subject: Subject | None, context: Context) -> Respond: ...
+
+
+class LightCall:
+    """What most calls are: a row or two, and nobody who loses a lease by waiting."""
+
+    __slots__ = ()
+
+    @property
+    def weight(self) -> int:
+        return LIGHT
+
+    @property
+    def urgent(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +152,20 @@ class Beaten:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimCall:
+class ClaimCall(LightCall):
     body: ClaimRequest
 
     @property
     def task_id(self) -> UUID:
         return self.body.task_id
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return ()
+
+    @property
+    def urgent(self) -> bool:
+        return True
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         if subject is None:
@@ -151,12 +191,20 @@ class ClaimCall:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatCall:
+class HeartbeatCall(LightCall):
     body: HeartbeatRequest
 
     @property
     def task_id(self) -> UUID:
         return self.body.task_id
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return ()
+
+    @property
+    def urgent(self) -> bool:
+        return True
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
@@ -173,15 +221,25 @@ class HeartbeatCall:
 
 
 @dataclass(frozen=True, slots=True)
-class EventsCall:
+class EventsCall(LightCall):
     body: EventsRequest
     org_id: UUID
-    """By the token: which org's routing lock the transaction needs."""
+    """By the token."""
+    readers: int = 1
+    """An estimate: how many inputs read what it emits."""
     received: float = field(default_factory=time.monotonic)
 
     @property
     def task_id(self) -> UUID:
         return self.body.task_id
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return (self.org_id,)
+
+    @property
+    def weight(self) -> int:
+        return LIGHT + weigh_events(self.body.events, self.readers)
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, _ = _existing(subject)
@@ -192,17 +250,27 @@ class EventsCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteCall:
+class CompleteCall(LightCall):
     body: CompleteRequest
     org_id: UUID
     publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """What the object store had against it. A repeat is answered all the same."""
+    readers: int = 1
+    """As above."""
     received: float = field(default_factory=time.monotonic)
 
     @property
     def task_id(self) -> UUID:
         return self.body.task_id
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return (self.org_id,)
+
+    @property
+    def weight(self) -> int:
+        return LIGHT + weigh_events(self.body.events, self.readers) + weigh_files(self.publications)
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
@@ -249,7 +317,7 @@ class CompleteCall:
 
 
 @dataclass(frozen=True, slots=True)
-class BufferPublishCall:
+class BufferPublishCall(LightCall):
     body: BufferPublishRequest
     artifact: ObjectMeta | None
     objection: TraceError | None = None
@@ -258,6 +326,10 @@ class BufferPublishCall:
     @property
     def task_id(self) -> UUID:
         return self.body.task_id
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return ()
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, _ = _existing(subject)
@@ -293,10 +365,14 @@ class BufferPublishCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelCall:
+class CancelCall(LightCall):
     task_id: UUID
     by: Actor | None = None
     """None: a platform service, which sees every org."""
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return ()
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, _, now = _existing(subject) if self.by is None else _own(subject, self.by)
@@ -317,11 +393,15 @@ class CancelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class RetryCall:
+class RetryCall(LightCall):
     """A person tries a failed task again."""
 
     task_id: UUID
     by: Actor
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return () if self.by.org_id is None else (self.by.org_id,)
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _own(subject, self.by)
@@ -350,11 +430,15 @@ class RetryCall:
 
 
 @dataclass(frozen=True, slots=True)
-class SkipCall:
+class SkipCall(LightCall):
     """A person accepts the gap that a failed unit leaves."""
 
     task_id: UUID
     by: Actor
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return ()
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, _, now = _own(subject, self.by)
@@ -366,7 +450,7 @@ class SkipCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateCall:
+class CreateCall(LightCall):
     """Its task does not exist yet, so there is nothing to lock."""
 
     new: NewTask
@@ -374,6 +458,10 @@ class CreateCall:
     @property
     def task_id(self) -> UUID:
         return self.new.task_id
+
+    @property
+    def routing_orgs(self) -> tuple[UUID, ...]:
+        return ()
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         del subject

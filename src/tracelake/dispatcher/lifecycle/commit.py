@@ -1,5 +1,6 @@
 """One batch of calls, one transaction."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
@@ -19,18 +20,24 @@ from tracelake.dispatcher.lifecycle.calls import (
     CompleteCall,
     Context,
     CreateCall,
-    EventsCall,
     HeartbeatCall,
     Respond,
     RetryCall,
     Subject,
 )
+from tracelake.dispatcher.lifecycle.group import LOCKED_ROW, LockedRow
+from tracelake.dispatcher.lifecycle.plan import Applied, Plan
 from tracelake.dispatcher.lifecycle.wake import INVOKE
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.tally import count_failed, count_written
 from tracelake.errors import TraceError
 from tracelake.wire.units import TaskInput
+
+logger = logging.getLogger(__name__)
+
+_LOCK_MILLISECONDS = 50
+"""How long a batch of calls that should not wait does wait: longer than another batch of the same kind takes."""
 
 Stopped: TypeAlias = Callable[[Connection, UUID, int, Collection[UUID]], Awaitable[Collection[UUID]]]
 """Which of these nodes of an org, at this epoch, should emit nothing at this moment."""
@@ -70,12 +77,17 @@ class LifecycleCommit:
         self._on_invoke = on_invoke
         self._stopped = stopped
 
-    async def __call__(self, calls: Sequence[Call]) -> list[Answer]:
-        """One answer per call; a refusal is a `TraceError` in its place."""
-        routing = {call.org_id for call in calls if isinstance(call, CompleteCall | EventsCall)}
-        routing |= {call.by.org_id for call in calls if isinstance(call, RetryCall) and call.by.org_id is not None}
-        async with self._store.transaction(routing=routing, wait=False) as connection:
-            subjects = await self._lock(connection, calls)
+    async def __call__(self, calls: Sequence[Call], *, patient: bool = True) -> list[Answer]:
+        """One answer per call; a refusal is a `TraceError` in its place.
+
+        Unless it is `patient`, a task whose row somebody holds is left out (`LOCKED_ROW`), and any other lock is waited
+        for a moment only.
+        """
+        routing = {org_id for call in calls for org_id in call.routing_orgs}
+        async with self._store.transaction(
+            routing=routing, wait=False, reserved=True, lock_milliseconds=None if patient else _LOCK_MILLISECONDS
+        ) as connection:
+            subjects, skipped = await self._lock(connection, calls, patient=patient)
             context = Context(self._config)
             context.plan.epochs = {subject.task.org_id: subject.epoch for subject in subjects.values()}
             held = [subject.task for subject in subjects.values() if subject.task.held]
@@ -83,26 +95,41 @@ class LifecycleCommit:
             requests = [item for call in calls if isinstance(call, CompleteCall) for item in call.publications]
             if requests:
                 context.registry = await publications.load(connection, requests)
-            decisions = [_decide(call, subjects.get(call.task_id), context) for call in calls]
+            decisions = [
+                LOCKED_ROW if call.task_id in skipped else _decide(call, subjects.get(call.task_id), context)
+                for call in calls
+            ]
             applied = await self._writer.write(connection, context.plan)
-        self._writer.committed(context.plan)
-        count_written(self._metrics, applied)
-        count_failed(self._metrics, context.plan.changes)
-        if context.plan.wakeups or applied.batches_sent:
-            self._on_outbox()
-        if any(wake.kind == INVOKE for _, wake in context.plan.wakeups):
-            self._on_invoke()
-        if applied.freed_edges:
-            self._on_freed_edge()
-        return [made if isinstance(made, TraceError) else made(applied) for made in decisions]
+        self._tell(context.plan, applied)
+        return [_respond(made, applied) for made in decisions]
 
-    async def _lock(self, connection: Connection, calls: Sequence[Call]) -> dict[UUID, Subject]:
+    def _tell(self, plan: Plan, applied: Applied) -> None:
+        """Everybody who follows what is committed. A failure here is theirs: the calls are done, and not repeated."""
+        try:
+            self._writer.committed(plan)
+            count_written(self._metrics, applied)
+            count_failed(self._metrics, plan.changes)
+            if plan.wakeups or applied.batches_sent:
+                self._on_outbox()
+            if any(wake.kind == INVOKE for _, wake in plan.wakeups):
+                self._on_invoke()
+            if applied.freed_edges:
+                self._on_freed_edge()
+        except Exception:
+            logger.exception("a batch is committed, but not everybody was told")
+
+    async def _lock(
+        self, connection: Connection, calls: Sequence[Call], *, patient: bool
+    ) -> tuple[dict[UUID, Subject], set[UUID]]:
+        """The locked tasks, and those that were left out because somebody else holds them."""
         task_ids = [call.task_id for call in calls if not isinstance(call, CreateCall)]
         if not task_ids:
-            return {}
+            return {}, set()
         claims = [call.task_id for call in calls if isinstance(call, ClaimCall)]
         asked_at = time.monotonic()
-        locked = await rows.lock(connection, task_ids, claims)
+        locked = await rows.lock(connection, task_ids, claims, skip_locked=not patient)
+        missing = [] if patient else [task_id for task_id in task_ids if task_id not in locked.tasks]
+        skipped = await rows.present(connection, missing) if missing else set()
         if locked.now is not None:
             self._clock.observe(locked.now, asked_at)
         await self._definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
@@ -127,7 +154,7 @@ class LifecycleCommit:
                 superseded=task_id in superseded,
                 paused=task_id in paused,
             )
-        return subjects
+        return subjects, skipped
 
     async def _paused(self, connection: Connection, calls: Sequence[Call], locked: rows.Locked) -> set[UUID]:
         """The runs of always_on sources (nothing else has attempts without end) that should emit nothing for now.
@@ -151,6 +178,16 @@ def _decide(call: Call, subject: Subject | None, context: Context) -> Respond | 
         return call.decide(subject, context)
     except TraceError as refusal:
         return refusal
+
+
+def _respond(made: Respond | TraceError | LockedRow, applied: Applied) -> Answer:
+    if not callable(made):
+        return made
+    try:
+        return made(applied)
+    except Exception:
+        logger.exception("a committed call has no answer")
+        return TraceError("internal")
 
 
 def decode_inputs(text: str | None) -> list[TaskInput]:

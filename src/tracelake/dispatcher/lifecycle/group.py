@@ -1,57 +1,104 @@
 """Group commit: calls that arrive while a transaction is in flight share the next one.
 
-There is no timer: an idle Dispatcher commits a call at once, a busy one commits many at the price of one.
-Promises: a batch holds at most one call per task, and calls of one task run in the order they came; a
-statement that errors falls back to singles, so that one caller's bad input never fails its neighbours; a
-store that is away is 503 for the whole batch, since a lost connection at COMMIT leaves the outcome open; a
-caller who hangs up cancels nobody, itself included; calls of an org whose pointers are being moved step aside until
-that is over (or 503 after a while), and hold up nobody else.
+There is no timer: an idle Dispatcher commits a call at once, a busy one commits many at the price of one. Promises:
+
+- Every accepted call is answered exactly once, whatever `commit` raises. A caller who hangs up cancels nobody, itself
+  included.
+- Calls of one task run in the order they came, one at a time. A batch holds at most one call per task, and a bounded
+  amount of estimated work.
+- Claims and heartbeats have a lane of their own, ordinary calls another. These transactions wait for nobody's rows: a
+  call that meets a lock, and each heavy call, goes to the slow lanes, and for a moment so do the others of its org.
+  There a batch is of one org, and an org has one lane at most.
+- An error that says nothing about the outcome of others (a statement that fails or takes too long) is repeated in
+  smaller parts, at last one by one: one caller's input never fails its neighbours. A store that is away is 503 for the
+  whole batch, since a connection lost at COMMIT leaves the outcome open.
+- Calls of an org whose pointers are being moved are parked until that is over (503 after a while) and hold up nobody.
 """
 
 import asyncio
 import logging
+import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 import asyncpg
 
-from tracelake.db.transaction import RoutingBusyError
+from tracelake.db.routing_gate import RoutingBusyError
+from tracelake.db.transaction import StatementTimeoutError
 from tracelake.dispatcher.lifecycle.calls import Answer, Call
+from tracelake.dispatcher.lifecycle.lines import LaneKind, OrgKey, PendingCall, ReadyQueue, TaskLine, org_of
 from tracelake.errors import StoreUnavailableError, TraceError
 
 logger = logging.getLogger(__name__)
 
-CommitBatch: TypeAlias = Callable[[Sequence[Call]], Awaitable[Sequence[Answer]]]
+BUSY_PATIENCE_SECONDS = 5.0
+_FIRST_PARK_SECONDS = 0.02
+_LONGEST_PARK_SECONDS = 0.2
+_REPEAT_SECONDS = 30.0
+"""After a timeout, parts of the batch are repeated for this long; then the rest is 503."""
+_HEAVY_SHARE = 8
+"""A call heavier than this part of a batch's weight is heavy."""
+SLOW_LANES = 2
+_CONTENDED_SECONDS = 1.0
+"""For this long after a call met a lock, its org's calls take the slow lane."""
+
+_MET_A_LOCK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 
 
-_PATIENCE_SECONDS = 5.0
-_ASIDE_SECONDS = 0.05
+class LockedRow:
+    """In place of an answer: somebody else holds the task's row, so nothing was decided."""
 
 
-@dataclass(slots=True)
-class _Pending:
-    call: Call
-    answer: "asyncio.Future[Answer]"
-    patience: float
-    """How long it still steps aside."""
+LOCKED_ROW = LockedRow()
+
+
+class CommitBatch(Protocol):
+    def __call__(self, calls: Sequence[Call], *, patient: bool) -> Awaitable[Sequence[Answer]]:
+        """One transaction. Unless `patient` it waits for no row of a task: `LOCKED_ROW` is the answer instead."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One lane at work."""
+
+    kind: LaneKind
+    progress_at: float
+    batch: list[PendingCall] = field(default_factory=list)
+
+
+class _Lane:
+    def __init__(self, kind: LaneKind, runs: int) -> None:
+        self.kind = kind
+        self.free = runs
+        self.ready = ReadyQueue()
+        self.taken_at = 0.0
+        """When calls were last taken, or began to wait."""
 
 
 class GroupCommit:
-    def __init__(self, commit: CommitBatch, *, max_batch: int, lanes: int) -> None:
+    def __init__(self, commit: CommitBatch, *, max_batch: int, lanes: int, max_weight: int = 512) -> None:
         self._commit = commit
         self._max_batch = max_batch
-        self._free_lanes = lanes
-        self._waiting: dict[UUID, deque[_Pending]] = {}
-        """Calls by task, in the order they came; the first of a busy task is in flight."""
-        self._ready: deque[UUID] = deque()
-        """Tasks with a waiting call and none in flight."""
-        self._busy: set[UUID] = set()
-        self._aside: set[UUID] = set()
-        """Tasks whose first call steps aside."""
-        self._running: set[asyncio.Task[None]] = set()
+        self._max_weight = max_weight
+        self._heavy = max(1, max_weight // _HEAVY_SHARE)
+        runs = {LaneKind.URGENT: lanes, LaneKind.ORDINARY: lanes, LaneKind.SLOW: SLOW_LANES}
+        self._lanes = {kind: _Lane(kind, number) for kind, number in runs.items()}
+        self._lines: dict[UUID, TaskLine] = {}
+        """Of every task with a call that is not answered."""
+        self._parked: dict[UUID, list[PendingCall]] = {}
+        """By org: the first calls of lines that wait until it can be routed for."""
+        self._park_seconds: dict[UUID, float] = {}
+        self._contended: dict[UUID, float] = {}
+        """Until when calls of these orgs take the slow lane."""
+        self._runs: set[_Run] = set()
+        self._slow_orgs: list[OrgKey] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._closed = False
 
     def enqueue(self, call: Call) -> "asyncio.Future[Answer]":
@@ -60,120 +107,236 @@ class GroupCommit:
         if self._closed:
             future.set_exception(StoreUnavailableError("The Dispatcher is stopping."))
             return future
-        line = self._waiting.setdefault(call.task_id, deque())
-        line.append(_Pending(call, future, _PATIENCE_SECONDS))
-        if len(line) == 1 and call.task_id not in self._busy:
-            self._ready.append(call.task_id)
-        self._start_lane()
+        weight = call.weight
+        kind = LaneKind.URGENT if call.urgent else LaneKind.ORDINARY
+        if weight > self._heavy:
+            kind = LaneKind.SLOW
+        line = self._lines.get(call.task_id)
+        if line is None:
+            line = self._lines[call.task_id] = TaskLine(call.task_id)
+            self._empty.clear()
+        pending = PendingCall(call, future, weight, kind, line)
+        line.calls.append(pending)
+        if len(line.calls) == 1:
+            self._schedule(pending)
         return future
-
-    def _start_lane(self) -> None:
-        if self._free_lanes and self._ready:
-            # Not before this turn of the loop ends: callers that are ready now share the batch.
-            self._free_lanes -= 1
-            self._supervise(self._run_lane())
-
-    def _supervise(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
         """Finish what was accepted, accept no more."""
         self._closed = True
-        while running := set(self._running):
-            await asyncio.gather(*running)
-            # Not left to their callbacks: awaiting what is already done does not let the loop run those.
-            self._running -= running
+        await self._empty.wait()
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
 
-    def _step_aside(self, items: list[_Pending]) -> None:
-        """Each stays the first of its task, and is tried again in a moment."""
+    def stalled(self, seconds: float) -> bool:
+        """Whether calls wait and nothing has moved for so long: a lane is stuck, and only a restart helps."""
+        if not self._lines:
+            return False
+        before = asyncio.get_running_loop().time() - seconds
+        return (
+            any(run.progress_at < before for run in self._runs)
+            or any(lane.ready and lane.taken_at < before for lane in self._lanes.values() if not self._at_work(lane))
+            or any((item.patience_until or before) < before for items in self._parked.values() for item in items)
+        )
+
+    def _at_work(self, lane: _Lane) -> bool:
+        return any(run.kind is lane.kind for run in self._runs)
+
+    # Where a line's first call waits
+
+    def _schedule(self, pending: PendingCall) -> None:
+        if self._parked:
+            for org_id in pending.call.routing_orgs:
+                if org_id in self._parked:
+                    self._park(org_id, [pending])
+                    return
+        now = asyncio.get_running_loop().time()
+        if self._contended and pending.lane is not LaneKind.SLOW:
+            for org_id in pending.call.routing_orgs:
+                if self._contended.get(org_id, now) > now:
+                    pending.lane = LaneKind.SLOW
+                else:
+                    self._contended.pop(org_id, None)
+        lane = self._lanes[pending.lane]
+        if not lane.ready:
+            lane.taken_at = now
+        lane.ready.push(org_of(pending), pending.line)
+        self._start(lane)
+
+    def _start(self, lane: _Lane) -> None:
+        excluded = self._slow_orgs if lane.kind is LaneKind.SLOW else ()
+        if lane.free and lane.ready.offers(excluded):
+            # Not before this turn of the loop ends: callers that are ready now share the batch.
+            lane.free -= 1
+            task = asyncio.get_running_loop().create_task(self._run_lane(lane))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _park(self, org_id: UUID, items: Sequence[PendingCall]) -> None:
+        """They stay first of their tasks, and are tried again in a moment."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         waiting = []
         for item in items:
-            item.patience -= _ASIDE_SECONDS
-            if item.patience <= 0:
-                _settle(item, StoreUnavailableError("The DAGs of this org are being changed; repeat the call."))
-                continue
-            self._waiting[item.call.task_id].appendleft(item)
-            self._aside.add(item.call.task_id)
-            waiting.append(item.call.task_id)
-        if waiting:
-            self._supervise(self._come_back(waiting))
+            item.run = None
+            if item.patience_until is None:
+                item.patience_until = now + BUSY_PATIENCE_SECONDS
+            if now < item.patience_until:
+                waiting.append(item)
+        if waiting and org_id in self._parked:
+            self._parked[org_id] += waiting
+        elif waiting:
+            self._parked[org_id] = waiting
+            seconds = self._park_seconds.get(org_id, _FIRST_PARK_SECONDS)
+            self._park_seconds[org_id] = min(2 * seconds, _LONGEST_PARK_SECONDS)
+            loop.call_later(seconds * random.uniform(0.75, 1.25), self._unpark, org_id)  # noqa: S311 - jitter
+        for item in items:
+            if item not in waiting:
+                self._settle(
+                    item, StoreUnavailableError("Expected the org's DAGs to be at rest; they are changing. Repeat it.")
+                )
 
-    async def _come_back(self, tasks: list[UUID]) -> None:
-        await asyncio.sleep(_ASIDE_SECONDS)
-        for task_id in tasks:
-            self._aside.discard(task_id)
-            self._ready.append(task_id)
-        self._start_lane()
+    def _unpark(self, org_id: UUID) -> None:
+        for item in self._parked.pop(org_id, ()):
+            self._schedule(item)
 
-    async def _run_lane(self) -> None:
-        try:
-            while batch := self._take():
-                try:
-                    await self._run(batch)
-                finally:
-                    self._release(batch)
-        finally:
-            self._free_lanes += 1
+    def _to_slow_lane(self, items: Sequence[PendingCall]) -> None:
+        until = asyncio.get_running_loop().time() + _CONTENDED_SECONDS
+        for item in items:
+            item.run = None
+            item.lane = LaneKind.SLOW
+            self._contended.update(dict.fromkeys(item.call.routing_orgs, until))
+            self._schedule(item)
 
-    def _take(self) -> list[_Pending]:
-        """One call of each of the tasks that waited longest. What a batch costs does not grow with what waits."""
-        batch: list[_Pending] = []
-        while self._ready and len(batch) < self._max_batch:
-            task_id = self._ready.popleft()
-            self._busy.add(task_id)
-            batch.append(self._waiting[task_id].popleft())
-        return batch
-
-    def _release(self, batch: list[_Pending]) -> None:
-        for item in batch:
-            task_id = item.call.task_id
-            self._busy.discard(task_id)
-            if not self._waiting[task_id]:
-                del self._waiting[task_id]
-            elif task_id not in self._aside:
-                self._ready.append(task_id)
-
-    async def _run(self, batch: list[_Pending]) -> None:
-        try:
-            answers = await self._commit([item.call for item in batch])
-        except StoreUnavailableError as away:
-            for item in batch:
-                _settle(item, away)
-        except RoutingBusyError as busy:
-            self._step_aside([item for item in batch if _org(item) == busy.org_id])
-            others = [item for item in batch if _org(item) != busy.org_id]
-            if others:
-                await self._run(others)
-        except Exception as error:
-            if len(batch) == 1:
-                _settle(batch[0], _unexpected(error))
-                return
-            logger.warning("a batch failed and is repeated one by one", extra={"size": len(batch)}, exc_info=error)
-            for item in batch:
-                await self._run([item])
+    def _settle(self, pending: PendingCall, answer: Answer) -> None:
+        """Answer the first call of a line; the next one is ready."""
+        line = pending.line
+        assert line.calls[0] is pending
+        pending.run = None
+        line.calls.popleft()
+        if line.calls:
+            self._schedule(line.calls[0])
         else:
-            for item, answer in zip(batch, answers, strict=True):
-                _settle(item, answer)
+            del self._lines[line.task_id]
+            if not self._lines:
+                self._empty.set()
+        if pending.answer.done():  # the caller hung up; the call itself stands
+            return
+        if isinstance(answer, TraceError):
+            pending.answer.set_exception(answer)
+        else:
+            pending.answer.set_result(answer)
+
+    # Lanes
+
+    async def _run_lane(self, lane: _Lane) -> None:
+        run = _Run(lane.kind, asyncio.get_running_loop().time())
+        self._runs.add(run)
+        try:
+            while self._take(lane, run):
+                try:
+                    await self._commit_parts(run)
+                finally:
+                    if lane.kind is LaneKind.SLOW:
+                        self._slow_orgs.remove(org_of(run.batch[0]))
+                    # Whatever happened: what has no answer yet gets one, and its task goes on.
+                    for pending in run.batch:
+                        if pending.run is run:
+                            self._settle(pending, StoreUnavailableError("The call was interrupted; repeat it."))
+        except Exception:
+            logger.exception("a lane of the group commit failed; its calls were answered")
+        finally:
+            self._runs.discard(run)
+            lane.free += 1
+            self._start(lane)
+
+    def _take(self, lane: _Lane, run: _Run) -> bool:
+        run.progress_at = lane.taken_at = asyncio.get_running_loop().time()
+        if lane.kind is LaneKind.SLOW:
+            run.batch = lane.ready.take_org(self._max_batch, self._max_weight, self._slow_orgs)
+            if run.batch:
+                self._slow_orgs.append(org_of(run.batch[0]))
+        else:
+            run.batch = lane.ready.take(self._max_batch, self._max_weight)
+        for pending in run.batch:
+            pending.run = run
+        return bool(run.batch)
+
+    async def _commit_parts(self, run: _Run) -> None:
+        """Afterwards each call of the run's batch is settled, parked, or in line for a slow lane."""
+        loop = asyncio.get_running_loop()
+        patient = run.kind is LaneKind.SLOW
+        parts = deque([run.batch])
+        give_up_at: float | None = None
+        while parts:
+            part = parts.popleft()
+            try:
+                if give_up_at is not None and loop.time() >= give_up_at:
+                    raise StoreUnavailableError("The store takes too long right now; repeat the call.")
+                answers = await self._commit([item.call for item in part], patient=patient)
+            except StatementTimeoutError as late:
+                if give_up_at is None:
+                    give_up_at = loop.time() + _REPEAT_SECONDS
+                if len(part) == 1:
+                    self._settle(part[0], late)
+                else:
+                    parts.extendleft(_smaller(part, late))
+            except StoreUnavailableError as away:
+                for item in (*part, *(item for left in parts for item in left)):
+                    self._settle(item, away)
+                return
+            except Exception as error:
+                parts.extendleft(self._give_way(part, error, patient=patient))
+            else:
+                self._answer(part, answers)
+            run.progress_at = loop.time()
+
+    def _give_way(self, part: list[PendingCall], error: Exception, *, patient: bool) -> list[list[PendingCall]]:
+        """Which parts of one that failed are to be repeated now, the last first."""
+        if isinstance(error, RoutingBusyError):
+            parked = [item for item in part if error.org_id in item.call.routing_orgs]
+            if parked:  # else no call declares that org: a bug, and repeating it as a whole would not end
+                rest = [item for item in part if error.org_id not in item.call.routing_orgs]
+                self._park(error.org_id, parked)
+                return [rest] if rest else []
+        if isinstance(error, _MET_A_LOCK) and not patient and len(_alike(part)) == 1:
+            self._to_slow_lane(part)
+            return []
+        if len(part) == 1:
+            self._settle(part[0], _as_refusal(error))
+            return []
+        return _smaller(part, error)
+
+    def _answer(self, part: list[PendingCall], answers: Sequence[Answer]) -> None:
+        if len(answers) != len(part):
+            raise RuntimeError(f"expected {len(part)} answers of a commit, received {len(answers)}")
+        for item, answer in zip(part, answers, strict=True):
+            if self._park_seconds:
+                for org_id in item.call.routing_orgs:
+                    self._park_seconds.pop(org_id, None)
+            if answer is LOCKED_ROW:
+                self._to_slow_lane([item])
+            else:
+                self._settle(item, answer)
 
 
-def _org(item: _Pending) -> UUID | None:
-    """The org whose routing lock the call needs."""
-    return getattr(item.call, "org_id", None)
+def _alike(part: Sequence[PendingCall]) -> list[list[PendingCall]]:
+    """Calls of one kind and org together."""
+    groups: dict[tuple[type[Call], tuple[UUID, ...]], list[PendingCall]] = {}
+    for item in part:
+        groups.setdefault((type(item.call), item.call.routing_orgs), []).append(item)
+    return list(groups.values())
 
 
-def _unexpected(error: Exception) -> TraceError:
-    if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError | asyncpg.LockNotAvailableError):
+def _smaller(part: Sequence[PendingCall], error: Exception) -> list[list[PendingCall]]:
+    """What a failed part is repeated as: calls of one kind and org together, at last one by one. The last first."""
+    logger.warning("a batch failed and is repeated in parts", extra={"size": len(part)}, exc_info=error)
+    groups = _alike(part)
+    return list(reversed(groups if len(groups) > 1 else [[item] for item in part]))
+
+
+def _as_refusal(error: Exception) -> TraceError:
+    if isinstance(error, _MET_A_LOCK):
         return StoreUnavailableError("The call met a concurrent one; repeat it.")
     logger.error("a lifecycle call failed", exc_info=error)
     return TraceError("internal")
-
-
-def _settle(item: _Pending, answer: Answer) -> None:
-    if item.answer.done():  # the caller hung up; the call itself stands
-        return
-    if isinstance(answer, TraceError):
-        item.answer.set_exception(answer)
-    else:
-        item.answer.set_result(answer)

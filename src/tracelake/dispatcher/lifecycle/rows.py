@@ -34,6 +34,10 @@ _LOCK = f"""
            (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
     FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
 
+_LOCK_FREE = _LOCK + " SKIP LOCKED"
+
+_PRESENT = "SELECT task_id FROM tasks WHERE task_id = ANY($1)"
+
 _READ = f"SELECT {_COLUMNS}, unit, inputs, trace_now() AS now FROM tasks WHERE task_id = $1"  # noqa: S608
 
 _TAKE_EXPIRED = f"""
@@ -172,8 +176,16 @@ def snapshot(record: asyncpg.Record) -> Task:
     )
 
 
-async def lock(connection: Connection, task_ids: Iterable[UUID], with_inputs: Iterable[UUID]) -> Locked:
-    return Locked(await connection.fetch(_LOCK, list(task_ids), list(with_inputs)))
+async def lock(
+    connection: Connection, task_ids: Iterable[UUID], with_inputs: Iterable[UUID], *, skip_locked: bool = False
+) -> Locked:
+    statement = _LOCK_FREE if skip_locked else _LOCK
+    return Locked(await connection.fetch(statement, list(task_ids), list(with_inputs)))
+
+
+async def present(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
+    """Those that exist, whoever holds them."""
+    return {row["task_id"] for row in await connection.fetch(_PRESENT, list(task_ids))}
 
 
 async def read(connection: Connection, task_id: UUID) -> asyncpg.Record | None:

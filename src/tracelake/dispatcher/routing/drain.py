@@ -10,10 +10,12 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import asyncpg
 
+from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.lifecycle.plan import Plan, RoutedEvent
@@ -81,7 +83,8 @@ class Drain:
         done = 0
         for row in behind[:_EDGES_A_ROUND]:
             began = time.monotonic()
-            done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
+            with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
+                done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
             await self._pace.rest(time.monotonic() - began)
         return done + await self._rework.run_once()
 
@@ -106,7 +109,7 @@ class Drain:
     async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
         plan = Plan()
         most = self._pace.page(PAGE)
-        async with self._store.transaction(routing=[org_id]) as connection:
+        async with self._store.transaction(routing=[org_id], wait=False) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
             consumers = await self._directory.nodes(connection, [node_id])

@@ -9,12 +9,14 @@ stops keeps its row too, and takes no turn of others.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
 
+from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.lifecycle.plan import Plan
 from tracelake.dispatcher.lifecycle.writer import Writer
@@ -87,14 +89,15 @@ class Rework:
         done = 0
         for row in waiting[:_ROWS_A_ROUND]:
             began = time.monotonic()
-            done += await self._take_on(row)
+            with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
+                done += await self._take_on(row)
             await self._pace.rest(time.monotonic() - began)
         return done
 
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index, invalidation_id, *_ = row
         most = self._pace.page(PAGE)
-        async with self._store.transaction(routing=[org_id]) as connection:
+        async with self._store.transaction(routing=[org_id], wait=False) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
             consumer = (await self._directory.nodes(connection, [node_id]))[node_id]

@@ -10,8 +10,10 @@ A version that differs in limits alone keeps the node, and with it the run: it g
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from uuid import UUID
 
+from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
@@ -64,12 +66,13 @@ class SourceMonitor:
             orgs = {row["org_id"] for row in await connection.fetch(_TO_DO)}
         done = 0
         for org_id in sorted(orgs):
-            done += await self._settle(org_id)
+            with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
+                done += await self._settle(org_id)
         return done
 
     async def _settle(self, org_id: UUID) -> int:
         """Under the org's lock nothing that counts can change; what was seen without it is looked at again."""
-        async with self._store.transaction(routing=[org_id]) as connection:
+        async with self._store.transaction(routing=[org_id], wait=False) as connection:
             rows = await connection.fetch(_TO_DO_IN_ORG, org_id)
             started = await self._start(connection, [row["job_id"] for row in rows if row["task_id"] is None])
             adopted = [(row["task_id"], row["job_id"]) for row in rows if row["task_id"] is not None]

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.db.transaction import Connection, Store
+from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.config import DispatcherConfig
@@ -173,9 +173,12 @@ class WebhookAdmin:
         """
         if actor.org_id is None:
             raise TraceError("webhook_not_found")
+        with unavailable_when_held_up("The rotation met a concurrent change; repeat it."):
+            return await self._rotate(actor, (actor.org_id, dag, job), after)
+
+    async def _rotate(self, actor: Actor, key: tuple[UUID, str, str], after: int | None) -> WebhookReply:
         # With the lock of those who route no deploy takes a path meanwhile, which would miss the rotation.
-        async with self._store.transaction(routing=[actor.org_id]) as connection:
-            key = (actor.org_id, dag, job)
+        async with self._store.transaction(routing=[key[0]]) as connection:
             await connection.execute(_LOCK, *key)
             webhook = await find_by_job(connection, *key)
             if after is None or after == webhook.rotation:
