@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tracelake.errors import TraceError
 from tracelake.ports import ObjectMeta, ObjectStore
 
 TOP = "s3://bucket-one/datasets/a/"
@@ -100,6 +101,42 @@ class ObjectStoreSuite:
         async def test() -> None:
             metas = [await store.put(f"{TOP}n{number}", b"x" * number) for number in range(20)]
             assert await store.list(TOP) == sorted(metas, key=lambda meta: meta.uri)
+
+        asyncio.run(test())
+
+    def test_a_listing_has_a_bound(self, store: ObjectStore) -> None:
+        async def test() -> None:
+            for number in range(7):
+                await store.put(f"{TOP}deep/{number}", b"x")
+            await store.put(TOP + "beside", b"x")
+            assert len(await store.list(TOP + "deep/", limit=7)) == 7
+            for limit in (0, 1, 6):
+                with pytest.raises(TraceError) as refusal:
+                    await store.list(TOP + "deep/", limit=limit)
+                assert (refusal.value.code, refusal.value.status) == ("too_many_objects", 422)
+                assert refusal.value.details == {"limit": limit}
+                assert not refusal.value.retryable
+            assert await store.list(TOP + "nothing/", limit=0) == []
+
+        asyncio.run(test())
+
+    def test_a_walk_has_none(self, store: ObjectStore) -> None:
+        async def test() -> None:
+            names = {f"{TOP}deep/{number:04}" for number in range(120)}
+            for name in names:
+                await store.put(name, b"x")
+            await store.put(TOP + "beside", b"x")
+            met = set()
+            async for meta in store.walk(TOP + "deep/"):
+                assert meta.uri not in met
+                met.add(meta.uri)
+                await store.delete(meta.uri)
+            assert met == names
+            assert [meta.uri async for meta in store.walk(TOP + "deep/")] == []
+            assert [meta.uri async for meta in store.walk("s3://bucket-none/x/")] == []
+            assert await store.head(TOP + "beside") is not None
+            with pytest.raises(ValueError, match="canonical"):
+                await anext(aiter(store.walk(TOP[:-1])))
 
         asyncio.run(test())
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.http.support import NOWHERE, Claimed, Refusals, claimed, make_job
 from tests.support.dispatcher import DispatcherHarness, Reply
+from tracelake.dispatcher.lifecycle import artifacts
 
 RANGE = {"partition_key": "0-9", "start": 0, "end": 9}
 
@@ -125,6 +126,22 @@ def test_a_publication_needs_its_success_marker(harness: DispatcherHarness) -> N
             task.put(prefix + name)
             reply = complete(task, datasets_published=[task.publication()])
             refusals.check(reply, 422, "output_incomplete", "datasets_published[0]")
+
+
+def test_a_publication_of_too_many_files_is_refused(
+    harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "LISTING_LIMIT", 3)
+    task = claimed(harness)
+    prefix = task.where("s3")["write_prefix"]
+    for name in ("a.parquet", "b.parquet", "c.parquet", "_SUCCESS"):
+        task.put(prefix + name)
+    with Refusals(harness) as refusals:
+        reply = complete(task, datasets_published=[task.publication()])
+        error = refusals.check(reply, 422, "too_many_objects", "datasets_published[0]")
+    assert error["details"]["limit"] == 3
+    monkeypatch.setattr(artifacts, "LISTING_LIMIT", 4)
+    assert complete(task, datasets_published=[task.publication()]).body == {"status": "Completed"}
 
 
 def test_a_publication_is_what_the_attempt_says_it_wrote(harness: DispatcherHarness) -> None:

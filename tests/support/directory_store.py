@@ -17,11 +17,12 @@ import os
 import secrets
 import stat as modes
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import is_canonical_prefix, parse_uri
-from tracelake.ports import ObjectMeta
+from tracelake.ports import LISTING_LIMIT, ObjectMeta, too_many_objects
 
 _ASIDE = ".aside"  # no bucket can have this name
 
@@ -33,10 +34,19 @@ class DirectoryStore:
     async def head(self, uri: str) -> ObjectMeta | None:
         return await asyncio.to_thread(self._head, uri, self._path(uri))
 
-    async def list(self, prefix: str) -> list[ObjectMeta]:
+    async def list(self, prefix: str, *, limit: int = LISTING_LIMIT) -> list[ObjectMeta]:
         if not is_canonical_prefix(prefix):
             raise ValueError("not a canonical prefix")
-        return await asyncio.to_thread(self._list, prefix)
+        listing = await asyncio.to_thread(self._list, prefix)
+        if len(listing) > limit:
+            raise too_many_objects(limit)
+        return listing
+
+    async def walk(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        if not is_canonical_prefix(prefix):
+            raise ValueError("not a canonical prefix")
+        for meta in await asyncio.to_thread(self._list, prefix):
+            yield meta
 
     async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None:
         return await asyncio.to_thread(self._get, uri, if_match)

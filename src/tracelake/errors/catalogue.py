@@ -261,6 +261,12 @@ _KINDS = (
         "Send the token that came with this very attempt.",
     ),
     ErrorKind(
+        "too_many_objects",
+        422,
+        "More objects are stored below the prefix than one listing takes.",
+        "Write fewer, larger files, then complete the attempt again.",
+    ),
+    ErrorKind(
         "trigger_conflict",
         422,
         "This idempotency_key was used for another trigger.",

@@ -1,7 +1,14 @@
 """What the platform needs from the outside, as Protocols. Adapters of one port pass one conformance suite."""
 
 from tracelake.ports.invoker import InvokeError, Invoker
-from tracelake.ports.object_store import FileTransfer, ObjectChangedError, ObjectMeta, ObjectStore
+from tracelake.ports.object_store import (
+    LISTING_LIMIT,
+    FileTransfer,
+    ObjectChangedError,
+    ObjectMeta,
+    ObjectStore,
+    too_many_objects,
+)
 from tracelake.ports.queue import (
     DeadLetter,
     Delivery,
@@ -16,6 +23,7 @@ from tracelake.ports.signer import PublicKey, Signer
 from tracelake.ports.webhook_secrets import DerivedSecrets, WebhookSecrets
 
 __all__ = [
+    "LISTING_LIMIT",
     "DeadLetter",
     "Delivery",
     "DerivedSecrets",
@@ -36,4 +44,5 @@ __all__ = [
     "SecretValues",
     "Signer",
     "WebhookSecrets",
+    "too_many_objects",
 ]

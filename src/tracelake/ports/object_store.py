@@ -1,8 +1,14 @@
 """The ObjectStore port: whole objects at `s3://bucket/key` addresses."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from tracelake.errors import TraceError
+
+LISTING_LIMIT = 10_000
+"""Objects that one listing answers with; a unit of more files than that is made too fine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +21,13 @@ class ObjectMeta:
 class ObjectStore(Protocol):
     async def head(self, uri: str) -> ObjectMeta | None: ...
 
-    async def list(self, prefix: str) -> list[ObjectMeta]:
-        """Every object below the prefix (a directory: it ends in `/`), sorted by address."""
+    async def list(self, prefix: str, *, limit: int = LISTING_LIMIT) -> list[ObjectMeta]:
+        """Every object below the prefix (a directory: it ends in `/`), sorted by address; `too_many_objects` if there
+        are more than `limit`, known without reading on."""
+        ...
+
+    def walk(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        """Every object below the prefix, however many, in no order; what is deleted on the way disturbs nothing."""
         ...
 
     async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None:
@@ -26,6 +37,14 @@ class ObjectStore(Protocol):
     async def put(self, uri: str, body: bytes) -> ObjectMeta: ...
 
     async def delete(self, uri: str) -> None: ...
+
+
+def too_many_objects(limit: int) -> TraceError:
+    return TraceError(
+        "too_many_objects",
+        f"Expected at most {limit:,} objects below the prefix, received more: write fewer, larger files.",
+        limit=limit,
+    )
 
 
 class ObjectChangedError(Exception):

@@ -7,8 +7,8 @@ A store that does not answer, answers with an error of its own, or does not know
 
 import builtins
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from datetime import timedelta
 
 import obstore
@@ -18,7 +18,7 @@ from obstore.store import S3Store
 from tracelake.adapters.s3.access import ASKING, Patience, S3Access
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import is_canonical_prefix, parse_uri
-from tracelake.ports import ObjectMeta
+from tracelake.ports import LISTING_LIMIT, ObjectMeta, too_many_objects
 
 _CONNECT_SECONDS = 5.0
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -66,22 +66,37 @@ class S3ObjectStore:
                 return None
         return ObjectMeta(uri, found["size"], found["e_tag"] or "")
 
-    async def list(self, prefix: str) -> list[ObjectMeta]:
+    async def list(self, prefix: str, *, limit: int = LISTING_LIMIT) -> list[ObjectMeta]:
+        listing: builtins.list[ObjectMeta] = []
+        async with aclosing(self._walk(prefix)) as objects:
+            async for meta in objects:
+                if len(listing) == limit:
+                    raise too_many_objects(limit)
+                listing.append(meta)
+        return sorted(listing, key=lambda meta: meta.uri)
+
+    def walk(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        return self._walk(prefix)
+
+    async def _walk(self, prefix: str) -> AsyncGenerator[ObjectMeta, None]:
         if not is_canonical_prefix(prefix):
             raise ValueError("not a canonical prefix")
         bucket, key = _parsed(prefix)
-        found: builtins.list[ObjectMeta] = []
-        with _away():
-            try:
-                async for page in obstore.list(self._bucket(bucket), key):
-                    found += [
-                        ObjectMeta(f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "") for item in page
-                    ]
-            except BaseError as error:
-                if "<Code>NoSuchBucket</Code>" in str(error):  # it is made with its first object
-                    return []
-                raise
-        return sorted((meta for meta in found if meta.uri.startswith(prefix)), key=lambda meta: meta.uri)
+        pages = aiter(obstore.list(self._bucket(bucket), key))
+        while True:
+            with _away():
+                try:
+                    page = await anext(pages)
+                except StopAsyncIteration:
+                    return
+                except BaseError as error:
+                    if "<Code>NoSuchBucket</Code>" in str(error):  # it is made with its first object
+                        return
+                    raise
+            for item in page:
+                meta = ObjectMeta(f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "")
+                if meta.uri.startswith(prefix):
+                    yield meta
 
     async def get(self, uri: str, *, if_match: str | None = None) -> bytes | None:
         store, key = self._object(uri)

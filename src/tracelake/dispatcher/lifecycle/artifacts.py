@@ -6,7 +6,7 @@ from tracelake.dispatcher.lifecycle.publications import Request
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.model.locations import lies_under, parse_uri
-from tracelake.ports import ObjectMeta, ObjectStore
+from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
 from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished, OutputReport
 
 GLOB = "*.parquet"
@@ -27,7 +27,11 @@ async def list_publications(
     requests = []
     for index, item in enumerate(published):
         prefix = _granted_prefix(item, index, claims)
-        listing = await objects.list(prefix)
+        try:
+            listing = await objects.list(prefix, limit=LISTING_LIMIT)
+        except TraceError as refusal:
+            refusal.details.setdefault("field", f"datasets_published[{index}]")
+            raise
         if not any(meta.uri == prefix + SUCCESS for meta in listing):
             raise _incomplete("The output's _SUCCESS marker is not there.", index)
         files = tuple(meta for meta in listing if meta.uri.endswith(".parquet") and "/" not in meta.uri[len(prefix) :])

@@ -127,7 +127,7 @@ class Collector:
     async def _remove(self, prefix: str, newest: int, kept: set[str]) -> int:
         """The task's attempts but those that were committed, and those that a person's retry has begun meanwhile."""
         removed = 0
-        for meta in await self._objects.list(prefix):
+        async for meta in self._objects.walk(prefix):
             attempt, _, _ = meta.uri[len(prefix) :].partition("/")
             if f"{prefix}{attempt}/" in kept or meta.uri in kept or (attempt.isdigit() and int(attempt) > newest):
                 continue
