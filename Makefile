@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest bench-sink setup-peers bench-operators bench-smoke
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ bench-tracing: setup ## What traces cost: a stack with, a stack without; last li
 
 bench-sink: setup ## Buffered datasets: rows per second against bare ADBC, how long a batch takes; last line is JSON
 	@$(PY) -m benchmarks.sink $(ARGS)
+
+bench-durability: setup ## What it costs that files are on the disk before a unit is committed; last line is JSON
+	@$(PY) -m benchmarks.durability
 
 bench-chain: setup ## How fast one process reads a chain: parsing, checks, tables, over HTTP; last line is JSON
 	@$(PY) -m benchmarks.chain $(ARGS)

@@ -10,6 +10,7 @@ from tests.routing.support import Flow, block
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.dispatcher.loops import collector
+from tracelake.errors import StoreUnavailableError
 
 DAG = """
 name: files
@@ -183,3 +184,18 @@ def test_pages(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     flow.harness.advance(WEEK + 60)
     collect(flow)
     assert [files(flow, prefix) for prefix in prefixes] == [0] * 5
+
+
+def test_a_unit_is_not_committed_before_its_files_are_on_the_disk(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> None:
+        raise StoreUnavailableError("The disk is away.")
+
+    task, lease, prefix = begin(flow)
+    said = fence(task, lease, status="Completed", **published(flow, prefix))
+    with monkeypatch.context() as patch:
+        patch.setattr(flow.harness.objects, "sync", fail)
+        assert flow.harness.task("complete", lease["capability_token"], said).status == 503
+        assert [row["status"] for row in flow.tasks("write")] == ["Running"]
+        assert not flow.harness.sql("SELECT FROM manifests")
+    assert flow.harness.task("complete", lease["capability_token"], said).status == 200
+    assert len(flow.harness.sql("SELECT FROM manifests")) == 1

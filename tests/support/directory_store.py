@@ -54,6 +54,9 @@ class DirectoryStore:
     async def put(self, uri: str, body: bytes) -> ObjectMeta:
         return await asyncio.to_thread(self._put, uri, body)
 
+    async def sync(self) -> None:
+        pass
+
     async def delete(self, uri: str) -> None:
         await asyncio.to_thread(self._delete, uri, self._path(uri))
 

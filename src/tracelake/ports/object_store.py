@@ -38,6 +38,10 @@ class ObjectStore(Protocol):
 
     async def delete(self, uri: str) -> None: ...
 
+    async def sync(self) -> None:
+        """Whatever was put before the call survives a power cut once it returns."""
+        ...
+
 
 def too_many_objects(limit: int) -> TraceError:
     return TraceError(

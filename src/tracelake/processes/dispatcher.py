@@ -6,7 +6,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import click
 import uvloop
 
 from tracelake.adapters.jwks import JwksFile, JwksUrl
+from tracelake.adapters.lite.disk_sync import DiskSync
 from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, Patience
@@ -94,6 +95,13 @@ def _patience(settings: Settings) -> Patience:
     )
 
 
+def _disk_sync(settings: Settings) -> Callable[[], Awaitable[None]] | None:
+    """For the embedded store, whose files are on this machine."""
+    if settings.s3_endpoint is not None or not settings.object_store_sync:
+        return None
+    return DiskSync(settings.layout.objects).run
+
+
 def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
     config = config_from(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
@@ -105,7 +113,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
             reserved=reserved_connections(settings.state_pool_size, config),
         ),
         queue=PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives),
-        objects=S3ObjectStore(settings.resolve_object_store(), _patience(settings)),
+        objects=S3ObjectStore(settings.resolve_object_store(), _patience(settings), _disk_sync(settings)),
         invoker=LocalInvoker(task_url, tls.ca),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,

@@ -328,6 +328,12 @@ class Settings:
     s3_secret_key: str | None = _secret("The secret of that key.")
     s3_port: int = _port("Port of the embedded object store.")
     s3_timeout_seconds: float = _seconds(60, "How long a worker waits for one answer of the object store.")
+    object_store_sync: bool = _setting(
+        _Switch(),
+        True,
+        "Whether a unit is committed only when its files in the embedded object store are on the disk; if not, they may"
+        " be lost in a power cut.",
+    )
     s3_retry_seconds: float = _seconds(
         60, "How long a worker asks an object store again that does not answer; then the attempt fails, to be retried."
     )

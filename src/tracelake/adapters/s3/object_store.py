@@ -7,7 +7,7 @@ A store that does not answer, answers with an error of its own, or does not know
 
 import builtins
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 
@@ -52,9 +52,14 @@ def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
 
 
 class S3ObjectStore:
-    def __init__(self, access: S3Access, patience: Patience = ASKING) -> None:
+    """`sync`: what is to be done before a put is final, for a store that answers earlier; S3 itself does not."""
+
+    def __init__(
+        self, access: S3Access, patience: Patience = ASKING, sync: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._access = access
         self._patience = patience
+        self._sync = sync
         self._buckets: dict[str, S3Store] = {}
 
     async def head(self, uri: str) -> ObjectMeta | None:
@@ -122,6 +127,10 @@ class S3ObjectStore:
                 await obstore.delete_async(store, key)
             except FileNotFoundError:
                 return
+
+    async def sync(self) -> None:
+        if self._sync is not None:
+            await self._sync()
 
     def _object(self, uri: str) -> tuple[S3Store, str]:
         if uri.endswith("/"):

@@ -39,6 +39,8 @@ async def list_publications(
             if report.dataset_uuid == item.dataset_uuid:
                 _compare(report, files, index)
         requests.append(Request(item, prefix, files))
+    if requests:
+        await objects.sync()  # a unit that counts has its files, also after a power cut
     return requests
 
 
@@ -55,6 +57,7 @@ async def check_artifact(
         raise TraceError("artifact_too_large", said, field="batch_uri", limit_bytes=max_bytes)
     if body.batch_size_bytes not in (None, artifact.size):
         raise TraceError("artifact_mismatch", field="batch_size_bytes")
+    await objects.sync()
     return artifact
 
 
