@@ -318,7 +318,8 @@ def test_a_cutover_that_is_cut_short_leaves_no_trace(harness: DispatcherHarness)
     statements = 0
     while True:
         store = CrashingStore(harness.dispatcher.ports.store, statements)
-        deployments = Deployments(store, harness.config, lambda: None)  # type: ignore[arg-type]
+        documents = harness.dispatcher.documents
+        deployments = Deployments(store, harness.config, lambda: None, documents)  # type: ignore[arg-type]
         try:
             harness.run(deployments.deploy(who, "d", text, dry_run=False, activate=True))
             break

@@ -288,9 +288,9 @@ class Overtaken(Deployments):
     other: Text | None = None
 
     async def _read(
-        self, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
+        self, org: str, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
     ) -> Dag:
-        document = await super()._read(dag, text, datasets, taken)
+        document = await super()._read(org, dag, text, datasets, taken)
         if self.other is not None:
             other, self.other = self.other, None
             who = Actor(subject="other", org="acme", org_id=None)
@@ -304,7 +304,8 @@ def test_a_document_is_read_again_when_what_it_names_has_changed(harness: Dispat
     upstream = chain()
     upstream.publish["d_out"]["schema"] = both
     deploy(harness, str(upstream))
-    deployments = Overtaken(harness.dispatcher.ports.store, harness.config, lambda: None)
+    dispatcher = harness.dispatcher
+    deployments = Overtaken(dispatcher.ports.store, harness.config, lambda: None, dispatcher.documents)
     deployments.other = upstream.copy()
     deployments.other.publish["d_out"]["schema"] = {"columns": [column]}
     reader = Text("x").source("unused").job("a", "dataset.d_out")

@@ -17,6 +17,7 @@ from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds
 from tracelake.dispatcher.deploy.deployments import Deployments
+from tracelake.dispatcher.deploy.reading import DocumentReader, FairReader, ThreadReader
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
 from tracelake.dispatcher.http.handlers import Handlers
@@ -88,6 +89,8 @@ class Ports:
     """Of an identity provider; without them user tokens are those that user_signer signs."""
     webhook_secrets: WebhookSecrets = field(default_factory=lambda: DerivedSecrets(token_bytes(MASTER_KEY_BYTES)))
     """Without it from a key that this process alone has, and takes along when it ends."""
+    documents: DocumentReader = field(default_factory=ThreadReader)
+    """Without it documents are read in threads of this process, which share its interpreter with everything else."""
 
 
 def reserved_connections(size: int, config: DispatcherConfig) -> int:
@@ -201,7 +204,8 @@ class Dispatcher:
         )
         self.builds = Builds(ports.store, config)
         self._builds_loop = Loop("builds", self._build, every_seconds=BUILD_SECONDS, metrics=self.metrics)
-        self.deployments = Deployments(ports.store, config, self._deployed)
+        self.documents = FairReader(ports.documents, config)
+        self.deployments = Deployments(ports.store, config, self._deployed, self.documents)
         self.cron = CronSources(
             store=ports.store,
             definitions=definitions,
@@ -234,6 +238,7 @@ class Dispatcher:
             self.cron,
             self.buffers,
             ports.queue,
+            self.documents,
         )
         users = UserHandlers(
             store=ports.store,

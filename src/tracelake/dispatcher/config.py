@@ -32,6 +32,8 @@ class DispatcherConfig:
     user_tokens: UserTokenRules = field(default_factory=UserTokenRules)
     user_rate_per_second: int = 50
     user_rate_burst: int = 100
+    document_processes: int = 2
+    document_queue: int = 8
     webhook_max_bytes: int = 256 * 1024
     webhook_tolerance_seconds: float = 300.0
     webhook_retention_days: int = 30

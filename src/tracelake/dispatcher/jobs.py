@@ -8,7 +8,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tracelake.catalogue import check_config
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import TraceError
@@ -121,10 +120,15 @@ def resolve_limits(request: JobRequest, config: DispatcherConfig) -> tuple[int, 
     return lease, timeout, limits.max_attempts or config.default_max_attempts
 
 
+def takes_config(request: JobRequest) -> bool:
+    """Whether the catalogue knows what its config has to be; a bundle's is its own."""
+    return request.runtime != LAMBDA
+
+
 async def register_job(store: Store, request: JobRequest, config: DispatcherConfig) -> JobReply:
-    """One transaction: org, datasets, generations, definition. The same definition again is the same job."""
-    if request.runtime != LAMBDA:
-        check_config(request.operator, request.config)
+    """One transaction: org, datasets, generations, definition. The same definition again is the same job.
+
+    Whoever calls has had the config checked (`takes_config`)."""
     names = [spec.name for spec in request.outputs]
     if len(set(names)) != len(names):
         raise TraceError("job_invalid", "Two outputs name the same dataset.", field="outputs")

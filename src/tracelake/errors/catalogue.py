@@ -132,6 +132,19 @@ _KINDS = (
     ),
     ErrorKind("delivery_not_found", 404, "There is no such delivery.", "List the deliveries of the job first."),
     ErrorKind(
+        "document_reader_unavailable",
+        503,
+        "The process that reads documents ended before it had read this one.",
+        "Repeat the call after a short wait; nothing was changed.",
+        retryable=True,
+    ),
+    ErrorKind(
+        "document_too_costly",
+        422,
+        "Reading the document takes more time or memory than is allowed.",
+        "Split the DAG, or shorten its queries; `document_seconds` is the limit.",
+    ),
+    ErrorKind(
         "fenced",
         409,
         "This attempt is no longer current.",

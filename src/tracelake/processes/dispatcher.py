@@ -16,6 +16,7 @@ import uvloop
 
 from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.adapters.lite.disk_sync import DiskSync
+from tracelake.adapters.lite.document_processes import DocumentProcesses
 from tracelake.adapters.lite.local_invoker import LocalInvoker
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, Patience
@@ -59,6 +60,8 @@ def config_from(settings: Settings) -> DispatcherConfig:
         user_tokens=user_token_rules(settings),
         user_rate_per_second=settings.user_rate_per_second,
         user_rate_burst=settings.user_rate_burst,
+        document_processes=settings.document_processes,
+        document_queue=settings.document_queue,
         webhook_max_bytes=settings.webhook_max_bytes,
         webhook_tolerance_seconds=settings.webhook_tolerance_seconds,
         webhook_retention_days=settings.webhook_retention_days,
@@ -121,6 +124,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
         worker_secret=credentials.worker,
         service_secret=credentials.service,
         webhook_secrets=credentials.webhooks,
+        documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
     )
     return Dispatcher(ports, config)
 
@@ -155,11 +159,14 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
             await server.start()
         _spare_the_collector()
         logger.info("dispatcher ready", extra={"ports": {server.name: server.port for server in servers}})
+        if isinstance(dispatcher.ports.documents, DocumentProcesses):
+            await dispatcher.ports.documents.warm_up()
         await stop.wait()
         logger.info("dispatcher stops")
     finally:
         await asyncio.gather(*(server.stop() for server in servers))
         await dispatcher.stop()
+        await dispatcher.ports.documents.close()
         await dispatcher.ports.invoker.close()
         await dispatcher.ports.queue.close()
         await dispatcher.ports.store.close()

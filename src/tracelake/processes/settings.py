@@ -311,6 +311,10 @@ class Settings:
     user_rate_per_second: int = _integer(50, "Requests that one user may send per second, in the long run.")
     user_rate_burst: int = _integer(100, "Requests that one user may send at once.")
 
+    document_processes: int = _integer(2, "Processes that read DAG documents; one org has all but one of them at most.")
+    document_seconds: float = _seconds(20, "Processor time that reading one DAG document may take.")
+    document_queue: int = _integer(8, "Documents of one org that may wait to be read; more are refused with 429.")
+
     webhook_max_bytes: int = _integer(256 * 1024, "The largest body that a webhook takes.")
     webhook_tolerance_seconds: float = _seconds(300, "How far the time of a signature may be from now, either way.")
     webhook_retention_days: int = _integer(30, "How long a webhook remembers what was delivered: bodies and ids.")

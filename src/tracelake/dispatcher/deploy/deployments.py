@@ -1,16 +1,17 @@
 """Deploying and activating, for a caller: read the document, plan, and do exactly what the plan says.
 
 A dry run and a deploy share everything up to the writing. The plan that is answered is made under the lock that is held
-until the commit, so it is what was done, whatever others deployed meanwhile.
+until the commit, so it is what was done, whatever others deployed meanwhile. A document is read by a process that
+others wait for too, and never while a connection or a lock is held.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from tracelake.dag import DagInvalidError, Surroundings, document_hash, located, read_dag
+from tracelake.dag import DagInvalidError, Surroundings, document_hash
 from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
@@ -20,6 +21,7 @@ from tracelake.dispatcher.deploy.apply import register
 from tracelake.dispatcher.deploy.circles import check_circles
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
+from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
 from tracelake.dispatcher.sources import webhooks
 from tracelake.errors import StoreUnavailableError, TraceError
@@ -36,17 +38,37 @@ _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _COUNTED = "SELECT EXISTS (SELECT FROM activations WHERE dag_version_id = $1 AND cutover_at IS NOT NULL)"
 
 
+class _DatasetsChangedError(Exception):
+    """Somebody else deployed since the document was read; nothing was written."""
+
+    def __init__(self, datasets: Datasets) -> None:
+        super().__init__()
+        self.datasets = datasets
+
+
+class _PathsTakenError(Exception):
+    """The document wants webhook paths of others."""
+
+    def __init__(self, problems: Mapping[str, Problem], datasets: Datasets) -> None:
+        super().__init__()
+        self.problems = list(problems.values())
+        self.reasons = {path: problem.message for path, problem in problems.items()}
+        self.datasets = datasets
+
+
 class Deployments:
     def __init__(
         self,
         store: Store,
         config: DispatcherConfig,
         on_change: Callable[[], None],
+        documents: FairReader,
         bundles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._store = store
         self._config = config
         self._on_change = on_change
+        self._documents = documents
         self._bundles = bundles
 
     async def deploy(self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool) -> DeployReply:
@@ -54,14 +76,27 @@ class Deployments:
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(_FIND_ORG, actor.org)
             datasets = await registry.load_datasets(connection, org_id, dag)
-        document = await self._read(dag, text, datasets)
-        if dry_run:
-            return await self._dry_run(org_id, text, document)
-        if org_id is None:
-            async with self._store.connection() as connection:
-                await connection.execute(_ENSURE_ORG, new_id(), actor.org)
-                org_id = await connection.fetchval(_FIND_ORG, actor.org)
-        return await self._repeated(lambda: self._deploy(actor, org_id, dag, text, datasets, document, activate))
+        for _ in range(_TRIES):
+            document = await self._read(actor.org, dag, text, datasets)
+            try:
+                if dry_run:
+                    return await self._dry_run(org_id, document)
+                if org_id is None:
+                    org_id = await self._ensure_org(actor.org)
+                work = partial(self._deploy, actor, org_id, dag, text, datasets, document, activate)
+                return await self._repeated(work)
+            except _DatasetsChangedError as changed:
+                datasets = changed.datasets
+            except _PathsTakenError as taken:
+                # Read once more, which says where the document names them.
+                await self._read(actor.org, dag, text, taken.datasets, taken.reasons)
+                raise dag_invalid(taken.problems) from None
+            except TraceError as error:
+                if error.code != "dag_invalid":
+                    raise
+                located = await self._documents.locate(actor.org, text, error.details["problems"])
+                raise dag_invalid(located) from None
+        raise StoreUnavailableError("The datasets that the document was read with change all the time; repeat it.")
 
     async def activate(self, actor: Actor, dag: str, request: ActivateRequest) -> DeployReply:
         """Make a version count that was deployed before, or one that counted before."""
@@ -70,8 +105,14 @@ class Deployments:
         org_id = actor.org_id
         return await self._repeated(lambda: self._activate(actor, org_id, dag, request))
 
+    async def _ensure_org(self, name: str) -> UUID:
+        async with self._store.connection() as connection:
+            await connection.execute(_ENSURE_ORG, new_id(), name)
+            org_id: UUID = await connection.fetchval(_FIND_ORG, name)
+        return org_id
+
     async def _read(
-        self, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
+        self, org: str, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
     ) -> Dag:
         surroundings = Surroundings(
             runtimes=self._config.runtimes,
@@ -80,8 +121,7 @@ class Deployments:
             taken_webhook_paths=taken,
         )
         try:
-            # A document may be a megabyte; others are served meanwhile.
-            document = await asyncio.to_thread(read_dag, text, surroundings)
+            document = await self._documents.read(org, text, surroundings)
         except DagInvalidError as error:
             raise dag_invalid(error.problems) from None
         if document.name != dag:
@@ -102,14 +142,14 @@ class Deployments:
                 return reply
         raise AssertionError("unreachable")
 
-    async def _dry_run(self, org_id: UUID | None, text: bytes, document: Dag) -> DeployReply:
+    async def _dry_run(self, org_id: UUID | None, document: Dag) -> DeployReply:
         async with self._store.transaction() as connection:
             await connection.execute(_SNAPSHOT)
             datasets = await registry.load_datasets(connection, org_id, document.name)
             pointers = await registry.load_pointers(connection, org_id, document.name)
-            await self._check_paths(connection, org_id, text, document, datasets)
+            await self._check_paths(connection, org_id, document, datasets)
             version, new = await self._version(connection, org_id, document)
-            plan = await self._plan(connection, org_id, version, new, datasets, pointers, text)
+            plan = await self._plan(connection, org_id, version, new, datasets, pointers)
         return DeployReply(plan=plan.wire, dag_version_id=None if new else version.dag_version_id, duplicate=not new)
 
     async def _deploy(
@@ -118,11 +158,11 @@ class Deployments:
         async with self._store.transaction(moving=org_id) as connection:
             datasets = await registry.load_datasets(connection, org_id, dag)
             if datasets.known != read_with.known:
-                document = await self._read(dag, text, datasets)
+                raise _DatasetsChangedError(datasets)
             pointers = await registry.load_pointers(connection, org_id, dag)
-            await self._check_paths(connection, org_id, text, document, datasets)
+            await self._check_paths(connection, org_id, document, datasets)
             version, new = await self._version(connection, org_id, document)
-            plan = await self._plan(connection, org_id, version, new, datasets, pointers, text)
+            plan = await self._plan(connection, org_id, version, new, datasets, pointers)
             if new:
                 source = text.decode()
                 await register(
@@ -161,14 +201,11 @@ class Deployments:
         return DeployReply(plan=plan.wire, dag_version_id=version.dag_version_id, duplicate=True, state=state)
 
     async def _check_paths(
-        self, connection: Connection, org_id: UUID | None, text: bytes, document: Dag, datasets: Datasets
+        self, connection: Connection, org_id: UUID | None, document: Dag, datasets: Datasets
     ) -> None:
-        """Webhooks of others: the document is read once more, which says where it names them."""
         problems = await webhooks.objections(connection, org_id, document)
         if problems:
-            taken = {path: problem.message for path, problem in problems.items()}
-            await self._read(document.name, text, datasets, taken)
-            raise dag_invalid(list(problems.values()))
+            raise _PathsTakenError(problems, datasets)
 
     async def _switch(
         self,
@@ -214,7 +251,6 @@ class Deployments:
         new: bool,
         datasets: Datasets,
         pointers: DagPointers,
-        text: bytes | None = None,
     ) -> DeployPlan:
         known = await registry.load_registry(
             connection,
@@ -225,12 +261,7 @@ class Deployments:
             pointers=pointers,
             config=self._config,
         )
-        try:
-            return make_plan(version.document, known)
-        except TraceError as error:
-            if text is None or error.code != "dag_invalid":
-                raise
-            raise dag_invalid(await asyncio.to_thread(located, text, error.details["problems"])) from None
+        return make_plan(version.document, known)
 
 
 def _state(version: Version, pointers: DagPointers) -> State:

@@ -15,6 +15,7 @@ import msgspec
 from tracelake import __version__
 from tracelake.dispatcher import jobs
 from tracelake.dispatcher.buffers.commits import BufferCommits
+from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.http.app import decode, error_body
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.health import Health
@@ -63,6 +64,7 @@ class Handlers:
     cron: CronSources
     buffers: BufferCommits
     queue: Queue
+    documents: FairReader
 
     # Worker wrappers
 
@@ -170,6 +172,8 @@ class Handlers:
         return await self.service.introspect(request.body)
 
     async def register_job(self, request: Request) -> msgspec.Struct:
+        if jobs.takes_config(request.body):
+            await self.documents.check_config(request.body.org, request.body.operator, request.body.config)
         return await jobs.register_job(self.service.store, request.body, self.service.config)
 
     async def create_tasks(self, request: Request) -> msgspec.Struct:
