@@ -72,6 +72,12 @@ def test_the_node_says_which_chain_it_is_and_the_last_blocks_are_taken() -> None
     assert KEY not in repr(found) + found.label + found.document().decode()
 
 
+def test_a_node_without_batches_can_be_used() -> None:
+    with serve_chain(130) as chain:
+        chain.inject(Status(400), times=None, when=lambda calls: len(calls) > 1)
+        assert plan.own(chain.url, None).last == 119
+
+
 def test_a_name_stands_for_an_address_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_chain(20) as chain:
         monkeypatch.setenv("TRACE_RPC_MINE", chain.url)

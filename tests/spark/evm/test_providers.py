@@ -1,5 +1,6 @@
 """Every kind of provider is read to the end, at the pace that it allows, with the rows that a plain node gives."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -12,7 +13,14 @@ from tests.chain.providers import COMPLETING, FINAL, PAGE, RECEIPTS, Profile, Pr
 from tests.spark.evm.support import CHAIN_ID, expected
 from tests.support.chain import ServedChain, recorded, serve_chain
 from tracelake.spark.evm.endpoints import parse_endpoint
-from tracelake.spark.evm.errors import QuotaExhaustedError, RefusedError, RpcError, UnavailableError
+from tracelake.spark.evm.errors import (
+    AbandonedError,
+    QuotaExhaustedError,
+    RateLimitedError,
+    RefusedError,
+    RpcError,
+    UnavailableError,
+)
 from tracelake.spark.evm.fetch import fetch
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.rpc import RpcPool, head_of
@@ -207,6 +215,35 @@ def test_single_calls_are_objects(served: ServedChain) -> None:
         assert guest.read(STRETCH) == expected(recorded(BLOCKS)[:STRETCH])
         assert head_of(guest.pool) == BLOCKS - 1
     assert guest.provider.batches == 0
+
+
+def test_late_blocks_do_not_use_up_tries_while_others_come(served: ServedChain) -> None:
+    with visit(served, PROFILES["null at first"], tries=2) as guest:
+        assert guest.read() == expected(recorded(BLOCKS))
+
+
+def test_a_later_failure_does_not_shorten_a_wait(served: ServedChain) -> None:
+    with visit(served, PROFILES["plain"]) as guest:
+        (node,) = guest.pool.nodes
+        node.failed(RateLimitedError("slow down", retry_after=100.0))
+        node.failed(UnavailableError("lost"))
+        assert node.rests_until >= guest.clock.now + 100
+        guest.read(1)
+    assert guest.provider.log[0][0] >= 1100
+
+
+def test_work_that_nobody_wants_any_more_ends(served: ServedChain) -> None:
+    stop = threading.Event()
+    closed = Profile("closed", always=Reply(429, text="", retry_after="100"))
+    with visit(served, closed) as guest:
+        served.watch(lambda _calls: stop.set())
+        try:
+            with pytest.raises(AbandonedError):
+                fetch(guest.pool, range(STRETCH), TABLES, stop)
+        finally:
+            served._watchers.clear()
+    assert guest.provider.requests == 1
+    assert guest.seconds < 1, "it does not wait before it looks"
 
 
 def test_a_limit_that_never_ends_is_an_error_in_the_end(served: ServedChain) -> None:

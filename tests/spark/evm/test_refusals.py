@@ -134,6 +134,8 @@ def test_words_are_cleaned() -> None:
     assert clean("bad KEY-OF-mine", ["key-of-mine"]) == ""
     assert clean("bad a/b+c", ["a%2Fb%2Bc"]) == ""
     assert clean("a\x1b[31m\n\tb\u202e") == "a [31m b"
+    assert clean(" " * 1995 + "key-of-mine", ["key-of-mine"]) == "", "also where it is cut off"
+    assert clean("max" * 100_000) == "[...]"
     long = clean("word " * 100)
     assert len(long) == 160
     assert long.endswith("...")

@@ -51,11 +51,11 @@ class CallSet:
         self.open = list(range(len(calls)))
         """Places without an answer, in order."""
 
-    def close(self, answers: dict[int, Any]) -> None:
-        """`answers`: results by place."""
+    def close(self, places: Sequence[int], answers: dict[int, Any]) -> None:
+        """`places`: the first open ones, that were asked for; `answers`: their results, as far as there are any."""
         for place, result in answers.items():
             self.results[place] = result
-        self.open = [place for place in self.open if place not in answers]
+        self.open[: len(places)] = [place for place in places if place not in answers]
 
     def reopen_nulls(self) -> None:
         """Null stands for what a node does not have yet: it is asked again."""
@@ -68,4 +68,4 @@ def quantity(text: str, host: str) -> int:
             return int(text, 16)
     except ValueError:
         pass
-    raise AnswerError(f"not a hex quantity: expected a value like 0x1b4, received {text[:20]!r}", host=host)
+    raise AnswerError("not a hex quantity: expected a value like 0x1b4, received another text", host=host)

@@ -151,18 +151,20 @@ def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> 
     """In the order of the blocks, `STREAMS` of them on their way at a time."""
     size, following = min(pool.options.batch_size, _MOST_BLOCKS), first
     coming: deque[Future[Stretch]] = deque()
+    stop = threading.Event()
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="rpc") as threads:
         try:
             while following <= last or coming:
                 while following <= last and len(coming) < STREAMS:
                     numbers = range(following, min(last, following + size - 1) + 1)
-                    coming.append(threads.submit(fetch, pool, numbers, tables))
+                    coming.append(threads.submit(fetch, pool, numbers, tables, stop))
                     following = numbers[-1] + 1
                 stretch = coming.popleft().result()
                 held = sum(table.nbytes for table in stretch.tables.values()) / len(stretch.numbers)
                 size = max(1, min(_MOST_BLOCKS, int(_STRETCH_BYTES / max(1.0, held))))
                 yield stretch
         finally:
+            stop.set()  # after a failure the others are not waited for longer than their requests take
             for one in coming:
                 one.cancel()
 

@@ -42,6 +42,12 @@ class LateBlockError(UnavailableError):
     kind = "rpc_late_block"
 
 
+class AbandonedError(RpcError):
+    """Nobody wants the answer any more: another part of the same work has failed."""
+
+    kind = "rpc_abandoned"
+
+
 class RateLimitedError(RpcError):
     kind = "rpc_rate_limited"
 

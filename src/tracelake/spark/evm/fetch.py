@@ -6,6 +6,7 @@ answer that fails a check discards what that node has answered. A value that its
 nodes say it.
 """
 
+import threading
 from collections.abc import Collection, Sequence
 from typing import cast
 
@@ -40,8 +41,10 @@ class Stretch:
         self.tables = tables
 
 
-def fetch(pool: RpcPool, numbers: Sequence[int], tables: Collection[str]) -> Stretch:
-    """Consecutive blocks, of which only what the tables need is asked for."""
+def fetch(
+    pool: RpcPool, numbers: Sequence[int], tables: Collection[str], stop: threading.Event | None = None
+) -> Stretch:
+    """Consecutive blocks, of which only what the tables need is asked for. `stop`: nobody wants them any more."""
     too_large: set[Node] = set()
     readings: dict[Node, _Reading] = {}
 
@@ -69,7 +72,7 @@ def fetch(pool: RpcPool, numbers: Sequence[int], tables: Collection[str]) -> Str
             raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
         return Stretch(numbers, reading.blocks[0].parent_hash, reading.blocks[-1].hash, made)
 
-    return pool.run(read)
+    return pool.run(read, stop)
 
 
 class _Reading:
@@ -150,7 +153,7 @@ class _Reading:
         """Asks for the first open call alone once more: words like "blocked" may be about something else."""
         place = asked.open[0]
         try:
-            asked.close({place: self._node.ask([asked.calls[place]], _block_receipts, patience)[0]})
+            asked.close([place], {place: self._node.ask([asked.calls[place]], _block_receipts, patience)[0]})
         except NoSuchMethodError:
             return False
         return True

@@ -7,6 +7,7 @@ in the same request, stays in the `CallSet`, so that the next try asks for the r
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tracelake.spark.evm.batching import BatchSize
 from tracelake.spark.evm.calls import Answer, AnswerDecoder, Call, CallSet
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import (
+    AbandonedError,
     AnswerError,
     BatchRefusedError,
     HtmlAnswerError,
@@ -40,6 +42,7 @@ _ids = itertools.count(1)
 _CALLS_SHARE = 5
 """A batch is at most this part of the calls that a second has, so that one request never takes all of them."""
 _MISSING_SECONDS = 600.0
+_STEP_SECONDS = 0.5
 _PRECEDENCE: tuple[type[RpcError], ...] = (
     QuotaExhaustedError,
     RefusedError,
@@ -77,13 +80,16 @@ class Patience:
     After a wrong answer progress does not extend it any more, since it consists of what was read before.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, stop: threading.Event | None = None
+    ) -> None:
         self.until = clock() + seconds
         self.answered = 0
         """Calls, so far."""
         self._seconds = seconds
         self._clock = clock
         self._extends = True
+        self._stop = stop
 
     def progress(self, calls: int) -> None:
         if calls:
@@ -93,6 +99,18 @@ class Patience:
 
     def freeze(self) -> None:
         self._extends = False
+
+    def check(self) -> None:
+        if self._stop is not None and self._stop.is_set():
+            raise AbandonedError("another part of the chunk failed")
+
+    def pause(self, seconds: float, sleep: Callable[[float], None]) -> None:
+        """Sleeps, in steps that are short enough to hear of a stop."""
+        while seconds > 0:
+            self.check()
+            step = seconds if self._stop is None else min(seconds, _STEP_SECONDS)
+            sleep(step)
+            seconds -= step
 
 
 class Node:
@@ -167,7 +185,7 @@ class Node:
                     if isinstance(outcome, Answer)
                 }
                 error = _gravest([outcome for outcome in outcomes if isinstance(outcome, RpcError)])
-                asked.close(answers)
+                asked.close(places, answers)
             patience.progress(sum(result is not None for result in answers.values()))
             if answers:
                 self._limits_in_a_row = 0
@@ -196,7 +214,8 @@ class Node:
         longest = self._options.longest_backoff_seconds
         pause = min(longest, self._options.backoff_seconds * 2 ** min(20, max(0, self.failures - 1)))
         at_least = error.retry_after or 0.0 if isinstance(error, RateLimitedError) else 0.0
-        self.rests_until = now + max(at_least, pause * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads tries
+        rest = max(at_least, pause * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads tries
+        self.rests_until = max(self.rests_until, now + rest)
 
     def _judge_size(self, asked: CallSet, places: Sequence[int], answered: int) -> None:
         if answered == len(places):
@@ -227,7 +246,7 @@ class Node:
 
     def _slow_down(self, error: RateLimitedError, count: int, answered: int) -> None:
         if error.retry_after is not None:
-            self._limited_until = self._clock() + error.retry_after
+            self._limited_until = max(self._limited_until, self._clock() + error.retry_after)
         if answered:
             self._calls.slower(error.sent_at)  # it counts calls
             self._batches.slow(count, answered)
@@ -240,8 +259,14 @@ class Node:
 
     def _wait_for_turn(self, count: int, patience: Patience) -> float:
         """When the request is sent."""
+        patience.check()
         now = self._clock()
-        wait = max(self._requests.wait(), self._calls.wait(count), self._limited_until - now)
+        if now < self._limited_until:  # it told another thread to wait; meanwhile another node may be asked
+            wait = self._limited_until - now
+            limited = RateLimitedError(f"it asked to wait for {wait:.1f} s more", host=self.label, retry_after=wait)
+            limited.sent_at = float("-inf")
+            raise limited
+        wait = max(self._requests.wait(), self._calls.wait(count))
         if wait <= 0:
             return now
         if now + wait > patience.until:
@@ -250,7 +275,7 @@ class Node:
                 host=self.label,
                 retry_after=wait,
             )
-        self._sleep(wait)
+        patience.pause(wait, self._sleep)
         return self._clock()
 
     def _exchange(

@@ -25,6 +25,8 @@ from tracelake.spark.evm.errors import (
 )
 
 _MOST_WORDS = 160
+_MOST_READ = 2000
+"""Of a message. A pattern costs more than its length on longer ones, and nobody writes so much."""
 _MOST_JSON = 64 * 1024
 _LONGEST_WAIT = 300.0
 
@@ -115,7 +117,7 @@ def refusal_in(body: bytes) -> tuple[int | None, str]:
 
 
 def error_of(refusal: Refusal, host: str, secrets: Sequence[str] = ()) -> RpcError:
-    words, status, code = refusal.words.lower(), refusal.status, refusal.code
+    words, status, code = refusal.words[:_MOST_READ].lower(), refusal.status, refusal.code
     account = _account(refusal, secrets)
     if status == 402 or _QUOTA.search(words):
         return QuotaExhaustedError(f"{account}: check the plan and the payment of this endpoint", host=host)
@@ -149,10 +151,10 @@ def clean(words: str, secrets: Sequence[str] = ()) -> str:
 
     Empty if they repeat a part of the node's address that is secret.
     """
-    folded = words.casefold()
+    folded = words[: 2 * _MOST_READ].casefold()  # beyond what is quoted, so that no secret is cut in two
     if any(form.casefold() in folded for secret in secrets for form in (secret, unquote(secret))):
         return ""
-    plain = " ".join("".join(character if character.isprintable() else " " for character in words).split())
+    plain = " ".join("".join(character if character.isprintable() else " " for character in words[:_MOST_READ]).split())
     plain = _TOKEN.sub("[...]", _URL.sub("[URL]", plain))
     return plain if len(plain) <= _MOST_WORDS else plain[: _MOST_WORDS - 3] + "..."
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from tracelake.spark.evm.calls import answers_of, quantity
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import (
+    AbandonedError,
     AnswerError,
     ChainMismatchError,
     HtmlAnswerError,
@@ -59,9 +60,9 @@ class RpcPool:
         for node in self.nodes:
             node.refused = None
 
-    def run(self, operation: Callable[[Node, Patience], T]) -> T:
-        """`operation` gets a node and how long it may go on."""
-        patience = Patience(self.options.deadline_seconds, self._clock)
+    def run(self, operation: Callable[[Node, Patience], T], stop: threading.Event | None = None) -> T:
+        """`operation` gets a node and how long it may go on. `stop`: it ends at the next request or rest."""
+        patience = Patience(self.options.deadline_seconds, self._clock, stop)
         last: RpcError | None = None
         failed = wrong = 0
         pages: dict[Node, int] = {}
@@ -74,13 +75,15 @@ class RpcPool:
             except RefusedError as error:
                 last = node.refused = error
                 failed += 1
-            except AnswerError as error:
-                last = error
-                wrong += 1
-                patience.freeze()
-                node.failed(error)
+            except AbandonedError:
+                raise
             except RpcError as error:
                 last = error
+                if isinstance(error, AnswerError) and not isinstance(error, MissingAnswerError):
+                    wrong += 1  # what was read is read again, which is no progress
+                    patience.freeze()
+                    node.failed(error)
+                    continue
                 progress = patience.answered > answered
                 failed = 1 if progress else failed + 1
                 pages[node] = pages.get(node, 0) + 1 if isinstance(error, HtmlAnswerError) and not progress else 0
@@ -111,7 +114,7 @@ class RpcPool:
             if now + wait > patience.until:
                 known = next((node.trouble for node in usable if node.trouble is not None), None)
                 raise last or known or UnavailableError("every node rests after failures", host=usable[0].label)
-            self._sleep(wait)
+            patience.pause(wait, self._sleep)
 
     def _refusal(self) -> RpcError:
         """Why no node can be used: rather one that time may change than one that it does not."""
