@@ -2,14 +2,18 @@
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conformance.file_transfer_suite import FileTransferSuite, make_file
 from tests.conformance.object_store_suite import TOP, ObjectStoreSuite
 from tests.support.object_store import object_store
+from tracelake.adapters.s3.access import ASKING
 from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.errors import StoreUnavailableError
 from tracelake.processes import seaweedfs
 from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
@@ -36,6 +40,20 @@ def store(seaweed: EmbeddedObjectStore) -> S3ObjectStore:
 
 class TestS3Store(ObjectStoreSuite):
     pass
+
+
+class TestS3Transfer(FileTransferSuite):
+    @pytest.fixture
+    def transfer(self, seaweed: EmbeddedObjectStore) -> S3Transfer:
+        return S3Transfer(seaweed.access(), ASKING)
+
+    def test_a_large_file_goes_in_parts(
+        self, transfer: S3Transfer, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tracelake.adapters.s3.transfer.CREATE_BYTES", 2**20)
+        body = os.urandom(9 * 2**20)
+        meta = transfer.upload(make_file(tmp_path, body), uri)
+        assert self.fetch(transfer, meta, tmp_path) == body
 
 
 @pytest.mark.parametrize(

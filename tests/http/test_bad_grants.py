@@ -3,11 +3,13 @@
 import unicodedata
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.http.support import NOWHERE, Claimed, Refusals, claimed, make_job
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.dispatcher.lifecycle import artifacts
+from tracelake.model.locations import MARKER_FORMAT
 
 RANGE = {"partition_key": "0-9", "start": 0, "end": 9}
 
@@ -142,6 +144,55 @@ def test_a_publication_of_too_many_files_is_refused(
     assert error["details"]["limit"] == 3
     monkeypatch.setattr(artifacts, "LISTING_LIMIT", 4)
     assert complete(task, datasets_published=[task.publication()]).body == {"status": "Completed"}
+
+
+def test_a_marker_that_names_files_is_read_strictly(harness: DispatcherHarness) -> None:
+    task = claimed(harness)
+    prefix = task.where("s3")["write_prefix"]
+    task.put(prefix + "a.parquet", b"PAR1")
+    task.put(prefix + "sub/b.parquet", b"PAR1")
+    file = {"name": "a.parquet", "size": 4}
+    wrong = [
+        [file | {"size": 5}],
+        [file, file],
+        [file, {"name": "b.parquet", "size": 4}],
+        [file | {"name": "sub/b.parquet"}],
+        [file | {"name": "../1/a.parquet"}],
+        [file | {"name": "_SUCCESS", "size": 100}],
+        [{"name": "a.parquet"}],
+        [file | {"etag": "x"}],
+        ["a.parquet"],
+        {},
+    ]
+    with Refusals(harness) as refusals:
+        for files in wrong:
+            task.put(prefix + "_SUCCESS", marker(files))
+            reply = complete(task, datasets_published=[task.publication()])
+            refusals.check(reply, 422, "output_incomplete", "datasets_published[0]")
+        task.put(prefix + "_SUCCESS", marker([file]) + b"{}")
+        refusals.check(complete(task, datasets_published=[task.publication()]), 422, "output_incomplete")
+        task.put(prefix + "_SUCCESS", marker([file]).ljust(2**22 + 1))
+        refusals.check(complete(task, datasets_published=[task.publication()]), 422, "output_incomplete")
+
+
+def test_only_files_that_the_marker_names_are_committed(harness: DispatcherHarness) -> None:
+    """Others were left by Spark tasks that were tried again, or come after it."""
+    task = claimed(harness)
+    prefix = task.where("s3")["write_prefix"]
+    for name in ("a", "b", "straggler"):
+        task.put(f"{prefix}{name}.parquet", b"PAR1")
+    task.put(prefix + "_SUCCESS", marker([{"name": f"{name}.parquet", "size": 4} for name in ("b", "a")]))
+    outputs = [task.output("s3") | {"file_count": 2, "size_bytes": 8}]
+    assert complete(task, outputs=outputs, datasets_published=[task.publication()]).status == 200
+    (row,) = harness.sql("SELECT objects FROM manifests WHERE task_id = $1", task.task_id)
+    assert [file["uri"].removeprefix(prefix) for file in msgspec.json.decode(row["objects"])] == [
+        "a.parquet",
+        "b.parquet",
+    ]
+
+
+def marker(files: Any) -> bytes:
+    return MARKER_FORMAT + msgspec.json.encode(files) + b"}"
 
 
 def test_a_publication_is_what_the_attempt_says_it_wrote(harness: DispatcherHarness) -> None:

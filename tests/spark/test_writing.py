@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.support import Bench
+from tests.spark.support import Bench, plain_name
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorResult
 from tracelake.spark.work import SparkWork
 
@@ -42,7 +42,7 @@ def test_only_blocks_of_the_unit_are_read(bench: Bench) -> None:
     assert bench.table()["block_number"].to_pylist() == [5, 7]
     bench.run("noop", copy, cursor=(4, 5))
     assert bench.table()["block_number"].to_pylist() == [5]
-    assert list(bench.names()) == ["_SUCCESS", "copy_4_8.parquet", "copy_5_5.parquet"]
+    assert list(bench.names()) == ["_SUCCESS", "copy_5_5.parquet"]
 
 
 def test_several_files_share_no_block(bench: Bench) -> None:
@@ -58,7 +58,7 @@ def test_several_files_share_no_block(bench: Bench) -> None:
     assert sorted(number for part in found for number in part) == [3, 3, 5, 7, 9]
     assert len(found) == 2
     assert not set(found[0]) & set(found[1])
-    assert [path.name for path in bench.files()] == [f"copy_{min(part)}_{max(part)}.parquet" for part in found]
+    assert [plain_name(path) for path in bench.files()] == [f"copy_{min(part)}_{max(part)}.parquet" for part in found]
 
 
 def test_a_unit_without_rows_has_a_file_with_columns(bench: Bench) -> None:

@@ -55,14 +55,21 @@ class ObjectChangedError(Exception):
     """An object is not what was pinned: gone, or other bytes."""
 
 
+class ObjectExistsError(Exception):
+    """Another object is at the address already. It was not replaced."""
+
+
 class FileTransfer(Protocol):
     """Files between a machine and the store, for work that is done elsewhere: it can be pickled, and blocks.
 
-    Both raise `StoreUnavailableError` when the store does not answer.
+    Both raise `StoreUnavailableError` when the store does not answer. Names are the caller's to keep unique.
     """
 
     def download(self, meta: ObjectMeta, path: Path) -> None:
         """The pinned bytes, whole, or `ObjectChangedError` and no file."""
         ...
 
-    def upload(self, path: Path, uri: str) -> ObjectMeta: ...
+    def upload(self, path: Path, uri: str) -> ObjectMeta:
+        """Creates the object, whole; never replaces one. The same bytes again are no conflict: the answer to an upload
+        may have been lost. Other bytes: `ObjectExistsError`."""
+        ...

@@ -14,7 +14,7 @@ SMALL_BYTES = 4 * 1024 * 1024
 """One core reads, joins and writes so much in a second or less."""
 BYTES_PER_FILE = 32 * 1024 * 1024
 MOST_FILES = 64
-_NAMED = re.compile(r"_(\d+)_(\d+)\.parquet$")
+_NAMED = re.compile(r"_(\d+)_(\d+)(?:\.[0-9a-f]+)?\.parquet$")
 
 
 def weigh(files: Sequence[ObjectMeta], start: int | None, end: int | None) -> int:

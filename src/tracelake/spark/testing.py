@@ -11,6 +11,7 @@ Config, reading and writing are the real ones: the config is checked as it is at
 files with the unit's range and `where`, and outputs are the files that a worker would upload.
 """
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ import pyarrow.parquet as pq
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.model.locations import parse_uri
-from tracelake.ports import ObjectMeta, SecretValues
+from tracelake.ports import ObjectExistsError, ObjectMeta, SecretValues
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SharedSession, SparkConfig
@@ -70,7 +71,13 @@ class DirectoryTransfer:
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{uuid4().hex}")
         shutil.copyfile(path, aside)
-        aside.replace(target)
+        try:
+            target.hardlink_to(aside)
+        except FileExistsError:
+            if target.read_bytes() != aside.read_bytes():
+                raise ObjectExistsError(f"{target.name} is there already, with other bytes") from None
+        finally:
+            aside.unlink()
         return ObjectMeta(uri, target.stat().st_size, f'"{target.stat().st_size}"')
 
 
@@ -88,6 +95,7 @@ class Trial:
     said: list[str] = field(default_factory=list)
     """What the operator said of its progress."""
     task_id: UUID = field(default_factory=uuid4)
+    attempts: int = 0
     last: SparkWork | None = None
     """Of the last run."""
 
@@ -114,11 +122,12 @@ class Trial:
         *,
         blocks: tuple[int, int] | None = None,
         cursor: tuple[int, int] | None = None,
-        attempt: int = 1,
+        attempt: int | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> OperatorResult:
-        """Runs it on the range of blocks, or the cursor `(after, to]`."""
-        self.last = self.work(operator, config or {}, make_unit(blocks, cursor), attempt, secrets or {})
+        """Runs it on the range of blocks, or the cursor `(after, to]`; as the next attempt, unless one is given."""
+        self.attempts = attempt or self.attempts + 1
+        self.last = self.work(operator, config or {}, make_unit(blocks, cursor), self.attempts, secrets or {})
         return run(self.last)
 
     def work(
@@ -155,11 +164,16 @@ class Trial:
         return [self.transfer.path(file.meta.uri) for file in self.last.written[output_index].files]
 
     def names(self, output_index: int = 0) -> Sequence[str]:
-        """Of all objects below the output's prefix, `_SUCCESS` included."""
+        """Of all objects below the output's prefix, `_SUCCESS` included, as `plain_name` has them."""
         assert self.last is not None
         prefix = self.last.output(output_index).storage.write_prefix
         assert prefix is not None
-        return sorted(path.name for path in self.transfer.path(prefix + "x").parent.iterdir())
+        return sorted(plain_name(path) for path in self.transfer.path(prefix + "x").parent.iterdir())
+
+
+def plain_name(path: Path) -> str:
+    """Of a file, without the part of its name that no other writer has."""
+    return re.sub(r"\.[0-9a-f]{16}\.parquet$", ".parquet", path.name)
 
 
 def make_unit(blocks: tuple[int, int] | None, cursor: tuple[int, int] | None = None) -> Unit:

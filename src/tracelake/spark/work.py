@@ -139,7 +139,7 @@ class SparkWork:
         if not found:
             assert schema is not None
             found = [write_empty(target, schema, *self.blocks)]
-        mark_success(target)
+        mark_success(target, found)
         self.written[output_index] = Written(found)
         return self.written[output_index]
 

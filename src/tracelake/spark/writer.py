@@ -1,22 +1,27 @@
 """The one writer of Parquet files: partitioned and sorted by block, written with pyarrow inside Spark's tasks, uploaded
 to the attempt's own prefix. What comes back to the driver are rows of the manifest, never the data.
 
-A file appears whole or not at all, and its name follows from what it holds: a part that Spark runs twice replaces its
-file by one with the same rows. `_SUCCESS` is written last, by the driver, when every part is there.
+A file appears whole or not at all, and never replaces another: its name has a part that no other writer has, and it is
+created, not overwritten. Spark may run a part twice (a retry, a speculative copy, a straggler that nobody waits for):
+each run leaves a file of its own, and the driver knows which run Spark took. `_SUCCESS` is written last, by the driver,
+and names the files that are the content; whatever else lies below the prefix is none of it.
 """
 
 import contextlib
+import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake.catalogue.context import NonRetryableError
+from tracelake.model.locations import MARKER_FORMAT
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.processes import settle
 
@@ -45,7 +50,8 @@ class Target:
     """By which rows are sorted and files named; None for data that knows no blocks."""
 
     def uri(self, start: int, end: int) -> str:
-        return f"{self.prefix}{self.dataset}_{start}_{end}.parquet"
+        """A new one for each call: no two writers share a name."""
+        return f"{self.prefix}{self.dataset}_{start}_{end}.{secrets.token_hex(8)}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +76,28 @@ class Written:
 
 
 class PartWriter:
-    """One file. Batches are written as row groups fill up, so that memory does not grow with the file."""
+    """One file. Batches are written as row groups fill up, so that memory does not grow with the file.
 
-    def __init__(self, target: Target, schema: pa.Schema, *, codec: str = "zstd") -> None:
+    `order`: the columns by which rows come sorted, ascending with nulls first, as Spark sorts; the file says so.
+    Without it rows come in the order of blocks."""
+
+    def __init__(
+        self, target: Target, schema: pa.Schema, *, order: Sequence[str] | None = None, codec: str = "zstd"
+    ) -> None:
         self._target = target
         self._schema = schema
         # Without a name in any directory: whoever is killed leaves nothing behind.
         self._file = tempfile.TemporaryFile(prefix="trace-part-")  # noqa: SIM115
         self.path = Path(f"/proc/self/fd/{self._file.fileno()}")
-        sorting = []
-        if target.block_column is not None and target.block_column in schema.names:
-            sorting = [pq.SortingColumn(schema.get_field_index(target.block_column))]
+        if order is None:
+            order = () if target.block_column is None else (target.block_column,)
         self._writer = pq.ParquetWriter(
             self.path,
             schema,
             compression=codec,
             compression_level=3,
             write_page_index=True,
-            sorting_columns=sorting or None,
+            sorting_columns=_sorting(schema, order) or None,
             store_schema=False,
         )
         self.rows = 0
@@ -195,9 +205,10 @@ def write_split(
     files = spread.files if by is not None or spread.exact else 1
     files = files if by is None else max(1, min(files, end - start + 1))
     placed = _placed(frame, by, start, end, files, small=spread.small)
-    if columns := list(order) or ([by] if by else []):
+    columns = list(order) or ([by] if by else [])
+    if columns:
         placed = placed.sortWithinPartitions(*columns)
-    function = _part_function(outputs, split, by, (start, end), files)
+    function = _part_function(outputs, split, by, (start, end), files, columns)
     rows = placed.mapInArrow(function, _MANIFEST).collect()
     found: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
     for row in rows:
@@ -242,13 +253,42 @@ def write_empty(target: Target, schema: pa.Schema, start: int, end: int) -> Writ
         part.discard()
 
 
-def mark_success(target: Target) -> None:
-    with tempfile.TemporaryFile(prefix="trace-success-") as empty:
-        target.transfer.upload(Path(f"/proc/self/fd/{empty.fileno()}"), target.prefix + SUCCESS)
+def _sorting(schema: pa.Schema, order: Sequence[str]) -> list[pq.SortingColumn]:
+    """What a file may claim of its order: the first columns of it whose order Parquet defines as Spark does. Nested
+    columns have none, and numbers that may be NaN are ordered by each in its own way."""
+    claims: list[pq.SortingColumn] = []
+    for name in order:
+        index = schema.get_field_index(name)
+        if index < 0 or pa.types.is_nested(schema.types[index]) or pa.types.is_floating(schema.types[index]):
+            break
+        leaf = sum(_count_leaves(kind) for kind in schema.types[:index])
+        claims.append(pq.SortingColumn(leaf, nulls_first=True))
+    return claims
+
+
+def _count_leaves(kind: pa.DataType) -> int:
+    """Columns of a file that a column of a table becomes."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_count_leaves(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def mark_success(target: Target, files: Sequence[WrittenFile]) -> None:
+    """These files, and no others below the prefix, are the output's content."""
+    named = [{"name": file.meta.uri.removeprefix(target.prefix), "size": file.meta.size} for file in files]
+    with tempfile.TemporaryFile(prefix="trace-success-") as marker:
+        marker.write(MARKER_FORMAT + msgspec.json.encode(named) + b"}")
+        marker.flush()
+        target.transfer.upload(Path(f"/proc/self/fd/{marker.fileno()}"), target.prefix + SUCCESS)
 
 
 def _part_function(
-    outputs: Mapping[int, Output], split: Split, by: str | None, unit: tuple[int, int], files: int
+    outputs: Mapping[int, Output],
+    split: Split,
+    by: str | None,
+    unit: tuple[int, int],
+    files: int,
+    order: Sequence[str],
 ) -> PartFunction:
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -266,7 +306,7 @@ def _part_function(
                         dropped += rows.num_rows
                     elif rows.num_rows:
                         if number not in parts:
-                            parts[number] = PartWriter(outputs[number].target, outputs[number].schema)
+                            parts[number] = PartWriter(outputs[number].target, outputs[number].schema, order=order)
                         parts[number].write(rows)
             named = _named(unit, blocks, by, files)
             yield _manifest([(_RECEIVED, None, received), (_DROPPED, None, dropped)])

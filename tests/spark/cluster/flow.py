@@ -1,6 +1,7 @@
 """The four data operators one after another, from a chain to a summary, wherever Spark is; and what they wrote."""
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
 from tracelake.ports import ObjectMeta
+from tracelake.spark.testing import plain_name
 
 BLOCKS = (0, 199)
 CHAIN_ID = 1337001
@@ -51,13 +53,18 @@ class Flow:
     def input(self, name: str, **where: object) -> Input:
         return Input(name, self.written[name], where or None)
 
-    def do(self, task: Task) -> OperatorResult:
+    def do(self, task: Task, *, repeated: int = 0) -> OperatorResult:
+        """`repeated`: files that lie there because a Spark task was tried again; they are not of the output."""
         result = self.run(task)
         for index, name in enumerate(task.outputs):
-            found = asyncio.run(S3ObjectStore(self.access).list(task.prefix(index)))
-            assert sum(meta.uri.endswith("/_SUCCESS") for meta in found) == 1
-            self.written[name] = [meta for meta in found if meta.uri.endswith(".parquet")]
-            assert len(found) == len(self.written[name]) + 1, "nothing else is there"
+            prefix, objects = task.prefix(index), S3ObjectStore(self.access)
+            found = asyncio.run(objects.list(prefix))
+            marker = asyncio.run(objects.get(f"{prefix}_SUCCESS"))
+            assert marker is not None
+            named = {file["name"] for file in json.loads(marker)["files"]}
+            self.written[name] = [meta for meta in found if meta.uri.removeprefix(prefix) in named]
+            assert len(self.written[name]) == len(named)
+            assert len(found) == len(named) + 1 + repeated, "nothing else is there"
         self.results[task.outputs[0]] = result
         return result
 
@@ -70,4 +77,4 @@ class Flow:
             for meta in self.written[dataset]:
                 path = Path(directory, meta.uri.rpartition("/")[2])
                 S3Transfer(self.access).download(meta, path)
-                yield path.name, pq.read_table(path)
+                yield plain_name(path), pq.read_table(path)

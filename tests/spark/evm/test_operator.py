@@ -1,6 +1,7 @@
 """The whole operator on a real Spark session against a served chain."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -9,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.chain.faults import Call, Drop, RpcErrors, Status
 from tests.spark.evm.support import CHAIN_ID, expected
-from tests.spark.support import Bench
+from tests.spark.support import Bench, plain_name
 from tests.support.chain import ServedChain, recorded, serve_chain
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorResult
 from tracelake.spark.evm import endpoints
@@ -64,7 +65,7 @@ def test_each_file_is_sorted_and_holds_its_own_blocks(chain: ServedChain, bench:
     ingest(bench, (120, 260))
     for path in bench.files(2):
         numbers = pq.read_table(path)["block_number"].to_pylist()
-        first, last = (int(part) for part in path.stem.split("_")[-2:])
+        first, last = (int(part) for part in Path(plain_name(path)).stem.split("_")[-2:])
         assert numbers == sorted(numbers)
         assert all(first <= number <= last for number in numbers)
 

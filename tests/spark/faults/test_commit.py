@@ -16,7 +16,7 @@ from tests.spark.faults.support import SHORT, Store, read_back
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.dispatcher.loops import collector
-from tracelake.ports import ObjectChangedError, ObjectMeta
+from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.writer import Target, Written, mark_success, write_frame
@@ -62,7 +62,7 @@ def write(spark: SparkSession, store: Store, lease: Any, value: int) -> Written:
     target = Target(prefix_of(lease), "blocks", store.patient)
     frame = spark.range(10).selectExpr("id AS block_number", f"cast({value} AS int) AS value")
     written = write_frame(frame, target, 0, 9)
-    mark_success(target)
+    mark_success(target, written.files)
     return written
 
 
@@ -123,20 +123,25 @@ def test_two_attempts_at_once(flow: Flow, store: Store, spark: SparkSession, tmp
     assert pinned == [file.meta for file in files[2].files]
     assert values(store, spark, pinned, tmp_path) == {2}
 
-    # Its own files again, and then even those of its successor.
-    write(spark, store, zombie, 3)
+    # Files of the zombie again, and then even one below the prefix of its successor, or in the place of a file of it.
+    with pytest.raises(ObjectExistsError, match="_SUCCESS is there already, with other bytes"):
+        write(spark, store, zombie, 3)
     assert values(store, spark, pinned, tmp_path) == {2}
     other = tmp_path / "other.parquet"
     pq.write_table(pa.table({"block_number": [0], "value": [4]}), other)
-    store.patient.upload(other, pinned[0].uri)
-    with pytest.raises(ObjectChangedError, match=r"blocks_0_9\.parquet is not the file that was committed"):
+    store.patient.upload(other, f"{prefix_of(successor)}blocks_0_9.late.parquet")
+    with pytest.raises(ObjectExistsError, match="is there already, with other bytes"):
+        store.patient.upload(other, pinned[0].uri)
+    assert values(store, spark, pinned, tmp_path) == {2}
+    flow.harness.run(flow.harness.objects.put(pinned[0].uri, other.read_bytes()))
+    with pytest.raises(ObjectChangedError, match=r"blocks_0_9\..+\.parquet is not the file that was committed"):
         values(store, spark, pinned, tmp_path)
 
     flow.harness.advance(WEEK + 3600)
     while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= collector.PAGE:
         pass
     assert listed(flow, zombie) == []
-    assert listed(flow, successor) == ["_SUCCESS", "blocks_0_9.parquet"]
+    assert listed(flow, successor) == ["_SUCCESS", Path(pinned[0].uri).name], "and not the late one"
 
 
 HOW: dict[str, Callable[[Store], None]] = {"stands still": Store.stand_still, "is down": Store.kill}

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.faults.support import Store, bench_on, fill, read_back, run_task, running_store, small_disk
-from tests.spark.support import BUCKET, Bench
+from tests.spark.support import BUCKET, Bench, plain_name
 from tracelake.adapters.s3.access import WORKING
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.catalogue.context import OperatorResult
@@ -39,7 +39,7 @@ def prepared(store: Store, session: SparkSession, root: Path, rows: pa.Table = R
 def names(store: Store, bench: Bench) -> list[str]:
     objects = S3ObjectStore(store.embedded.access(), WORKING)
     found = asyncio.run(objects.list(f"{BUCKET}copy/{bench.task_id}/"))
-    return [meta.uri.removeprefix(f"{BUCKET}copy/{bench.task_id}/") for meta in found]
+    return [f"{Path(meta.uri).parent.name}/{plain_name(Path(meta.uri))}" for meta in found]
 
 
 HOW: dict[str, Callable[[Store], None]] = {"stands still": Store.stand_still, "is down": Store.kill}

@@ -159,6 +159,11 @@ def _away() -> Iterator[None]:
         raise unavailable(error) from error
 
 
+def was_answered(error: Exception) -> bool:
+    """The store refused the call, or failed at it, and said so; the client has repeated what may be repeated."""
+    return _STATUS.search(str(error)) is not None
+
+
 def unavailable(error: Exception) -> StoreUnavailableError:
     """What a person needs to know of it: nothing that a client says is repeated but the status of an answer."""
     status = _STATUS.search(str(error))

@@ -1,18 +1,24 @@
 """The FileTransfer port over the S3 protocol. It holds an address and keys, no connection, and so can be pickled."""
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import obstore
-from obstore.exceptions import BaseError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from tracelake.adapters.s3.access import WORKING, Patience, S3Access
-from tracelake.adapters.s3.object_store import open_bucket, unavailable
+from tracelake.adapters.s3.object_store import open_bucket, unavailable, was_answered
 from tracelake.model.locations import parse_uri
-from tracelake.ports import ObjectChangedError, ObjectMeta
+from tracelake.model.retry import Backoff
+from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta
 
 _CHUNK = 8 * 1024 * 1024
+CREATE_BYTES = 64 * 1024 * 1024
+"""Up to this size a file is one conditional PUT, which is held in memory. The client has no condition for uploads in
+parts: a larger file is protected by its name alone, which no other writer has."""
+_BACKOFF = Backoff(0.2, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,41 @@ class S3Transfer:
     def upload(self, path: Path, uri: str) -> ObjectMeta:
         store, key = self._place(uri)
         size = path.stat().st_size
+        if size > CREATE_BYTES:
+            try:
+                result = obstore.put(store, key, path, chunk_size=_CHUNK)
+            except BaseError as error:
+                raise unavailable(error) from error
+            return ObjectMeta(uri, size, result["e_tag"] or "")
+        return ObjectMeta(uri, size, self._create(store, key, path))
+
+    def _create(self, store: obstore.store.S3Store, key: str, path: Path) -> str:
+        """The ETag of the new object. The client repeats no conditional call whose answer was lost; this does."""
+        deadline = time.monotonic() + self.patience.retry_seconds
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return obstore.put(store, key, path, mode="create")["e_tag"] or ""
+            except AlreadyExistsError:
+                return self._find_own(store, key, path)
+            except BaseError as error:
+                wait = _BACKOFF.seconds(tries)
+                if was_answered(error) or tries > self.patience.retries or time.monotonic() + wait > deadline:
+                    raise unavailable(error) from error
+                time.sleep(wait)
+
+    def _find_own(self, store: obstore.store.S3Store, key: str, path: Path) -> str:
+        """The ETag of an object that is there already, if it has these bytes."""
         try:
-            result = obstore.put(store, key, path, chunk_size=_CHUNK)
-        except BaseError as error:
+            found = obstore.get(store, key)
+            if found.meta["size"] == path.stat().st_size:
+                with path.open("rb") as own:
+                    if all(own.read(len(chunk)) == bytes(chunk) for chunk in found.stream(min_chunk_size=_CHUNK)):
+                        return found.meta["e_tag"] or ""
+        except (BaseError, FileNotFoundError) as error:
             raise unavailable(error) from error
-        return ObjectMeta(uri, size, result["e_tag"] or "")
+        raise ObjectExistsError(f"{Path(key).name} is there already, with other bytes")
 
     def _place(self, uri: str) -> tuple[obstore.store.S3Store, str]:
         parsed = parse_uri(uri)

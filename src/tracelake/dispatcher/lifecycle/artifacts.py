@@ -2,15 +2,31 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tracelake.dispatcher.lifecycle.publications import Request
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.errors import TraceError
-from tracelake.model.locations import lies_under, parse_uri
+from tracelake.model.locations import MARKER_FORMAT, lies_under, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
 from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished, OutputReport
 
 GLOB = "*.parquet"
 SUCCESS = "_SUCCESS"
+MARKER_BYTES = 4 * 1024 * 1024
+"""Of a `_SUCCESS` that names files: some 40,000 of them."""
+
+
+class _NamedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    size: int
+
+
+class _Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `_SUCCESS` that begins with `MARKER_FORMAT`: which files are the output's content."""
+
+    format: str
+    files: list[_NamedFile]
 
 
 async def list_publications(
@@ -32,9 +48,12 @@ async def list_publications(
         except TraceError as refusal:
             refusal.details.setdefault("field", f"datasets_published[{index}]")
             raise
-        if not any(meta.uri == prefix + SUCCESS for meta in listing):
+        marker = next((meta for meta in listing if meta.uri == prefix + SUCCESS), None)
+        if marker is None:
             raise _incomplete("The output's _SUCCESS marker is not there.", index)
         files = tuple(meta for meta in listing if meta.uri.endswith(".parquet") and "/" not in meta.uri[len(prefix) :])
+        if marker.size:
+            files = await _choose_named(objects, marker, prefix, files, index)
         for report in reports:
             if report.dataset_uuid == item.dataset_uuid:
                 _compare(report, files, index)
@@ -42,6 +61,33 @@ async def list_publications(
     if requests:
         await objects.sync()  # a unit that counts has its files, also after a power cut
     return requests
+
+
+async def _choose_named(
+    objects: ObjectStore, marker: ObjectMeta, prefix: str, files: Sequence[ObjectMeta], index: int
+) -> tuple[ObjectMeta, ...]:
+    """The files that the marker names, or all of them if it is another's kind of marker. Those that are not named are
+    of Spark tasks that were tried again, or came too late."""
+    if marker.size > MARKER_BYTES:
+        message = f"_SUCCESS has {marker.size:,} bytes, at most {MARKER_BYTES:,} are read: write fewer files."
+        raise _incomplete(message, index)
+    data = await objects.get(marker.uri, if_match=marker.etag)
+    if data is None:
+        raise _incomplete("The output's _SUCCESS marker changed while it was read.", index)
+    if not data.startswith(MARKER_FORMAT):
+        return tuple(files)
+    try:
+        named = msgspec.json.decode(data, type=_Marker).files
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        message = '_SUCCESS: expected a list of {"name", "size"} in `files`; received something else.'
+        raise _incomplete(message, index) from None
+    by_name = {meta.uri.removeprefix(prefix): meta for meta in files}
+    if len({file.name for file in named}) != len(named):
+        raise _incomplete("_SUCCESS names a file twice.", index)
+    absent = sum(file.name not in by_name or by_name[file.name].size != file.size for file in named)
+    if absent:
+        raise _incomplete(f"_SUCCESS names {len(named)} files; {absent} of them are not there with that size.", index)
+    return tuple(by_name[file.name] for file in sorted(named, key=lambda file: file.name))
 
 
 async def check_artifact(

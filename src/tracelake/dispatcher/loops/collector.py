@@ -41,7 +41,11 @@ _FENCE = """
     UPDATE tasks SET lease_token = gen_random_uuid()
     WHERE task_id = ANY($1) AND status = 'Failed' AND outcome = 'Timeout'"""
 
-_KEPT = "SELECT prefix FROM manifests WHERE task_id = ANY($1)"
+# Files that lie below a committed prefix and that no manifest names are of Spark tasks that were tried again.
+_KEPT = """
+    SELECT DISTINCT prefix || '_SUCCESS' AS uri FROM manifests WHERE task_id = ANY($1)
+    UNION ALL
+    SELECT o ->> 'uri' FROM manifests, json_array_elements(objects) AS o WHERE task_id = ANY($1)"""
 
 # A released batch keeps its artifact until the batch itself is collected. The others are of attempts that never
 # completed, and these tasks are over: they go like any file that was not committed.
@@ -109,7 +113,7 @@ class Collector:
         async with self._store.transaction() as connection:
             await connection.execute(_FENCE, tasks)
         async with self._store.connection() as connection:
-            kept = {row["prefix"] for row in await connection.fetch(_KEPT, tasks)}
+            kept = {row["uri"] for row in await connection.fetch(_KEPT, tasks)}
             published = {row["batch_uri"] for row in await connection.fetch(_PUBLISHED, tasks)}
         removed = 0
         for row in rows:
@@ -125,11 +129,11 @@ class Collector:
         return removed
 
     async def _remove(self, prefix: str, newest: int, kept: set[str]) -> int:
-        """The task's attempts but those that were committed, and those that a person's retry has begun meanwhile."""
+        """The task's files but those that were committed, and those of attempts that were begun meanwhile."""
         removed = 0
         async for meta in self._objects.walk(prefix):
             attempt, _, _ = meta.uri[len(prefix) :].partition("/")
-            if f"{prefix}{attempt}/" in kept or meta.uri in kept or (attempt.isdigit() and int(attempt) > newest):
+            if meta.uri in kept or (attempt.isdigit() and int(attempt) > newest):
                 continue
             await self._objects.delete(meta.uri)
             removed += 1
