@@ -4,8 +4,8 @@ The lock itself is Postgres'. What stands here is the queue of one process: of t
 asks at a time, with a pause that grows, and the end of a move in this process wakes it at once. However many wait,
 an org costs the pool one connection for the length of one question.
 
-Moves (deploys, cutovers) of one org follow each other here, so that at most one of them waits in Postgres; how many
-orgs may move at once is bounded too.
+Moves (deploys, cutovers) of one org follow each other here, so that at most one of them waits in Postgres, and let one
+of those who wait go first; how many orgs may move at once is bounded too.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from uuid import UUID
 
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.2
+_TURN_SECONDS = 0.1
+"""How long a move lets those go first who waited for the move before it."""
 
 
 class RoutingBusyError(Exception):
@@ -35,6 +37,8 @@ class _Gate:
         self.asking = asyncio.Lock()
         self.moving = asyncio.Lock()
         self.moved = asyncio.Event()
+        self.entered = asyncio.Event()
+        """Set when somebody who waited goes on."""
         self.users = 0
 
 
@@ -73,6 +77,8 @@ class RoutingGates:
             except TimeoutError:
                 raise RoutingBusyError(org_id) from None
             try:
+                if gate.asking.locked():
+                    await _let_one_enter(gate)
                 try:
                     async with asyncio.timeout(seconds):
                         await self._movers.acquire()
@@ -87,6 +93,16 @@ class RoutingGates:
                 gate.moved.set()
         finally:
             self.drop(org_id)
+
+
+async def _let_one_enter(gate: _Gate) -> None:
+    """A try loses against a row of moves: between two of them one of those who wait has its turn."""
+    gate.entered.clear()
+    try:
+        async with asyncio.timeout(_TURN_SECONDS):
+            await gate.entered.wait()
+    except TimeoutError:
+        pass
 
 
 class RoutingWait:
@@ -149,6 +165,7 @@ class RoutingWait:
 
     def _leave(self) -> None:
         if self._gate is not None and self._org_id is not None:
+            self._gate.entered.set()
             self._gate.asking.release()
             self._gates.drop(self._org_id)
             self._org_id = self._gate = None

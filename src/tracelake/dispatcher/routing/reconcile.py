@@ -11,6 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
+from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.backpressure import gauge
 from tracelake.dispatcher.config import DispatcherConfig
@@ -155,24 +156,28 @@ class RoutingReconciler:
             newest: int = await connection.fetchval("SELECT last_value FROM events_routed_seq")
             if self._proved is None:
                 self._proved = max(0, newest - LOOK_BACK)
-        repaired, after = 0, self._proved
+        repaired, after, postponed = 0, self._proved, False
         while True:
             async with self._store.connection() as connection:
                 missing = await connection.fetch(_MISSING, after, newest, PAGE, BY_HAND + "%")
             for row in missing:
-                repaired += await self._repair(row)
+                try:
+                    repaired += await self._repair(row)
+                except RoutingBusyError:  # the next round begins here again, and other orgs do not wait for it
+                    postponed = True
             if len(missing) < PAGE:
                 break
             # The last event may have more readers than the page had room for; but every page goes on.
             last: int = missing[-1]["routed_seq"]
             after = max(after + 1, last - 1)
         # One round behind: a transaction that took a small number may commit after one that took a larger.
-        self._proved, self._newest = max(self._proved, self._newest), newest
+        if not postponed:
+            self._proved, self._newest = max(self._proved, self._newest), newest
         self._count("event", repaired)
         return repaired
 
     async def _repair(self, row: asyncpg.Record) -> int:
-        async with self._store.transaction(routing=[row["org_id"]]) as connection:
+        async with self._store.transaction(routing=[row["org_id"]], wait=False) as connection:
             inputs = await connection.fetch(_INPUTS, row["node_id"])
             if row["strategy"] == "PerPartition" and len(inputs) > 1:
                 asked = [_presence(row, item) for item in inputs]
