@@ -20,6 +20,7 @@ from tracelake.dispatcher.lifecycle.rows_effects import (
     apply_publications,
     release_publishes,
 )
+from tracelake.dispatcher.slices import in_slices
 from tracelake.model.task import Outcome, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
@@ -117,6 +118,9 @@ _CREATE = """
         INSERT INTO outbox (kind, queue, key)
         SELECT u.kind, u.queue, u.task_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
     SELECT task_id FROM made"""
+
+CREATE_SLICE = 256
+"""Tasks that one statement inserts: its arguments are encoded while the event loop stands still."""
 
 _EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
 
@@ -244,6 +248,13 @@ async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
     """Insert them, with their wake-ups; answers those that were not there, neither by id nor by unit."""
     new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
+    made: list[NewTask] = []
+    async for part in in_slices(new, CREATE_SLICE):
+        made += await _create(connection, part)
+    return made
+
+
+async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTask]:
     rows = await connection.fetch(
         _CREATE,
         [task.task_id for task in new],

@@ -7,6 +7,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication, RoutedEvent
+from tracelake.dispatcher.slices import in_slices
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import BufferPublishRequest
@@ -140,7 +141,7 @@ ENQUEUE_PUBLISHES = _ENQUEUE_PUBLISHES % "false"
 ENQUEUE_PUBLISHES_AGAIN = _ENQUEUE_PUBLISHES % "true"
 
 
-async def apply_events(connection: Connection, events: Sequence[NewEvent], applied: Applied) -> None:
+async def _insert_events(connection: Connection, events: Sequence[NewEvent], applied: Applied) -> None:
     keys = [event.key for event in events]
     columns = [list(column) for column in zip(*keys, strict=True)]
     rows = await connection.fetch(
@@ -165,6 +166,11 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
             applied.traced[row["traceparent"]] = (row["event_id"], row["state"])
         if row["state"] == "Routed":
             applied.routed.append(RoutedEvent(*(row[name] for name in _ROUTED_NAMES)))
+
+
+async def apply_events(connection: Connection, events: Sequence[NewEvent], applied: Applied) -> None:
+    async for part in in_slices(events):
+        await _insert_events(connection, part, applied)
     repeated = [event for event in events if event.key not in applied.events]
     if repeated:
         columns = [list(column) for column in zip(*(event.key for event in repeated), strict=True)]

@@ -23,6 +23,7 @@ from tracelake.dispatcher.routing.directory import EdgeDirectory, EdgeKey, Gener
 from tracelake.dispatcher.routing.edges import EdgeState
 from tracelake.dispatcher.routing.invalidate import AT_ONCE, remember, rerun
 from tracelake.dispatcher.routing.units import Ask, draft
+from tracelake.dispatcher.slices import pause_between
 from tracelake.model.dag import Strategy
 from tracelake.model.job import Storage
 from tracelake.model.task import BY_HAND
@@ -116,7 +117,8 @@ class Router:
         await self._remember(connection, events)
         asks: list[Ask] = []
         again: Counter[EdgeKey] = Counter()
-        for event in _in_order(events):
+        for number, event in enumerate(_in_order(events)):
+            await pause_between(number)
             live = []
             for consumer, item in locked.readers.get(event.generation, ()):
                 key = (consumer.node_id, item.input_index)
@@ -199,7 +201,8 @@ class Router:
         tasks: list[NewTask] = []
         below: list[Ask] = []
         joins: list[Ask] = []
-        for ask in asks:
+        for number, ask in enumerate(asks):
+            await pause_between(number)
             if ask.consumer.joins:
                 joins.append(ask)
             elif ask.cursor is None or ask.consumer.job.strategy is Strategy.PER_PARTITION:
