@@ -74,7 +74,15 @@ def _input(item: Input) -> dict[str, Any]:
 def _publish(item: Publish) -> dict[str, Any]:
     sources = [_address(address) for address in item.sources]
     schema = None if item.schema is None else _schema(item.schema)
-    return _said({"from": sources, "storage": item.storage, "write_mode": item.write_mode, "schema": schema})
+    return _said(
+        {
+            "from": sources,
+            "storage": item.storage,
+            "write_mode": item.write_mode,
+            "schema": schema,
+            "writers": list(item.writers) or None,
+        }
+    )
 
 
 def _schema(schema: Schema) -> dict[str, Any]:
@@ -183,13 +191,13 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         document["defaults"] = draw(st.fixed_dictionaries({}, optional=LIMITS))
     if draw(st.booleans()):
         index = draw(st.integers(0, jobs[-1]["outputs"] - 1))
-        document["publish"] = {
-            "out": {
-                "from": {"job": jobs[-1]["name"], "output_index": index},
-                "storage": draw(st.sampled_from(["postgres", "s3"])),
-                "schema": {"columns": draw(COLUMNS), "unique": draw(st.sampled_from([[], ["id"]])), "indexes": ["n"]},
-            }
-        }
+        # User functions write files; what cuts ranges has no rows at all.
+        storage = {"udf": "s3", "range_splitter": "none"}.get(jobs[-1].get("operator", ""), "postgres")
+        entry = {"from": {"job": jobs[-1]["name"], "output_index": index}, "storage": storage}
+        if storage != "none":
+            unique = draw(st.sampled_from([[], ["id"]]))
+            entry["schema"] = {"columns": draw(COLUMNS), "unique": unique, "indexes": ["n"]}
+        document["publish"] = {"out": entry}
     return copy.deepcopy(document)  # what is sampled is shared, and tests change documents
 
 

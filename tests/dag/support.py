@@ -30,6 +30,7 @@ SURROUNDINGS = Surroundings(
         "hot_rows": KnownDataset(owner_dag="alerts", schema=None, storage="buffered"),
         "raw_blocks": KnownDataset(owner_dag="chain", schema=None, storage="s3"),
         "loose": KnownDataset(owner_dag=None, schema=None, storage="none"),
+        "granted": KnownDataset(owner_dag="alerts", schema=ALERTS, storage="buffered", writers=frozenset({"d", "e"})),
         "mine_s3": KnownDataset(owner_dag="d", schema=None, storage="s3"),
         "mine_ticks": KnownDataset(owner_dag="d", schema=None, storage="none"),
     },

@@ -116,7 +116,7 @@ def test_what_people_get_wrong(text: str, suggestion: str) -> None:
         ("  runtime: ecs_platform\n", "  runtime: [ecs_platform]\n"),
         ("name: hourly", "name: Hourly-1"),
         ("outputs: 3", "outputs: three"),
-        ("    storage: s3\n    schema", "    storage: s4\n    schema"),
+        ("    storage: postgres\n    schema", "    storage: s4\n    schema"),
         ("type: text(20) }", "type: txt(20) }"),
         ("  - name: follow\n", "  - nmae: follow\n"),
     ],

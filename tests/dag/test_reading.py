@@ -150,7 +150,7 @@ EXPECTED = Dag(
         Publish(
             name="scored_units",
             sources=(OutputAddress(job="follow"),),
-            storage="s3",
+            storage="postgres",
             schema=Schema(
                 columns=(
                     Column(name="id", type=ColumnType.TEXT, nullable=False, max_length=20),

@@ -134,5 +134,5 @@ def test_words_of_the_document() -> None:
     )
     assert problem.suggestion == "Add `write_mode: buffered`, or publish under another name."
     schema = "schema: {columns: {a: text, b: text}, indexes: [a, [a, b], [a, b]]}"
-    (problem,) = problems_of(GOOD + f"publish: {{y: {{from: {{job: work}}, storage: s3, {schema}}}}}\n", known)
+    (problem,) = problems_of(GOOD + f"publish: {{y: {{from: {{job: work}}, storage: postgres, {schema}}}}}\n", known)
     assert problem.message == "`a, b` is in the list already."

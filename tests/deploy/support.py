@@ -37,7 +37,7 @@ class Text:
         } | fields
         return self
 
-    def published(self, name: str, job: str, storage: str = "s3", **fields: Any) -> "Text":
+    def published(self, name: str, job: str, storage: str = "postgres", **fields: Any) -> "Text":
         self.publish[name] = {"from": {"job": job}, "storage": storage} | fields
         return self
 

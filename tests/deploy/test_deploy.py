@@ -40,7 +40,7 @@ def test_a_deploy_makes_an_org_a_version_and_everything_in_it(harness: Dispatche
     assert (row["phase"], row["position"], row["drain_until"], row["routed"]) == ("Active", None, None, -1)
     out = dataset(harness, "d_out")
     assert (out["dataset_uuid"], out["current_version"]) == output(harness, "d", "b")
-    assert (out["storage"], out["published"], out["dag_name"], out["staged_version"]) == ("s3", True, "d", None)
+    assert (out["storage"], out["published"], out["dag_name"], out["staged_version"]) == ("postgres", True, "d", None)
     pointers = harness.sql("SELECT dataset_uuid, dataset_version FROM dataset_pointers")
     assert {tuple(row) for row in pointers} == {output(harness, "d", name) for name in ("tick", "a", "b")}
     version = harness.sql("SELECT * FROM dag_versions")[0]
@@ -141,13 +141,13 @@ def test_a_dataset_has_one_owner(harness: DispatcherHarness) -> None:
 
 
 def test_a_dataset_of_jobs_without_a_dag_is_not_taken_over(harness: DispatcherHarness) -> None:
-    harness.make_job(outputs=[{"name": "d_out", "storage": "s3"}])
+    harness.make_job(outputs=[{"name": "d_out", "storage": "postgres"}])
     assert codes(refused(harness, chain())) == ["dataset_owned"]
 
 
 def test_a_dataset_keeps_its_storage(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain()))
-    assert codes(refused(harness, chain().published("d_out", "b", "postgres"))) == ["dataset_storage"]
+    assert codes(refused(harness, chain().published("d_out", "b", "none"))) == ["dataset_storage"]
 
 
 def test_one_job_cannot_write_a_dataset_twice(harness: DispatcherHarness) -> None:

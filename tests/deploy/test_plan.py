@@ -338,12 +338,12 @@ def problems_of(text: Text, registry: Registry) -> list[str]:
     [
         ({"dag": "another"}, "dataset_owned"),
         ({"dag": None}, "dataset_owned"),
-        ({"storage": "postgres"}, "dataset_storage"),
+        ({"storage": "s3"}, "dataset_storage"),
     ],
 )
 def test_a_dataset_that_cannot_be_had_is_refused(fields: dict[str, object], code: str) -> None:
     registry = empty(read(chain()))
-    taken = DatasetRow(uuid5(SPACE, "x"), "d_out", "d", "s3", True, uuid5(SPACE, "x-1"))
+    taken = DatasetRow(uuid5(SPACE, "x"), "d_out", "d", "postgres", True, uuid5(SPACE, "x-1"))
     row = replace(taken, **fields)  # type: ignore[arg-type]
     assert problems_of(chain(), replace(registry, datasets={"d_out": row})) == [code]
 

@@ -17,7 +17,7 @@ name: files
 defaults: {runtime: ecs_platform, heartbeat_timeout_seconds: 60}
 jobs:
   - {name: src, activation: source, source: {kind: manual}}
-  - {name: write, activation: reactive, operator: noop, inputs: [{from: {job: src}}], max_attempts: 2}
+  - {name: write, activation: reactive, operator: decode_logs, inputs: [{from: {job: src}}], max_attempts: 2}
 publish:
   blocks: {from: {job: write}, storage: s3}
 """

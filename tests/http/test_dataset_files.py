@@ -90,7 +90,8 @@ def test_what_there_is_not(flow: Flow, dataset: dict[str, Any]) -> None:
     empty = service(elsewhere)
     assert (empty.status, empty.code) == (404, "dataset_not_committed")
     assert names(service(flow)) == [FIRST, SECOND, THIRD]
-    flow.deploy(FILES.replace("name: files", "name: hot").replace("blocks: {from: {job: write}, storage: s3}", "{}"))
+    hot = FILES.replace("name: files", "name: hot").replace("blocks: {from: {job: write}, storage: s3}", "{}")
+    flow.deploy(hot.replace("decode_logs", "noop"))
     reply = service(flow, name="hot__write_0")
     assert (reply.status, reply.code, reply.body["error"]["details"]["field"]) == (422, "body_invalid", "name")
 
@@ -138,7 +139,7 @@ def test_pages_are_of_one_generation_though_another_is_cut_over_between_them(
 ) -> None:
     monkeypatch.setattr(view, "PAGE", 1)
     first = service(flow)
-    flow.deploy(FILES.replace(f"operator: noop, {FROM}", f"operator: sleep, config: {{seconds: 0}}, {FROM}"))
+    flow.deploy(FILES.replace(f"decode_logs, {FROM}", f"decode_logs, config: {{events: [erc20.Transfer]}}, {FROM}"))
     activate(flow.harness, "files", 2, now=True, org=flow.org)
     other = flow.event("files", "write")
     assert other["dataset_version"] != dataset["dataset_version"]

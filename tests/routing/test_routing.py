@@ -172,7 +172,7 @@ name: files
 defaults: {runtime: ecs_platform}
 jobs:
   - {name: src, activation: source, source: {kind: manual}}
-  - {name: write, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+  - {name: write, activation: reactive, operator: decode_logs, inputs: [{from: {job: src}}]}
   - {name: read, activation: reactive, operator: noop, inputs: [{from: {job: write}}]}
 publish:
   blocks: {from: {job: write}, storage: s3}

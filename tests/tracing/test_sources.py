@@ -150,7 +150,8 @@ def test_each_event_of_an_always_on_source_begins_a_trace(flow: Traced, seen: Co
 
 def test_a_file_is_announced_with_its_commit_in_the_trace_that_said_it(flow: Traced, seen: Collector) -> None:
     """An event said before its data is committed waits; routed later, it is still the same span."""
-    text = Text("files").source("src").job("write", "src").job("read", "write").published("out", "write")
+    text = Text("files").source("src").job("write", "src", operator="decode_logs", config={}).job("read", "write")
+    text.published("out", "write", "s3")
     flow.deploy(str(text))
     flow.trigger("files", "src", range={"start": 0, "end": 9})
     (task,) = flow.tasks("write")

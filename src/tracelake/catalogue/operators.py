@@ -88,7 +88,13 @@ SPECS = (
         only_files=True,
         writes=lambda _: Writes(1),
     ),
-    OperatorSpec("noop", NoopConfig, "Does nothing and completes; for measuring and for demonstrations.", control=True),
+    OperatorSpec(
+        "noop",
+        NoopConfig,
+        "Does nothing and completes; for measuring and for demonstrations.",
+        control=True,
+        fills_tables=True,
+    ),
     OperatorSpec(
         "range_aggregator",
         RangeAggregatorConfig,
@@ -110,6 +116,7 @@ SPECS = (
         SleepConfig,
         "Waits `seconds`, then completes; fails its first `fail_attempts` attempts.",
         runtimes=frozenset({"ecs_platform"}),
+        fills_tables=True,
     ),
     OperatorSpec(
         "spark_sql",
@@ -117,7 +124,6 @@ SPECS = (
         "Runs a SELECT over its inputs and writes what it gives.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
-        fills_tables=False,
         check_inputs=check_inputs,
         writes=lambda _: Writes(1),
         result=result_columns,

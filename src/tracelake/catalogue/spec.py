@@ -56,13 +56,13 @@ class OperatorSpec:
     control: bool = False
     """A platform control operator: the Dispatcher may run it itself (`runtime: dispatcher`)."""
     output_storage: Literal["none", "s3"] = "none"
-    """Where an output lives that its DAG does not publish. `none`: it is events and no rows."""
+    """Where an output lives that its DAG does not publish. `none`: it is events and no rows, and never files."""
     only_files: bool = False
     """It works on blocks in files and nothing else: no input or output of it can be a table."""
     only_events: bool = False
     """It makes events and no rows: nothing of it ever comes to a buffered dataset."""
-    fills_tables: bool = True
-    """Its tasks may write a table themselves (`storage: postgres` that is not buffered)."""
+    fills_tables: bool = False
+    """Its tasks may write a table themselves (`storage: postgres` that is not buffered). Never untrusted code."""
     check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
     """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
 

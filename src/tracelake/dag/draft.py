@@ -80,6 +80,8 @@ class PublishDraft:
     writers: list[OutputAddress] = field(default_factory=list)
     """Those that exist, in order."""
     schema: Schema | None = None
+    owner: str | None = None
+    """The DAG that owns the dataset and lets this one write it; None: this one owns it."""
 
     @property
     def buffered(self) -> bool:

@@ -147,12 +147,18 @@ def _check_filter(draft: Draft, found: InputDraft) -> None:
 
 def _writers(draft: Draft, item: InputDraft) -> Iterable[OutputAddress]:
     """The outputs of this DAG that the input is made from."""
+    own: list[OutputAddress] = []
+    dataset = item.dataset
     if item.output is not None:
-        return draft.co_writers(item.output)
-    assert item.dataset is not None
-    before = draft.surroundings.datasets[item.dataset].made_from
+        own = draft.co_writers(item.output)
+        entry = draft.publishers.get(item.output)
+        if entry is None or entry.name not in draft.surroundings.datasets:
+            return own
+        dataset = entry.name  # jobs of other DAGs may write it as well
+    assert dataset is not None
+    before = draft.surroundings.datasets[dataset].made_from
     entries = (draft.publish[name] for name in sorted(before & draft.publish.keys()))
-    return (address for entry in entries for address in entry.writers)
+    return chain(own, (address for entry in entries for address in entry.writers))
 
 
 class Graph:

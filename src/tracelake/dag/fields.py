@@ -189,7 +189,9 @@ JOB = Fields(
 PUBLISH = Fields(
     {
         "from": Field(WritersKind(), "The output that the name stands for; a list for a buffered dataset.", True),
-        "storage": Field(Choice(("postgres", "s3")), "Where its rows live.", required=True),
+        "storage": Field(
+            Choice(("postgres", "s3", "none")), "Where its rows live; none: it is events without rows.", required=True
+        ),
         "write_mode": Field(
             Choice(("buffered", "direct")),
             "direct: tasks write it. buffered: tasks hand rows to a sink, which merges them (postgres alone).",
@@ -201,6 +203,10 @@ PUBLISH = Fields(
             "Of a buffered dataset, when rows have the same `unique` values: the last one published stays (update), "
             "or the first one (nothing).",
             default="update",
+        ),
+        "writers": Field(
+            ListOf(NAME, 0, MAX_WRITERS, distinct=True),
+            "Other DAGs that may write to it, if it is buffered: they publish it too, without declaring what it is.",
         ),
         "max_queue_depth": Field(POSITIVE, "Batches of a buffered dataset that wait at which its writers pause."),
         "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest such batch at which its writers pause."),

@@ -1,6 +1,6 @@
 """The `publish` map: names for outputs, who owns them, how they are written."""
 
-from tracelake.catalogue import CATALOGUE
+from tracelake.catalogue import CATALOGUE, OperatorSpec
 from tracelake.catalogue.tables import MAX_UNIQUE, RESERVED, SYSTEM
 from tracelake.dag.columns import build_schema, check_schema
 from tracelake.dag.draft import Draft, PublishDraft
@@ -9,8 +9,11 @@ from tracelake.dag.fields import MAX_DATASETS, PUBLISH
 from tracelake.dag.kinds import INVALID, NAME, Place, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import shown
-from tracelake.dag.surroundings import kept_as
+from tracelake.dag.surroundings import KnownDataset, kept_as
 from tracelake.model.runtime import DISPATCHER
+
+_OF_THE_OWNER = ("schema", "on_conflict", "max_queue_depth", "max_queue_age", "writers")
+"""Fields of a dataset that a DAG with a grant to write it does not declare."""
 
 
 def read_publish(draft: Draft) -> None:
@@ -32,22 +35,29 @@ def read_publish(draft: Draft) -> None:
             continue
         entry = PublishDraft(name, key, record)
         _resolve_writers(draft, entry)
-        if good_name:
-            _check_owner(draft, entry)
-        _check_shape(entry)
+        # Of a dataset of another DAG nothing else is known.
+        if (not good_name or _check_owner(draft, entry)) and entry.owner is None:
+            _check_shape(entry)
+            if record.get("writers"):
+                _check_writers(draft, entry)
         draft.publish[name] = entry
 
 
-def _check_owner(draft: Draft, entry: PublishDraft) -> None:
+def _check_owner(draft: Draft, entry: PublishDraft) -> bool:
+    """False if the dataset belongs to somebody else who does not let this DAG write it."""
     known = draft.surroundings.datasets.get(entry.name)
     if known is None or draft.name is None:
-        return
+        return True
     if known.owner_dag != draft.name:
+        if known.owner_dag is not None and draft.name in known.writers:
+            _check_granted(known, known.owner_dag, entry)
+            return True
         owner = f"the DAG `{known.owner_dag}`" if known.owner_dag is not None else "jobs that no DAG made"
-        entry.key.problem(
-            "dataset_owned", f"The dataset {shown(entry.name)} belongs to {owner}.", "Choose another name."
-        )
-        return
+        hint = "Choose another name."
+        if known.storage == "buffered" and known.owner_dag is not None:
+            hint = f"Choose another name, or list `{draft.name}` in `publish.{entry.name}.writers` of {owner}."
+        entry.key.problem("dataset_owned", f"The dataset {shown(entry.name)} belongs to {owner}.", hint)
+        return False
     storage = _storage(draft, entry)
     if storage is not None and storage != known.storage:
         message = (
@@ -57,6 +67,20 @@ def _check_owner(draft: Draft, entry: PublishDraft) -> None:
         if known.storage == "buffered" and storage == "postgres":
             hint = "Add `write_mode: buffered`, or publish under another name."
         entry.record.at("storage").problem("dataset_storage", message, hint)
+    return True
+
+
+def _check_granted(known: KnownDataset, owner: str, entry: PublishDraft) -> None:
+    """An entry that only names writers: what the dataset is, its owner declares."""
+    entry.owner, entry.schema = owner, known.schema
+    for name in _OF_THE_OWNER:
+        if entry.record.has(name):
+            message = f"`{name}` of {shown(entry.name)} is declared by the DAG `{owner}`, which owns it."
+            entry.record.at(name).problem("dataset_owned", message, "Leave it out.")
+    if not entry.buffered and not entry.record.bad("write_mode"):
+        message = f"{shown(entry.name)} is a buffered dataset of the DAG `{owner}`."
+        place = entry.record.at("write_mode" if entry.record.has("write_mode") else "storage")
+        place.problem("dataset_storage", message, "Set `storage: postgres` and `write_mode: buffered`.")
 
 
 def _storage(draft: Draft, entry: PublishDraft) -> str | None:
@@ -98,26 +122,57 @@ def _check_operator(draft: Draft, entry: PublishDraft, writer: Record, job: str)
     """Whether rows of the job can come to where the dataset is kept."""
     made_by = draft.by_name[job]
     operator = CATALOGUE.get(made_by.record.get("operator", ""))
-    if operator is None or entry.record.get("storage") != "postgres" or entry.record.bad("write_mode"):
+    storage: str | None = entry.record.get("storage")
+    if operator is None or storage is None or made_by.only_emits or entry.record.bad("write_mode"):
         return True
-    runs, hint = f"Job `{job}` runs `{operator.name}`", ""
-    if operator.only_files:
-        message = f"{runs}, which writes files and hands no rows to a sink."
-        hint = "Publish a `spark_sql` job that reads its output."
-        if not entry.buffered:
-            message, hint = f"{runs}, which writes files and no tables.", f"Set `storage: s3`, or: {hint}"
-    elif entry.buffered and operator.only_events:
-        message, hint = f"{runs}, which makes events and no rows.", "Name a job that makes rows."
-    elif entry.buffered and made_by.setting("runtime") == DISPATCHER:
-        message = f"Job `{job}` runs in the Dispatcher, which makes events and no rows."
-        hint = "Run it on a runtime with workers."
-    elif not entry.buffered and not operator.fills_tables:
-        message = f"{runs}, which writes no tables by itself."
-        hint = "Add `write_mode: buffered`, or set `storage: s3`."
-    else:
+    if entry.buffered and storage != "postgres":
+        return True  # `_check_shape` reports it
+    objection = (
+        _objection_to_table(entry, operator, made_by.setting("runtime") == DISPATCHER)
+        if storage == "postgres"
+        else _objection_to_files(operator)
+        if storage == "s3"
+        else _objection_to_events(operator)
+    )
+    if objection is None:
         return True
-    writer.place.problem("operator_storage", message, hint)
+    reason, hint = objection
+    writer.place.problem("operator_storage", f"Job `{job}` runs `{operator.name}`, {reason}.", hint)
     return False
+
+
+def _objection_to_files(operator: OperatorSpec) -> tuple[str, str] | None:
+    if operator.output_storage == "s3":
+        return None
+    return "which writes no files", "Set `storage: none` to publish its events, or name a job that writes files."
+
+
+def _objection_to_events(operator: OperatorSpec) -> tuple[str, str] | None:
+    if operator.output_storage == "none":
+        return None
+    return "which writes files, and `storage: none` is for events without rows", "Set `storage: s3`."
+
+
+def _objection_to_table(entry: PublishDraft, operator: OperatorSpec, in_dispatcher: bool) -> tuple[str, str] | None:
+    if operator.only_files:
+        hint = "Publish a `spark_sql` job that reads its output."
+        if entry.buffered:
+            return "which writes files and hands no rows to a sink", hint
+        return "which writes files and no tables", f"Set `storage: s3`, or: {hint}"
+    if operator.only_events:
+        return "which makes events and no rows", "Set `storage: none` to publish its events, or name a job with rows."
+    if entry.buffered:
+        if in_dispatcher:
+            return "but in the Dispatcher, which makes events and no rows", "Run it on a runtime with workers."
+    elif not operator.fills_tables:
+        return "which writes no tables by itself", "Add `write_mode: buffered`, or set `storage: s3`."
+    return None
+
+
+def _check_writers(draft: Draft, entry: PublishDraft) -> None:
+    for name, place in zip(entry.record.get("writers", ()), entry.record.at("writers").items(), strict=False):
+        if name == draft.name:
+            place.problem("invalid_value", "A DAG needs no grant for a dataset of its own.", "Leave it out.")
 
 
 def _check_shape(entry: PublishDraft) -> None:
@@ -128,8 +183,11 @@ def _check_shape(entry: PublishDraft) -> None:
         entry.schema = build_schema(schema)
     if record.bad("write_mode"):
         return
+    if record.get("storage") == "none" and record.has("schema"):
+        message = "A dataset of events has no rows, and so no schema."
+        record.at("schema").problem("invalid_value", message, "Leave it out, or choose where its rows live.")
     if not entry.buffered:
-        for name in ("on_conflict", "max_queue_depth", "max_queue_age"):
+        for name in ("on_conflict", "max_queue_depth", "max_queue_age", "writers"):
             if record.has(name):
                 message = f"Only a buffered dataset has `{name}`."
                 record.at(name).problem("invalid_value", message, "Leave it out, or set `write_mode: buffered`.")
@@ -142,7 +200,7 @@ def _check_shape(entry: PublishDraft) -> None:
     if schema is not None and len(schema.get("unique") or ()) > MAX_UNIQUE:
         message = f"The key of a buffered dataset has at most {MAX_UNIQUE} columns."
         schema.at("unique").problem("out_of_range", message)
-    if record.get("storage") == "s3":
+    if record.get("storage") in ("s3", "none"):
         record.at("write_mode").problem(
             "buffered_storage", "Only a dataset in postgres can be buffered.", "Set `storage: postgres`."
         )

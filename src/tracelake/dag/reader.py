@@ -160,8 +160,10 @@ def _build_publish(entry: PublishDraft) -> Publish:
         sources=tuple(entry.writers),
         storage=entry.record.values["storage"],
         write_mode=entry.record.get("write_mode", "direct"),
-        schema=entry.schema,
+        owner=entry.owner,
+        schema=entry.schema if entry.owner is None else None,
         on_conflict=entry.record.get("on_conflict", "update"),
+        writers=tuple(sorted(entry.record.get("writers", ()))),
         max_queue_depth=entry.record.get("max_queue_depth"),
         max_queue_age_seconds=entry.record.get("max_queue_age"),
     )

@@ -25,6 +25,8 @@ class KnownDataset:
     schema: Schema | None
     """None: nobody said what its rows look like."""
     storage: str
+    writers: frozenset[str] = frozenset()
+    """Other DAGs that its owner lets write it."""
     made_from: frozenset[str] = frozenset()
     """Every dataset that lies before it, through jobs of other DAGs than the one that is read."""
 

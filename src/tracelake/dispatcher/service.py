@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.buffers.writer_grants import check_grant
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
@@ -239,6 +240,8 @@ class DispatcherService:
     async def buffer_publish(self, claims: VerifiedClaims, body: BufferPublishRequest) -> BufferPublishReply:
         _check_token(claims, body)
         try:
+            async with self.store.connection() as connection:
+                await check_grant(connection, body)
             artifact = await check_artifact(self._objects, body, claims, self.config.artifact_max_bytes)
             call = BufferPublishCall(body, artifact)
         except TraceError as objection:

@@ -143,11 +143,15 @@ class Publish(Part, frozen=True, kw_only=True):
     name: str
     sources: tuple[OutputAddress, ...]
     """One, or several for a buffered dataset."""
-    storage: Literal["postgres", "s3"]
+    storage: Literal["none", "postgres", "s3"]
     write_mode: Literal["buffered", "direct"] = "direct"
+    owner: str | None = None
+    """The DAG that owns the dataset, if it is another one that grants writing it; None: this one."""
     schema: Schema | None = None
     on_conflict: Literal["update", "nothing"] = "update"
     """Of a buffered dataset: which of the rows with one key stays."""
+    writers: tuple[str, ...] = ()
+    """Other DAGs that may write it, if it is buffered."""
     max_queue_depth: int | None = None
     max_queue_age_seconds: int | None = None
     """Of its backlog."""

@@ -26,7 +26,7 @@ name: files
 defaults: {runtime: ecs_platform, heartbeat_timeout_seconds: 60}
 jobs:
   - {name: src, activation: source, source: {kind: manual}}
-  - {name: write, activation: reactive, operator: noop, inputs: [{from: {job: src}}], max_attempts: 5}
+  - {name: write, activation: reactive, operator: decode_logs, inputs: [{from: {job: src}}], max_attempts: 5}
   - {name: read, activation: reactive, operator: noop, inputs: [{from: {job: write}}]}
 publish:
   blocks: {from: {job: write}, storage: s3}

@@ -85,7 +85,7 @@ async def grow_tables(connection: Connection, org_id: UUID, dag: Dag) -> list[Pr
 def _plan_tables(dag: Dag, tables: Mapping[str, BufferedTable], *, strict: bool) -> TableChanges:
     changes = TableChanges()
     for publish in dag.publish:
-        if storage_of(dag, publish) == "buffered" and publish.schema is not None:
+        if storage_of(dag, publish) == "buffered" and publish.owner is None and publish.schema is not None:
             _plan(publish, publish.schema, tables.get(publish.name), changes, strict=strict)
     return changes
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from tracelake.dag import KnownDataset
+from tracelake.dispatcher.deploy.hashes import publications
 from tracelake.dispatcher.deploy.plan import dag_invalid
 from tracelake.model.dag import Dag, Problem
 
@@ -10,14 +11,18 @@ from tracelake.model.dag import Dag, Problem
 def check_circles(document: Dag, known: Mapping[str, KnownDataset]) -> None:
     """Raises `dag_invalid` if jobs of the document would feed each other, by way of what other DAGs do now."""
     published = {publish.name: {address.job for address in publish.sources} for publish in document.publish}
+    named = {address: publish.name for address, publish in publications(document).items()}
     upstream: dict[str, set[str]] = {}
     for job in document.jobs:
         found = upstream.setdefault(job.name, set())
         for item in job.inputs:
+            dataset = item.dataset
             if item.output is not None:
                 found.add(item.output.job)
-            elif item.dataset is not None and item.dataset in known:
-                for name in known[item.dataset].made_from & published.keys():
+                # Jobs of other DAGs may write it as well.
+                dataset = named.get((item.output.job, item.output.output_index))
+            if dataset is not None and dataset in known:
+                for name in known[dataset].made_from & published.keys():
                     found |= published[name]
     for name in upstream:
         if name in _before(name, upstream):

@@ -151,6 +151,7 @@ class Switch:
         await pointers.stage_pointers(self.connection, self.org_id, self.dag)
         activation_id = await self._activation()
         await pointers.move_pointers(self.connection, self._names(outputs), activation_id)
+        await pointers.set_writers(self.connection, self.org_id, self.version.document)
         await self._settle(moved, mine)
         await queues.set_thresholds(self.connection, self.org_id, thresholds, moved.depths)
         await backlog.set_limits(self.connection, self.org_id, self.version.document)
@@ -256,6 +257,8 @@ class Switch:
         names: dict[Generation, tuple[str | None, bool]] = {}
         for address, generation in outputs.items():
             publish = published.get(address)
+            if publish is not None and publish.owner is not None:
+                continue  # its pointer is moved by the DAG that owns it
             name = publish.name if publish is not None and address[0] in emitting else None
             names[generation] = (name, publish is not None)
         return names

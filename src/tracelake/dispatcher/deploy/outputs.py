@@ -32,6 +32,8 @@ class DatasetRow:
     storage: str
     published: bool
     current_version: UUID
+    writers: frozenset[str] = frozenset()
+    """Other DAGs that may write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,12 @@ def _output(
 def _objections(dag: str, publish: Publish, storage: str, row: DatasetRow | None) -> list[Problem]:
     if row is None:
         return []
+    if publish.owner is not None and row.dag == publish.owner and dag in row.writers:
+        return []
     if row.dag != dag:
         owner = f"the DAG `{row.dag}`" if row.dag else "jobs that no DAG made"
-        return [_problem("dataset_owned", publish.name, f"it belongs to {owner}")]
+        granted = "" if publish.owner is None else f", which does not list `{dag}` in its `writers`"
+        return [_problem("dataset_owned", publish.name, f"it belongs to {owner}{granted}")]
     if row.storage != storage:
         return [_problem("dataset_storage", publish.name, f"it has {kept_as(row.storage)}; take another name")]
     return []

@@ -6,7 +6,7 @@ comes back as it was left.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -71,6 +71,8 @@ class Registry:
     """Generations that have history to build from."""
     subscribers: Mapping[UUID, Sequence[str]]
     """Jobs of other DAGs, as `dag/job`, by the dataset they read."""
+    foreign_writers: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    """By name of an own dataset: active jobs of other DAGs that write it, each with its DAG and as `dag/job`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
             subscribers=sorted({name for key in moved for name in registry.subscribers.get(key, ())}),
             needs_build=_needs_build(jobs, outputs, registry),
             changes=active is None or active.number != registry.number,
-            notes=_notes(document),
+            notes=[*_notes(document), *_revoked(document, registry)],
         ),
     )
 
@@ -149,6 +151,17 @@ def _notes(document: Dag) -> list[str]:
                 "tasks that wait for the limit do not count."
             )
     return notes
+
+
+def _revoked(document: Dag, registry: Registry) -> list[str]:
+    """Writers that lose their grant."""
+    granted = {publish.name: publish.writers for publish in document.publish if publish.owner is None}
+    return [
+        f"{dataset}: {job} may not write it any more, and its batches are refused."
+        for dataset, jobs in registry.foreign_writers.items()
+        for dag, job in jobs
+        if dag not in granted.get(dataset, ())
+    ]
 
 
 def dag_invalid(problems: Sequence[Problem]) -> TraceError:
@@ -271,6 +284,7 @@ def _dataset_changes(
     generations = {generation: name for name, generation in before.values()}
     uuids = {dataset_uuid for dataset_uuid, _ in generations}
     causes = _Causes(document, changes)
+    owners = {publish.name: publish.owner for publish in document.publish if publish.owner is not None}
     found: dict[str, DatasetChange] = {}
     kept: set[UUID] = set()
     for job in jobs:
@@ -281,7 +295,9 @@ def _dataset_changes(
                 continue
             change: _Change
             because = causes.of(job.document.name)
-            if output.generation is not None and output.generation in generations:
+            if output.name in owners:
+                change, because = "unchanged", f"it belongs to the DAG {owners[output.name]}"
+            elif output.generation is not None and output.generation in generations:
                 was = generations[output.generation]
                 change, because = "unchanged", "" if was == output.name else f"it was called {was}"
             elif job.standing is Standing.RESTORED or output.generation in registry.counted:
@@ -299,8 +315,10 @@ def _dataset_changes(
             )
     for (job_name, index), (name, (dataset_uuid, _)) in before.items():
         if dataset_uuid not in kept and name not in found:
+            owner = registry.datasets[name].dag if name in registry.datasets else document.name
+            because = "nothing writes it any more" if owner == document.name else "this DAG writes it no more"
             found[name] = DatasetChange(
-                dataset=name, change="removed", job=job_name, output_index=index, because="nothing writes it any more"
+                dataset=name, change="removed", job=job_name, output_index=index, because=because
             )
     return list(found.values())
 

@@ -9,6 +9,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.routing import coverage
 from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.model.dag import Dag
 
 # What was said while nobody was meant to hear it is heard now, in the order in which it was said.
 _RELEASE = """
@@ -37,6 +38,15 @@ _MOVE = """
         WHEN w.name IS NULL OR EXISTS (SELECT FROM datasets o WHERE o.org_id = d.org_id AND o.name = w.name) THEN d.name
         ELSE w.name END
     FROM wanted w WHERE d.dataset_uuid = w.dataset_uuid"""
+
+# Who may write what the DAG owns, as its active version says.
+_WRITERS = """
+    UPDATE datasets d SET writers = coalesce(u.writers, '{}')
+    FROM datasets o LEFT JOIN (
+        SELECT name, array_agg(writer) AS writers FROM unnest($3::text[], $4::text[]) AS w(name, writer)
+        GROUP BY name) u ON u.name = o.name
+    WHERE o.org_id = $1 AND o.dag_name = $2 AND d.dataset_uuid = o.dataset_uuid
+      AND d.writers IS DISTINCT FROM coalesce(u.writers, '{}')"""
 
 _UNSTAGE = (
     "UPDATE datasets SET staged_version = NULL WHERE org_id = $1 AND dag_name = $2 AND staged_version IS NOT NULL"
@@ -90,6 +100,11 @@ async def move_pointers(
         [published for _, published in generations.values()],
         activation_id,
     )
+
+
+async def set_writers(connection: Connection, org_id: UUID, document: Dag) -> None:
+    grants = [(publish.name, dag) for publish in document.publish for dag in publish.writers]
+    await connection.execute(_WRITERS, org_id, document.name, [name for name, _ in grants], [dag for _, dag in grants])
 
 
 async def stage_pointers(

@@ -23,7 +23,8 @@ from tracelake.model.dag import Dag, Schema
 LOCK = "SELECT pg_advisory_xact_lock(routing_lock_key($1))"
 
 _DATASETS = """
-    SELECT d.dataset_uuid, d.name, d.dag_name, d.storage, d.published, d.current_version, v.schema
+    SELECT d.dataset_uuid, d.name, d.dag_name, d.storage, d.published, d.current_version, d.writers,
+           v.schema
     FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
     WHERE d.org_id = $1"""
 
@@ -79,6 +80,14 @@ _SUBSCRIBERS = """
     FROM edges e JOIN nodes n USING (node_id)
     WHERE e.phase <> 'Parked' AND e.org_id = $1 AND n.dag_name <> $2 AND e.dataset_uuid = ANY($3) ORDER BY 2"""
 
+# Jobs of other DAGs that write into what this DAG owns.
+_FOREIGN_WRITERS = """
+    SELECT DISTINCT d.name AS dataset, a.dag_name, a.dag_name || '/' || j.name AS job
+    FROM datasets d JOIN job_outputs o USING (dataset_uuid) JOIN jobs j USING (job_id)
+    JOIN dags a ON a.org_id = j.org_id AND a.dag_name = j.dag_name
+    JOIN dag_version_jobs v ON v.dag_version_id = a.active_version AND v.job_id = j.job_id
+    WHERE d.org_id = $1 AND d.dag_name = $2 AND d.storage = 'buffered' AND a.dag_name <> $2 ORDER BY 1, 3"""
+
 _EXISTS = "SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND dag_name = $2)"
 
 _PREVIOUS = """
@@ -121,12 +130,13 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
             storage=row["storage"],
             published=row["published"],
             current_version=row["current_version"],
+            writers=frozenset(row["writers"]),
         )
         if row["dag_name"] is not None and not row["published"]:
             continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         made_from = before.get(name, frozenset())
-        known[name] = KnownDataset(row["dag_name"], schema, row["storage"], made_from)
+        known[name] = KnownDataset(row["dag_name"], schema, row["storage"], rows[name].writers, made_from)
     return Datasets(rows, known)
 
 
@@ -213,6 +223,10 @@ async def load_registry(
     subscribers: dict[UUID, list[str]] = {}
     for row in await connection.fetch(_SUBSCRIBERS, org_id, document.name, own):
         subscribers.setdefault(row["dataset_uuid"], []).append(row["job"])
+    foreign_writers: dict[str, list[tuple[str, str]]] = {}
+    if tables:
+        for row in await connection.fetch(_FOREIGN_WRITERS, org_id, document.name):
+            foreign_writers.setdefault(row["dataset"], []).append((row["dag_name"], row["job"]))
     generations = {generation for node in nodes.values() for generation in node.outputs.values()}
     generations |= {
         (row.dataset_uuid, row.current_version) for row in datasets.rows.values() if row.dataset_uuid in tables
@@ -230,6 +244,7 @@ async def load_registry(
         counted=counted,
         with_events=with_events,
         subscribers=subscribers,
+        foreign_writers=foreign_writers,
     )
 
 
