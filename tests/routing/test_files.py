@@ -98,6 +98,19 @@ def test_pages(flow: Flow, reader: tuple[Any, Any], monkeypatch: pytest.MonkeyPa
     assert "next" not in second.body
 
 
+def test_pages_are_of_one_moment(flow: Flow, reader: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "PAGE", 1)
+    first = ask(flow, *reader)
+    write_again(flow, 30, 39)
+    write(flow, 50, 59, "blocks_50_59.parquet")
+    second = ask(flow, *reader, after=first.body["next"], as_of=first.body["as_of"])
+    assert names(second) == [THIRD], "neither the new commit of the unit, nor the new unit"
+    assert "next" not in second.body
+    assert names(ask(flow, *reader, start=30, end=39)) == [(30, 39, ["again.parquet"])]
+    for fields in ({"as_of": first.body["as_of"]}, {"after": 10, "as_of": "2026-01-31T00:00:00"}):
+        assert ask(flow, *reader, **fields).status == 422
+
+
 def test_what_was_committed_and_nothing_else(flow: Flow, reader: tuple[Any, Any]) -> None:
     before = ask(flow, *reader, start=0, end=9)
     prefix = before.body["units"][0]["files"][0]["uri"].rsplit("/", 1)[0]
@@ -106,17 +119,21 @@ def test_what_was_committed_and_nothing_else(flow: Flow, reader: tuple[Any, Any]
     assert ask(flow, *reader, start=0, end=9).body == before.body
 
 
-def test_a_new_commit_of_a_unit_takes_its_place(flow: Flow, reader: tuple[Any, Any]) -> None:
-    flow.trigger("files", "write", range={"start": 10, "end": 19})
-    write_again = next(task["task_id"] for task in flow.tasks("write", "Queued"))
-    lease = flow.claim(write_again)
+def write_again(flow: Flow, start: int, end: int) -> None:
+    flow.trigger("files", "write", range={"start": start, "end": end})
+    task = next(task["task_id"] for task in flow.tasks("write", "Queued"))
+    lease = flow.claim(task)
     prefix = lease["task"]["outputs"][0]["storage"]["write_prefix"]
     for name in ("again.parquet", "_SUCCESS"):
         flow.harness.run(flow.harness.objects.put(prefix + name, b"x"))
     bucket, _, key = prefix.removeprefix("s3://").partition("/")
     ref = {"scheme": "s3", "bucket": bucket, "prefix": key, "glob": "*.parquet"}
-    published = flow.event("files", "write", range_start=10, range_end=19) | {"storage_ref": ref}
-    flow.complete(write_again, lease, datasets_published=[published])
+    published = flow.event("files", "write", range_start=start, range_end=end) | {"storage_ref": ref}
+    flow.complete(task, lease, datasets_published=[published])
+
+
+def test_a_new_commit_of_a_unit_takes_its_place(flow: Flow, reader: tuple[Any, Any]) -> None:
+    write_again(flow, 10, 19)
     reply = ask(flow, *reader, start=10, end=19)
     assert names(reply) == [(10, 19, ["again.parquet"])]
     assert reply.body["units"][0]["revision"] == 2

@@ -261,10 +261,13 @@ class DispatcherService:
             raise TraceError("dataset_forbidden", "The task does not read this dataset.", field="dataset_uuid")
         task, _, _, _ = await self._read(body.task_id)
         check_current(task, body.attempt, body.lease_token)
-        async with self.store.connection() as connection:
+        async with (
+            self.store.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
             if Storage.BUFFERED in grants[generation].storage:
                 return FilesReply(units=[], columns=await list_columns(connection, generation, task.job_id))
-            return await list_files(connection, generation, body.start, body.end, body.after)
+            return await list_files(connection, generation, body.start, body.end, body.after, body.as_of)
 
     # Platform services
 

@@ -161,9 +161,13 @@ class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     end: Cursor | None = None
     after: Cursor | None = None
     """What `next` of the page before said."""
+    as_of: datetime | None = None
+    """What `as_of` of the page before said: all pages are of one moment."""
 
     def __post_init__(self) -> None:
         check_range(self.start, self.end)
+        if self.as_of is not None and (self.after is None or self.as_of.tzinfo is None):
+            raise ValueError("as_of goes together with after, and has a zone")
 
 
 def check_range(start: int | None, end: int | None) -> None:
@@ -203,7 +207,9 @@ class TableColumn(Reply, frozen=True, kw_only=True):
 class FilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: int | None = None
-    """There are more: ask again with this as `after`."""
+    """There are more: ask again with this as `after`, and with `as_of`."""
+    as_of: datetime | None = None
+    """The moment that the pages are of; there whenever `next` is."""
     columns: list[TableColumn] | None = None
     """Of a buffered dataset, which is a table and has no files: as whoever reads it gets them, though the table may
     have more of them, or wider ones."""

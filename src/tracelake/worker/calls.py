@@ -144,7 +144,7 @@ class Reporter:
             found += [ObjectMeta(file.uri, file.size, file.etag) for unit in reply.units for file in unit.files]
             if reply.next is None:
                 return found
-            request = msgspec.structs.replace(request, after=reply.next)
+            request = msgspec.structs.replace(request, after=reply.next, as_of=reply.as_of)
 
     async def publish(self, attempt: Attempt, batch: Batch) -> None:
         """Says it until it was heard; raises as `OperatorContext.publish` does."""

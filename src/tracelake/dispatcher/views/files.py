@@ -74,19 +74,34 @@ _FIRST, _LAST = 0, 2**63 - 1
 
 
 async def list_files(
-    connection: Connection, generation: tuple[UUID, UUID], start: int | None, end: int | None, after: int | None
+    connection: Connection,
+    generation: tuple[UUID, UUID],
+    start: int | None,
+    end: int | None,
+    after: int | None,
+    as_of: datetime | None = None,
 ) -> FilesReply:
-    """The units that have a part in the range, in its order; without one, all of them."""
-    first = _FIRST if start is None else start
+    """The units that have a part in the range, in its order; without one, all of them.
+
+    Needs a connection that sees one moment (REPEATABLE READ). Later pages, which name the time of the first, are of
+    that moment, whatever was committed meanwhile; a page that names none is of now.
+    """
     last = _LAST if end is None else end
+    if after is not None and as_of is not None:
+        units, following = await _list_as_of(connection, generation, last, after, as_of)
+        return FilesReply(units=units, next=following, as_of=as_of if following is not None else None)
+    first = _FIRST if start is None else start
     rows: list[asyncpg.Record] = []
     if after is None:
         rows += await connection.fetch(_WHOLE, *generation)
         rows += await connection.fetch(_BEFORE, *generation, first)
     found = await connection.fetch(_UNITS, *generation, first if after is None else after, last, PAGE + 1)
-    more = len(found) > PAGE
     rows += found[:PAGE]
-    return FilesReply(units=[_unit(row) for row in rows], next=found[PAGE - 1]["range_start"] if more else None)
+    units = [_unit(row) for row in rows]
+    if len(found) <= PAGE:
+        return FilesReply(units=units)
+    newest = await connection.fetchval(_NEWEST, *generation)
+    return FilesReply(units=units, next=found[PAGE - 1]["range_start"], as_of=newest)
 
 
 async def list_columns(
@@ -119,12 +134,12 @@ async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) 
         columns = await list_columns(connection, generation)
         return DatasetFilesReply(dataset_uuid=dataset_uuid, dataset_version=dataset_version, units=[], columns=columns)
     if body.page is not None:
-        units, after = await _list_as_of(connection, generation, body, body.page)
+        last = _LAST if body.end is None else body.end
+        units, after = await _list_as_of(connection, generation, last, body.page.after, body.page.as_of)
         as_of: datetime | None = body.page.as_of
     else:
         page = await list_files(connection, generation, body.start, body.end, None)
-        units, after = page.units, page.next
-        as_of = None if after is None else await connection.fetchval(_NEWEST, *generation)
+        units, after, as_of = page.units, page.next, page.as_of
         if not units and not await connection.fetchval(_HAS_UNITS, *generation):
             raise TraceError("dataset_not_committed")
     more = None
@@ -151,11 +166,10 @@ async def _find_generation(connection: Connection, body: DatasetFilesRequest) ->
 
 
 async def _list_as_of(
-    connection: Connection, generation: tuple[UUID, UUID], body: DatasetFilesRequest, page: FilesPage
+    connection: Connection, generation: tuple[UUID, UUID], last: int, after: int, as_of: datetime
 ) -> tuple[list[FileUnit], int | None]:
-    last = _LAST if body.end is None else body.end
     # One more, to know whether there is another page.
-    rows = await connection.fetch(_UNITS_AS_OF, *generation, page.after, last, PAGE + 1, page.as_of)
+    rows = await connection.fetch(_UNITS_AS_OF, *generation, after, last, PAGE + 1, as_of)
     return [_unit(row) for row in rows[:PAGE]], rows[PAGE - 1]["range_start"] if len(rows) > PAGE else None
 
 
