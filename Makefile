@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ bench-durability: setup ## What it costs that files are on the disk before a uni
 
 bench-chain: setup ## How fast one process reads a chain: parsing, checks, tables, over HTTP; last line is JSON
 	@$(PY) -m benchmarks.chain $(ARGS)
+
+bench-providers: setup ## How close reading comes to the pace that limits of RPC providers allow; last line is JSON
+	@$(PY) -m benchmarks.providers $(ARGS)
 
 bench-operators: setup ## Spark operators as tasks against the same PySpark scripts alone; last line is JSON
 	@$(PY) -m benchmarks.operators $(ARGS)

@@ -6,6 +6,7 @@ measured without waiting for it.
 """
 
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +18,18 @@ RECEIPTS = "eth_getBlockReceipts"
 
 
 class VirtualClock:
-    """For one client thread: sleeping moves it on."""
+    """Sleeping moves it on. With several threads asleep at a time, it moves on by the sum of what they sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self._lock = threading.Lock()
 
     def __call__(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        with self._lock:
+            self.now += seconds
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Provider(_Base):
         self.log.append((self._clock.now, len(calls)))
         self.requests += 1
         self.batches += is_batch
-        self._clock.now += self._latency
+        self._clock.sleep(self._latency)
         if self.profile.drops_batches and self._is_too_large(calls, is_batch):
             self.refused += 1
             _transport(send).abort()

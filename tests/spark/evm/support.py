@@ -1,16 +1,21 @@
-"""Pools over served chains, and what the recording says, read without any of the code that is tested."""
+"""Pools over served chains and providers, and what the recording says, read without any of the code that is tested."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from tests.chain.providers import Profile, Provider, VirtualClock
 from tests.support.chain import RECORDING, ServedChain
 from tracelake.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.endpoints import parse_endpoint
+from tracelake.spark.evm.fetch import fetch
 from tracelake.spark.evm.http import HttpOptions
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.rpc import RpcPool
 
 CHAIN_ID = int(Recording(RECORDING).head.chain_id, 16)
+TABLES = ("blocks", "transactions", "logs")
+STRETCH = 40
 Row = dict[str, Any]
 
 
@@ -108,3 +113,41 @@ def _log(log: Row, chain_id: int) -> Row:
         "data": _bytes(log["data"]),
         "chain_id": chain_id,
     }
+
+
+class Visit:
+    """A pool and a provider in one virtual time."""
+
+    def __init__(self, chain: ServedChain, profile: Profile, **options: Any) -> None:
+        self.clock = VirtualClock()
+        self._began = self.clock.now
+        self.provider = Provider(profile, self.clock)
+        self.pool = RpcPool(
+            [parse_endpoint(chain.url.replace("//", "//user:passw0rd@") + "/v2/k3y-of-mine")],
+            RpcOptions(chain_id=CHAIN_ID, **options),
+            clock=self.clock,
+            sleep=self.clock.sleep,
+        )
+
+    def read(self, blocks: int) -> dict[str, list[dict[str, Any]]]:
+        rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+        for first in range(0, blocks, STRETCH):
+            stretch = fetch(self.pool, range(first, min(blocks, first + STRETCH)), TABLES)
+            for table in TABLES:
+                rows[table] += stretch.tables[table].to_pylist()
+        return rows
+
+    @property
+    def seconds(self) -> float:
+        return self.clock.now - self._began
+
+
+@contextmanager
+def visit(chain: ServedChain, profile: Profile, **options: Any) -> Iterator[Visit]:
+    guest = Visit(chain, profile, **options)
+    chain.inject(guest.provider, times=None)
+    try:
+        yield guest
+    finally:
+        guest.pool.close()
+        chain.clear()

@@ -2,16 +2,15 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from tests.chain.faults import Call
-from tests.chain.providers import COMPLETING, FINAL, PAGE, RECEIPTS, Profile, Provider, Reply, VirtualClock
-from tests.spark.evm.support import CHAIN_ID, expected
+from tests.chain.providers import COMPLETING, FINAL, PAGE, RECEIPTS, Profile, Provider, Reply
+from tests.spark.evm.support import STRETCH, expected, visit
 from tests.support.chain import ServedChain, recorded, serve_chain
+from tracelake.spark.evm.chunk import stretches
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.errors import (
     AbandonedError,
@@ -22,11 +21,10 @@ from tracelake.spark.evm.errors import (
     UnavailableError,
 )
 from tracelake.spark.evm.fetch import fetch
-from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.rpc import RpcPool, head_of
 
 TABLES = ("blocks", "transactions", "logs")
-BLOCKS, STRETCH = 120, 40
+BLOCKS = 120
 PROFILES = {profile.name: profile for profile in COMPLETING}
 
 
@@ -36,48 +34,11 @@ def served() -> Iterator[ServedChain]:
         yield chain
 
 
-class Visit:
-    """A pool and a provider in one virtual time."""
-
-    def __init__(self, chain: ServedChain, profile: Profile, **options: Any) -> None:
-        self.clock = VirtualClock()
-        self.provider = Provider(profile, self.clock)
-        self.pool = RpcPool(
-            [parse_endpoint(chain.url.replace("//", "//user:passw0rd@") + "/v2/k3y-of-mine")],
-            RpcOptions(chain_id=CHAIN_ID, **options),
-            clock=self.clock,
-            sleep=self.clock.sleep,
-        )
-
-    def read(self, blocks: int = BLOCKS) -> dict[str, list[dict[str, Any]]]:
-        rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
-        for first in range(0, blocks, STRETCH):
-            stretch = fetch(self.pool, range(first, min(blocks, first + STRETCH)), TABLES)
-            for table in TABLES:
-                rows[table] += stretch.tables[table].to_pylist()
-        return rows
-
-    @property
-    def seconds(self) -> float:
-        return self.clock.now - 1000.0
-
-
-@contextmanager
-def visit(chain: ServedChain, profile: Profile, **options: Any) -> Iterator[Visit]:
-    guest = Visit(chain, profile, **options)
-    chain.inject(guest.provider, times=None)
-    try:
-        yield guest
-    finally:
-        guest.pool.close()
-        chain.clear()
-
-
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_provider_is_read_to_the_end(served: ServedChain, name: str) -> None:
     profile = PROFILES[name]
     with visit(served, profile) as guest:
-        assert guest.read() == expected(recorded(BLOCKS))
+        assert guest.read(BLOCKS) == expected(recorded(BLOCKS))
     provider = guest.provider
     asked = len(provider.answered)
     by_calls = asked / (profile.calls_per_second or float("inf"))
@@ -90,7 +51,7 @@ def test_every_provider_is_read_to_the_end(served: ServedChain, name: str) -> No
 @pytest.mark.parametrize("profile", FINAL, ids=lambda profile: profile.name)
 def test_what_only_a_payment_changes_is_not_tried_again(served: ServedChain, profile: Profile) -> None:
     with visit(served, profile) as guest, pytest.raises(QuotaExhaustedError) as caught:
-        guest.read()
+        guest.read(BLOCKS)
     assert guest.provider.requests == 1
     text = str(caught.value)
     assert text.endswith("check the plan and the payment of this endpoint")
@@ -116,14 +77,14 @@ def test_web_pages_are_not_asked_for_to_the_end(served: ServedChain) -> None:
         visit(served, page) as guest,
         pytest.raises(UnavailableError, match="a web page instead of JSON: check"),
     ):
-        guest.read()
+        guest.read(BLOCKS)
     assert guest.provider.requests == 3
 
 
 def test_the_words_of_a_refusal_are_quoted(served: ServedChain) -> None:
     profile = Profile("403", always=Reply(403, -32600, "Unauthorized: must be authenticated! key k3y-of-other"))
     with visit(served, profile) as guest, pytest.raises(RefusedError, match=r"403.*\(Unauthorized: must be authent"):
-        guest.read()
+        guest.read(BLOCKS)
     assert guest.provider.requests == 1
 
 
@@ -141,14 +102,14 @@ def test_calls_are_paced(served: ServedChain, limit: float) -> None:
 def test_nothing_that_was_answered_is_asked_for_again(served: ServedChain) -> None:
     for name in ("25 calls a second, items refused", "502 to each tenth", "answers are too large", "not yet"):
         with visit(served, PROFILES[name]) as guest:
-            guest.read()
+            guest.read(BLOCKS)
         asked = [(call.method, str(call.params)) for call in guest.provider.answered]
         assert len(asked) == len(set(asked)), name
 
 
 def test_failures_of_a_server_do_not_make_batches_smaller(served: ServedChain) -> None:
     with visit(served, PROFILES["502 to each tenth"]) as guest:
-        guest.read()
+        guest.read(BLOCKS)
     assert guest.pool.nodes[0].batch_size == 20
 
 
@@ -164,7 +125,7 @@ def test_the_wait_that_a_provider_asks_for_is_kept(served: ServedChain) -> None:
 @pytest.mark.parametrize("name", ["null at first", "not yet", "does not exist yet", "receipts come later"])
 def test_a_late_block_is_not_a_missing_method(served: ServedChain, name: str) -> None:
     with visit(served, PROFILES[name]) as guest:
-        guest.read()
+        guest.read(BLOCKS)
     assert {call.method for call in guest.provider.answered} <= {"eth_chainId", "eth_getBlockByNumber", RECEIPTS}
     assert not guest.pool.nodes[0].lacks(RECEIPTS)
 
@@ -181,7 +142,7 @@ def test_a_method_that_was_refused_once_is_not_missing(served: ServedChain) -> N
         refusals: list[list[Call]] = []
         served.watch(unblock)
         try:
-            assert guest.read() == expected(recorded(BLOCKS))
+            assert guest.read(BLOCKS) == expected(recorded(BLOCKS))
         finally:
             served._watchers.clear()
     assert "eth_getTransactionReceipt" not in {call.method for call in guest.provider.answered}
@@ -219,7 +180,7 @@ def test_single_calls_are_objects(served: ServedChain) -> None:
 
 def test_late_blocks_do_not_use_up_tries_while_others_come(served: ServedChain) -> None:
     with visit(served, PROFILES["null at first"], tries=2) as guest:
-        assert guest.read() == expected(recorded(BLOCKS))
+        assert guest.read(BLOCKS) == expected(recorded(BLOCKS))
 
 
 def test_a_later_failure_does_not_shorten_a_wait(served: ServedChain) -> None:
@@ -246,8 +207,19 @@ def test_work_that_nobody_wants_any_more_ends(served: ServedChain) -> None:
     assert guest.seconds < 1, "it does not wait before it looks"
 
 
+@pytest.mark.parametrize(
+    "name", ["plain", "25 calls a second, items refused", "10 requests a second", "500 to a batch", "not yet"]
+)
+def test_several_streams_share_what_is_known_of_a_node(served: ServedChain, name: str) -> None:
+    with visit(served, PROFILES[name]) as guest:
+        read = list(stretches(guest.pool, 0, BLOCKS - 1, TABLES))
+    wanted = expected(recorded(BLOCKS))
+    for table in TABLES:
+        assert [row for stretch in read for row in stretch.tables[table].to_pylist()] == wanted[table]
+
+
 def test_a_limit_that_never_ends_is_an_error_in_the_end(served: ServedChain) -> None:
     profile = Profile("closed", always=Reply(429, -32005, "rate limit exceeded"))
     with visit(served, profile) as guest, pytest.raises(RpcError, match="rate limit exceeded"):
-        guest.read()
+        guest.read(BLOCKS)
     assert guest.seconds <= 181
