@@ -45,6 +45,16 @@ def test_too_many_calls_at_a_time_halve_it_for_a_while() -> None:
     assert size.current == 20
 
 
+def test_an_answer_that_did_not_arrive_halves_it_and_it_grows_back() -> None:
+    size = BatchSize(20, Clock())
+    for _ in range(10):
+        size.halve(size.current)
+    assert size.current == 1
+    for _ in range(100):
+        size.answered(size.current)
+    assert size.current == 20
+
+
 def test_without_batches_each_try_comes_later() -> None:
     clock = Clock()
     size = BatchSize(20, clock)

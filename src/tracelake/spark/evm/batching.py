@@ -4,6 +4,7 @@ A batch is as large as the job allows until the node objects. What it objects to
 
 - too large: half of it, or what the node named; that size is a ceiling until it expires
 - too many calls at a time: half of it, for a minute; then it grows back with each answered batch
+- an answer that did not arrive whole or in time: half of it, and it grows back
 - no batches at all: single calls for a while, then a batch is tried again, after longer and longer pauses
 - requests that fail without a reason: after two of them one call is sent alone. If that is answered, the batch was the
   reason; if not, the node is in trouble, and the size stays.
@@ -65,6 +66,11 @@ class BatchSize:
             self._size = max(1.0, min(self._size, float(answered or count // 2)))
             if not answered:
                 self._set_ceiling(self._size, _SLOW_SECONDS)
+
+    def halve(self, count: int) -> None:
+        """A request of so many calls was perhaps too large."""
+        with self._lock:
+            self._size = max(1.0, min(self._size, float(count // 2)))
 
     def refuse(self, *, certain: bool) -> None:
         """The node does not take batches."""

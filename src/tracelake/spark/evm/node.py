@@ -237,7 +237,7 @@ class Node:
             case RateLimitedError():
                 self._slow_down(error, count, answered)
             case IncompleteAnswerError() if count > 1:
-                self._batches.shrink(count)
+                self._batches.halve(count)
             case LateBlockError():
                 pass
             case UnavailableError() if not answered:
