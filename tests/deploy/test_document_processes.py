@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.dag.support import GOOD, HEAD, SURROUNDINGS, TICK
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.adapters.lite.document_processes import DocumentProcesses
 from tracelake.dag import DagInvalidError, Surroundings, canonical, document_hash, read_dag
+from tracelake.dispatcher.actor import Actor
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Problem
 
@@ -141,6 +143,26 @@ async def gated(harness: DispatcherHarness) -> AsyncIterator[GatedDocuments]:
         reader._reader = kept
 
 
+def test_a_dispatcher_deploys_through_processes(harness: DispatcherHarness) -> None:
+    async def work() -> None:
+        shared = harness.dispatcher.documents
+        reader = DocumentProcesses(1, seconds=20.0)
+        kept, shared._reader = shared._reader, reader
+        who = Actor(subject="s", org="by_processes", org_id=None)
+        deploy = partial(harness.dispatcher.deployments.deploy, who, "d", activate=True)
+        try:
+            assert (await deploy(GOOD.encode(), dry_run=True)).plan.dag == "d"
+            assert (await deploy(GOOD.encode(), dry_run=False)).state == "Active"
+            with pytest.raises(TraceError) as refused:
+                await deploy(GOOD.replace("noop", "nope").encode(), dry_run=True)
+            assert refused.value.code == "dag_invalid"
+        finally:
+            shared._reader = kept
+            await reader.close()
+
+    harness.run(work())
+
+
 def test_one_org_waits_for_itself_and_is_refused_beyond_its_queue(harness: DispatcherHarness) -> None:
     slow = GOOD.replace("name: d", "name: slow_one", 1).encode()
 
@@ -149,8 +171,6 @@ def test_one_org_waits_for_itself_and_is_refused_beyond_its_queue(harness: Dispa
         async with gated(harness) as documents:
 
             def plan(org: str, text: bytes, name: str) -> "asyncio.Task[Any]":
-                from tracelake.dispatcher.actor import Actor
-
                 who = Actor(subject="s", org=org, org_id=None)
                 return loop.create_task(
                     harness.dispatcher.deployments.deploy(who, name, text, dry_run=True, activate=True)

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -78,7 +79,14 @@ class FailureReply(msgspec.Struct, tag="failure"):
 DocumentRequest = ReadRequest | LocateRequest | ConfigRequest
 DocumentReply = DagReply | ProblemsReply | InvalidConfigReply | DoneReply | FailureReply
 
-ENCODER = msgspec.msgpack.Encoder()
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):  # one that cannot be changed
+        return dict(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 REPLIES = msgspec.msgpack.Decoder(DocumentReply)
 _REQUESTS = msgspec.msgpack.Decoder(DocumentRequest)
 
