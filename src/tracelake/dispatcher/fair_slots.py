@@ -70,10 +70,10 @@ class FairSlots:
 
     def _give_turns(self) -> None:
         while self._free:
-            org = next((org for org in self._queues if self._running.get(org, 0) < self._per_org), None)
-            if org is None:
+            turns = ((org, queue) for org, queue in self._queues.items() if self._running.get(org, 0) < self._per_org)
+            org, queue = next(turns, (None, None))
+            if queue is None:
                 return
-            queue = self._queues[org]
             turn = queue.popleft()
             if queue:
                 self._queues.move_to_end(org)

@@ -4,10 +4,11 @@ One transaction holds the delivery as it came, its number, the event on each out
 the events make. Whoever gets no answer sends the same delivery again, and is told what was recorded.
 """
 
-import asyncio
 import hashlib
 import re
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ import msgspec
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, source_event
@@ -32,7 +34,12 @@ from tracelake.wire.user import BlockRange
 from tracelake.wire.webhooks import DeliveryReply, SignedHead, is_signed
 
 AT_ONCE = 3
+OF_ONE_ORG = 2
 """Deliveries of one source wait for each other; while they do, most of the pool is for everybody else."""
+LOOK_UPS = 2
+LOOK_UPS_WAITING = 256
+"""Of each webhook that is known, and of all paths together that are not: who cannot sign waits for their own kind."""
+KNOWN_PATHS = 10_000
 
 _PATH = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
 _MAX_PATH = 200
@@ -83,21 +90,46 @@ class Deliveries:
         self._rates = RateLimiter(config.webhook_rate_per_second, config.webhook_rate_burst)
         self._metrics = metrics
         self._on_outbox = on_outbox
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = FairSlots(
+            AT_ONCE, per_org=OF_ONE_ORG, waiting=config.webhook_rate_burst, retry_after_seconds=1, what="deliveries"
+        )
+        self._look_ups = FairSlots(LOOK_UPS, per_org=1, waiting=LOOK_UPS_WAITING, retry_after_seconds=1)
+        self._known: OrderedDict[str, None] = OrderedDict()
+        """Paths at which there was a webhook when somebody last signed for it."""
 
     async def deliver(self, path: str, head: SignedHead, body: bytes) -> DeliveryReply:
-        """Nothing of the body is looked into before the signature is found good."""
+        """Nothing of the body is looked into, and no place is taken, before the signature is found good."""
         if len(path) > _MAX_PATH or not _PATH.fullmatch(path):
             raise TraceError("webhook_not_found")
-        async with self._places:
-            with unavailable_when_held_up("The delivery met a concurrent change; repeat it."):
-                async with self._store.connection() as connection:
-                    webhook = await find_by_path(connection, path)
-                self._check(webhook, head, body)
+        with unavailable_when_held_up("The delivery met a concurrent change; repeat it."):
+            webhook = await self._find(path)
+            self._check(webhook, head, body)
+            async with self._counted(self._places.slot(webhook.org_id)):
                 reply = await self._take(webhook, head, body)
         self._metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
         self._on_outbox()
         return reply
+
+    async def _find(self, path: str) -> Webhook:
+        key = path if path in self._known else None
+        async with self._counted(self._look_ups.slot(key)), self._store.connection() as connection:
+            return await find_by_path(connection, path)
+
+    def _remember(self, path: str) -> None:
+        self._known[path] = None
+        self._known.move_to_end(path)
+        if len(self._known) > KNOWN_PATHS:
+            self._known.popitem(last=False)
+
+    @asynccontextmanager
+    async def _counted(self, slot: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(slot)
+            except TraceError:
+                self._metrics.rate_limited.inc()
+                raise
+            yield
 
     def _check(self, webhook: Webhook, head: SignedHead, body: bytes) -> None:
         """The rate comes last: who cannot sign must not be able to use up the rate of who can."""
@@ -109,6 +141,7 @@ class Deliveries:
         except TraceError as refused:
             self._metrics.token_failures.labels("signature", refused.code).inc()
             raise
+        self._remember(webhook.path)
         try:
             self._rates.take(webhook.path)
         except TraceError:
