@@ -35,8 +35,8 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.processes.settings import Settings
+from tracelake.rows.reader import BatchReader
 from tracelake.sink import tables
-from tracelake.sink.batches import BatchReader
 from tracelake.sink.large import SparkLoader
 from tracelake.sink.store import Loaded, TableStore
 from tracelake.spark.session import SharedSession, SparkConfig

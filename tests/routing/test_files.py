@@ -200,6 +200,25 @@ def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
     assert ask(flow, *claimed("read")).body["columns"] == GROWN
 
 
+def test_a_writer_of_a_table_is_told_its_schema(flow: Flow) -> None:
+    flow.deploy(TABLE)
+    flow.trigger("rows", "src", cursor=1)
+    task = flow.tasks("write", "Queued")[0]["task_id"]
+    lease = flow.claim(task)
+    own = {key: lease["task"]["outputs"][0][key] for key in ("dataset_uuid", "dataset_version")}
+
+    def schema(**fields: Any) -> Reply:
+        return flow.harness.task("files", lease["capability_token"], fence(str(task), lease, **(own | fields)))
+
+    columns = [column["name"] for column in schema().body["schema"]["columns"]]
+    assert columns == ["key", "value"]
+    grown = TABLE.replace("precision: 9, scale: 2}", "precision: 9, scale: 2}\n        - {name: memo, type: text}")
+    flow.deploy(grown)
+    columns = [column["name"] for column in schema().body["schema"]["columns"]]
+    assert columns == ["key", "value", "memo"], "as sinks judge rows now"
+    assert schema(dataset_version=str(uuid4())).code == "dataset_forbidden"
+
+
 def test_what_a_reader_declares_is_found_by_indexes(flow: Flow) -> None:
     async def explain() -> str:
         settings = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}

@@ -19,8 +19,8 @@ from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.retry import Backoff
+from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink import tables
-from tracelake.sink.batches import BadBatchError, BatchReader
 from tracelake.sink.drain import Drain, SinkConfig
 from tracelake.sink.patience import StoppedError
 from tracelake.sink.settling import Refusal, Stores, read_batch

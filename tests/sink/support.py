@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink.batches import BatchReader
+from tracelake.rows.reader import BatchReader
 from tracelake.sink.store import Loaded
 from tracelake.wire.buffers import BufferBatch, BufferedDataset, OnConflict, Producer
 

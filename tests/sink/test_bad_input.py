@@ -122,7 +122,7 @@ def test_a_dataset_of_another_org_takes_nothing(make_flow: MakeFlow) -> None:
 def test_a_reader_that_fails_costs_that_batch_alone(flow: BufferFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     flow.publish([{"key": 1, "value": "a"}])
     flow.publish([{"key": 2, "value": "trap"}])
-    from tracelake.sink.batches import BatchReader
+    from tracelake.rows.reader import BatchReader
 
     read = BatchReader.read
 

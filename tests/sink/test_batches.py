@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.sink.support import EVERY, PLAIN, lines
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink.batches import MAX_KEY_BYTES, BadBatchError, BatchReader
+from tracelake.rows.reader import MAX_KEY_BYTES, BadBatchError, BatchReader
 
 ORG = uuid4()
 READER = BatchReader(EVERY)

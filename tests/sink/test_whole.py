@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.sink.support import EVERY, lines
 from tracelake.model.dag import Column, ColumnType
-from tracelake.sink.batches import BatchReader
-from tracelake.sink.values import ColumnKind, kind_of
+from tracelake.rows.reader import BatchReader
+from tracelake.rows.values import ColumnKind, kind_of
 
 TIMES = kind_of(Column(name="at", type=ColumnType.TIMESTAMP))
 BYTES = kind_of(Column(name="data", type=ColumnType.BYTES, max_length=4))

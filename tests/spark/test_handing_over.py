@@ -5,13 +5,15 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tests.spark.support import Bench
 from tracelake.catalogue.context import Batch, NonRetryableError
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink.batches import BatchReader
+from tracelake.rows.encoder import UnwritableError, encode
+from tracelake.rows.reader import BatchReader
 from tracelake.spark import batches
 from tracelake.spark.operators.spark_sql import run
 from tracelake.spark.work import SparkWork
@@ -37,7 +39,7 @@ QUERY = """
     FROM transfers"""
 
 
-def buffered(bench: Bench, query: str, published: list[Batch]) -> SparkWork:
+def buffered(bench: Bench, query: str, published: list[Batch], schema: Schema | None = None) -> SparkWork:
     bench.add_output("large")
     work = bench.work("spark_sql", {"query": query}, Unit(partition_key="0-9", start=0, end=9), 1, {})
     output = TaskOutput(
@@ -47,7 +49,9 @@ def buffered(bench: Bench, query: str, published: list[Batch]) -> SparkWork:
         name="large",
         storage=StorageOut(kind="buffered", buffer_prefix=PREFIX),
     )
-    work.context = dataclasses.replace(work.context, outputs=[output], publish=published.append)
+    work.context = dataclasses.replace(
+        work.context, outputs=[output], publish=published.append, schema=lambda _output: schema
+    )
     return work
 
 
@@ -81,6 +85,54 @@ def test_what_a_query_gives_is_what_the_sink_reads(bench: Bench) -> None:
     assert not result.datasets_published
 
 
+JUDGED = Schema(
+    columns=(
+        Column(name="tx", type=ColumnType.BYTES, nullable=False),
+        Column(name="memo", type=ColumnType.TEXT, max_length=5),
+        Column(name="name", type=ColumnType.TEXT, nullable=False),
+        Column(name="more", type=ColumnType.JSON),
+    ),
+    unique=("tx", "name"),
+)
+WRONG = {
+    "'x' || chr(0) AS memo, 'a' AS name": (
+        'memo: holds a zero character, which Postgres does not keep (the row with tx = "0x00000001", name = "a"). '
+        "Clean it in the query: replace(memo, chr(0), '')."
+    ),
+    "'too long' AS memo, 'a' AS name": (
+        'memo: is longer than 5 characters (the row with tx = "0x00000001", name = "a"). '
+        "Cut it in the query, like left(memo, 100), or declare a larger max_length."
+    ),
+    "'ok' AS memo, repeat('n', 3000) AS name": "tx, name: longer than 2000 bytes, which no index holds",
+    "'ok' AS memo, CAST(NULL AS STRING) AS name": "name: is null, and it is never null",
+    "'ok' AS memo, 'a' AS name, named_struct('a', chr(0)) AS more": "more: holds a zero character",
+}
+
+
+@pytest.mark.parametrize("columns", WRONG)
+def test_a_row_that_does_not_fit_fails_the_task_and_nothing_is_published(bench: Bench, columns: str) -> None:
+    published: list[Batch] = []
+    bench.add_input("transfers", transfers(2))
+    query = f"SELECT tx, {columns} FROM transfers WHERE number = 1"
+    with pytest.raises(NonRetryableError) as refusal:
+        run(buffered(bench, query, published, JUDGED))
+    assert str(refusal.value).startswith(f"a row does not fit the schema of large: {WRONG[columns]}")
+    assert published == []
+
+
+def test_values_can_be_cleaned_in_the_query(bench: Bench) -> None:
+    published: list[Batch] = []
+    bench.add_input("transfers", transfers(2))
+    query = """
+        SELECT tx, left(replace('x' || chr(0) || 'yzabc', chr(0), ''), 5) AS memo,
+               sha2(repeat('n', 3000), 256) AS name
+        FROM transfers"""
+    run(buffered(bench, query, published, JUDGED))
+    (batch,) = published
+    rows = bench.transfer.path(batch.uri).read_bytes().splitlines()
+    assert [msgspec.json.decode(row)["memo"] for row in rows] == ["xyzab"] * 2
+
+
 def test_a_result_without_rows_publishes_nothing(bench: Bench) -> None:
     published: list[Batch] = []
     bench.add_input("transfers", transfers(3))
@@ -111,8 +163,8 @@ def test_batches_stay_below_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_that_json_does_not_have() -> None:
-    with pytest.raises(NonRetryableError, match="`x` holds a number that is not finite"):
-        batches.encode(pa.record_batch({"x": pa.array([1.0, float("nan")])}))
-    with pytest.raises(NonRetryableError, match="`t` is a time without a zone"):
-        batches.encode(pa.record_batch({"t": pa.array([0], pa.timestamp("us"))}))
-    assert batches.encode(pa.record_batch({"x": pa.array([None, 1.5])})) == b'{"x":null}\n{"x":1.5}\n'
+    with pytest.raises(UnwritableError, match="`x` holds a number that is not finite"):
+        encode(pa.record_batch({"x": pa.array([1.0, float("nan")])}))
+    with pytest.raises(UnwritableError, match="`t` is a time without a zone"):
+        encode(pa.record_batch({"t": pa.array([0], pa.timestamp("us"))}))
+    assert encode(pa.record_batch({"x": pa.array([None, 1.5])})) == b'{"x":null}\n{"x":1.5}\n'

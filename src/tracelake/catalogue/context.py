@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tracelake.catalogue.spec import OperatorConfig
+from tracelake.model.dag import Schema
 from tracelake.ports import ObjectMeta, SecretValues
 from tracelake.wire.task_calls import DatasetPublished, OutputReport, SparkMetrics, TableColumn
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
@@ -43,6 +44,10 @@ def _nobody(_batch: Batch) -> None:
     raise NonRetryableError("nothing can be published from here")
 
 
+def _undeclared(_output: TaskOutput) -> Schema | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     task_id: UUID
@@ -68,6 +73,8 @@ class OperatorContext:
     From any thread."""
     publish: Callable[[Batch], None] = _nobody
     """Hands a batch to the sinks; returns when that is stored. From any thread. The same batch again is none."""
+    schema: Callable[[TaskOutput], Schema | None] = _undeclared
+    """What rows of a buffered output must fit, as declared now; None where nothing is declared. From any thread."""
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
     """What the job's `secrets` name, by those names; nothing else is in reach. They are blanked in errors, progress and
     logs, which is a net for mishaps: an operator says none of them anywhere, and writes them into no data."""

@@ -41,7 +41,7 @@ from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
-from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files
+from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job, Storage
@@ -257,16 +257,23 @@ class DispatcherService:
         _check_token(claims, body)
         generation = (body.dataset_uuid, body.dataset_version)
         grants = {(grant.dataset_uuid, grant.dataset_version): grant for grant in claims.datasets}
-        if generation not in grants:
+        task, job, _, _ = await self._read(body.task_id)
+        output = job.by_dataset.get(body.dataset_uuid)
+        own = output is not None and output.dataset_version == body.dataset_version
+        writes = own and output is not None and output.dataset.storage is Storage.BUFFERED
+        if generation not in grants and not writes:
             raise TraceError("dataset_forbidden", "The task does not read this dataset.", field="dataset_uuid")
-        task, _, _, _ = await self._read(body.task_id)
         check_current(task, body.attempt, body.lease_token)
         async with (
             self.store.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            schema = await read_schema(connection, body.dataset_uuid) if writes else None
+            if generation not in grants:
+                return FilesReply(units=[], schema=schema)
             if Storage.BUFFERED in grants[generation].storage:
-                return FilesReply(units=[], columns=await list_columns(connection, generation, task.job_id))
+                columns = await list_columns(connection, generation, task.job_id)
+                return FilesReply(units=[], columns=columns, schema=schema)
             return await list_files(connection, generation, body.start, body.end, body.after, body.as_of)
 
     # Platform services

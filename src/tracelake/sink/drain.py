@@ -19,7 +19,7 @@ from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
 from tracelake.ports import Queue, QueueUnavailableError
 from tracelake.ports.queue import Delivery
-from tracelake.sink.batches import BadBatchError
+from tracelake.rows.reader import BadBatchError
 from tracelake.sink.patience import Patience, StoppedError
 from tracelake.sink.settling import Artifacts, LargeBatches, Refusal, Settled, Settler, Stores
 from tracelake.sink.store import Commit, OutdatedError

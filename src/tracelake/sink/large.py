@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tracelake.model.dag import Schema
 from tracelake.ports import FileTransfer, ObjectChangedError, ObjectMeta
-from tracelake.sink.batches import BadBatchError, BatchReader
+from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.settling import Refusal, read_batch
 from tracelake.sink.store import Loaded, TableStore
 from tracelake.wire.buffers import BufferBatch, BufferedDataset

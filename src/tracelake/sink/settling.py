@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from tracelake.sink.batches import BadBatchError, BatchReader
+from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.patience import Patience, StoppedError
 from tracelake.sink.store import (
     Commit,

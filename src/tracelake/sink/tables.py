@@ -14,7 +14,7 @@ from tracelake.model.buffered import quoted as quoted
 from tracelake.model.buffered import table_name as table_name
 from tracelake.model.buffered import view_names
 from tracelake.model.dag import Schema
-from tracelake.sink.values import kind_of
+from tracelake.rows.values import kind_of
 from tracelake.wire.buffers import BufferedDataset
 
 

@@ -1,21 +1,24 @@
 """Rows for a buffered dataset: Spark tasks write them as JSON lines below the attempt's buffer prefix.
 
-What a type becomes is what the sink's reader takes: bytes as hexadecimal text, decimals as text, times with a zone.
-Batches stay well below the largest that is taken.
+Each row is judged by the sink's own reader and the declared schema before anything is published: a row that does not
+fit fails the task, which a person can correct, and does not become a dead letter, which nobody can. Batches stay well
+below the largest that is taken.
 """
 
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracelake.catalogue.context import NonRetryableError
+from tracelake.model.dag import Schema
 from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.rows.encoder import UnwritableError, encode
+from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.spark.writer import WrittenFile
 
 if TYPE_CHECKING:
@@ -23,22 +26,35 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 8 * 2**20
 _ROWS_AT_ONCE = 2_000
+_KEY_LENGTH = 80
+"""Characters of a value that an error shows."""
 _RESULT = "uri string, size long, etag string, row_count long"
 
 
-def write_batches(frame: "DataFrame", prefix: str, transfer: FileTransfer) -> list[WrittenFile]:
-    """All rows of the frame."""
-    rows = frame.mapInArrow(_writing(prefix, transfer), _RESULT).collect()
+Judge: TypeAlias = Callable[[bytes], None]
+"""Of rows as JSON lines; raises NonRetryableError for the first that does not fit."""
+
+
+def write_batches(
+    frame: "DataFrame", prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = ""
+) -> list[WrittenFile]:
+    """All rows of the frame; judged by the schema, if there is one."""
+    rows = frame.mapInArrow(_writing(prefix, transfer, schema, dataset), _RESULT).collect()
     return [WrittenFile(ObjectMeta(row["uri"], row["size"], row["etag"]), row["row_count"]) for row in rows]
 
 
-def _writing(prefix: str, transfer: FileTransfer) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writing(
+    prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = ""
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        judge = None if schema is None else make_judge(schema, dataset)
         held: list[bytes] = []
         size = count = 0
         for batch in batches:
             slices = (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))
             for rows, data in (piece for part in slices for piece in _pieces(part)):
+                if judge is not None:
+                    judge(data)
                 if held and size + len(data) > MAX_BYTES:
                     yield _upload(prefix, transfer, held, count)
                     held, size, count = [], 0, 0
@@ -53,7 +69,10 @@ def _writing(prefix: str, transfer: FileTransfer) -> Callable[[Iterator[pa.Recor
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
     """Rows and their text, cut in halves until it fits; only a single row may be larger than that."""
-    data = encode(batch)
+    try:
+        data = encode(batch)
+    except UnwritableError as error:
+        raise NonRetryableError(str(error)) from None
     if len(data) <= MAX_BYTES or batch.num_rows == 1:
         yield batch.num_rows, data
         return
@@ -80,23 +99,40 @@ def _upload(prefix: str, transfer: FileTransfer, parts: list[bytes], count: int)
     )
 
 
-def encode(batch: pa.RecordBatch) -> bytes:
-    """Rows as JSON lines, exactly."""
-    columns = [_values(name, batch.column(index)) for index, name in enumerate(batch.schema.names)]
-    names = batch.schema.names
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return msgspec.json.Encoder(decimal_format="string").encode_lines(rows)
+def make_judge(schema: Schema, dataset: str) -> Judge:
+    """The reader of the sinks, asked before anything is published."""
+    reader = BatchReader(schema)
+
+    def judge(data: bytes) -> None:
+        try:
+            reader.read(data, publish_seq=0, org_id=None, record_count=None)
+        except BadBatchError as error:
+            # What is wrong with a batch as a whole, and with no line of it, cannot be here.
+            row = data.split(b"\n")[(error.line or 1) - 1]
+            raise NonRetryableError(_explain(error, schema, dataset, row)) from None
+
+    return judge
 
 
-def _values(name: str, column: pa.Array) -> list[Any]:
-    kind = column.type
-    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py():
-        raise NonRetryableError(f"the column `{name}` holds a number that is not finite, which JSON does not have")
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return [None if value is None else "0x" + value.hex() for value in values]
-    if pa.types.is_timestamp(kind) and kind.tz is None:
-        raise NonRetryableError(f"the column `{name}` is a time without a zone; cast it to TIMESTAMP")
-    if pa.types.is_map(kind):
-        return [None if value is None else dict(value) for value in values]
-    return values
+def _explain(error: BadBatchError, schema: Schema, dataset: str, row: bytes) -> str:
+    """What is wrong with which row, and what to write in the query."""
+    values = msgspec.json.decode(row)
+    keys = ", ".join(f"{name} = {_shorten(values.get(name))}" for name in schema.unique[:4])
+    where = f" (the row with {keys})" if keys else ""
+    return f"a row does not fit the schema of {dataset}: {error.reason}{where}. {_advise(error.reason)}"
+
+
+def _shorten(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _KEY_LENGTH else f"{text[:_KEY_LENGTH]}..."
+
+
+def _advise(reason: str) -> str:
+    column = reason.partition(":")[0]
+    if "zero character" in reason:
+        return f"Clean it in the query: replace({column}, chr(0), '')."
+    if "no index holds" in reason:
+        return f"Write a hash of it, like sha2({column.partition(',')[0]}, 256), or leave such rows out with WHERE."
+    if "is longer than" in reason:
+        return f"Cut it in the query, like left({column}, 100), or declare a larger max_length."
+    return "Correct the query or the declared schema, deploy, and retry the task."

@@ -116,7 +116,8 @@ class SparkWork:
         """To the sinks: published when all of them are there, so that an attempt that fails on the way says nothing."""
         output = self.output(output_index)
         assert output.storage.buffer_prefix is not None
-        files = write_batches(frame, output.storage.buffer_prefix, self.transfer)
+        schema = self.context.schema(output)
+        files = write_batches(frame, output.storage.buffer_prefix, self.transfer, schema, output.name)
         for file in files:
             self.stop_if_canceled()
             self.context.publish(Batch(output, file.meta.uri, file.rows))

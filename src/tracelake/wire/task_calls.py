@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from tracelake.model.dag import ColumnType
+from tracelake.model.dag import ColumnType, Schema
 from tracelake.wire.base import Cursor, Reply, Request, ShortText, Uri
 from tracelake.wire.units import EventIn
 
@@ -153,7 +153,8 @@ class BufferPublishReply(Reply, frozen=True, kw_only=True):
 
 
 class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
-    """The files of a dataset that the task reads; of a range, or all of them."""
+    """The files of a dataset that the task reads; of a range, or all of them. Of a buffered dataset that it writes: the
+    schema."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -213,6 +214,8 @@ class FilesReply(Reply, frozen=True, kw_only=True):
     columns: list[TableColumn] | None = None
     """Of a buffered dataset, which is a table and has no files: as whoever reads it gets them, though the table may
     have more of them, or wider ones."""
+    schema: Schema | None = None
+    """Of a buffered dataset that the task writes: what its rows must fit, as sinks judge them now."""
 
 
 class BatchCall(Request, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from tracelake.wire.task_calls import (
     FinalStatus,
     HeartbeatRequest,
 )
-from tracelake.wire.units import EventIn, PayloadInput, TaskPayload
+from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, TaskPayload
 
 _MAX_ERROR_TEXT = 2000
 _NONE = SecretValues()
@@ -143,6 +143,15 @@ class Attempt:
             dataset_version=item.dataset_version,
             start=start,
             end=end,
+        )
+
+    def schema_request(self, output: TaskOutput) -> FilesRequest:
+        return FilesRequest(
+            task_id=self.task_id,
+            attempt=self.number,
+            lease_token=self.lease_token,
+            dataset_uuid=output.dataset_uuid,
+            dataset_version=output.dataset_version,
         )
 
     def publish_request(self, batch: Batch) -> BufferPublishRequest:

@@ -16,6 +16,7 @@ from tracelake.catalogue.context import Batch, CanceledError, EmitRefusedError, 
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
+from tracelake.model.dag import Schema
 from tracelake.model.retry import Backoff
 from tracelake.ports import ObjectMeta
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
@@ -30,7 +31,7 @@ from tracelake.wire.task_calls import (
     FilesRequest,
     HeartbeatReply,
 )
-from tracelake.wire.units import EventIn, PayloadInput
+from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 from tracelake.worker.attempt import Attempt
 
 logger = logging.getLogger(__name__)
@@ -150,6 +151,11 @@ class Reporter:
         """Says it until it was heard; raises as `OperatorContext.publish` does."""
         request = attempt.publish_request(batch)
         await self._ask(attempt, lambda token: self._tasks.buffer_publish(token, request))
+
+    async def schema(self, attempt: Attempt, output: TaskOutput) -> Schema | None:
+        """Asks until it was answered; raises as `OperatorContext.files` does."""
+        request = attempt.schema_request(output)
+        return (await self._files(attempt, request)).schema
 
     async def _files(self, attempt: Attempt, request: FilesRequest) -> FilesReply:
         return await self._ask(attempt, lambda token: self._tasks.files(token, request))

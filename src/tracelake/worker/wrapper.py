@@ -25,10 +25,11 @@ from tracelake.catalogue.context import (
     TableInput,
 )
 from tracelake.errors import SecretsUnavailableError, TraceError
+from tracelake.model.dag import Schema
 from tracelake.ports import NoSecrets, ObjectMeta, SecretProvider, SecretValues
 from tracelake.wire.claims import TaskSecrets
 from tracelake.wire.task_calls import CompleteRequest
-from tracelake.wire.units import EventIn, PayloadInput
+from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.operators import Operator
 
@@ -53,6 +54,8 @@ class Speaker(Protocol):
     async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput: ...
 
     async def publish(self, attempt: Attempt, batch: Batch) -> None: ...
+
+    async def schema(self, attempt: Attempt, output: TaskOutput) -> Schema | None: ...
 
 
 async def run_operator(
@@ -130,6 +133,7 @@ def _context(attempt: Attempt, config: OperatorConfig, speaker: Speaker) -> Oper
         emit=_blocking(attempt, emit),
         files=_blocking(attempt, speaker.files),
         publish=_blocking(attempt, speaker.publish),
+        schema=_blocking(attempt, speaker.schema),
         org=attempt.org,
         traceparent=attempt.task.traceparent,
     )

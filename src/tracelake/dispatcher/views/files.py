@@ -123,6 +123,12 @@ async def list_columns(
     ]
 
 
+async def read_schema(connection: Connection, dataset_uuid: UUID) -> Schema | None:
+    """Of the table of a buffered dataset, as sinks keep it; None of one that no document made."""
+    schema = await connection.fetchval("SELECT schema FROM buffered_tables WHERE dataset_uuid = $1", dataset_uuid)
+    return None if schema is None else msgspec.json.decode(schema, type=Schema)
+
+
 async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
     """For services, of any org. Needs a connection that sees one moment (REPEATABLE READ).
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from tracelake.model.dag import Column, ColumnType
-from tracelake.sink.whole import whole_bytes, whole_numbers, whole_timestamps
+from tracelake.rows.vectorised import whole_bytes, whole_numbers, whole_timestamps
 
 MAX_DEPTH = 64
 """Of objects and lists inside a json value."""

@@ -1,0 +1,1 @@
+"""The encoder and the reader of rows."""
