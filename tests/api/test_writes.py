@@ -2,7 +2,6 @@
 
 import itertools
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -177,13 +176,3 @@ def test_a_source_that_speaks_for_itself_says_what_to_trigger(harness: Dispatche
         refused = writer.call("POST", "/v1/dags/sources/jobs/head/trigger", {"cursor": 7})
         refusals.check(refused, 422, "trigger_invalid")
         assert "trigger a job that reads it" in refused.body["error"]["message"]
-
-
-@pytest.mark.parametrize(("limit", "notes"), [(8, 1), (100, 0)])
-def test_a_plan_says_that_a_queue_is_never_full(writer: User, limit: int, notes: int) -> None:
-    text = DAG.replace(
-        "    timeout_seconds: 60\n", f"    max_queue_depth: 100\n    scaling: {{max_concurrency: {limit}}}\n"
-    )
-    plan: Any = deploy(writer, text, query="?dry_run=true")["plan"]
-    said = "work: max_concurrency 8 is below max_queue_depth 100, so its queue is never full: "
-    assert plan.get("notes", []) == [said + "tasks that wait for the limit do not count."] * notes

@@ -246,7 +246,7 @@ class PressedRun(Promises):
         look = self.look()
         for name, row in look.queues.items():
             if row["max_age_seconds"] is not None:
-                oldest = min((task["ready_at"] for task in look.ready(name)), default=None)
+                oldest = min((task["ready_at"] for task in look.queued(name)), default=None)
                 assert row["oldest_ready_at"] == oldest, name
         always_on = [source for source in self.shape.sources if source.kind == "always_on"]
         for source in always_on:

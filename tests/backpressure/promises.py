@@ -47,11 +47,11 @@ class Promises:
 
     def counters_are_right(self, look: Look) -> None:
         for name, row in look.queues.items():
-            ready = look.ready(name)
-            assert row["depth"] == sum(task["counted"] for task in ready), name
+            queued = look.queued(name)
+            assert row["depth"] == sum(task["counted"] for task in queued), name
             if row["max_depth"] is not None or row["max_age_seconds"] is not None:
-                uncounted = {task["task_id"] for task in ready if not task["counted"]}
-                assert uncounted <= self.wanted_again, f"{name}: a ready task is not counted"
+                uncounted = {task["task_id"] for task in queued if not task["counted"]}
+                assert uncounted <= self.wanted_again, f"{name}: a queued task is not counted"
             wanted_limits = self.version.of(name)
             if name not in self.version.without:
                 assert (row["max_depth"], row["max_age_seconds"]) == (wanted_limits.depth, wanted_limits.age)

@@ -197,11 +197,9 @@ class Oracle:
         )
 
     def _presses(self, consumer: str, level: Level) -> bool:
-        """Its own queue does, or one that it feeds and that stops it."""
+        """Its own queue does, or one that it feeds."""
         if self.levels.get(consumer, Level.NONE) >= level:
             return True
-        if level is Level.BULK and not self.version.of(consumer).bulk:
-            return False
         return any(self._presses(job.name, level) for job, _ in self.shape.readers(consumer, self.version))
 
     def quiet(self, name: str) -> bool:

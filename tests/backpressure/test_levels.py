@@ -57,12 +57,11 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 def stopped(node: UUID, edges: list[Edge], levels: dict[UUID, Level], bulk: dict[UUID, bool]) -> bool:
-    """By the words of the contract: a producer of a full queue, or of a stopped producer, by its kind."""
+    """By the words of the contract: whatever lies upstream of a full queue, by its own kind."""
 
     def presses(consumer: UUID, level: Level) -> bool:
         return levels.get(consumer, Level.NONE) >= level or any(
-            edge.producer == consumer and (level is Level.ALL or bulk[consumer]) and presses(edge.consumer, level)
-            for edge in edges
+            edge.producer == consumer and presses(edge.consumer, level) for edge in edges
         )
 
     return any(
@@ -85,10 +84,10 @@ def test_pressure_travels_upstream_by_kind(
 
 
 @pytest.mark.parametrize("order", list(permutations(range(5))))
-def test_a_way_through_bulk_alone_counts_beside_another(order: tuple[int, ...]) -> None:
-    """head -> maker -> (plain | bulk) -> queue, where only `plain` is normal: at 80 % both of the first must stop."""
+def test_bulk_producers_stop_first_also_behind_a_normal_one(order: tuple[int, ...]) -> None:
+    """head -> plain -> (maker | bulky) -> queue, where only `plain` is normal: at 80 % all others must stop."""
     head, maker, plain, bulky, queue = NODES[:5]
-    ways = [(head, maker), (maker, plain), (maker, bulky), (plain, queue), (bulky, queue)]
+    ways = [(head, plain), (plain, maker), (plain, bulky), (maker, queue), (bulky, queue)]
     edges = [Edge(a, b, (a, a), a != plain, source=False) for a, b in (ways[number] for number in order)]
     upstream = build(edges, [queue])
     stopped_first = {node for node in NODES if upstream.stopped_by(node, Stops({queue: Level.BULK})) is not None}

@@ -63,11 +63,14 @@ def test_80_percent_stops_bulk_producers_alone(flow: Flow) -> None:
     assert level(flow) == (8, 1)
     feed(flow, range(8, 9))
     assert len(flow.tasks("make")) == 8, "make and step are bulk, so make gets nothing more"
-    flow.deploy(PIPE)  # step is normal now, so what stands before it is not reached by bulk alone
+    flow.deploy(PIPE)  # step is normal now; make is bulk all the same
     feed(flow, range(9, 10))
     flow.drain()
-    assert len(flow.tasks("make")) == 10
+    assert len(flow.tasks("make")) == 8
     assert level(flow) == (8, 1)
+    work(flow, "slow", 5)
+    flow.drain()
+    assert (len(flow.tasks("make")), level(flow)) == (10, (3, 0))
 
 
 def test_age_trips_too_and_eases_when_nothing_waits(flow: Flow) -> None:
@@ -90,15 +93,29 @@ def test_age_trips_too_and_eases_when_nothing_waits(flow: Flow) -> None:
     assert len(flow.tasks("make")) == 2
 
 
-def test_held_tasks_are_not_ready(flow: Flow) -> None:
+def test_tasks_that_a_limit_holds_count(flow: Flow) -> None:
+    """Otherwise a limit below the threshold would keep the queue from ever being full."""
     flow.deploy(PIPE.replace("max_queue_depth: 10", "max_queue_depth: 10, scaling: {max_concurrency: 2}"))
-    feed(flow, range(5))
-    work(flow, "make", 5)
-    work(flow, "step", 5)
-    assert level(flow) == (2, 0)
+    feed(flow, range(10))
+    work(flow, "make", 10)
+    work(flow, "step", 10)
+    assert level(flow) == (10, 2)
+    feed(flow, range(10, 11))
+    assert len(flow.tasks("make")) == 10
     first = next(task for task in flow.tasks("slow") if not task["held"])
     flow.pass_on(first["task_id"])
-    assert level(flow) == (2, 0), "the place went to the next one"
+    assert level(flow) == (9, 2), "the place went to the next one, which was counted already"
+
+
+def test_the_age_of_tasks_that_a_limit_holds_counts(flow: Flow) -> None:
+    flow.deploy(PIPE.replace("max_queue_depth: 10", "max_queue_age: 60s, scaling: {max_concurrency: 1}"))
+    feed(flow, range(2))
+    work(flow, "make", 2)
+    work(flow, "step", 2)
+    flow.claim(next(task["task_id"] for task in flow.tasks("slow") if not task["held"]))
+    flow.harness.advance(61)
+    flow.harness.run(flow.harness.dispatcher.pressure.run_once())
+    assert level(flow) == (1, 2)
 
 
 @pytest.mark.parametrize("restart", [False, True])

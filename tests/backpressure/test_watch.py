@@ -159,7 +159,7 @@ def test_an_empty_queue_has_no_age(flow: Flow) -> None:
 
 
 def test_since_and_because_are_of_the_level(flow: Flow) -> None:
-    flow.deploy(PIPE)
+    flow.deploy(PIPE.replace(", priority: bulk", ""))
     fill(flow, 0, 8)
     said = "SELECT since, because FROM pressure"
     first = flow.harness.sql(said)[0]

@@ -52,9 +52,11 @@ class Look:
     queues: dict[str, asyncpg.Record]
     edges: dict[tuple[str, int], asyncpg.Record]
 
+    def queued(self, name: str) -> list[asyncpg.Record]:
+        return [row for (job, _, _), row in self.tasks.items() if job == name and row["status"] == "Queued"]
+
     def ready(self, name: str) -> list[asyncpg.Record]:
-        found = [row for (job, _, _), row in self.tasks.items() if job == name]
-        return [row for row in found if row["status"] == "Queued" and not row["held"]]
+        return [row for row in self.queued(name) if not row["held"]]
 
 
 class PressedWorld(World):

@@ -154,8 +154,8 @@ SHARED_FIELDS = {
     ),
     "max_attempts": Field(Integer(1, 1000), "How often a task is tried. The stack has a default."),
     "priority": Field(Choice(("normal", "bulk")), "bulk work gives way first when queues fill.", default="normal"),
-    "max_queue_depth": Field(POSITIVE, "Ready tasks at which what feeds this job pauses; no limit otherwise."),
-    "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest ready task at which what feeds this job pauses."),
+    "max_queue_depth": Field(POSITIVE, "Queued tasks at which what feeds this job pauses; no limit otherwise."),
+    "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest queued task at which what feeds this job pauses."),
     "idle_timeout": Field(Duration(1, _YEAR), "How long a worker waits without work before it ends."),
     "scaling": Field(SCALING, "Limits on how much runs at once."),
 }

@@ -62,7 +62,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     revision: str = ""
     limit_keys: tuple[str, ...] = ()
     counted: bool = False
-    """In the depth of its node's queue, while it is ready."""
+    """In the depth of its node's queue, while it is queued."""
     traceparent: str | None = None
     """The span of the event that made it, if it is traced."""
 
@@ -75,6 +75,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def ready(self) -> bool:
         """A worker may take it at any time."""
         return self.status is Status.QUEUED and not self.held
+
+    @property
+    def queued(self) -> bool:
+        """It waits for a worker, or for a place under a limit on running work: the depth of a queue counts both."""
+        return self.status is Status.QUEUED
 
     @property
     def takes_place(self) -> bool:

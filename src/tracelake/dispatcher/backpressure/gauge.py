@@ -36,7 +36,7 @@ class Reading:
 
 
 async def count(connection: Connection, deltas: Mapping[UUID, int]) -> bool:
-    """So many more ready tasks in each queue, or fewer. True if the pressure of one of them eased."""
+    """So many more tasks in each queue, or fewer. True if the pressure of one of them eased."""
     rows = await _lock(connection, deltas)
     readings = []
     for row in rows:

@@ -1,5 +1,8 @@
 """The queues of a version: their thresholds, a fresh count of what they hold, and the age of what waits.
 
+A queue holds every task that is `Queued`: those that a worker may take, and those that a limit on running work holds.
+What pressure or a build keeps back is no task yet: it waits as events.
+
 A cutover counts while the queue's row is locked: whoever has made tasks ready or taken them holds that lock until its
 commit, so nothing is seen twice or missed. The loop that looks after queues may not do that, because every task that
 comes or goes needs the lock, and a long queue takes a tenth of a second to count. It counts without the lock (see
@@ -19,7 +22,7 @@ from tracelake.dispatcher.backpressure.levels import Thresholds
 BATCH = 2_000
 
 LOOKED_AT = 1_000
-"""Ready tasks of a queue, the ones made first, among which the oldest is looked for."""
+"""Tasks of a queue, the ones made first, among which the oldest is looked for."""
 
 _NEWLY = """
     SELECT n.node_id FROM unnest($1::uuid[]) AS n(node_id) WHERE NOT EXISTS (
@@ -36,7 +39,7 @@ _UNCOUNTED = """
 
 # With the other locks on tasks, before edges and limits, and in their order.
 _LOCK_TASKS = """
-    SELECT t.task_id, t.status = 'Queued' AND NOT t.held AND NOT t.counted AS ready FROM tasks t
+    SELECT t.task_id, t.status = 'Queued' AND NOT t.counted AS waits FROM tasks t
     WHERE t.task_id = ANY($1) ORDER BY t.task_id FOR UPDATE"""
 
 _MARK = "UPDATE tasks SET counted = true WHERE task_id = ANY($1)"
@@ -61,7 +64,7 @@ _COUNT = """
     LEFT JOIN jobs j ON j.node_id = q.node_id
     LEFT JOIN LATERAL (
         SELECT count(*) AS depth, min(t.ready_at) AS oldest FROM tasks t
-        WHERE t.job_id = j.job_id AND t.status = 'Queued' AND NOT t.held AND t.counted) t ON true
+        WHERE t.job_id = j.job_id AND t.status = 'Queued' AND t.counted) t ON true
     GROUP BY q.node_id"""
 
 # Along the index of what is not finished, which has the tasks of a job in the order they were made.
@@ -69,7 +72,7 @@ _OLDEST = """
     SELECT min(l.ready_at) FROM jobs j CROSS JOIN LATERAL (
         SELECT t.ready_at FROM tasks t
         WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
-          AND t.status = 'Queued' AND NOT t.held AND t.counted
+          AND t.status = 'Queued' AND t.counted
         ORDER BY t.task_id LIMIT $2) l
     WHERE j.node_id = $1"""
 
@@ -84,7 +87,7 @@ _COMPARE = """
         SELECT count(*) FILTER (WHERE t.counted) AS counted, count(*) FILTER (WHERE NOT t.counted) AS uncounted
         FROM tasks t
         WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
-          AND t.status = 'Queued' AND NOT t.held) t ON true
+          AND t.status = 'Queued') t ON true
     WHERE p.node_id = $1 GROUP BY p.node_id"""
 
 
@@ -100,7 +103,7 @@ async def count_more(connection: Connection, node_id: UUID) -> int:
     marked = await _mark(connection, [node_id])
     if len(marked) < BATCH:
         await connection.execute(_HAS_NO_MORE, node_id)
-    await gauge.count(connection, {node_id: sum(row["ready"] for row in marked)})
+    await gauge.count(connection, {node_id: sum(row["waits"] for row in marked)})
     return max(1, len(marked))
 
 
@@ -151,7 +154,7 @@ async def recount(connection: Connection, nodes: Collection[UUID]) -> bool:
 
 
 async def look_at_age(connection: Connection, node_id: UUID) -> bool:
-    """Since when the oldest ready task waits. True if the pressure eased. The row is locked for the writing alone."""
+    """Since when the oldest task waits. True if the pressure eased. The row is locked for the writing alone."""
     return await gauge.see_oldest(connection, node_id, await connection.fetchval(_OLDEST, node_id, LOOKED_AT))
 
 

@@ -80,7 +80,7 @@ class Stops:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """For one org at one epoch. `downstream[node]`: limited queue -> is some way there all bulk?"""
+    """For one org at one epoch. `downstream[node]`: limited queue -> is the node bulk, and so stopped first?"""
 
     downstream: Mapping[UUID, Mapping[UUID, bool]] = field(default_factory=dict)
     writers: Mapping[Generation, frozenset[UUID]] = field(default_factory=dict)
@@ -129,22 +129,19 @@ async def read_stops(connection: Connection, queues: Collection[UUID], sources: 
 
 
 def build(edges: Collection[Edge], limited: Collection[UUID]) -> Upstream:
-    """From each limited queue against the edges; a way through bulk producers alone is worth more than another."""
+    """From each limited queue against the edges. A bulk producer is stopped first, whatever lies between."""
     producers: dict[UUID, list[Edge]] = {}
     for edge in edges:
         producers.setdefault(edge.consumer, []).append(edge)
     downstream: dict[UUID, dict[UUID, bool]] = {}
     for queue in limited:
         reached: dict[UUID, bool] = {}
-        waiting: list[tuple[UUID, bool]] = [(queue, True)]
+        waiting = [queue]
         while waiting:
-            node, bulk = waiting.pop()
-            for edge in producers.get(node, ()):
-                all_bulk = bulk and edge.bulk
-                if edge.producer == queue or reached.get(edge.producer) in (True, all_bulk):
-                    continue
-                reached[edge.producer] = all_bulk
-                waiting.append((edge.producer, all_bulk))
+            for edge in producers.get(waiting.pop(), ()):
+                if edge.producer != queue and edge.producer not in reached:
+                    reached[edge.producer] = edge.bulk
+                    waiting.append(edge.producer)
         for node, bulk in reached.items():
             downstream.setdefault(node, {})[queue] = bulk
     sources = frozenset(edge.producer for edge in edges if edge.source)

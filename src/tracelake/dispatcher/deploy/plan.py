@@ -135,22 +135,9 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
             subscribers=sorted({name for key in moved for name in registry.subscribers.get(key, ())}),
             needs_build=_needs_build(jobs, outputs, registry),
             changes=active is None or active.number != registry.number,
-            notes=[*_notes(document), *_revoked(document, registry)],
+            notes=_revoked(document, registry),
         ),
     )
-
-
-def _notes(document: Dag) -> list[str]:
-    """A task that waits for a limit on running work is not ready, and only ready ones fill a queue."""
-    notes = []
-    for job in document.jobs:
-        limit, depth = job.max_concurrency, job.max_queue_depth
-        if limit is not None and depth is not None and limit < depth:
-            notes.append(
-                f"{job.name}: max_concurrency {limit} is below max_queue_depth {depth}, so its queue is never full: "
-                "tasks that wait for the limit do not count."
-            )
-    return notes
 
 
 def _revoked(document: Dag, registry: Registry) -> list[str]:

@@ -94,7 +94,7 @@ class Moved:
     ready: list[tuple[UUID, str]] = field(default_factory=list)
     """Revived tasks without a limit, with their runtimes."""
     depths: dict[UUID, int] = field(default_factory=dict)
-    """How many more tasks are ready in each queue that is counted, or fewer."""
+    """How many more tasks are in each queue that is counted, or fewer."""
     found: int = 0
     whole: bool = True
     """Nothing is left to move."""
@@ -155,8 +155,8 @@ async def _move(
                 if status == "Queued" and not row["held"]:
                     for key in row["limit_keys"] or ():
                         moved.freed[key] = moved.freed.get(key, 0) - 1
-                    if row["counted"]:
-                        moved.depths[node_id] = moved.depths.get(node_id, 0) - 1
+                if status == "Queued" and row["counted"]:
+                    moved.depths[node_id] = moved.depths.get(node_id, 0) - 1
             elif status == "Running" and not row["cancel_requested"]:
                 ask.append(task_id)
             elif row["superseded"] == "Returning":
@@ -187,7 +187,7 @@ async def settle(
     wakeups = [(task_id, wake_of(runtimes, runtime)) for task_id, runtime in moved.ready]
     keys = set(moved.freed) | moved.waiting | set(changed_limits)
     if keys:
-        wakeups += await places.hand_out(connection, keys, runtimes, moved.freed, moved.depths)
+        wakeups += await places.hand_out(connection, keys, runtimes, moved.freed)
     if wakeups:
         await rows.wake(connection, wakeups)
 
@@ -214,7 +214,7 @@ async def _revive(connection: Connection, tasks: list[UUID]) -> None:
 def _note_revived(moved: Moved, row: asyncpg.Record) -> None:
     if row["limit_keys"]:
         moved.waiting.update(row["limit_keys"])
-        return
-    moved.ready.append((row["task_id"], row["runtime"]))
+    else:
+        moved.ready.append((row["task_id"], row["runtime"]))
     if row["counted"]:
         moved.depths[row["node_id"]] = moved.depths.get(row["node_id"], 0) + 1

@@ -30,7 +30,7 @@ _PEEK = """
                         ORDER BY ready_at, task_id LIMIT 100) h"""
 
 _NEXT = """
-    SELECT t.task_id, t.limit_keys, j.runtime, t.node_id, t.counted FROM tasks t JOIN jobs j USING (job_id)
+    SELECT t.task_id, t.limit_keys, j.runtime FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.held AND t.held_by = $1 ORDER BY t.ready_at, t.task_id LIMIT $2 FOR UPDATE OF t SKIP LOCKED"""
 
 _ADMIT = "UPDATE tasks SET held = false, held_by = NULL, ready_at = trace_now() WHERE task_id = ANY($1)"
@@ -77,7 +77,6 @@ async def settle(
     changes: Sequence[Change],
     new_keys: Iterable[str],
     runtimes: RuntimeRegistry,
-    depths: dict[UUID, int],
 ) -> list[tuple[UUID, Wake]]:
     """Count what the changes took and freed, and hand out what is free. Answers whom to wake."""
     moved: dict[str, int] = {}
@@ -89,7 +88,7 @@ async def settle(
     keys = set(moved) | set(new_keys)
     if not keys:
         return []
-    return await hand_out(connection, keys, runtimes, moved, depths)
+    return await hand_out(connection, keys, runtimes, moved)
 
 
 async def hand_out(
@@ -97,13 +96,12 @@ async def hand_out(
     keys: Iterable[str],
     runtimes: RuntimeRegistry,
     moved: dict[str, int] | None = None,
-    depths: dict[UUID, int] | None = None,
 ) -> list[tuple[UUID, Wake]]:
-    """Give the free places of these limits to who waits for them. `depths` is told what became ready in which queue."""
+    """Give the free places of these limits to who waits for them. That changes no depth: queues count who waits."""
     counters = await lock(connection, keys, runtimes)
     for key, delta in (moved or {}).items():
         counters[key].used = max(0, counters[key].used + delta)
-    return await hand_out_locked(connection, counters, runtimes, depths)
+    return await hand_out_locked(connection, counters, runtimes)
 
 
 async def lock(connection: Connection, keys: Iterable[str], runtimes: RuntimeRegistry) -> dict[str, Counter]:
@@ -117,7 +115,6 @@ async def hand_out_locked(
     connection: Connection,
     counters: dict[str, Counter],
     runtimes: RuntimeRegistry,
-    depths: dict[UUID, int] | None = None,
 ) -> list[tuple[UUID, Wake]]:
     """The free places of limits that `lock` locked; their `used` is written as it is afterwards."""
     woken: list[tuple[UUID, Wake]] = []
@@ -127,10 +124,6 @@ async def hand_out_locked(
             rows = await connection.fetch(_NEXT, key, min(counters[key].room, _BATCH))
             admitted, moved_on = await _admit(connection, rows, counters)
             woken += [(row["task_id"], wake_of(runtimes, row["runtime"])) for row in admitted]
-            if depths is not None:
-                for row in admitted:
-                    if row["counted"]:
-                        depths[row["node_id"]] = depths.get(row["node_id"], 0) + 1
             if not admitted and not moved_on:
                 break
     changed = [(key, counter.used) for key, counter in counters.items() if counter.used != counter.before]

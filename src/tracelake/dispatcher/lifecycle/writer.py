@@ -70,7 +70,7 @@ class Writer:
         wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
         new_keys = plan.waited_for.union(key for task in made for key in task.limit_keys)
         if new_keys or any(change.after.limit_keys for change in plan.changes):
-            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes, depths)
+            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
         if wakeups:
             await rows.wake(connection, wakeups)
         plan.wakeups += wakeups
@@ -80,13 +80,13 @@ class Writer:
 
 
 def _depths(plan: Plan, made: list[NewTask]) -> dict[UUID, int]:
-    """How many more tasks are ready in each queue that is counted, or fewer."""
+    """How many more tasks are in each queue that is counted, or fewer. One that is held by a limit is in it."""
     depths: dict[UUID, int] = {}
     for task in made:
-        if task.counted and task.node_id is not None and not task.limit_keys:
+        if task.counted and task.node_id is not None:
             depths[task.node_id] = depths.get(task.node_id, 0) + 1
     for change in plan.changes:
         if change.after.counted and change.after.node_id is not None:
-            delta = change.after.ready - change.before.ready
+            delta = change.after.queued - change.before.queued
             depths[change.after.node_id] = depths.get(change.after.node_id, 0) + delta
     return depths

@@ -7,13 +7,11 @@ the events again: what is there makes no second task.
 """
 
 import logging
-from uuid import UUID
 
 import asyncpg
 
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Store
-from tracelake.dispatcher.backpressure import gauge
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.metrics import Metrics
@@ -128,10 +126,7 @@ class RoutingReconciler:
                 real = {row["limit_key"]: row["used"] for row in await connection.fetch(_RECOUNT, wrong)}
                 for key in wrong:
                     counters[key].used = real.get(key, 0)
-            depths: dict[UUID, int] = {}
-            woken = await places.hand_out_locked(connection, counters, self._runtimes, depths)
-            if depths:
-                await gauge.count(connection, depths)
+            woken = await places.hand_out_locked(connection, counters, self._runtimes)
             if woken:
                 await rows.wake(connection, woken)
         self._count("held_task", len(woken))

@@ -32,7 +32,7 @@ _QUEUES = f"""
                SELECT min(t.ready_at) FROM jobs s CROSS JOIN LATERAL (
                    SELECT r.ready_at FROM tasks r
                    WHERE r.job_id = s.job_id AND r.status IN ('Queued', 'Running', 'Failed')
-                     AND r.status = 'Queued' AND NOT r.held AND r.counted ORDER BY r.task_id LIMIT {LOOKED_AT}) t
+                     AND r.status = 'Queued' AND r.counted ORDER BY r.task_id LIMIT {LOOKED_AT}) t
                WHERE s.node_id = p.node_id) AS oldest_ready_at
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id IN (d.active_version, d.building_version)
     JOIN jobs j ON j.job_id = v.job_id JOIN pressure p ON p.node_id = j.node_id
