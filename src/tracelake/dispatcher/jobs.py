@@ -1,7 +1,8 @@
-"""Job definitions: registering them, and the cache of what never changes."""
+"""Job definitions: registering them, and the cache of them, which follows the epochs of orgs."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -51,12 +52,52 @@ _INSERT_OUTPUTS = """
 
 
 class Definitions:
-    """Jobs and datasets by id. Both are immutable in what is kept here, so nothing is ever evicted by change."""
+    """Jobs and datasets by id. All that is kept of them is immutable but the names of datasets, which a cutover may
+    change: whoever has read an org's epoch says it to `follow`, and names of an older epoch are read again."""
 
     def __init__(self) -> None:
         self._jobs: dict[UUID, Job] = {}
         self._datasets: dict[UUID, Dataset] = {}
         self._generations: set[tuple[UUID, UUID]] = set()
+        self._epochs: dict[UUID, int] = {}
+        """Of each org, the epoch that the names are at least as new as."""
+        self._refreshes = 0
+
+    async def follow(self, connection: Connection, epochs: Mapping[UUID, int]) -> None:
+        """Nothing is forgotten meanwhile: others are in the midst of using it."""
+        for org_id, epoch in epochs.items():
+            if self._epochs.get(org_id, -1) >= epoch:
+                continue
+            kept = [key for key, dataset in self._datasets.items() if dataset.org_id == org_id]
+            rows = await connection.fetch(_LOAD_DATASETS, kept) if kept else []
+            if self._epochs.get(org_id, -1) >= epoch:
+                continue  # somebody else has read newer ones while this one waited
+            self._epochs[org_id] = epoch
+            self._refreshes += 1
+            renamed = {
+                row["dataset_uuid"]: _dataset(row)
+                for row in rows
+                if self._datasets[row["dataset_uuid"]].name != row["name"]
+            }
+            if renamed:
+                self._rename(org_id, renamed)
+
+    def _rename(self, org_id: UUID, renamed: Mapping[UUID, Dataset]) -> None:
+        self._datasets |= renamed
+        for job_id, job in self._jobs.items():
+            if job.org_id == org_id and any(output.dataset_uuid in renamed for output in job.outputs):
+                outputs = tuple(
+                    replace(output, dataset=renamed.get(output.dataset_uuid, output.dataset)) for output in job.outputs
+                )
+                self._jobs[job_id] = replace(job, outputs=outputs)
+
+    async def _fetch(self, connection: Connection, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Rows that are not older than what `follow` has read meanwhile."""
+        while True:
+            refreshes = self._refreshes
+            rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
+            if self._refreshes == refreshes:
+                return rows
 
     def job(self, job_id: UUID) -> Job:
         return self._jobs[job_id]
@@ -73,7 +114,7 @@ class Definitions:
         if not missing:
             return
         outputs: dict[UUID, list[Output]] = {}
-        for row in await connection.fetch(_LOAD_OUTPUTS, missing):
+        for row in await self._fetch(connection, _LOAD_OUTPUTS, missing):
             dataset = self._keep_dataset(row)
             outputs.setdefault(row["job_id"], []).append(Output(row["output_index"], row["dataset_version"], dataset))
         for row in await connection.fetch(_LOAD_JOBS, missing):
@@ -86,14 +127,14 @@ class Definitions:
     async def load_datasets(self, connection: Connection, dataset_uuids: Iterable[UUID]) -> None:
         missing = {key for key in dataset_uuids if key not in self._datasets}
         if missing:
-            for row in await connection.fetch(_LOAD_DATASETS, list(missing)):
+            for row in await self._fetch(connection, _LOAD_DATASETS, list(missing)):
                 self._keep_dataset(row)
 
     async def load_generations(self, connection: Connection, keys: Iterable[tuple[UUID, UUID]]) -> None:
         missing = [key for key in set(keys) if key not in self._generations]
         if missing:
             columns = [list(column) for column in zip(*missing, strict=True)]
-            for row in await connection.fetch(_LOAD_GENERATIONS, *columns):
+            for row in await self._fetch(connection, _LOAD_GENERATIONS, *columns):
                 self._keep_dataset(row)
                 self._generations.add((row["dataset_uuid"], row["dataset_version"]))
 
@@ -106,8 +147,11 @@ class Definitions:
         return job_id in self._jobs
 
     def _keep_dataset(self, row: asyncpg.Record) -> Dataset:
-        dataset = Dataset(row["dataset_uuid"], row["org_id"], row["name"], Storage(row["storage"]))
-        return self._datasets.setdefault(dataset.dataset_uuid, dataset)
+        return self._datasets.setdefault(row["dataset_uuid"], _dataset(row))
+
+
+def _dataset(row: asyncpg.Record) -> Dataset:
+    return Dataset(row["dataset_uuid"], row["org_id"], row["name"], Storage(row["storage"]))
 
 
 def resolve_limits(request: JobRequest, config: DispatcherConfig) -> tuple[int, int | None, int | None]:

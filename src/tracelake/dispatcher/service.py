@@ -356,6 +356,7 @@ class DispatcherService:
             record = await rows.read(connection, task_id)
             if record is None:
                 raise TraceError("task_not_found")
+            await self._definitions.follow(connection, {record["org_id"]: record["epoch"]})
             await self._definitions.load_jobs(connection, [record["job_id"]])
             inputs = decode_inputs(record["inputs"])
             await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))

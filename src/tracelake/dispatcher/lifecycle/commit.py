@@ -132,6 +132,8 @@ class LifecycleCommit:
         skipped = await rows.present(connection, missing) if missing else set()
         if locked.now is not None:
             self._clock.observe(locked.now, asked_at)
+        epochs = {task.org_id: locked.records[task_id]["epoch"] for task_id, task in locked.tasks.items()}
+        await self._definitions.follow(connection, epochs)
         await self._definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
         inputs = {task_id: decode_inputs(record["inputs"]) for task_id, record in locked.records.items()}
         await self._definitions.load_datasets(

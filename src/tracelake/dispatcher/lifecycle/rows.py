@@ -39,7 +39,10 @@ _LOCK_FREE = _LOCK + " SKIP LOCKED"
 
 _PRESENT = "SELECT task_id FROM tasks WHERE task_id = ANY($1)"
 
-_READ = f"SELECT {_COLUMNS}, unit, inputs, trace_now() AS now FROM tasks WHERE task_id = $1"  # noqa: S608
+_READ = f"""
+    SELECT {_COLUMNS}, unit, inputs, trace_now() AS now,
+           (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
+    FROM tasks WHERE task_id = $1"""  # noqa: S608
 
 _TAKE_EXPIRED = f"""
     SELECT {_COLUMNS}, trace_now() AS now FROM tasks
