@@ -111,4 +111,10 @@ def untold(stage: Stage) -> None:
     stage.harness.run(sink.close())
 
 
-MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold)
+def published(stage: Stage) -> None:
+    """A batch of a task that still runs."""
+    flow = stage.buffers()
+    flow.publish_by(*flow.attempt("left"), [{"key": 1}])
+
+
+MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold, published)

@@ -50,6 +50,7 @@ def test_going_back_leaves_the_table_and_takes_what_still_comes(flow: BufferFlow
     dags.activate(flow.harness, "transfers", "previous", org=flow.org)
     flow.publish([{"key": 2, "value": "b"}], "right")
     flow.publish_by(task_id, lease, [{"key": 3, "memo": "y"}])
+    flow.flow.complete(task_id, lease)
     refused = flow.publish([{"key": 4, "other": 1}])
     assert flow.sink() == 4
     assert flow.rows("key", "value", "memo") == [(1, "a", "x"), (2, "b", None), (3, None, "y")]
