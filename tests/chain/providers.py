@@ -297,6 +297,7 @@ COMPLETING = [
     Profile("disabled", missing=Reply(403, -32001, "eth_getBlockReceipts is disabled")),
     Profile("blocked", missing=Reply(200, -32004, "this method has been blocked")),
     Profile("not supported", missing=Reply(200, -32004, "method eth_getBlockReceipts not supported")),
+    Profile("receipts of a block are too large", missing=Reply(200, -32008, "Response is too big")),
     # Late blocks.
     Profile("null at first", late="null"),
     Profile("not yet", late=Reply(200, -32000, "block {number} is not available on this backend yet")),

@@ -16,7 +16,13 @@ from tracelake.spark.evm.answers import Block, Header, Receipt
 from tracelake.spark.evm.calls import CallSet, answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
-from tracelake.spark.evm.errors import AnswerError, MissingAnswerError, NoSuchMethodError, ValueTooLargeError
+from tracelake.spark.evm.errors import (
+    AnswerError,
+    MissingAnswerError,
+    NoSuchMethodError,
+    TooLargeError,
+    ValueTooLargeError,
+)
 from tracelake.spark.evm.node import Node, Patience
 from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
@@ -145,6 +151,8 @@ class _Reading:
             except NoSuchMethodError as error:
                 if error.certain or not self._is_answered(asked, patience):
                     self._node.mark_missing(_RECEIPTS)
+            except TooLargeError:
+                break  # those of one block together, so they are asked for one by one
         if asked.open:
             hashes = [name for open_place in asked.open for name in self._hashes[self._places[open_place]]]
             self._single_calls = CallSet([("eth_getTransactionReceipt", [name]) for name in hashes])
