@@ -229,3 +229,32 @@ def test_moves_of_one_org_follow_each_other_and_wake_who_waits(state_dsn: str) -
             await store.close()
 
     asyncio.run(scenario())
+
+
+def test_a_row_that_somebody_holds_delays_its_own_task_alone(harness: DispatcherHarness) -> None:
+    job_id = harness.make_job()["job_id"]
+    held, free, unknown = harness.make_task(job_id), harness.make_task(job_id), str(uuid4())
+    lease = harness.claim(held).body
+    worker = {"x-trace-worker-token": harness.worker_token}
+
+    async def claim(task_id: str) -> Reply:
+        body = {"task_id": task_id, "worker_id": "w"}
+        return await harness.call_async("internal", "POST", "/internal/task-claim", body, worker)
+
+    async def scenario() -> None:
+        connection = await asyncpg.connect(harness.state_dsn)
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT FROM tasks WHERE task_id = $1 FOR UPDATE", UUID(held))
+                capability = {"x-trace-task-capability": lease["capability_token"]}
+                beat = asyncio.ensure_future(
+                    harness.call_async("task", "POST", "/v1/task/heartbeat", fence(held, lease), capability)
+                )
+                replies = await asyncio.gather(claim(free), claim(unknown))
+                assert [reply.body.get("reason", "Claimed") for reply in replies] == ["Claimed", "NotFound"]
+                assert not beat.done()
+            assert (await beat).status == 200, "it waited in the slow lane"
+        finally:
+            await connection.close()
+
+    harness.run(scenario())

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 import pytest
 
 from tests.support.virtual_loop import run_virtually
-from tracelake.dispatcher.slices import SLICE, in_slices, pause_between
+from tracelake.dispatcher.slices import STRETCH, in_slices, pause_between
 
 
 async def count_turns(work: Awaitable[object]) -> int:
@@ -37,9 +37,9 @@ def test_slices_are_the_items_in_order_with_turns_for_others_between(count: int,
     assert all(len(part) <= 10 for part in parts)
 
 
-def test_a_loop_over_single_items_pauses_once_a_slice() -> None:
+def test_a_loop_over_single_items_pauses_now_and_then() -> None:
     async def work() -> None:
-        for number in range(3 * SLICE):
+        for number in range(3 * STRETCH):
             await pause_between(number)
 
     assert run_virtually(count_turns(work())) == 3

@@ -145,6 +145,7 @@ def test_ports_stay_from_one_run_to_the_next(tmp_path: Path) -> None:
 def test_what_a_readyz_says(tmp_path: Path) -> None:
     away = probe._away(b'{"status": "unavailable", "checks": {"state": "ok", "queue": "unavailable"}}')
     assert away == ("queue",)
+    assert probe._away(b'{"status": "unavailable", "checks": {"state": "ok", "lifecycle": "stalled"}}') == ()
     assert probe._away(b"") == ()
     assert probe.readiness("https://127.0.0.1:1", tmp_path / "none") == probe.Readiness(False)
     parts = [PartView("dispatcher", PartState.RUNNING, 4711, 0, 0.0)]

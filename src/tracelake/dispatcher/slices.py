@@ -11,6 +11,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLICE = 64
+"""Rows of one statement."""
+STRETCH = 16
+"""Items that are worked on between two pauses. A call takes several turns of the event loop, and may meet a stretch in
+each of them."""
 
 
 async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
@@ -25,6 +29,6 @@ async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequ
 
 
 async def pause_between(number: int) -> None:
-    """The same for a loop over single items: after every slice of them."""
-    if number % SLICE == SLICE - 1:
+    """The same for a loop over single items, each of which takes a while."""
+    if number % STRETCH == STRETCH - 1:
         await asyncio.sleep(0)

@@ -73,7 +73,7 @@ def _away(body: bytes) -> tuple[str, ...]:
         checks = msgspec.json.decode(body, type=_Health).checks
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ()
-    return tuple(name for name, state in checks.items() if state != "ok")
+    return tuple(name for name, state in checks.items() if state == "unavailable")
 
 
 def answers(url: str, ca_file: Path) -> bool:

@@ -122,7 +122,7 @@ _CREATE = """
         SELECT u.kind, u.queue, u.task_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
     SELECT task_id FROM made"""
 
-CREATE_SLICE = 256
+CREATE_SLICE = 128
 """Tasks that one statement inserts: its arguments are encoded while the event loop stands still."""
 
 _EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
