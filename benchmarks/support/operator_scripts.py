@@ -7,8 +7,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tracelake.catalogue.decode import COMMON_COLUMNS, TOKEN_TRANSFERS, built_in
-from tracelake.spark.abi.tokens import TRANSFER_COLUMNS, TransferTable, transfer_decoders
+from tracelake.catalogue.decode import COMMON_COLUMNS, TOKEN_TRANSFERS, TRANSFER_COLUMNS, built_in
+from tracelake.spark.abi.tokens import TransferTable, transfer_decoders
 from tracelake.spark.evm.keccak import keccak256
 
 Script = Callable[[SparkSession, list[DataFrame], int], DataFrame]

@@ -45,7 +45,6 @@ def _job(job: JobDocument) -> dict[str, Any]:
         "priority": job.priority,
         "max_queue_depth": job.max_queue_depth,
         "max_queue_age": job.max_queue_age_seconds,
-        "idle_timeout": job.idle_timeout_seconds,
         "bootstrap": {"reset_outputs": job.reset_outputs},
     }
     if job.source is not None:
@@ -120,7 +119,6 @@ LIMITS: dict[str, st.SearchStrategy[Any]] = {
     "priority": st.sampled_from(["normal", "bulk"]),
     "max_queue_depth": st.integers(1, 10_000),
     "max_queue_age": DURATIONS,
-    "idle_timeout": DURATIONS,
     "scaling": st.fixed_dictionaries({}, optional={"max_concurrency": st.integers(1, 100)}),
 }
 SOURCES = st.sampled_from(

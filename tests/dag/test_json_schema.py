@@ -47,7 +47,7 @@ def test_the_document_with_everything() -> None:
         {"jobs": []},
         {"more": 1},
         {"defaults": {"priority": "high"}},
-        {"defaults": {"idle_timeout": "5 minutes"}},
+        {"defaults": {"max_queue_age": "5 minutes"}},
         {"publish": {"X": {"from": {"job": "a"}, "storage": "s3"}}},
         {"publish": {"x": {"from": {"job": "a"}}}},
         {"jobs": [{"name": "a", "activation": "source", "source": {"kind": "never"}}]},

@@ -38,7 +38,6 @@ EXPECTED = Dag(
             activation=Activation.SOURCE,
             runtime="ecs_platform",
             operator="sleep",
-            update_strategy="append",
             unique_key=("id",),
             source=Source(kind=SourceKind.ALWAYS_ON),
             config={"seconds": 1.0},
@@ -50,7 +49,6 @@ EXPECTED = Dag(
             priority="bulk",
             max_queue_depth=1000,
             max_queue_age_seconds=300,
-            idle_timeout_seconds=90,
         ),
         JobDocument(
             name="hook",
@@ -86,7 +84,6 @@ EXPECTED = Dag(
             max_attempts=5,
             max_queue_depth=1000,
             max_queue_age_seconds=300,
-            idle_timeout_seconds=90,
         ),
         JobDocument(
             name="score",
@@ -108,7 +105,6 @@ EXPECTED = Dag(
             priority="bulk",
             max_queue_depth=1000,
             max_queue_age_seconds=300,
-            idle_timeout_seconds=7200,
             reset_outputs=True,
         ),
         JobDocument(
@@ -128,7 +124,6 @@ EXPECTED = Dag(
             priority="bulk",
             max_queue_depth=1000,
             max_queue_age_seconds=300,
-            idle_timeout_seconds=90,
         ),
     ),
     publish=(

@@ -126,9 +126,9 @@ def test_single_values_are_told_before_and_after() -> None:
         ("max_attempts", None, 9),
     ]
     # A list is named and not repeated.
-    _, keyed = edit(set_fields("a", unique_key=["x"]), base)
+    _, keyed = edit(set_fields("a", secrets=["x"]), base)
     found = next(item for item in plan(base, keyed).jobs if item.job == "a")
-    assert (found.fields, found.values) == (["unique_key"], [])
+    assert (found.fields, found.values) == (["secrets"], [])
 
 
 LIMITS = [
@@ -139,7 +139,6 @@ LIMITS = [
     ({"scaling": {"max_concurrency": 2}}, "max_concurrency"),
     ({"max_queue_depth": 5}, "max_queue_depth"),
     ({"max_queue_age": "5m"}, "max_queue_age_seconds"),
-    ({"idle_timeout": "5m"}, "idle_timeout_seconds"),
 ]
 
 
@@ -154,7 +153,6 @@ DATA = [
     ({"config": {"seconds": 5}}, "config"),
     ({"operator": "noop", "config": {}}, "operator config"),
     ({"execution_strategy": "PerPartition"}, "execution_strategy"),
-    ({"update_strategy": "append", "unique_key": ["k"]}, "update_strategy unique_key"),
     ({"secrets": ["KEY"]}, "secrets"),
     ({"outputs": 2}, "outputs"),
     ({"inputs": [{"from": {"job": "tick"}, "where": {"kind": "x"}}]}, "inputs"),

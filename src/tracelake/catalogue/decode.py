@@ -25,6 +25,21 @@ TOKEN_TRANSFERS = ("erc20.Transfer", "erc721.Transfer", "erc1155.TransferSingle"
 """What is decoded when no events are given: all into one table."""
 
 COMMON_COLUMNS = ("block_number", "transaction_index", "log_index", "transaction_hash", "address", "chain_id", "event")
+TRANSFER_COLUMNS = (
+    ("token", "binary"),
+    ("standard", "string"),
+    ("event", "string"),
+    ("operator_address", "binary"),
+    ("from_address", "binary"),
+    ("to_address", "binary"),
+    ("token_id_binary", "binary"),
+    ("token_id_string", "string"),
+    ("amount_binary", "binary"),
+    ("amount_string", "string"),
+    ("amount_f64", "double"),
+    ("batch_index", "int"),
+)
+"""Of token transfers, beside the log's own; with Spark's types."""
 _TAKEN = frozenset({*COMMON_COLUMNS, "batch_index"})
 LONG, DECIMAL = "bigint", "decimal(20,0)"
 
@@ -45,6 +60,13 @@ class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
 
     def writes(self) -> Writes:
         return Writes(2, 2, "keep_other: true", "keep_other") if self.keep_other else Writes(2)
+
+    def columns(self, output_index: int) -> tuple[str, ...] | None:
+        """Of the decoded logs. The other output has the columns of whatever is read."""
+        if output_index:
+            return None
+        own = all_columns(self.read_events()) if self.events else TRANSFER_COLUMNS
+        return tuple(dict.fromkeys((*COMMON_COLUMNS, *(name for name, _ in own))))
 
     def read_events(self) -> list[Event]:
         return [_read(each) for each in self.events]

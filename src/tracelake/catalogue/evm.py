@@ -9,6 +9,23 @@ from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, Writes
 
 EvmTable = Literal["blocks", "transactions", "logs"]
 EVM_TABLES: tuple[EvmTable, ...] = ("blocks", "transactions", "logs")
+EVM_COLUMNS: dict[EvmTable, tuple[str, ...]] = {
+    "blocks": (
+        "block_hash", "parent_hash", "author", "block_number", "gas_used", "extra_data", "timestamp",
+        "base_fee_per_gas", "chain_id",
+    ),
+    "transactions": (
+        "block_number", "transaction_index", "transaction_hash", "nonce", "from_address", "to_address", "value_binary",
+        "value_string", "value_f64", "input", "gas_limit", "gas_used", "gas_price", "transaction_type",
+        "max_priority_fee_per_gas", "max_fee_per_gas", "success", "n_input_bytes", "n_input_zero_bytes",
+        "n_input_nonzero_bytes", "chain_id",
+    ),
+    "logs": (
+        "block_number", "transaction_index", "log_index", "transaction_hash", "address", "topic0", "topic1", "topic2",
+        "topic3", "data", "chain_id",
+    ),
+}  # fmt: skip
+"""What a filter of an input may name."""
 _RPC_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 
 
@@ -41,6 +58,9 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
             )
         if len(set(self.tables)) != len(self.tables):
             raise ValueError("`tables` names a table twice")
+
+    def columns(self, output_index: int) -> tuple[str, ...] | None:
+        return EVM_COLUMNS[self.tables[output_index]] if output_index < len(self.tables) else None
 
     def writes(self) -> Writes:
         said = self.tables != EVM_TABLES

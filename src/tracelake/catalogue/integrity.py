@@ -4,6 +4,8 @@ from typing import Literal
 
 from tracelake.catalogue.spec import OperatorConfig
 
+FINDING_COLUMNS = ("check", "block_number", "severity", "expected", "found", "detail")
+
 
 class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
     fail_on: Literal["error", "warning", "never"] = "error"

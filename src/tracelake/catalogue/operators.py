@@ -1,12 +1,13 @@
 """The operators, one entry each."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm import EvmIngestConfig
-from tracelake.catalogue.integrity import IntegrityCheckConfig
+from tracelake.catalogue.integrity import FINDING_COLUMNS, IntegrityCheckConfig
 from tracelake.catalogue.spec import OperatorConfig, OperatorSpec, Writes
 from tracelake.catalogue.sql import SparkSqlConfig, check_inputs, result_columns
 from tracelake.model.runtime import DISPATCHER, LAMBDA
@@ -51,6 +52,11 @@ class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
     values: dict[str, Any] = {}
 
 
+def _result_names(config: SparkSqlConfig, _output_index: int) -> Sequence[str] | None:
+    result = result_columns(config)
+    return list(result.places) if result.complete else None
+
+
 SPECS = (
     OperatorSpec(
         "cryo_ingest",
@@ -60,6 +66,7 @@ SPECS = (
         output_storage="s3",
         only_files=True,
         writes=EvmIngestConfig.writes,
+        columns=EvmIngestConfig.columns,
     ),
     OperatorSpec(
         "decode_logs",
@@ -69,6 +76,7 @@ SPECS = (
         output_storage="s3",
         only_files=True,
         writes=DecodeLogsConfig.writes,
+        columns=DecodeLogsConfig.columns,
     ),
     OperatorSpec(
         "evm_ingest",
@@ -78,6 +86,7 @@ SPECS = (
         output_storage="s3",
         only_files=True,
         writes=EvmIngestConfig.writes,
+        columns=EvmIngestConfig.columns,
     ),
     OperatorSpec(
         "integrity_check",
@@ -87,6 +96,7 @@ SPECS = (
         output_storage="s3",
         only_files=True,
         writes=lambda _: Writes(1),
+        columns=lambda _config, _output: FINDING_COLUMNS,
     ),
     OperatorSpec(
         "noop",
@@ -127,6 +137,7 @@ SPECS = (
         check_inputs=check_inputs,
         writes=lambda _: Writes(1),
         result=result_columns,
+        columns=_result_names,
     ),
     OperatorSpec(
         "ticker",

@@ -71,6 +71,9 @@ class OperatorSpec:
     result: Callable[[Any], ResultColumns] | None = None
     """The columns of what it writes, by its config; None: nobody knows before it runs."""
 
+    columns: Callable[[Any, int], Sequence[str] | None] | None = None
+    """The names of all columns of an output, by config and output_index, where they are known before it runs."""
+
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:
             return False

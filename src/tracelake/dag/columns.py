@@ -235,11 +235,14 @@ def check_schema(record: Record) -> None:
             known.at("nullable").problem("unique_nullable", f"`{name}` is in `unique` and cannot be null.")
 
 
-def check_column(name: str, place: Place, columns: Columns) -> None:
+def check_column(name: str, place: Place, columns: Columns) -> bool:
+    """Whether the schema may have such a column."""
     if columns.complete and name not in columns.records:
         names = list(columns.records)
         hint = place.problems.did_you_mean(name, names) or f"It has {one_of(names[:20])}."
         place.problem("unknown_column", f"The schema has no column {shown(name)}.", hint)
+        return False
+    return True
 
 
 def _named_columns(record: Record) -> list[tuple[str, Place]]:

@@ -2,16 +2,17 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import msgspec
 
-from tracelake.catalogue import CATALOGUE
+from tracelake.catalogue import CATALOGUE, read_config
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import INVALID, Place, Record
 from tracelake.dag.problems import shown
-from tracelake.dag.where import check_where
+from tracelake.dag.where import check_names, check_where
+from tracelake.errors import TraceError
 from tracelake.model.dag import OutputAddress
 
 _SHOWN_JOBS = 20
@@ -140,6 +141,22 @@ def _check_filter(draft: Draft, found: InputDraft) -> None:
         schema = draft.surroundings.datasets[found.dataset].schema
     if schema is not None:
         check_where(found.where, draft.columns_of(schema))
+    elif found.output is not None:
+        columns = _known_columns(draft, found.output)
+        if columns is not None:
+            check_names(found.where, columns)
+
+
+def _known_columns(draft: Draft, output: OutputAddress) -> Sequence[str] | None:
+    """What the operator of an output without a schema is known to write; None: nobody knows before it runs."""
+    record = draft.by_name[output.job].record
+    operator = CATALOGUE.get(record.get("operator", ""))
+    if operator is None or operator.columns is None or record.bad("config"):
+        return None
+    try:
+        return operator.columns(read_config(operator.name, record.get("config", {})), output.output_index)
+    except TraceError:
+        return None  # `check_job` reports it
 
 
 # --- circles

@@ -145,7 +145,7 @@ SHARED_FIELDS = {
     ),
     "update_strategy": Field(
         Choice(("append", "replace")),
-        "replace: a task's output takes the place of its unit's. append: rows are merged on unique_key.",
+        "replace: a task's output takes the place of its unit's. append: a sink merges its rows on unique_key.",
         default="replace",
     ),
     "timeout_seconds": Field(Duration(1, SECONDS_MAX), "How long an attempt may take. The runtime has a default."),
@@ -156,12 +156,16 @@ SHARED_FIELDS = {
     "priority": Field(Choice(("normal", "bulk")), "bulk work gives way first when queues fill.", default="normal"),
     "max_queue_depth": Field(POSITIVE, "Queued tasks at which what feeds this job pauses; no limit otherwise."),
     "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest queued task at which what feeds this job pauses."),
-    "idle_timeout": Field(Duration(1, _YEAR), "How long a worker waits without work before it ends."),
     "scaling": Field(SCALING, "Limits on how much runs at once."),
 }
 """Fields that a job has and that `defaults` may give to all jobs."""
 
-DEFAULTS = Fields(SHARED_FIELDS)
+_NOT_SUPPORTED = {
+    "idle_timeout": "Leave it out: workers serve all jobs of their runtime and do not end when one of them has no work."
+}
+"""Fields that documents may have from elsewhere, and why they are refused."""
+
+DEFAULTS = Fields(SHARED_FIELDS, not_supported=_NOT_SUPPORTED)
 
 JOB = Fields(
     {
@@ -174,7 +178,7 @@ JOB = Fields(
         "inputs": Field(ListOf(INPUT, 0, MAX_INPUTS, whole=False), "What it reads, in the order its tasks see."),
         "unique_key": Field(
             ListOf(Text("a column", "[A-Za-z_][A-Za-z0-9_]{0,62}", 63), 0, 32, distinct=True),
-            "The columns that tell rows apart; needed for append.",
+            "The columns that tell rows apart, as `schema.unique` of its published outputs; needed for append.",
         ),
         "source": Field(SOURCE, "Of a source: what makes it emit."),
         "config": Field(FreeMap(), "Settings of the operator."),
@@ -184,6 +188,7 @@ JOB = Fields(
         **SHARED_FIELDS,
     },
     "a job",
+    not_supported=_NOT_SUPPORTED,
 )
 
 PUBLISH = Fields(

@@ -1,6 +1,7 @@
 """The rules of a single job: what runs, where, and what makes it run."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from tracelake.catalogue import CATALOGUE, OperatorSpec, UdfConfig, read_config
 from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.dag.columns import check_column
-from tracelake.dag.draft import Draft, JobDraft
+from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.kinds import Place, Record
 from tracelake.dag.nodes import ListNode, MapNode
 from tracelake.dag.problems import one_of, shown
@@ -150,15 +151,55 @@ def _check_written(draft: Draft, job: JobDraft) -> None:
         place = record.at("update_strategy") if record.has("update_strategy") else record.at("unique_key")
         hint = "Add `unique_key` with the columns that tell rows apart, or use `replace`."
         place.problem("append_without_unique_key", "`append` needs a `unique_key`.", hint)
-    if not record.get("unique_key") or job.raw_name is None:
-        return
+    elif appends:
+        _check_appended(draft, job)
+    if record.get("unique_key") and job.raw_name is not None and job.outputs is not None:
+        _check_key(draft, job)
+
+
+def _published(draft: Draft, job: JobDraft) -> Iterator[PublishDraft | None]:
+    """The entry of each output; None for one without a name."""
+    assert job.raw_name is not None
     for index in range(job.outputs or 0):
-        entry = draft.publishers.get(OutputAddress(job=job.raw_name, output_index=index))
+        yield draft.publishers.get(OutputAddress(job=job.raw_name, output_index=index))
+
+
+def _check_appended(draft: Draft, job: JobDraft) -> None:
+    """Rows are merged by sinks alone; what is written as files replaces what its unit had."""
+    if job.raw_name is None or job.record.bad("unique_key") or all(e and e.buffered for e in _published(draft, job)):
+        return
+    if any(entry is not None and entry.record.bad("write_mode") for entry in _published(draft, job)):
+        return
+    message = "`append` merges rows, and only buffered datasets are merged."
+    hint = "Publish every output with `write_mode: buffered`, or use `update_strategy: replace`."
+    place = job.place_of("update_strategy") if job.is_said("update_strategy") else job.record.at("update_strategy")
+    place.problem("append_without_merge", message, hint)
+
+
+def _check_key(draft: Draft, job: JobDraft) -> None:
+    """A key is what readers and sinks rely on: it says the same as the schema, or it says nothing."""
+    record = job.record
+    key, place = record.values["unique_key"], record.at("unique_key")
+    compared = False
+    for entry in _published(draft, job):
         schema = None if entry is None else entry.record.get("schema")
         columns = None if schema is None else schema.get("columns")
+        if entry is None or (entry.owner is None and (schema is None or schema.bad("unique"))):
+            compared = compared or (entry is not None and entry.record.bad("schema"))
+            continue
+        compared = True
         if columns is not None:
-            for name, place in zip(record.values["unique_key"], record.at("unique_key").items(), strict=True):
-                check_column(name, place, columns)
+            known = [check_column(name, item, columns) for name, item in zip(key, place.items(), strict=True)]
+            if not all(known):
+                continue
+        unique = entry.schema.unique if entry.schema is not None else ()
+        if entry.schema is not None and set(unique) != set(key):
+            told = f"`unique: [{', '.join(unique)}]`" if unique else "no `unique`"
+            message = f"`unique_key` is ({', '.join(key)}), and the schema of {shown(entry.name)} has {told}."
+            place.problem("unique_key_mismatch", message, "Let both name the same columns.")
+    if not compared and not record.bad("outputs"):
+        message = "`unique_key` is compared with `schema.unique`, and no output of the job is published with a schema."
+        place.problem("unique_key_mismatch", message, "Leave it out, or publish an output with `schema.unique`.")
 
 
 def _check_udf(draft: Draft, job: JobDraft, operator: OperatorSpec | None, runtime: Runtime | None) -> None:

@@ -274,6 +274,8 @@ class Fields:
     what: str = "a map"
     rule: Callable[[], JsonSchema] = dict
     """What else its JSON Schema says."""
+    not_supported: Mapping[str, str] = field(default_factory=dict)
+    """Fields that are refused with a reason of their own."""
 
     def read(self, place: Place) -> Any:
         if not isinstance(place.node, MapNode):
@@ -282,7 +284,8 @@ class Fields:
         for name, (key, value) in place.entries().items():
             known = self.table.get(name)
             if known is None:
-                hint = place.problems.did_you_mean(name, self.table) or f"It takes {one_of(self.table)}."
+                hint = self.not_supported.get(name) or place.problems.did_you_mean(name, self.table)
+                hint = hint or f"It takes {one_of(self.table)}."
                 key.problem("unknown_field", f"There is no field {shown(name)} here.", hint)
                 continue
             record.places[name] = value

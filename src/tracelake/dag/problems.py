@@ -15,6 +15,7 @@ SHOWN = 80
 
 CODES = {
     "always_on_runtime": "An `always_on` source needs a runtime with workers; the others end their tasks soon.",
+    "append_without_merge": "`update_strategy: append` needs outputs that are published as buffered datasets.",
     "append_without_unique_key": "`update_strategy: append` needs `unique_key`, or a retry would add rows twice.",
     "buffered_needs_unique": "A buffered dataset needs a `schema` with `unique`: rows are merged on that key.",
     "buffered_storage": "`write_mode: buffered` exists for `storage: postgres` alone.",
@@ -58,6 +59,7 @@ CODES = {
     "udf_secrets": "User functions get no secrets.",
     "udf_unexpected": "A `udf` block belongs to `operator: udf`.",
     "unexpected_source": "A reactive job has no `source`.",
+    "unique_key_mismatch": "`unique_key` and `schema.unique` of a published output name different columns.",
     "unique_nullable": "A column of `unique` cannot be null.",
     "unknown_column": "The schema has no such column.",
     "unknown_dataset": "There is no such dataset.",

@@ -100,7 +100,6 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
     scaling: Any = job.setting("scaling")
     max_queue_depth: Any = job.setting("max_queue_depth")
     max_queue_age: Any = job.setting("max_queue_age")
-    idle_timeout: Any = job.setting("idle_timeout")
     runtime: Any = job.setting("runtime")
     operator = record.values["operator"]
     return JobDocument(
@@ -124,7 +123,6 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
         priority=priority,
         max_queue_depth=max_queue_depth,
         max_queue_age_seconds=max_queue_age,
-        idle_timeout_seconds=idle_timeout,
         reset_outputs=reset_outputs,
         **limits,
     )

@@ -4,7 +4,7 @@ Both forms become one map: a list has each value once and in order, and a list o
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import islice
@@ -191,13 +191,20 @@ class _Tokens:
 # --- against the columns
 
 
+def check_names(where: ReadWhere, columns: Collection[str]) -> None:
+    """That each field is a column."""
+    for name, place in where.places.items():
+        if name not in columns:
+            hint = place.problems.did_you_mean(name, columns) or f"It has {one_of(islice(columns, 20))}."
+            place.problem("where_unknown_field", f"The dataset has no column {shown(name)}.", hint)
+
+
 def check_where(where: ReadWhere, columns: Mapping[str, Column]) -> None:
+    check_names(where, columns)
     for name, value in where.values.items():
         place = where.places[name]
         column = columns.get(name)
         if column is None:
-            hint = place.problems.did_you_mean(name, columns) or f"It has {one_of(islice(columns, 20))}."
-            place.problem("where_unknown_field", f"The dataset has no column {shown(name)}.", hint)
             continue
         for item in value if isinstance(value, list) else [value]:
             if wrong := _misfit(column, item):

@@ -130,7 +130,6 @@ class JobDocument(Part, frozen=True, kw_only=True):
     priority: Literal["normal", "bulk"] = "normal"
     max_queue_depth: int | None = None
     max_queue_age_seconds: int | None = None
-    idle_timeout_seconds: int | None = None
     reset_outputs: bool = False
 
     @property

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.spark.abi.encoder import encode, encode_all, values_of
 from tracelake.catalogue.abi import Array, Event, Plain, parse_event
-from tracelake.catalogue.decode import TOKEN_TRANSFERS, built_in, parameter_columns
+from tracelake.catalogue.decode import TOKEN_TRANSFERS, TRANSFER_COLUMNS, built_in, parameter_columns
 from tracelake.spark.abi.logs import EventDecoder, EventTable, arrow_type
-from tracelake.spark.abi.tokens import TRANSFER_COLUMNS, TransferTable, transfer_decoders
+from tracelake.spark.abi.tokens import TransferTable, transfer_decoders
 from tracelake.spark.abi.values import UndecodableError, column_value, decode_values, plain_value
 from tracelake.spark.evm.keccak import keccak256
 

@@ -15,22 +15,6 @@ from tracelake.spark.abi.logs import EventDecoder, Group, Judged, Rows, assemble
 from tracelake.spark.abi.values import OVERLAP, WORD, UndecodableError, array_span
 from tracelake.spark.abi.words import Words, binary_column, constant, decimal_text, wide_columns
 
-TRANSFER_COLUMNS = (
-    ("token", "binary"),
-    ("standard", "string"),
-    ("event", "string"),
-    ("operator_address", "binary"),
-    ("from_address", "binary"),
-    ("to_address", "binary"),
-    ("token_id_binary", "binary"),
-    ("token_id_string", "string"),
-    ("amount_binary", "binary"),
-    ("amount_string", "string"),
-    ("amount_f64", "double"),
-    ("batch_index", "int"),
-)
-"""Beside the log's own; with Spark's types."""
-
 _ONE = bytes(31) + b"\x01"
 
 

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
-from tracelake.catalogue.decode import COMMON_COLUMNS, TOKEN_TRANSFERS, DecodeLogsConfig, all_columns, built_in
+from tracelake.catalogue.decode import (
+    COMMON_COLUMNS,
+    TOKEN_TRANSFERS,
+    TRANSFER_COLUMNS,
+    DecodeLogsConfig,
+    all_columns,
+    built_in,
+)
 from tracelake.spark.abi.logs import EventDecoder, EventTable
 from tracelake.spark.abi.split import DECODED, LEFT, MATCHES, LogSplit
-from tracelake.spark.abi.tokens import TRANSFER_COLUMNS, TransferTable, transfer_decoders
+from tracelake.spark.abi.tokens import TransferTable, transfer_decoders
 from tracelake.spark.evm.keccak import keccak256
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import Output, write_split
