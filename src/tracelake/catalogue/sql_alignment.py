@@ -99,6 +99,9 @@ def _words(tokens: Sequence[Token]) -> _Words:
             _add_string(words, token, before)
         elif kind is TokenType.HEX_STRING:
             words.add("bytes", text, start)
+        elif kind is TokenType.DOT and _begins_number(tokens, index):
+            words.add("number", f"0.{texts[index]}", start)
+            index += 1
         elif kind is TokenType.NUMBER:
             words.add("number", text, start)
         elif kind is TokenType.IDENTIFIER:
@@ -135,6 +138,13 @@ def _add_string(words: _Words, token: Token, before: str) -> None:
             words.add("number" if part[0].isdigit() or part[0] == "." else "word", part, token.start)
     else:
         words.add("text", token.text, token.start)
+
+
+def _begins_number(tokens: Sequence[Token], index: int) -> bool:
+    """Whether the dot before there is that of `.5`."""
+    if index == len(tokens) or tokens[index].token_type is not TokenType.NUMBER:
+        return False
+    return tokens[index - 1].end + 1 == tokens[index].start
 
 
 def _distinct_from(texts: Sequence[str], index: int) -> int:

@@ -18,6 +18,7 @@ from tracelake.catalogue.sql_functions import (
     EXTRACTED,
     FUNCTIONS,
     INSTEAD,
+    INTERVAL_UNITS,
     MAX_SEQUENCE,
     MAX_SIZE,
     SIZES,
@@ -32,6 +33,7 @@ WRITTEN = "written"
 """In the `meta` of brackets that stand in the text."""
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _SUFFIXED_NUMBER = re.compile(_NUMBER.pattern + "[LlSsYyDdFf]")
+_SUFFIX_BITS = {"L": 63, "S": 15, "Y": 7}
 _DAY = "[0-9]{4}-(?:0?[1-9]|1[0-2])-(?:0?[1-9]|[12][0-9]|3[01])"
 _TIME = r"(?:[01]?[0-9]|2[0-3]):[0-5]?[0-9](?::[0-5]?[0-9](?:\.[0-9]{1,6})?)?"
 _DATE = re.compile(_DAY)
@@ -175,8 +177,8 @@ class ExpressionWriter:
 
     def _operation(self, node: Any, sign: str, behind: str) -> str:
         """`negate` is how NOT LIKE is said; only patterns have it."""
-        pattern = type(node) in (exp.Like, exp.ILike, exp.RegexpLike)
-        self._only(node, "this", "expression", "typed", "safe", *(("negate",) if pattern else ()))
+        own = {exp.Like: ("negate",), exp.ILike: ("negate",), exp.Div: ("typed", "safe"), exp.DPipe: ("safe",)}
+        self._only(node, "this", "expression", *own.get(type(node), ()))
         written = f"({self.expression(node.this)} {sign} {self.expression(node.expression)}{behind})"
         return f"(NOT {written})" if node.args.get("negate") else written
 
@@ -327,7 +329,7 @@ class ExpressionWriter:
 
     def _ordered(self, item: Any) -> str:
         if not isinstance(item, exp.Ordered):
-            return self.expression(item)
+            self._unknown(item)
         self._only(item, "this", "desc", "nulls_first")
         if isinstance(item.this, exp.Column) and not item.this.table and item.this.name.upper() == "ALL":
             self.refuse(item, "sql_construct", "ORDER BY ALL is not supported here", "Name the columns.")
@@ -346,7 +348,7 @@ class ExpressionWriter:
         return text + " END"
 
     def _cast(self, node: Any) -> str:
-        self._only(node, "this", "to", "safe")
+        self._only(node, "this", "to", *(("safe",) if isinstance(node, exp.TryCast) else ()))
         if (number := self._suffixed_number(node)) is not None:
             return number
         if TYPED in node.meta:
@@ -369,7 +371,12 @@ class ExpressionWriter:
         if not isinstance(literal, exp.Literal) or literal.is_string or "start" not in literal.meta:
             return None
         raw = self.text[literal.meta["start"] : literal.meta["end"] + 1]
-        return raw if _SUFFIXED_NUMBER.fullmatch(raw) else None
+        if not _SUFFIXED_NUMBER.fullmatch(raw):
+            return None
+        bits = _SUFFIX_BITS.get(raw[-1].upper())
+        if bits is not None and not (raw[:-1].isdigit() and int(raw[:-1]) < 2**bits + isinstance(node.parent, exp.Neg)):
+            self.refuse(node, "sql_syntax", f"{shown(raw)} is not a number of that type")
+        return raw
 
     def _type(self, node: Any) -> str:
         if not isinstance(node, exp.DataType):
@@ -401,7 +408,7 @@ class ExpressionWriter:
         unit = node.args.get("unit")
         value = node.this
         word = unit.name.upper() if isinstance(unit, exp.Var) else ""
-        if word not in UNITS - {"DAYOFYEAR"} or not isinstance(value, exp.Literal | exp.Neg):
+        if word not in INTERVAL_UNITS or not isinstance(value, exp.Literal | exp.Neg):
             hint = "Write `INTERVAL 3 DAYS`, or `make_dt_interval(days, hours)` for what is counted."
             self.refuse(node, "sql_construct", "an interval is a number and a unit here", hint)
         number = value.this.this if isinstance(value, exp.Neg) else value.this
@@ -451,7 +458,7 @@ class ExpressionWriter:
         return f"TRIM({' '.join(word for word in words if word)} FROM {self.expression(node.this)})"
 
     def _bracket(self, node: Any) -> str:
-        self._only(node, "this", "expressions", "safe", "offset")
+        self._only(node, "this", "expressions")
         if len(node.expressions) != 1:
             self._unknown(node)
         return f"{self.expression(node.this)}[{self.expression(node.expressions[0])}]"
@@ -508,6 +515,7 @@ class ExpressionWriter:
 
 
 _CONSTRUCT_HINTS = {
+    "joins": "Each JOIN has its ON right behind it; use a subquery for what is joined first.",
     "hint": "Spark decides how a query runs; leave the hint out.",
     "cluster": "Rows of a file are sorted by `order_by` of the config.",
     "distribute": "How many files there are is `files` of the config.",

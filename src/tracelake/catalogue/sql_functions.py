@@ -66,6 +66,7 @@ UNITS: frozenset[str] = frozenset(
     for unit in ("MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
     for plural in ("", "S")
 ) | {"DAYOFYEAR"}
+INTERVAL_UNITS: frozenset[str] = UNITS - {"QUARTER", "QUARTERS", "DAYOFYEAR"}
 EXTRACTED: frozenset[str] = UNITS | {"DOW", "DOW_ISO", "DOY", "DAYOFWEEK", "DAYOFWEEK_ISO", "YEAROFWEEK"}
 
 SIZES: dict[str, int] = {"array_repeat": 1, "lpad": 1, "repeat": 1, "rpad": 1, "space": 0}

@@ -163,14 +163,14 @@ class QueryWriter(ExpressionWriter):
         if isinstance(node, exp.Table):
             return self._table(node)
         if isinstance(node, exp.Subquery):
-            self._only(node, "this", "alias", "joins", "laterals")
-            return f"({self.query(node.this)}){self._alias(node)}{self._attached(node)}"
+            self._only(node, "this", "alias")
+            return f"({self.query(node.this)}){self._alias(node)}"
         if isinstance(node, exp.Values):
             self._only(node, "expressions", "alias")
             rows = ", ".join(self._row(row) for row in node.expressions)
             return f"(VALUES {rows}){self._alias(node)}"
         if isinstance(node, exp.Lateral) and not node.args.get("view"):
-            self._only(node, "this", "alias", "ordinality")
+            self._only(node, "this", "alias")
             if not isinstance(node.this, exp.Subquery):
                 self.refuse(node, "sql_relation", "no functions can be read from", "Use `LATERAL VIEW explode(...)`.")
             self._only(node.this, "this")
@@ -187,7 +187,7 @@ class QueryWriter(ExpressionWriter):
             self.refuse(node, "sql_relation", "functions cannot be read from", hint or self._readable())
         if node.args.get("db") is not None or node.args.get("catalog") is not None:
             self.refuse(node, "sql_relation", "files and other catalogues cannot be read", self._readable())
-        self._only(node, "this", "alias", "joins", "laterals")
+        self._only(node, "this", "alias")
         name = self.name(node.this)
         folded = name.lower()
         known = next((scope[folded] for scope in reversed(self._scopes) if folded in scope), None)
@@ -199,17 +199,13 @@ class QueryWriter(ExpressionWriter):
         else:
             self.refuse(node, "sql_relation", f"{shown(name)} is no input of this job", self._readable(folded))
         alias = self._alias(node) or f" AS `{name}`"
-        return relation + alias + self._attached(node)
+        return relation + alias
 
     def _readable(self, near: str = "") -> str:
         names = sorted(self.inputs or ())
         if close := get_close_matches(near, names, 1):
             return f"Did you mean `{close[0]}`?"
         return f"It can read {', '.join(f'`{name}`' for name in names[:20])}." if names else "It reads inputs alone."
-
-    def _attached(self, node: exp.Expression) -> str:
-        joins = "".join(self._join(join) for join in node.args.get("joins") or [])
-        return joins + "".join(self._lateral_view(item) for item in node.args.get("laterals") or [])
 
     def _alias(self, node: exp.Expression) -> str:
         alias = node.args.get("alias")

@@ -1,0 +1,206 @@
+"""One query at least for each construct that the gate accepts, and two tables with awkward values to run them on.
+
+`test_differential.py` runs each as it stands here and as the gate writes it, and checks that no rule of the gate is left
+without a query.
+"""
+
+# ruff: noqa: E501 - a query is easier to read in one line
+
+FACTS = """
+SELECT * FROM VALUES
+    (1, 'a', 9223372036854775807L, 0.01, 0.5D, TRUE, DATE '2024-02-29', TIMESTAMP '2024-02-29 12:30:15.123456',
+     X'00ff', array(1, NULL, 3), map('a', 1), named_struct('a', 1, 'b', 'x')),
+    (1, 'a', 9223372036854775807L, 0.01, 0.5D, TRUE, DATE '2024-02-29', TIMESTAMP '2024-02-29 12:30:15.123456',
+     X'00ff', array(1, NULL, 3), map('a', 1), named_struct('a', 1, 'b', 'x')),
+    (2, 'a', -9223372036854775808L, -999999999999999999.99, -0.0D, FALSE, DATE '1000-01-01', TIMESTAMP '2024-02-29 00:00:00',
+     X'', array(), map(), named_struct('a', CAST(NULL AS INT), 'b', CAST(NULL AS STRING))),
+    (-3, 'b%', 0L, 12.50, double('NaN'), NULL, DATE '9999-12-31', NULL, NULL, NULL, NULL, NULL),
+    (NULL, 'B_', NULL, NULL, double('Infinity'), TRUE, NULL, TIMESTAMP '1970-01-01 00:00:00',
+     X'6b', array(7), map('a', NULL, 'b', 2), named_struct('a', -5, 'b', 'it\\'s')),
+    (4, NULL, -1L, 1.00, NULL, FALSE, DATE '1970-01-01', TIMESTAMP '2024-12-31 23:59:59',
+     X'78', array(5, 5), map('c', 3), named_struct('a', 2, 'b', '')),
+    (5, '', 42L, 2.25, 1e300D, TRUE, DATE '2024-12-31', TIMESTAMP '2024-02-29 12:30:15', X'79', array(2, 1), map('a', 9),
+     named_struct('a', 3, 'b', 'é'))
+AS facts(k, g, n, d, f, b, day, ts, bytes, xs, m, st)
+"""
+"""NULLs, rows that are there twice, negative and extreme values. Rows in a text cost Spark less than rows in a table."""
+OTHERS = """
+SELECT * FROM VALUES (1, 'a', 10), (1, 'a', 10), (2, NULL, -20), (NULL, 'b%', 30), (7, 'z', NULL) AS others(k, g, v)
+"""
+
+CORPUS = [
+    # --- literals and names
+    "SELECT 0 AS a, 007 AS b, 2147483648 AS c, -9223372036854775808 AS d, 99999999999999999999 AS e, .5 AS f, 5. AS g, 1e-3 AS h, 1E2 AS i",
+    "SELECT 5L AS a, -128Y AS b, 127y AS c, -32768S AS d, 1.5F AS e, -1e3D AS f, -9223372036854775808L AS g, 2d AS h",
+    r"SELECT '' AS a, 'it\'s' AS b, 'a\\b' AS c, 'tab\t\n\r' AS d, '\%\_' AS e, 'é🙂' AS f, \"quo'ted\" AS g, '--' AS h, '/* x */' AS i".replace(
+        '\\"', '"'
+    ),
+    "SELECT X'' AS a, X'00fF' AS b, x'0a' AS c, TRUE AS d, false AS e, NULL IS NULL AS g",
+    "SELECT DATE '2024-02-29' AS a, TIMESTAMP '2024-02-29 01:02:03.5' AS b, TIMESTAMP_NTZ '2024-02-29 00:00:00' AS c, TIMESTAMP '2024-02-29T01:02:03+02:00' AS d, DATE\"2024-1-1\" AS e, TIMESTAMP_LTZ '2024-02-29' AS f",
+    "SELECT `k`, facts.`g`, `FACTS`.n AS `Total`, `select` AS `from` FROM (SELECT k, g, n, k AS `select` FROM facts) AS facts",
+    "SELECT K, facts.G FROM FACTS",
+    "SELECT :start AS a, ${end} AS b, :after + :to AS c, ${partition_key} AS d",
+    "SELECT/**/k -- one\n,\tg/* two\n*/FROM facts",
+    "SELECT ALL k FROM facts",
+    "SELECT k AS a, a + 1 AS c, c * 2 AS e FROM facts",
+    # --- stars
+    "SELECT *, k AS again FROM facts",
+    "SELECT facts.*, o.v FROM facts JOIN others o ON facts.k = o.k",
+    "SELECT f.* EXCEPT (k, n), f.k AS kk FROM facts f",
+    "SELECT st.*, k FROM facts",
+    "SELECT struct(o.*) AS a, struct(*) AS c FROM others o",
+    "SELECT count(*) AS a FROM facts",
+    # --- arithmetic and signs
+    "SELECT k + 1 - 2 * 3 AS a, (k + 1 - 2) * 3 AS b, k - (1 - 2) AS c, k / 4 AS e, k DIV 2 AS f, k % 2 AS g, -k AS h, - -k AS i, -(-k) AS j, 10 - 4 - 3 AS l, 2 * 7 % 4 AS o FROM facts",
+    "SELECT k & 3 AS a, k | 8 AS b, k ^ 5 AS c, ~k AS d, (k & 3) | (k ^ 1) AS e, -(k) AS h, -1 * k AS i, k * -1 AS j FROM facts",
+    "SELECT d + d AS a, d * 2 AS b, d / 3 AS c, f + 1 AS g, f * f AS e, n DIV 2 AS h, try_add(n, n) AS i, d % 1 AS j FROM facts",
+    "SELECT n + 1 AS overflow FROM facts",
+    "SELECT k / (k - 1) AS zero FROM facts",
+    "SELECT g || '-' || k AS a, g || g AS b FROM facts",
+    # --- comparisons and conditions
+    "SELECT k = 1 AS a, k == 1 AS b, k <> 1 AS c, k != 1 AS d, k < 2 AS e, k <= 2 AS h, k > 2 AS i, k >= 2 AS j, k <=> NULL AS l FROM facts",
+    "SELECT k IS DISTINCT FROM n AS a, k IS NOT DISTINCT FROM 1 AS c, NOT k IS DISTINCT FROM NULL AS e FROM facts",
+    "SELECT k IS NULL AS a, k IS NOT NULL AS c, b IS TRUE AS e, b IS NOT TRUE AS h, b IS FALSE AS i, b IS NOT FALSE AS j, NOT b AS l, ! b AS o FROM facts",
+    "SELECT b AND k > 1 OR g = 'a' AS a, b AND (k > 1 OR g = 'a') AS c, NOT b AND k > 1 AS e, NOT (b OR k > 1) AS h, NOT NOT b AS i FROM facts",
+    "SELECT k BETWEEN 1 AND 2 AS a, k NOT BETWEEN 1 AND 2 AS c, NOT k BETWEEN -1 + 1 AND 2 * 2 AS e, k BETWEEN 1 AND 2 AND b AS h FROM facts",
+    "SELECT k IN (1, 2, NULL) AS a, k NOT IN (1, 2) AS c, (k, g) IN ((1, 'a'), (2, 'b')) AS e, NOT k IN (5) AS h, g IN ('a') AS i FROM facts",
+    "SELECT g LIKE 'b\\%' AS a, g NOT LIKE '%a%' AS c, g ILIKE 'B%' AS e, g NOT ILIKE '_' AS h, g LIKE 'b!%' ESCAPE '!' AS i, g NOT LIKE 'B#_' ESCAPE '#' AS j, g ILIKE 'b|%' ESCAPE '|' AS l FROM facts",
+    r"SELECT g RLIKE '^[ab]' AS a, g NOT RLIKE 'b' AS c, g REGEXP '\\w+' AS e, NOT g NOT REGEXP 'a' AS h FROM facts",
+    "SELECT (k = 1) = b AS a, (k > 1) IS NULL AS c, (g = 'a') AND (k IN (1)) = b AS e FROM facts",
+    "SELECT CASE WHEN k > 1 THEN 'x' WHEN k IS NULL THEN 'n' ELSE g END AS a, CASE k WHEN 1 THEN 'one' WHEN 2 THEN 'two' END AS c, CASE WHEN b THEN CASE k WHEN 1 THEN 1 END ELSE -1 END AS e FROM facts",
+    # --- casts and types
+    "SELECT CAST(k AS STRING) AS a, k::BIGINT AS c, (k + 1)::DOUBLE AS e, k::STRING::INT AS h, TRY_CAST(g AS INT) AS i, -(k::INT) AS j FROM facts",
+    "SELECT CAST(k AS TINYINT) AS a, CAST(k AS SMALLINT) AS c, CAST(k AS INTEGER) AS e, CAST(k AS LONG) AS h, CAST(k AS FLOAT) AS i, CAST(k AS REAL) AS j, CAST(k AS BOOLEAN) AS l, CAST(d AS DECIMAL) AS o, CAST(d AS DECIMAL(30)) AS p, CAST(d AS NUMERIC(38, 5)) AS q, CAST(k AS DEC(12, 1)) AS r, CAST(k AS SHORT) AS s, CAST(5 AS BYTE) AS u FROM facts WHERE k IN (1, -3)",
+    "SELECT CAST(g AS BINARY) AS a, CAST(day AS TIMESTAMP) AS c, CAST(ts AS DATE) AS e, CAST(ts AS TIMESTAMP_NTZ) AS h, CAST(day AS TIMESTAMP_LTZ) AS i, CAST(bytes AS STRING) AS j FROM facts",
+    "SELECT CAST(xs AS ARRAY<STRING>) AS a, CAST(m AS MAP<STRING, BIGINT>) AS c, CAST(st AS STRUCT<a: BIGINT, b: STRING>) AS e, CAST(array(st) AS ARRAY<STRUCT<x: INT, y: STRING>>) AS h FROM facts",
+    "SELECT CAST('99' AS INT) + 1 AS a, int('7') AS c, string(k) AS e, date('2024-01-01') AS h, double(k) AS i, timestamp('2024-01-01') AS j, decimal(k) AS l, boolean('true') AS o FROM facts",
+    "SELECT bigint(k) AS a, tinyint(5) AS c, smallint(k) AS e, float(k) AS h, binary(g) AS i, overlay('abc', 'x', 2, 1) AS j FROM facts",
+    "SELECT CAST('x' AS INT) AS bad",
+    # --- intervals, dates
+    "SELECT day + INTERVAL 1 DAY AS a, ts - INTERVAL '2' HOURS AS c, ts + INTERVAL '3 weeks' AS e, ts + INTERVAL -5 MINUTES AS h, ts + INTERVAL '1.5' SECOND AS i, ts + INTERVAL '-1' MONTH AS o, ts - INTERVAL 7 MILLISECONDS AS p, ts + INTERVAL 9 MICROSECOND AS q FROM facts WHERE k = 1",
+    "SELECT day + INTERVAL '1' YEAR AS a, - INTERVAL 1 DAY < INTERVAL 1 HOUR AS c, INTERVAL 2 DAYS * 3 AS e, ts + 2 * INTERVAL '1' DAY AS h FROM facts WHERE k = 1",
+    "SELECT EXTRACT(YEAR FROM day) AS a, EXTRACT(DOW FROM ts) AS c, extract(second FROM ts) AS e, EXTRACT(DAYOFWEEK_ISO FROM day) AS h, date_part('month', day) AS i FROM facts WHERE k > 0",
+    "SELECT dateadd(DAY, 1, day) AS a, date_add(MONTH, -1, day) AS c, timestampadd(HOUR, k, ts) AS e, datediff(DAY, day, DATE '2024-03-01') AS h, timestampdiff(MINUTE, ts, TIMESTAMP '2024-03-01 00:00:00') AS i, date_diff(day, DATE '2024-01-01') AS j, date_add(day, 3) AS l FROM facts WHERE k = 1",
+    # --- text functions with a grammar of their own
+    "SELECT trim(g) AS a, trim('a' FROM g) AS c, trim(BOTH FROM g) AS e, trim(BOTH '%' FROM g) AS h, trim(LEADING 'a' FROM g) AS i, trim(TRAILING '_' FROM g) AS j, trim('a', 'aba') AS l, trim(upper(g)) AS o, ltrim('x', 'xy') AS p, TRIM(TRAILING FROM ' x ') AS q FROM facts",
+    # --- arrays, maps, structs, lambdas
+    "SELECT xs[0] AS a, m['a'] AS c, st.a AS e, facts.st.b AS h, named_struct('q', named_struct('r', k)).q.r AS i, get(xs, 5) AS j, map('k', array(1, 2))['k'][1] AS l, (st).b AS o FROM facts WHERE k = 1",
+    "SELECT f.deep.q.r AS a, f.deep.q AS c, deep.q.r AS e FROM (SELECT named_struct('q', named_struct('r', k)) AS deep FROM facts) f",
+    "SELECT element_at(array(named_struct('z', k)), 1).z AS a, struct(k, g AS name, k + 1) AS c, (k, g) AS e, split('a,b', ',')[1] AS h, array(k, -k) AS i FROM facts",
+    "SELECT transform(xs, x -> x + 1) AS a, transform(xs, (x, i) -> x * i + k) AS c, filter(xs, x -> x IS NOT NULL AND x > 1) AS e, aggregate(filter(xs, x -> x IS NOT NULL), 0, (acc, x) -> acc + x, acc -> acc * 10) AS h, exists(xs, x -> x = 5) AS i, transform(array(array(1, 2)), x -> transform(x, y -> y + size(x))) AS j FROM facts",
+    "SELECT map_filter(m, (k2, v) -> v IS NOT NULL) AS a, transform_values(m, (q, v) -> v + facts.k) AS c, zip_with(xs, xs, (p, q) -> p + q) AS e, array_sort(array(3, 1, 2), (l, r) -> CASE WHEN l < r THEN 1 WHEN l > r THEN -1 ELSE 0 END) AS h FROM facts",
+    # --- aggregation
+    "SELECT g, count(*) AS a, count(DISTINCT k, n) AS c, sum(DISTINCT k) AS e, sum(k) FILTER (WHERE b) AS h, max(k) FILTER (WHERE k > 1 AND NOT b) AS i FROM facts GROUP BY g HAVING count(*) >= 1 AND max(k) IS NOT NULL",
+    "SELECT g, b, sum(k) AS s, grouping(g) AS x, grouping_id(g, b) AS y FROM facts GROUP BY ROLLUP (g, b)",
+    "SELECT g, b, sum(k) AS s FROM facts GROUP BY CUBE (g, (b))",
+    "SELECT g, b, k, sum(k) AS s FROM facts GROUP BY ROLLUP ((g, b), k)",
+    "SELECT g, b, sum(k) AS s FROM facts GROUP BY GROUPING SETS ((g, b), g, ())",
+    "SELECT g, b, sum(k) AS s FROM facts GROUP BY g, ROLLUP (b)",
+    "SELECT g, b, sum(k) AS s FROM facts GROUP BY CUBE (g), ROLLUP (b)",
+    "SELECT g, upper(g) AS u, sum(k) AS s FROM facts GROUP BY ALL",
+    "SELECT g AS label, sum(k) AS s FROM facts GROUP BY label ORDER BY s DESC NULLS LAST, label",
+    "SELECT g, sum(k) AS s FROM facts GROUP BY 1 ORDER BY 2 NULLS LAST, 1 DESC",
+    "SELECT percentile_cont(0.25) WITHIN GROUP (ORDER BY k DESC) AS a, percentile_disc(0.5) WITHIN GROUP (ORDER BY k) FILTER (WHERE b) AS c, listagg(g, '|') WITHIN GROUP (ORDER BY g DESC NULLS FIRST, k) AS e, mode() WITHIN GROUP (ORDER BY k) AS h FROM facts",
+    "SELECT first(k) IGNORE NULLS AS a, last(k) RESPECT NULLS AS c, first_value(k, true) AS e, any_value(k) IGNORE NULLS AS h FROM (SELECT k FROM facts WHERE k IS NULL)",
+    "SELECT any(b) AS a, some(b) AS c, every(b) AS e, max_by(g, k) AS h, count_if(b) AS i, bool_or(b) AS j FROM facts",
+    # --- windows
+    "SELECT k, sum(k) OVER () AS a, sum(k) OVER (PARTITION BY g) AS c, count(*) OVER (ORDER BY k) AS e, sum(k) OVER (PARTITION BY g, b ORDER BY k DESC NULLS LAST, n) AS h FROM facts",
+    "SELECT k, sum(k) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS a, sum(k) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING) AS c, sum(k) OVER (ORDER BY k ROWS 2 PRECEDING) AS e, sum(k) OVER (ORDER BY k ROWS CURRENT ROW) AS h, sum(k) OVER (ORDER BY k ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS i FROM facts",
+    "SELECT k, sum(k) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS a, sum(k) OVER (ORDER BY k RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS c, sum(k) OVER (ORDER BY day RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW) AS e FROM facts WHERE day > DATE '1900-01-01' AND day < DATE '9000-01-01'",
+    "SELECT k, sum(k) OVER w AS a, count(*) OVER (w) AS c, max(k) OVER w2 AS e, min(k) OVER w3 AS h FROM facts WINDOW w AS (PARTITION BY g ORDER BY k ROWS 1 PRECEDING), w2 AS w, w3 AS (ORDER BY n DESC)",
+    "SELECT k, lag(k, 1, -1) OVER (ORDER BY k, n) AS a, nth_value(k, 2) IGNORE NULLS OVER (PARTITION BY b ORDER BY k) AS c, last_value(k) RESPECT NULLS OVER (ORDER BY k) AS e, sum(k) FILTER (WHERE b) OVER (PARTITION BY g) AS h, ntile(2) OVER (ORDER BY k, n) AS i FROM facts",
+    "SELECT g, sum(sum(k)) OVER (ORDER BY g) AS a, rank() OVER (ORDER BY count(*) DESC) AS c FROM facts GROUP BY g",
+    # --- relations
+    "SELECT f.k, o.v FROM facts f, others o WHERE f.k = o.k",
+    "SELECT f.k, o.v, p.v AS w FROM facts f, others o JOIN others p ON o.k = p.k",
+    "SELECT f.k, o.v FROM facts AS f JOIN others AS o",
+    "SELECT f.k, o.v FROM facts f INNER JOIN others o ON f.k = o.k AND f.g <=> o.g",
+    "SELECT k, v FROM facts LEFT JOIN others USING (k, g)",
+    "SELECT f.k, o.v FROM facts f LEFT OUTER JOIN others o ON f.k = o.k RIGHT JOIN others p ON p.k = f.k",
+    "SELECT f.k, o.v FROM facts f RIGHT OUTER JOIN others o ON f.k = o.k",
+    "SELECT f.k, o.v FROM facts f FULL JOIN others o ON f.k = o.k FULL OUTER JOIN others p ON p.v = o.v",
+    "SELECT f.k FROM facts f SEMI JOIN others o ON f.k = o.k",
+    "SELECT f.k FROM facts f LEFT SEMI JOIN others o ON f.k = o.k ANTI JOIN others p ON p.v = f.k",
+    "SELECT f.k FROM facts f LEFT ANTI JOIN others o ON f.k = o.k",
+    "SELECT k, v FROM facts NATURAL JOIN others",
+    "SELECT k, v FROM facts NATURAL LEFT OUTER JOIN others",
+    "SELECT f.k, o.v FROM facts f CROSS JOIN others o",
+    "SELECT x.a, x.c FROM others AS x(a, c, e)",
+    "SELECT s.k, s.double_k FROM (SELECT k, k * 2 AS double_k FROM facts) s WHERE double_k > 2",
+    "SELECT q.a, q.c FROM (SELECT k, g FROM facts) AS q(a, c)",
+    "SELECT a, b FROM VALUES (1, 'x'), (2, NULL) AS t(a, b)",
+    "SELECT col1 FROM (VALUES 1, 2, (3)) WHERE col1 > 1",
+    "SELECT v.a, k FROM facts JOIN (VALUES (1), (2)) v(a) ON v.a = k",
+    "SELECT f.k, l.m FROM facts f, LATERAL (SELECT max(v) AS m FROM others o WHERE o.k = f.k) l",
+    "SELECT f.k, l.m FROM facts f LEFT JOIN LATERAL (SELECT v AS m FROM others o WHERE o.k = f.k) AS l ON TRUE",
+    "SELECT k, x FROM facts LATERAL VIEW explode(xs) t AS x",
+    "SELECT k, p, x, y FROM facts LATERAL VIEW OUTER posexplode(xs) t AS p, x LATERAL VIEW explode(array(1, 2)) u AS y WHERE y > 1",
+    "SELECT f.k, o.v, x FROM facts f JOIN others o ON f.k = o.k LATERAL VIEW explode(f.xs) t AS x",
+    "SELECT k, t.col FROM facts LATERAL VIEW explode(xs) t",
+    "SELECT k, explode(xs) AS x FROM facts",
+    "SELECT posexplode(xs) AS (p, x) FROM facts",
+    "SELECT stack(2, 1, 'a', 2, 'b') AS (n, s)",
+    # --- subqueries
+    "SELECT k, (SELECT max(v) FROM others) AS a, (SELECT max(v) FROM others o WHERE o.k = f.k) AS c FROM facts f",
+    "SELECT k FROM facts f WHERE EXISTS (SELECT 1 FROM others o WHERE o.k = f.k) AND NOT EXISTS (SELECT 1 FROM others o WHERE o.v > f.k * 100)",
+    "SELECT k FROM facts WHERE k IN (SELECT k FROM others) OR k NOT IN (SELECT v FROM others WHERE v IS NOT NULL)",
+    "SELECT k FROM facts WHERE (k, g) IN (SELECT k, g FROM others)",
+    # --- common table expressions
+    "WITH a AS (SELECT k FROM facts), b AS (SELECT k + 1 AS k FROM a) SELECT a.k, b.k AS next FROM a JOIN b ON a.k = b.k - 1",
+    "WITH facts AS (SELECT k FROM facts WHERE k > 1) SELECT * FROM facts",
+    "WITH a AS (SELECT 1 AS n), x AS (WITH a AS (SELECT 2 AS n) SELECT n FROM a) SELECT x.n, a.n AS m FROM x, a",
+    "WITH a(p, q) AS (SELECT k, g FROM facts) SELECT p, q FROM A",
+    "WITH a (SELECT k FROM facts) SELECT k, (WITH a AS (SELECT 9 AS k) SELECT max(k) FROM a) AS i FROM a",
+    "WITH a AS (SELECT k FROM facts UNION SELECT v FROM others) SELECT k FROM a WHERE k > (SELECT min(k) FROM a)",
+    # --- sets, order, limits
+    "SELECT k FROM facts UNION ALL SELECT v FROM others UNION SELECT 1",
+    "SELECT k FROM facts UNION DISTINCT SELECT k FROM others",
+    "SELECT k, g FROM facts EXCEPT SELECT k, g FROM others",
+    "SELECT k, g FROM facts EXCEPT ALL SELECT k, g FROM others",
+    "WITH a AS (SELECT k FROM facts) SELECT k FROM a EXCEPT SELECT 1 ORDER BY k LIMIT 2 OFFSET 1",
+    "WITH a AS (SELECT k FROM facts) SELECT k FROM a INTERSECT SELECT k FROM others ORDER BY k DESC LIMIT 2 OFFSET 1",
+    "SELECT k FROM facts UNION SELECT v FROM others ORDER BY k OFFSET 3",
+    "SELECT k FROM facts MINUS SELECT k FROM others",
+    "SELECT k FROM facts INTERSECT SELECT k FROM others",
+    "SELECT k FROM facts INTERSECT ALL SELECT k FROM others",
+    "SELECT k FROM facts UNION ALL (SELECT v FROM others INTERSECT SELECT 10) ORDER BY k DESC NULLS FIRST LIMIT 4",
+    "(SELECT k FROM facts ORDER BY k LIMIT 2) UNION ALL (SELECT v FROM others ORDER BY v DESC LIMIT 1)",
+    "SELECT k FROM facts EXCEPT SELECT 1 EXCEPT (SELECT 2 UNION ALL SELECT 4)",
+    "SELECT DISTINCT g, b FROM facts ORDER BY g NULLS LAST, b DESC",
+    "SELECT k, n FROM facts ORDER BY k + 1 DESC, n ASC NULLS LAST LIMIT 5 OFFSET 1",
+    "SELECT k FROM facts ORDER BY k OFFSET 5",
+    "SELECT count(*) AS c FROM (SELECT k FROM facts LIMIT 3)",
+    "SELECT g FROM facts ORDER BY length(g), g",
+    "SELECT 1 AS one WHERE 2 > 1;",
+]
+
+REFUSED_BY_SPARK = [
+    "SELECT sum(k) OVER (w ORDER BY n) AS s FROM facts WINDOW w AS (PARTITION BY g)",
+    "SELECT sum(k) OVER w2 AS s FROM facts WINDOW w AS (PARTITION BY g), w2 AS (w ORDER BY n)",
+    "SELECT f.k, o.v, p.v AS w FROM facts f LEFT JOIN others o JOIN others p ON o.k = p.k ON f.k = o.k",
+    "SELECT ts + INTERVAL 1 QUARTER AS q FROM facts",
+    "SELECT k FROM facts f LATERAL VIEW explode(xs) t AS x JOIN others o ON o.k = x",
+    "SELECT k FROM facts GROUP BY",
+    "SELECT k FROM facts WHERE k IN ()",
+    "SELECT k FROM facts WHERE k BETWEEN 1",
+    "SELECT CASE END AS a FROM facts",
+    "SELECT CAST(k AS) AS a FROM facts",
+    "SELECT sum(k) FILTER (b) AS s FROM facts",
+    "SELECT sum(k) OVER (ORDER BY k ROWS BETWEEN 1 AND 2) AS s FROM facts",
+    "SELECT sum(k) OVER (ORDER BY k GROUPS 1 PRECEDING) AS s FROM facts",
+    "SELECT k FROM facts ORDER BY k NULLS",
+    "SELECT k FROM facts OFFSET 1 LIMIT 1",
+    "SELECT k FROM facts FULL SEMI JOIN others",
+    "SELECT k FROM facts NATURAL JOIN others USING (k)",
+    "SELECT k AS 'x' FROM facts",
+    "SELECT DATE 'someday' AS d",
+    "SELECT DATE '2024-13-01' AS d",
+    "SELECT 128Y AS a",
+    "SELECT 1.2.3 AS a",
+    "SELECT k .5 AS a FROM facts",
+    "SELECT upper(g AS h) AS a FROM facts",
+    "SELECT trim(LEADING g) AS a FROM facts",
+    "SELECT EXISTS (SELECT 1) = TRUE AS a",
+    "WITH a AS (SELECT 1 AS n), a AS (SELECT 2 AS n) SELECT n FROM a",
+]
+"""Spark's own parser refuses these, so the gate does."""
