@@ -268,3 +268,31 @@ def test_the_process_ends_by_signal(tmp_path: Path, number: signal.Signals) -> N
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("reason", ["fenced", "canceled"])
+def test_an_operator_that_never_stops_loses_its_slot(bench: Bench, reason: str) -> None:
+    async def main() -> None:
+        running, gate = threading.Event(), threading.Event()
+
+        def stay(_context: OperatorContext) -> OperatorResult:
+            running.set()
+            gate.wait()
+            return OperatorResult()
+
+        bench.operators["sleep"] = Operator(stay)
+        task, other = bench.dispatcher.add("sleep", FOR_EVER), bench.dispatcher.add("noop")
+        async with bench.working(slots=1, abandon_seconds=0.05):
+            await bench.wake(task)
+            await until(running.is_set, "the operator")
+            await bench.wake(other)
+            if reason == "fenced":
+                bench.dispatcher.fence(task)
+            else:
+                task.cancel = True
+            await until(lambda: other.status == "Completed", "the only slot to be free")
+            assert bench.tasks_signalled["abandoned", task.task_id] == 1
+            assert task.status == ("Canceled" if reason == "canceled" else "Running")
+        gate.set()
+
+    asyncio.run(main())

@@ -20,6 +20,10 @@ class CanceledError(Exception):
     """Raised by an operator that stops because `cancel` was set, and by `emit` when there is nobody to speak for."""
 
 
+class AttemptLostError(Exception):
+    """The worker had to end this attempt for a reason that is not its own: the next one begins at once and is free."""
+
+
 class EmitRefusedError(Exception):
     """The Dispatcher does not take these events, and would not take them later either."""
 

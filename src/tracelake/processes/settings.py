@@ -352,6 +352,11 @@ class Settings:
     workers: int = _integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
+    worker_stop_seconds: float = _seconds(
+        20,
+        "How long work in Spark may take to stop when its task is cancelled or out of time; then the worker replaces"
+        " its Spark session. After twice as long any operator loses its slot.",
+    )
     spark_master: str = _setting(
         _Text(
             _SPARK, "a master: local[*], local[4], spark://host:7077, sc://host:15002, yarn or k8s://https://host:443"

@@ -43,7 +43,7 @@ def build_engine(settings: Settings) -> Engine:
     config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
     patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
     transfer = S3Transfer(settings.resolve_object_store(), patience)
-    return Engine(SharedSession(config), transfer, scratch, settings.resolve_data_dsn)
+    return Engine(SharedSession(config), transfer, scratch, settings.resolve_data_dsn, settings.worker_stop_seconds)
 
 
 def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
@@ -56,6 +56,7 @@ def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, Pos
         slots=settings.worker_slots,
         heartbeat_seconds=settings.heartbeat_seconds,
         visibility_seconds=settings.queue_visibility_seconds,
+        abandon_seconds=2 * settings.worker_stop_seconds,
     )
     worker = Worker(
         config,

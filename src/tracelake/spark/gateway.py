@@ -99,6 +99,17 @@ def end(session: "SparkSession") -> None:
         _end_process(getattr(gateway, "proc", None))
 
 
+def kill(session: "SparkSession") -> None:
+    """The session and its Java process, without asking it: it may be too busy to answer."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait()
+    end(session)
+
+
 def _end_process(process: Any) -> None:
     if process is None:
         return

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+import weakref
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -160,6 +161,7 @@ class SharedSession:
         self._config = config
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._replaced: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
     @property
     def config(self) -> SparkConfig:
@@ -177,6 +179,25 @@ class SharedSession:
     def is_lost(self, session: "SparkSession") -> bool:
         """Asks it. For a task that failed: whether that was the reason."""
         return not (_answers(session) if self._config.connect else gateway.is_alive(session))
+
+    def replace(self, session: "SparkSession") -> None:
+        """Ends a session in which something does not stop, and with it everything else that runs there.
+
+        The next `get` opens another one. A session that was ended already, or replaced, is left alone."""
+        with self._lock:
+            if self._session is not session:
+                return
+            self._session = None
+            self._replaced.add(session)
+            if self._config.connect:
+                with contextlib.suppress(Exception):
+                    session.stop()
+            else:
+                gateway.kill(session)
+
+    def was_replaced(self, session: "SparkSession") -> bool:
+        """For a task that failed: whether it was stopped for the sake of another one."""
+        return session in self._replaced
 
     def close(self) -> None:
         with self._lock:

@@ -179,15 +179,17 @@ class Attempt:
             retryable=retryable,
         )
 
-    def final_when_leaving(self, events: Sequence[EventIn] = ()) -> CompleteRequest:
-        """The worker had to end first: somebody else goes on, at once."""
+    def final_when_leaving(
+        self, events: Sequence[EventIn] = (), reason: str = "the worker was told to stop"
+    ) -> CompleteRequest:
+        """The worker had to end it first: another attempt begins at once, and this one is not counted."""
         return CompleteRequest(
             task_id=self.task_id,
             attempt=self.number,
             lease_token=self.lease_token,
             status="Failed",
             events=list(events),
-            error_message="worker_stopping: the worker was told to stop",
+            error_message=f"worker_stopping: {reason}",
             error_code="worker_stopping",
         )
 

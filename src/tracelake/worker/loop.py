@@ -2,7 +2,8 @@
 
 A slot is taken by a message from its receive until its task is final here; several queues divide the slots, so
 that a busy one leaves the others theirs. An always_on source never ends, so it keeps its slot for as long as it runs.
-`on_signal` names what happens, for tests to wait on: received, claimed, not_claimed, heartbeat, fenced, final, acked.
+`on_signal` names what happens, for tests to wait on: received, claimed, not_claimed, heartbeat, fenced, abandoned,
+final, acked.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from tracelake.model.retry import Backoff
 from tracelake.ports import SecretProvider
 from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest
+from tracelake.wire.task_calls import CompleteRequest
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.calls import ClaimCalls, Reporter, TaskCalls, may_pass
 from tracelake.worker.operators import OPERATORS, Operator
@@ -49,6 +51,8 @@ class WorkerConfig:
     """How long what runs may go on when the worker is told to stop."""
     last_word_seconds: float = 1.5
     """After that: how long operators have to stop, and again how long the words for those that do not may take."""
+    abandon_seconds: float = 40.0
+    """How long an operator that was told to stop may keep its slot. A thread cannot be ended, only left alone."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
 
 
@@ -222,25 +226,45 @@ class Worker:
     async def _run(self, attempt: Attempt) -> None:
         try:
             operator = asyncio.ensure_future(run_operator(attempt, self._operators, self._reporter, self._secrets))
+            overdue = asyncio.ensure_future(self._wait_overdue(attempt))
             try:
-                either: list[asyncio.Future[Any]] = [operator, attempt.fenced, attempt.given_up]
+                either: list[asyncio.Future[Any]] = [operator, attempt.fenced, attempt.given_up, overdue]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.fenced.done():
                     self._signal("fenced", attempt.task_id)
                     await self._ack([attempt.delivery])
-                    await operator  # the slot stays taken until the operator has really stopped
+                    # The slot stays taken until the operator has stopped, or will not.
+                    await asyncio.wait([operator, overdue], return_when=asyncio.FIRST_COMPLETED)
+                    self._tell_abandoned(attempt, operator)
                     return
                 attempt.finishing = True
-                word = operator.result() if operator.done() else attempt.final_when_leaving()
-                final = await self._reporter.finish(attempt, word)
+                self._tell_abandoned(attempt, operator)
+                final = await self._reporter.finish(attempt, self._last_word(attempt, operator))
             finally:
                 operator.cancel()
+                overdue.cancel()
             if final:
                 self._signal("final", attempt.task_id)
                 await self._ack([attempt.delivery])
         finally:
             self._attempts.discard(attempt)
             self._let_go(attempt.delivery)
+
+    async def _wait_overdue(self, attempt: Attempt) -> None:
+        """Until the operator should have stopped long ago."""
+        await attempt.stopping.wait()
+        await asyncio.sleep(self._config.abandon_seconds)
+
+    def _tell_abandoned(self, attempt: Attempt, operator: "asyncio.Future[CompleteRequest]") -> None:
+        if not operator.done() and not attempt.given_up.done():
+            logger.error("an operator does not stop; its thread is left alone", extra=attempt.log_fields)
+            self._signal("abandoned", attempt.task_id)
+
+    @staticmethod
+    def _last_word(attempt: Attempt, operator: "asyncio.Future[CompleteRequest]") -> CompleteRequest:
+        if operator.done():
+            return operator.result()
+        return attempt.final("Canceled") if attempt.cancel_requested else attempt.final_when_leaving()
 
     async def _finish_with(self, deliveries: Sequence[Delivery]) -> None:
         await self._ack(deliveries)

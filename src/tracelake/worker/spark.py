@@ -2,6 +2,10 @@
 
 The session is opened when the first of them comes, so that nothing else waits for it. While an operator runs, somebody
 watches whether it should stop, and stops Spark's work for it: an operator that waits for Spark cannot look by itself.
+
+Not everything in Spark can be cancelled: an expression that computes without end does not look whether it should stop,
+and what the optimizer computes on the driver is no job. Such work is given `stop_seconds`; then the session is
+replaced, which ends its Java process, and the other tasks that ran there begin anew at no cost of an attempt.
 """
 
 import importlib
@@ -16,7 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorContext, OperatorResult
+from tracelake.catalogue.context import (
+    AttemptLostError,
+    CanceledError,
+    NonRetryableError,
+    OperatorContext,
+    OperatorResult,
+)
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.failures import LOST, SparkFailedError, explain
 from tracelake.spark.files import FileCache
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REPLACED = "the worker replaced its Spark session, because another task in it did not stop"
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
 _pools: set[int] = set()
@@ -53,6 +64,8 @@ class Engine:
     scratch: Path
     data_dsn: Callable[[], str] = _no_data
     """Of Postgres data, asked for when a task reads a table."""
+    stop_seconds: float = 20.0
+    """How long work in Spark may take to stop before the session is replaced."""
 
     @property
     def cache(self) -> FileCache:
@@ -74,7 +87,7 @@ class Engine:
             reader = Reader(session, self.cache, scratch, local=self.shared.config.local)
             tables = TableReader(session, self.data_dsn)
             work = SparkWork(context, session, self.transfer, partial(_read, reader), tables.read)
-            with closing(tables), _cancellable(session, context, connect=self.shared.config.connect):
+            with closing(tables), self._cancellable(session, context):
                 began = time.monotonic()
                 result: OperatorResult = run(work)
                 told = {"task_id": str(context.task_id), "attempt": context.attempt}
@@ -87,6 +100,8 @@ class Engine:
         except Exception as error:
             if context.cancel.is_set():
                 raise CanceledError from error
+            if session is not None and self.shared.was_replaced(session):
+                raise AttemptLostError(REPLACED) from error
             if session is not None and self.shared.is_lost(session):
                 raise SparkFailedError(LOST) from error
             explained = explain(error)
@@ -96,6 +111,40 @@ class Engine:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
+    @contextmanager
+    def _cancellable(self, session: "SparkSession", context: OperatorContext) -> Iterator[None]:
+        """Everything that this thread asks of Spark belongs to the attempt's group."""
+        group, connect = _group(context), self.shared.config.connect
+        if connect:
+            session.addTag(group)
+        else:
+            session.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+        done = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(session, context, done), name="cancel", daemon=True)
+        with _pool() as pool:
+            if not connect:
+                session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+            watcher.start()
+            try:
+                yield
+            finally:
+                done.set()
+                watcher.join()
+                with suppress(Exception):  # of a session that was lost there is nothing to take back
+                    _leave_group(session, group, connect=connect)
+
+    def _watch(self, session: "SparkSession", context: OperatorContext, done: threading.Event) -> None:
+        while not context.cancel.is_set():
+            if done.wait(_LOOK_SECONDS):
+                return
+        group = _group(context)
+        # On a thread of its own: Java may be too busy to answer, and this one has to count the seconds.
+        stopping = (done, session, group, self.shared.config.connect)
+        threading.Thread(target=_cancel_until, args=stopping, name="cancel-group", daemon=True).start()
+        if not done.wait(self.stop_seconds):
+            logger.error("work in Spark did not stop; replacing the session", extra={"group": group})
+            self.shared.replace(session)
+
 
 def _read(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
     return reader.read(item.name, files, Selection(*item.unit.blocks, item.where))
@@ -103,31 +152,6 @@ def _read(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> "D
 
 def _group(context: OperatorContext) -> str:
     return f"{context.task_id}#{context.attempt}"
-
-
-@contextmanager
-def _cancellable(session: "SparkSession", context: OperatorContext, *, connect: bool) -> Iterator[None]:
-    """Everything that this thread asks of Spark belongs to the attempt's group."""
-    group = _group(context)
-    if connect:
-        session.addTag(group)
-    else:
-        session.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
-    done = threading.Event()
-    watcher = threading.Thread(
-        target=_watch, args=(session, group, context.cancel, done, connect), name="cancel", daemon=True
-    )
-    with _pool() as pool:
-        if not connect:
-            session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
-        watcher.start()
-        try:
-            yield
-        finally:
-            done.set()
-            watcher.join()
-            with suppress(Exception):  # of a session that was lost there is nothing to take back
-                _leave_group(session, group, connect=connect)
 
 
 @contextmanager
@@ -151,14 +175,13 @@ def _leave_group(session: "SparkSession", group: str, *, connect: bool) -> None:
         session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
-def _watch(session: "SparkSession", group: str, cancel: threading.Event, done: threading.Event, connect: bool) -> None:
-    while not done.wait(_LOOK_SECONDS):
-        while cancel.is_set():
-            # Again and again: the operator may be on its way to its next job.
-            with suppress(Exception):  # a session that was lost has stopped already
-                if connect:
-                    session.interruptTag(group)
-                else:
-                    session.sparkContext.cancelJobGroup(group)
-            if done.wait(_AGAIN_SECONDS):
-                return
+def _cancel_until(done: threading.Event, session: "SparkSession", group: str, connect: bool) -> None:
+    """Again and again: the operator may be on its way to its next job."""
+    while True:
+        with suppress(Exception):  # a session that was lost has stopped already
+            if connect:
+                session.interruptTag(group)
+            else:
+                session.sparkContext.cancelJobGroup(group)
+        if done.wait(_AGAIN_SECONDS):
+            return

@@ -17,6 +17,7 @@ import msgspec
 
 from tracelake.catalogue import OperatorConfig, read_config
 from tracelake.catalogue.context import (
+    AttemptLostError,
     Batch,
     CanceledError,
     NonRetryableError,
@@ -210,6 +211,9 @@ def _failed(attempt: Attempt, error: BaseException) -> CompleteRequest:
         return attempt.final("Failed", "stopped")  # never sent: the attempt is not current
     if isinstance(error, CanceledError) and attempt.leaving:
         return attempt.final_when_leaving()
+    if isinstance(error, AttemptLostError):
+        logger.warning("attempt lost", extra={**attempt.log_fields, "reason": str(error)})
+        return attempt.final_when_leaving(reason=str(error))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     shown = error
     source = _told_a_secret(attempt, error)
