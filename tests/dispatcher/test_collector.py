@@ -199,3 +199,16 @@ def test_a_unit_is_not_committed_before_its_files_are_on_the_disk(flow: Flow, mo
         assert not flow.harness.sql("SELECT FROM manifests")
     assert flow.harness.task("complete", lease["capability_token"], said).status == 200
     assert len(flow.harness.sql("SELECT FROM manifests")) == 1
+
+
+def test_scratch_files_go_also_of_the_attempt_that_was_committed(flow: Flow) -> None:
+    task, lease, kept = begin(flow)
+    scratch = flow.harness.config.layout.scratch_prefix(task, lease["attempt"])
+    flow.harness.run(flow.harness.objects.put(f"{scratch}part", b"x"))
+    flow.complete(task, lease, **published(flow, kept))
+    flow.harness.advance(WEEK - 3600)
+    collect(flow)
+    assert files(flow, scratch) == 1
+    flow.harness.advance(7200)
+    collect(flow)
+    assert (files(flow, scratch), files(flow, kept)) == (0, 2)

@@ -87,6 +87,8 @@ TABLE = {
     ("internal", "POST", "/internal/outbox/requeue", "service"),
     ("internal", "GET", "/internal/dead-letters", "service"),
     ("internal", "POST", "/internal/dead-letters/drop", "service"),
+    ("internal", "GET", "/internal/gc", "service"),
+    ("internal", "POST", "/internal/gc", "service"),
     ("internal", "GET", "/internal/sources", "service"),
     ("internal", "POST", "/internal/sources/{job_id}/fire", "service"),
     ("internal", "GET", "/healthz", "none"),

@@ -52,6 +52,7 @@ from tracelake.wire.platform import (
     TasksReply,
     TasksRequest,
 )
+from tracelake.wire.retention import GcPlan, GcReply
 from tracelake.wire.sources import CronSourcesReply, FireReply, FireRequest
 
 T = TypeVar("T")
@@ -78,6 +79,8 @@ _fire = msgspec.json.Decoder(FireReply)
 _requeue = msgspec.json.Decoder(RequeueReply)
 _dead_letters = msgspec.json.Decoder(DeadLettersReply)
 _drop = msgspec.json.Decoder(DropDeadLettersReply)
+_gc_plan = msgspec.json.Decoder(GcPlan)
+_gc = msgspec.json.Decoder(GcReply)
 
 
 class InternalClient:
@@ -154,6 +157,13 @@ class InternalClient:
         """Without ids, every one of them."""
         request = DropDeadLettersRequest(message_ids=None if message_ids is None else list(message_ids))
         return await self._service("POST", "/internal/dead-letters/drop", _drop, request)
+
+    async def plan_gc(self) -> GcPlan:
+        return await self._service("GET", "/internal/gc", _gc_plan)
+
+    async def run_gc(self) -> GcReply:
+        """One bounded round; its reply says whether there is more."""
+        return await self._service("POST", "/internal/gc", _gc)
 
     async def cron_sources(self) -> CronSourcesReply:
         return await self._service("GET", "/internal/sources?kind=cron", _cron_sources)

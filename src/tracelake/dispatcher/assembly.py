@@ -43,6 +43,8 @@ from tracelake.dispatcher.loops.retry import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import Relay
+from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
+from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.drain import Drain
 from tracelake.dispatcher.routing.pace import BackgroundPace
@@ -65,6 +67,7 @@ from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer,
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 
 COLLECT_SECONDS = 60.0
+RETENTION_SECONDS = 600.0
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
 SOURCES_SECONDS = 1.0
@@ -166,6 +169,7 @@ class Dispatcher:
         )
         self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
         self.collector = Collector(ports.store, ports.objects, definitions, config)
+        self.retention = Retention(ports.store, ports.objects, config)
         self.artifacts = ArtifactCollector(ports.store, ports.objects, config)
         self.pruner = DeliveryPruner(ports.store, config)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
@@ -239,6 +243,7 @@ class Dispatcher:
             self.buffers,
             ports.queue,
             self.documents,
+            self.retention,
         )
         users = UserHandlers(
             store=ports.store,
@@ -293,6 +298,13 @@ class Dispatcher:
                 every_seconds=COLLECT_SECONDS,
                 metrics=self.metrics,
                 full_round=ARTIFACTS_PAGE,
+            ),
+            Loop(
+                "retention",
+                self.retention.run_once,
+                every_seconds=RETENTION_SECONDS,
+                metrics=self.metrics,
+                full_round=RETENTION_BATCH,
             ),
             Loop("gauges", self.gauges.run_once, every_seconds=GAUGE_SECONDS, metrics=self.metrics),
         ]

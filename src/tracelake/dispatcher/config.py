@@ -53,6 +53,11 @@ class DispatcherConfig:
     reconcile_seconds: float = 60.0
     reconcile_grace_seconds: float = 60.0
     staging_retention_days: int = 7
+    trigger_retention_days: int = 30
+    attempt_retention_days: int = 30
+    task_retention_days: int = 90
+    kept_versions: int = 20
+    version_retention_days: int = 30
     buffer_retention_days: int = 7
     runtimes: RuntimeRegistry = BUILT_IN
     invoke_slots: int = 16

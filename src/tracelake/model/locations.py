@@ -65,8 +65,12 @@ class Layout:
     def buffer_prefix(self, task_id: UUID, attempt: int) -> str:
         return f"{self.buffers(task_id)}{attempt}/"
 
+    def scratch(self, task_id: UUID) -> str:
+        """Scratch files of all attempts of a task."""
+        return f"s3://{self.scratch_bucket}/scratch/{task_id}/"
+
     def scratch_prefix(self, task_id: UUID, attempt: int) -> str:
-        return f"s3://{self.scratch_bucket}/scratch/{task_id}/{attempt}/"
+        return f"{self.scratch(task_id)}{attempt}/"
 
     @staticmethod
     def table(dataset_uuid: UUID) -> str:

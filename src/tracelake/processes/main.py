@@ -50,6 +50,7 @@ _COMMANDS = {
     "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
     "secrets": ("tracelake.processes.secrets:command", "List, set and remove secrets that jobs name."),
     "token": ("tracelake.processes.token:command", "Print a user token of this stack."),
+    "gc": ("tracelake.cli.gc:command", "Remove what was kept long enough, or show what would go."),
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
     "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),

@@ -341,7 +341,29 @@ class Settings:
     s3_retry_seconds: float = _seconds(
         60, "How long a worker asks an object store again that does not answer; then the attempt fails, to be retried."
     )
-    staging_retention_days: int = _integer(7, "How long files are kept that an attempt wrote and nobody committed.")
+    staging_retention_days: int = _integer(
+        7, "How long files, and scratch, are kept that an attempt wrote and nobody committed."
+    )
+    trigger_retention_days: int = _integer(
+        30, "How long the idempotency keys of triggers are remembered; 0 for ever.", minimum=0
+    )
+    attempt_retention_days: int = _integer(
+        30, "How long replaced attempts and the figures of Spark are kept; 0 for ever.", minimum=0
+    )
+    task_retention_days: int = _integer(
+        90,
+        "How long finished tasks are kept that no DAG made; 0 for ever. Those of DAGs go with their version.",
+        minimum=0,
+    )
+    kept_versions: int = _integer(
+        20,
+        "How many versions of a DAG are kept: the newest, and as many that were active last. Older ones go, with the"
+        " tasks and data that only they have; 0 keeps all.",
+        minimum=0,
+    )
+    version_retention_days: int = _integer(
+        30, "How long a version is kept after it was active, however many came after it.", minimum=0
+    )
     buffer_retention_days: int = _integer(
         7, "How long batches of buffered datasets are kept once they are in their table, or were dropped.", minimum=0
     )

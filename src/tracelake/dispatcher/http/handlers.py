@@ -21,6 +21,7 @@ from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.health import Health
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.outbox import admin as outbox
+from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.deliveries import Deliveries
@@ -65,6 +66,7 @@ class Handlers:
     buffers: BufferCommits
     queue: Queue
     documents: FairReader
+    retention: Retention
 
     # Worker wrappers
 
@@ -203,6 +205,12 @@ class Handlers:
         if request.body.message_ids and not dropped:
             raise TraceError("dead_letter_not_found")
         return platform.DropDeadLettersReply(dropped=dropped)
+
+    async def plan_gc(self, _request: Request) -> msgspec.Struct:
+        return await self.retention.plan()
+
+    async def run_gc(self, _request: Request) -> msgspec.Struct:
+        return await self.retention.run_round()
 
     # Sources
 

@@ -7,7 +7,7 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
-from tracelake.wire import buffers, claims, platform, sources, task_calls, user, webhooks
+from tracelake.wire import buffers, claims, platform, retention, sources, task_calls, user, webhooks
 from tracelake.wire.base import Answers
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
@@ -80,6 +80,10 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
               reply=platform.DeadLettersReply, query=(p.limit(most=1000, default=100),)),
         Route(_INTERNAL, "POST", "/internal/dead-letters/drop", service, h.drop_dead_letters, "Drop dead letters",
               body=platform.DropDeadLettersRequest, reply=platform.DropDeadLettersReply),
+        Route(_INTERNAL, "GET", "/internal/gc", service, h.plan_gc, "What was kept long enough and would be removed",
+              reply=retention.GcPlan),
+        Route(_INTERNAL, "POST", "/internal/gc", service, h.run_gc, "Remove a bounded part of it now",
+              reply=retention.GcReply),
         # The scheduler
         Route(_INTERNAL, "GET", "/internal/sources", service, h.list_sources, "The sources that are at work",
               reply=sources.CronSourcesReply,

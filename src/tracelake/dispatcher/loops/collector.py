@@ -1,4 +1,5 @@
-"""The collector: files that an attempt left and nobody committed go after their retention. Committed ones never do.
+"""The collector: files that an attempt left and nobody committed go after their retention, and its scratch files with
+them. Committed ones never do.
 
 It walks through tasks in the order of their ids, which is that of their making, so it looks at each once and costs
 nothing where nothing is made; what it meets too early, and what goes on after it passed, it looks at again later. Which
@@ -124,6 +125,7 @@ class Collector:
             if self._definitions.job(row["job_id"]).writes_batches:
                 prefix = self._layout.buffers(row["task_id"])
                 removed += await self._remove(prefix, row["attempt"], published)
+            removed += await self._remove(self._layout.scratch(row["task_id"]), row["attempt"], set())
         async with self._store.transaction() as connection:
             await connection.execute(_DISCARD, tasks, [row["attempt"] for row in rows])
         return removed

@@ -50,7 +50,8 @@ _DATASETS = f"""
                (SELECT v.number FROM dataset_pointers p JOIN activations a USING (activation_id)
                 JOIN dag_versions v USING (dag_version_id)
                 WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.since DESC LIMIT 1)) END AS retired,
-           (SELECT count(*) FROM dataset_versions a WHERE a.dataset_uuid = d.dataset_uuid) AS generations,
+           (SELECT count(*) FROM dataset_versions a
+            WHERE a.dataset_uuid = d.dataset_uuid AND a.removed_at IS NULL) AS generations,
            (SELECT sum(upper(block) - lower(block)) FROM (
                 SELECT unnest(range_agg(numrange(r.range_start, r.range_end::numeric + 1))) AS block
                 FROM dataset_runs r
@@ -91,7 +92,7 @@ _GENERATIONS = f"""
                 AND v.routed_seq IS NOT NULL LIMIT {CAP}) x)
            ELSE (SELECT count(*) FROM (SELECT FROM manifests m WHERE m.dataset_uuid = g.dataset_uuid
                 AND m.dataset_version = g.dataset_version LIMIT {CAP}) x) END AS commits
-    FROM dataset_versions g WHERE g.dataset_uuid = $1
+    FROM dataset_versions g WHERE g.dataset_uuid = $1 AND g.removed_at IS NULL
     ORDER BY g.created_at DESC, g.dataset_version LIMIT {NEWEST}"""  # noqa: S608 - constants only
 
 _RUNS = f"""

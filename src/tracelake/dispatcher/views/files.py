@@ -56,7 +56,9 @@ _BY_NAME = """
     SELECT d.dataset_uuid, d.current_version, d.storage
     FROM datasets d JOIN orgs o USING (org_id) WHERE o.name = $1 AND d.name = $2"""
 
-_IS_GENERATION = "SELECT EXISTS (SELECT FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2)"
+_IS_GENERATION = """
+    SELECT EXISTS (SELECT FROM dataset_versions
+                   WHERE dataset_uuid = $1 AND dataset_version = $2 AND removed_at IS NULL)"""
 
 _SCHEMA = "SELECT schema FROM dataset_versions WHERE dataset_uuid = $1 AND dataset_version = $2"
 
