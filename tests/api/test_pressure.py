@@ -5,8 +5,9 @@ import asyncio
 import asyncpg
 
 from tests.api.support import World
+from tests.http.support import user_token
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.user_handlers import READS_AT_ONCE
+from tracelake.dispatcher.http.user_handlers import READS_OF_ONE_ORG
 
 _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
@@ -14,6 +15,7 @@ _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 def test_reads_that_take_long_leave_connections_to_the_tasks(harness: DispatcherHarness) -> None:
     world = World(harness)
     headers = world.user("admin").headers
+    other = {"authorization": f"Bearer {user_token(harness, org='somebody_else', roles=['reader'])}"}
     task_id = harness.make_task(harness.make_job()["job_id"])
     claim = {"task_id": task_id, "worker_id": "w"}
     worker = {"x-trace-worker-token": harness.worker_token}
@@ -27,8 +29,10 @@ def test_reads_that_take_long_leave_connections_to_the_tasks(harness: Dispatcher
                     asyncio.create_task(harness.call_async("public", "GET", "/v1/audit", None, headers))
                     for _ in range(20)
                 ]
-                while await watcher.fetchval(_BLOCKED) < READS_AT_ONCE:
+                while await watcher.fetchval(_BLOCKED) < READS_OF_ONE_ORG:
                     await asyncio.sleep(0.01)
+                whoever = await harness.call_async("public", "GET", "/v1/dags", None, other)
+                assert whoever.status == 200, "another org's reader did not wait for them"
                 claimed = await harness.call_async("internal", "POST", "/internal/task-claim", claim, worker)
                 assert claimed.body["status"] == "Claimed"
                 assert not any(read.done() for read in reads), "the claim did not wait for them"

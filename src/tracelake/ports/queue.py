@@ -85,7 +85,9 @@ class Queue(Protocol):
         """Which of these keys have no live message (visible or in flight) in the queue."""
         ...
 
-    async def depths(self) -> list[QueueDepth]: ...
+    async def depths(self) -> list[QueueDepth]:
+        """Of every queue that holds something. Counting stops at a bound, so that a flood cannot hold up its caller."""
+        ...
 
     async def dead_letters(self, queue: str | None, limit: int) -> list[DeadLetter]:
         """Of this queue, or of all; the newest first."""

@@ -92,6 +92,8 @@ class DagRow(Reply, frozen=True, kw_only=True):
     open_tasks: int
     failed_tasks: int
     """Failed for good, and neither retried nor skipped."""
+    more: bool = False
+    """There are more tasks than were counted: both numbers are at least that."""
 
 
 class DagsReply(Reply, frozen=True, kw_only=True):
@@ -104,6 +106,8 @@ class BuildProgress(Reply, frozen=True, kw_only=True):
     failed: int
     draining_edges: int
     """Edges that have not yet seen all of their history."""
+    more: bool = False
+    """There are more tasks than were counted: each number is at least that."""
 
 
 class DagVersionRow(Reply, frozen=True, kw_only=True):
@@ -179,6 +183,8 @@ class JobRow(Reply, frozen=True, kw_only=True):
     """They failed, and wait for their next attempt."""
     failed: int
     """Failed for good, and neither retried nor skipped."""
+    more: bool = False
+    """There are more tasks than were counted: each number is at least that."""
 
 
 class JobsReply(Reply, frozen=True, kw_only=True):

@@ -77,21 +77,33 @@ SELECT wanted.key FROM unnest($2::text[]) AS wanted (key)
  WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.key = wanted.key AND m.queue = $1)
 """
 
-DEPTHS = """
-WITH live AS (
-    SELECT queue,
-           count(*) FILTER (WHERE visible_at <= trace_now()) AS ready,
-           count(*) FILTER (WHERE visible_at > trace_now()) AS in_flight,
-           coalesce(extract(epoch FROM trace_now() - min(visible_at)), 0)::float8 AS oldest
-      FROM messages GROUP BY queue
-), dead AS (
-    SELECT queue, count(*) AS dead FROM dead_letters GROUP BY queue
+MOST_COUNTED = 100_000
+"""Of each queue and state: what is beyond is not counted, so that counting a flood holds nobody up."""
+
+# From one queue to the next along the index; of each, no more than that many entries are looked at.
+DEPTHS = f"""
+WITH RECURSIVE names AS (
+    (SELECT min(queue) AS queue FROM messages)
+    UNION ALL
+    SELECT (SELECT min(m.queue) FROM messages m WHERE m.queue > names.queue) FROM names WHERE names.queue IS NOT NULL
+), dead_names AS (
+    (SELECT min(queue) AS queue FROM dead_letters)
+    UNION ALL
+    SELECT (SELECT min(d.queue) FROM dead_letters d WHERE d.queue > dead_names.queue)
+      FROM dead_names WHERE dead_names.queue IS NOT NULL
+), every AS (
+    SELECT queue FROM names WHERE queue IS NOT NULL UNION SELECT queue FROM dead_names WHERE queue IS NOT NULL
 )
-SELECT queue, coalesce(ready, 0) AS ready, coalesce(in_flight, 0) AS in_flight, coalesce(dead, 0) AS dead,
-       greatest(coalesce(oldest, 0), 0) AS oldest
-  FROM live FULL JOIN dead USING (queue)
- ORDER BY queue
-"""
+SELECT queue,
+       (SELECT count(*) FROM (SELECT FROM messages m WHERE m.queue = every.queue AND m.visible_at <= trace_now()
+                              LIMIT {MOST_COUNTED}) x) AS ready,
+       (SELECT count(*) FROM (SELECT FROM messages m WHERE m.queue = every.queue AND m.visible_at > trace_now()
+                              LIMIT {MOST_COUNTED}) x) AS in_flight,
+       (SELECT count(*) FROM (SELECT FROM dead_letters d WHERE d.queue = every.queue LIMIT {MOST_COUNTED}) x) AS dead,
+       greatest(coalesce(extract(epoch FROM trace_now() - (
+           SELECT min(m.visible_at) FROM messages m WHERE m.queue = every.queue)), 0)::float8, 0) AS oldest
+  FROM every ORDER BY queue
+"""  # noqa: S608 - constants only
 
 LIST_DEAD = """
 SELECT message_id, queue, key, body, published_at, receives, died_at, reason

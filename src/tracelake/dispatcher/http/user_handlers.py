@@ -3,10 +3,10 @@
 Everything is of the caller's own org, which the token names; an org that has nothing yet reads as empty.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ import msgspec
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show_letter
+from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.users import Role
 from tracelake.dispatcher.views import (
@@ -43,8 +44,13 @@ from tracelake.wire.webhooks import WebhookReply
 
 YAML = "application/yaml"
 READS_AT_ONCE = 3
+READS_OF_ONE_ORG = 2
+READS_WAITING = 200
+"""Of one org; more are refused with 429."""
 # What a stranger sent is handed on as a file: no browser shows it as a page of ours.
 _AS_A_FILE = ((b"content-disposition", b"attachment"), (b"x-content-type-options", b"nosniff"))
+_EVERYBODY = ""
+"""No org: a look that all of them share has a turn of its own."""
 T = TypeVar("T")
 
 
@@ -90,8 +96,13 @@ class UserHandlers:
     webhooks: ManagesWebhooks
     dead_batches: DeadBatches
     horizon: EventHorizon = field(default_factory=EventHorizon)
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
-    """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them."""
+    reading: FairSlots = field(
+        default_factory=lambda: FairSlots(
+            READS_AT_ONCE, per_org=READS_OF_ONE_ORG, waiting=READS_WAITING, retry_after_seconds=1, what="reads"
+        )
+    )
+    """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them; and
+    each org's people for their own."""
 
     async def whoami(self, request: Request) -> msgspec.Struct:
         claims = request.user_claims
@@ -186,7 +197,7 @@ class UserHandlers:
         wanted = events.EventFilter(**request.query)
         if wanted.after is None:
             return await self._view(request, events.list_events, wanted)
-        settled = await self.horizon.reach(self._connection)
+        settled = await self.horizon.reach(partial(self._connection, _EVERYBODY))
         return await self._view(request, events.list_following, wanted, settled, self.horizon.since)
 
     async def look_up_events(self, request: Request) -> msgspec.Struct:
@@ -249,12 +260,12 @@ class UserHandlers:
     async def _view(self, request: Request, view: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """A view is several statements that may be a moment apart, each of them true when it was read."""
         org_id = await self.orgs.find(request.user_claims.org)
-        async with self._connection() as connection:
+        async with self._connection(request.user_claims.org) as connection:
             return await view(connection, org_id or NO_ORG, *arguments)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        async with self.reading, self.store.connection() as connection:
+    async def _connection(self, org: str) -> AsyncIterator[Connection]:
+        async with self.reading.slot(org), self.store.connection() as connection:
             try:
                 yield connection
             except asyncpg.LockNotAvailableError as error:  # a migration, or somebody at the tables by hand

@@ -3,15 +3,18 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.paging import CAP
 from tracelake.errors import TraceError
 from tracelake.wire.user import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
 
 MAX_VERSIONS = 500
 
-# Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own.
-_DAGS = """
+# Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own. Of each DAG
+# no more than the cap are looked at: a long history of failures is read by nobody, and must not hold up who reads.
+_DAGS = f"""
     SELECT v.dag_name, v.versions, active.number AS active_version, building.number AS building_version,
            a.cutover_at, coalesce(t.open, 0) AS open, coalesce(t.failed, 0) AS failed,
+           coalesce(t.counted, 0) = {CAP} AS more,
            (SELECT count(*) FROM dag_version_jobs j WHERE j.dag_version_id = d.active_version) AS jobs
     FROM (SELECT dag_name, count(*) AS versions FROM dag_versions WHERE org_id = $1 GROUP BY dag_name) v
     LEFT JOIN dags d ON d.org_id = $1 AND d.dag_name = v.dag_name
@@ -21,10 +24,12 @@ _DAGS = """
     LEFT JOIN LATERAL (
         SELECT count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
-                   AS failed
-        FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
-        WHERE j.org_id = $1 AND j.dag_name = v.dag_name) t ON true
-    ORDER BY v.dag_name"""
+                   AS failed,
+               count(*) AS counted
+        FROM (SELECT t.status, t.next_retry_at, t.skipped_at
+              FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+              WHERE j.org_id = $1 AND j.dag_name = v.dag_name LIMIT {CAP}) t) t ON true
+    ORDER BY v.dag_name"""  # noqa: S608 - constants only
 
 _VERSIONS = f"""
     SELECT v.number, v.dag_version_id, v.created_by, v.created_at,
@@ -37,18 +42,20 @@ _VERSIONS = f"""
     ORDER BY v.number DESC LIMIT {MAX_VERSIONS}"""  # noqa: S608 - constants only
 
 # What is built are the nodes whose edges are staged. Their tasks are counted as long as the build lasts, and no longer.
-_BUILD = """
+_BUILD = f"""
     WITH staged AS (
         SELECT DISTINCT e.node_id FROM dag_version_jobs v JOIN jobs j USING (job_id) JOIN edges e USING (node_id)
         WHERE v.dag_version_id = $1 AND e.phase = 'Staged'),
     built AS (SELECT j.job_id FROM jobs j JOIN staged USING (node_id))
-    SELECT (SELECT count(*) FROM built JOIN tasks t USING (job_id)) AS made, live.*,
+    SELECT (SELECT count(*) FROM (SELECT FROM built JOIN tasks t USING (job_id) LIMIT {CAP}) x) AS made, live.*,
            (SELECT count(*) FROM edges e JOIN staged USING (node_id)
             WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining
     FROM (SELECT count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
                  count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
                      AS failed
-          FROM built JOIN tasks t ON t.job_id = built.job_id AND t.status IN ('Queued', 'Running', 'Failed')) live"""
+          FROM (SELECT t.status, t.next_retry_at, t.skipped_at
+                FROM built JOIN tasks t ON t.job_id = built.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+                LIMIT {CAP}) t) live"""  # noqa: S608 - constants only
 
 _SOURCE = "SELECT source FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3"
 _EXISTS = "SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND dag_name = $2)"
@@ -66,6 +73,7 @@ async def list_dags(connection: Connection, org_id: UUID) -> DagsReply:
                 activated_at=row["cutover_at"],
                 open_tasks=row["open"],
                 failed_tasks=row["failed"],
+                more=row["more"],
             )
             for row in await connection.fetch(_DAGS, org_id)
         ]
@@ -98,10 +106,11 @@ async def build_progress(connection: Connection, dag_version_id: UUID) -> BuildP
     row = await connection.fetchrow(_BUILD, dag_version_id)
     assert row is not None
     return BuildProgress(
-        done=row["made"] - row["open"] - row["failed"],
+        done=max(0, row["made"] - row["open"] - row["failed"]),
         open=row["open"],
         failed=row["failed"],
         draining_edges=row["draining"],
+        more=row["made"] == CAP,
     )
 
 

@@ -21,9 +21,9 @@ _VERSION = """
       AND CASE WHEN $3::int IS NULL THEN v.dag_version_id = d.active_version ELSE v.number = $3 END"""
 
 # A definition that differs in limits alone is another row of the same node, and the node's open tasks are the job's.
-_JOBS = """
+_JOBS = f"""
     SELECT j.job_id, j.node_id, j.name, j.runtime, j.operator, j.strategy, j.priority, j.max_concurrency, j.document,
-           t.queued, t.running, t.held, t.retrying, t.failed
+           t.queued, t.running, t.held, t.retrying, t.failed, t.counted = {CAP} AS more
     FROM dag_version_jobs v JOIN jobs j USING (job_id)
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE t.status = 'Queued' AND NOT t.held) AS queued,
@@ -31,10 +31,13 @@ _JOBS = """
                count(*) FILTER (WHERE t.held) AS held,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NOT NULL) AS retrying,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
-                   AS failed
-        FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
-        JOIN tasks t ON t.job_id = same.job_id AND t.status IN ('Queued', 'Running', 'Failed')) t
-    WHERE v.dag_version_id = $1"""
+                   AS failed,
+               count(*) AS counted
+        FROM (SELECT t.status, t.held, t.next_retry_at, t.skipped_at
+              FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
+              JOIN tasks t ON t.job_id = same.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+              LIMIT {CAP}) t) t
+    WHERE v.dag_version_id = $1"""  # noqa: S608 - constants only
 
 _EDGES = f"""
     SELECT e.node_id, e.dataset_uuid, {EDGE_COLUMNS}
@@ -154,5 +157,6 @@ def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[Job
         held=row["held"],
         retrying=row["retrying"],
         failed=row["failed"],
+        more=row["more"],
         **said,
     )
