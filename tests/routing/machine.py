@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.routing.model import Key, Node, Said, Unit
+from tests.routing.model import FIRST, Key, Revision, Said, Unit
 from tests.routing.versions import AnyVersion, Reader, Version, VersionedModel, generations_of
 from tests.routing.world import World, wire
 from tracelake.errors import TraceError
@@ -22,7 +22,8 @@ CURSORS = st.builds(lambda cursor: Unit(cursor=cursor), st.integers(0, 9))
 RANGES = st.sampled_from([Unit(span=span) for span in ((0, 4), (5, 9), (10, 14), (0, 9), (3, 7))])
 NAMES = st.sampled_from([Unit(name="eu"), Unit(name="us")])
 UNITS = st.one_of(CURSORS, CURSORS, RANGES, NAMES)
-REVISIONS = st.sampled_from(["", "", "", "r1", "r2"])
+REVISIONS = st.sampled_from(["", "", "", "r1", "r2", "k1", "t:k1", "i:1"])
+"""Texts of users, some of which look like ours."""
 WRONG = st.sampled_from([None, None, None, None, (4, 6), (0, 3), (8, 20)])
 EVENTS = st.lists(st.tuples(st.sampled_from([0, 0, 1]), UNITS, REVISIONS, WRONG), min_size=1, max_size=4)
 VERSIONS: list[AnyVersion] = [
@@ -65,7 +66,7 @@ class RoutingMachine(RuleBasedStateMachine):
         for cursor in (0, 1):
             self.trigger_source(Unit(cursor=cursor))
             self.promises_hold()
-        for key in [("feeder", 0, "c:0", ""), ("feeder", 0, "c:1", "")]:
+        for key in [("feeder", 0, "c:0", FIRST), ("feeder", 0, "c:1", FIRST)]:
             self.world.claim(self.ids[key])
             self.model.tasks[key].status = "Running"
             self.producers.append(self.ids[key])
@@ -97,7 +98,7 @@ class RoutingMachine(RuleBasedStateMachine):
     def emit_cursors(self, producer: int, cursors: list[int]) -> None:
         self.say(self.producers[producer], [("feeder:0", Unit(cursor=cursor), "", None) for cursor in cursors])
 
-    def say(self, task_id: UUID, events: list[Any], inherited: str = "") -> None:
+    def say(self, task_id: UUID, events: list[Any], inherited: Revision = FIRST, *, outdated: bool = False) -> None:
         bodies = []
         for generation, unit, revision, wrong in events:
             uuid, version = self.generation(generation)
@@ -108,11 +109,12 @@ class RoutingMachine(RuleBasedStateMachine):
         duplicates = self.world.say(task_id, bodies)
         said = []
         for generation, unit, revision, wrong in events:
-            again = ""
+            again = FIRST
             if wrong is not None:
-                again = f"i:{self.world.event_id(str(task_id), self.generation(generation), unit.key, revision)}"
-            said.append(Said(generation, unit, revision, wrong, again))
-        assert self.model.say(str(task_id), said, inherited=inherited) == duplicates
+                event_id = self.world.event_id(str(task_id), self.generation(generation), unit.key, revision)
+                again = Revision(str(event_id), "invalidation")
+            said.append(Said(generation, unit, Revision(revision), wrong, again))
+        assert self.model.say(str(task_id), said, inherited=inherited, outdated=outdated) == duplicates
 
     @rule(unit=st.one_of(CURSORS, RANGES))
     def trigger_source(self, unit: Unit) -> None:
@@ -129,21 +131,36 @@ class RoutingMachine(RuleBasedStateMachine):
         if name is None:
             return
         node = self.model.nodes[name]
-        if index >= len(node.edges) or (node.joins and unit not in self.common(node)):
+        if index >= len(node.edges):
             return
         self.triggers += 1
         key = f"k{self.triggers}"
+        if not self.model.covers(name, index, unit):
+            with pytest.raises(TraceError, match="inputs_incomplete"):
+                self.world.trigger(dag, job, unit, key, input_index=index)
+            return
         self.world.trigger(dag, job, unit, key, input_index=index)
-        assert self.model.by_hand(name, index, unit, f"t:{key}") is not None
+        assert self.model.by_hand(name, index, unit, Revision(key, "manual")) is not None
 
-    def common(self, node: Node) -> set[Unit]:
-        there = [set(self.model.units.get(edge.generation, {})) for edge in node.edges]
-        return set.intersection(*there)
+    @rule(producer=st.integers(0, 1), unit=UNITS, times=st.integers(2, 3), pick=PICK)
+    def rewrite(self, producer: int, unit: Unit, times: int, pick: int) -> None:
+        """Several revisions of one unit are worked on at once, and end in any order."""
+        for _ in range(times):
+            self.triggers += 1
+            self.say(self.producers[producer], [("feeder:0", unit, f"v{self.triggers}", None)])
+            self.settle()
+        mine = [key for key in self.ready if key[0].startswith("each.") and key[2] == unit.key]
+        for key in mine:
+            self.start(key)
+        self.settle()
+        while mine:
+            self.finish(mine.pop(pick % len(mine)), "pass")
+            self.settle()
 
     # Workers
 
     @precondition(lambda self: self.ready)
-    @rule(pick=PICK, word=st.sampled_from(["pass", "pass", "pass", "fail", "fail", "cancel"]))
+    @rule(pick=PICK, word=st.sampled_from(["pass", "pass", "pass", "fail", "fail", "cancel", "give up"]))
     def work(self, pick: int, word: str) -> None:
         key = self.ready[pick % len(self.ready)]
         if word == "cancel":
@@ -163,7 +180,7 @@ class RoutingMachine(RuleBasedStateMachine):
             self.finish(self.ready[0], "pass")
             self.settle()
 
-    @precondition(lambda self: self.ready and len(self.running()) < 3)
+    @precondition(lambda self: self.ready and len(self.running()) < 5)
     @rule(pick=PICK)
     def begin_to_work(self, pick: int) -> None:
         self.start(self.ready[pick % len(self.ready)])
@@ -173,10 +190,10 @@ class RoutingMachine(RuleBasedStateMachine):
     def speak_while_working(self, pick: int, unit: Unit) -> None:
         key = self.running()[pick % len(self.running())]
         events = [(generation, unit, "", None) for generation in generations_of(key[0])]
-        self.say(self.ids[key], events, inherited=key[3])
+        self.say(self.ids[key], events, inherited=key[3], outdated=self.model.is_outdated(key))
 
     @precondition(lambda self: self.running())
-    @rule(pick=PICK, word=st.sampled_from(["pass", "fail"]))
+    @rule(pick=PICK, word=st.sampled_from(["pass", "pass", "fail", "give up"]))
     def end_work(self, pick: int, word: str) -> None:
         key = self.running()[pick % len(self.running())]
         self.finish(key, "stop" if self.model.tasks[key].asked_to_stop else word)
@@ -197,6 +214,9 @@ class RoutingMachine(RuleBasedStateMachine):
         if word == "fail":
             self.world.complete(task_id, status="Failed", error_message="no", retryable=False)
             self.model.end(key, "Failed")
+        elif word == "give up":
+            self.world.complete(task_id, status="Canceled")  # nobody asked for it
+            self.model.end(key, "Failed")
         elif word == "stop":
             self.world.complete(task_id, status="Canceled")
             self.model.end(key, "Canceled")
@@ -205,10 +225,11 @@ class RoutingMachine(RuleBasedStateMachine):
             for generation in generations_of(key[0]):
                 uuid, version = self.generation(generation)
                 events.append({"dataset_uuid": str(uuid), "dataset_version": str(version)} | wire(unit))
+            outdated = self.model.is_outdated(key)
             self.world.complete(task_id, events=events)
             self.model.end(key, "Completed")
             said = [Said(generation, unit) for generation in generations_of(key[0])]
-            self.model.say(str(task_id), said, inherited=key[3])
+            self.model.say(str(task_id), said, inherited=key[3], outdated=outdated)
 
     # People
 
@@ -283,7 +304,8 @@ class RoutingMachine(RuleBasedStateMachine):
         self.start(key)
         self.deploy(Version(each=(before.each + 1) % 3), True)
         self.settle()
-        self.say(self.ids[key], [(key[0], unit, "", None) for unit in units], inherited=key[3])
+        said = [(key[0], unit, "", None) for unit in units]
+        self.say(self.ids[key], said, inherited=key[3], outdated=self.model.is_outdated(key))
         self.settle()
         if returns:
             self.deploy(before, False)
@@ -317,7 +339,8 @@ class RoutingMachine(RuleBasedStateMachine):
         self.ready = sorted(self.key(row) for row in ready)
 
     def key(self, row: Any) -> Key:
-        return (self.names[row["node_id"]], row["edge"], row["unit_key"], row["revision"])
+        revision = Revision(row["revision"], row["revision_kind"])
+        return (self.names[row["node_id"]], row["edge"], row["unit_key"], revision)
 
     def tasks_are_what_the_model_says(self, rows: list[Any]) -> None:
         found = {self.key(row): row for row in rows}

@@ -59,7 +59,8 @@ class Table:
         self.run(coverage.record(self.connection, units))
 
     def ask(self, units: list[Presence]) -> dict[int, str]:
-        return self.run(coverage.ask(self.connection, units))
+        newest = self.run(coverage.ask(self.connection, units))
+        return {number: item.revision for number, item in newest.items()}
 
     def overlapping(self, generation: Generation, span: Span) -> list[Span]:
         """Page by page, each in the order of the last."""

@@ -129,11 +129,11 @@ class Scenario:
         rows = await self.state.fetch(_TASKS, self.org)
         units = {("c:1", "", "-1"), ("p:0-9", "", None), ("c:4", "", "1")}
         wanted = Counter(("each", 0, *unit) for unit in units)
-        wanted += Counter(("each", 0, *unit) for unit in units | {("c:4", "t:again", "1")})
+        wanted += Counter(("each", 0, *unit) for unit in units | {("c:4", "again", "1")})
         wanted += Counter(("after", 0, *unit) for unit in units for _ in range(2))
         wanted += Counter(("slow", 0, *unit) for unit in units)
         wanted += Counter([("feeder", 0, "c:3", "", "-1"), ("join", -1, "p:0-9", "", None)])
-        wanted += Counter([("after", 0, "c:4", "t:again", "1")])
+        wanted += Counter([("after", 0, "c:4", "again", "1")])
         wanted += Counter(("part", -1, key, revision, {"c:1": "0", "c:4": "3"}.get(key)) for key, revision, _ in units)
         assert Counter(tuple(row)[:5] for row in rows) == wanted
         assert {row["status"] for row in rows if row["job_name"] == "part"} == {"Canceled"}, "its version is gone"

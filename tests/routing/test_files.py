@@ -186,8 +186,8 @@ def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
 
     flow.deploy(TABLE)
     flow.deploy(OTHER)
-    flow.trigger("rows", "read", cursor=1)
-    flow.trigger("other", "far", cursor=1)
+    flow.trigger("rows", "read", range={"start": 0, "end": 9})
+    flow.trigger("other", "far", range={"start": 0, "end": 9})
     before, far = claimed("read"), claimed("far")
     for body in (ask(flow, *before).body, ask(flow, *far).body, served()):
         assert (body["units"], body["columns"]) == ([], DECLARED)
@@ -196,7 +196,7 @@ def test_a_table_has_columns_and_no_files(flow: Flow) -> None:
     flow.deploy(grown)
     assert ask(flow, *before).body["columns"] == DECLARED
     assert ask(flow, *far).body["columns"] == served()["columns"] == GROWN
-    flow.trigger("rows", "read", cursor=2)
+    flow.trigger("rows", "read", range={"start": 0, "end": 9})
     assert ask(flow, *claimed("read")).body["columns"] == GROWN
 
 

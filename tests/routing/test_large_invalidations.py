@@ -17,9 +17,9 @@ RANGES = {f"p:{start}-{start + 9}" for start in range(0, MANY * 10, 10)}
 
 _CURSOR_TASKS = """
     INSERT INTO tasks (task_id, org_id, job_id, status, attempt, outcome, lease_token, finished_at, inputs, unit,
-                       node_id, edge, unit_key, unit_start, unit_end, revision)
+                       node_id, edge, unit_key, unit_start, unit_end, revision, revision_kind)
     SELECT gen_random_uuid(), $1, $2, 'Completed', 1, 'Completed', gen_random_uuid(), trace_now(), '[]', '{}',
-           $3, 0, 'c:' || n * 10, n * 10 - 9, n * 10, revision
+           $3, 0, 'c:' || n * 10, n * 10 - 9, n * 10, revision, $6
     FROM generate_series(1, $4::int) n, unnest($5::text[]) AS revision"""
 
 
@@ -104,8 +104,8 @@ def test_ranges_of_every_grid_and_cursors_as_they_were(flow: Flow, feeder: Feede
     there(flow, END + 100, END + 199)
     each = dags.job(flow.harness, "d", "each")
     place = (each["org_id"], each["job_id"], each["node_id"])
-    flow.harness.sql(_CURSOR_TASKS, *place, MANY, ["", "r"])
-    flow.harness.sql(_CURSOR_TASKS, *place, MANY + 7, ["t:by hand"])
+    flow.harness.sql(_CURSOR_TASKS, *place, MANY, ["", "r"], "event")
+    flow.harness.sql(_CURSOR_TASKS, *place, MANY + 7, ["by hand"], "manual")
     flow.harness.sql("UPDATE edges SET routed = $2 WHERE node_id = $1", each["node_id"], MANY * 10)
     feeder.say({"cursor": 100, "revision": "fork", "invalidates": ALL})
     again = invalidation(flow)

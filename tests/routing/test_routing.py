@@ -153,14 +153,14 @@ def test_a_reactive_job_can_be_triggered_for_one_unit(flow: Flow, feeder: Feeder
     feeder.say({"cursor": 5}, block(0, 9))
     made = flow.trigger("d", "each", cursor=5, idempotency_key="again")
     assert flow.trigger("d", "each", cursor=5, idempotency_key="again").task_id == made.task_id
-    assert ("c:5", "t:again") in flow.units("each")
+    assert ("c:5", "again") in flow.units("each")
     with pytest.raises(TraceError, match="trigger_conflict"):
         flow.trigger("d", "each", cursor=6, idempotency_key="again")
-    with pytest.raises(TraceError, match="trigger_invalid"):
+    with pytest.raises(TraceError, match="inputs_incomplete"):
         flow.trigger("d", "join", range={"start": 0, "end": 9})
     feeder.say(block(0, 9), index=1)
     flow.trigger("d", "join", range={"start": 0, "end": 9}, idempotency_key="k")
-    assert flow.units("join") == [("p:0-9", ""), ("p:0-9", "t:k|")]
+    assert flow.units("join") == [("p:0-9", ""), ("p:0-9", "k|")]
     feeder.say({"cursor": 6})
     assert dags.edge(flow.harness, "d", "each")["routed"] == 6
 

@@ -205,7 +205,7 @@ class VersionedModel(RoutingModel):
         for node, _, edge in self.edges(lambda edge: edge.phase != "Parked"):
             other = node.name == "meet" or node.name.startswith("far.")
             if other and edge.generation.startswith("each.") and edge.generation != each:
-                edge.generation, edge.seen, edge.live = each, 0, False
+                edge.generation, edge.seen, edge.live, edge.pinned = each, 0, False, self.number
                 edge.until = len(self.log.get(each, ())) if edge.phase == "Staged" else None
 
     def _arrive(self, version: AnyVersion, name: str) -> list[Edge]:
@@ -215,7 +215,7 @@ class VersionedModel(RoutingModel):
         node = self.nodes.setdefault(name, Node(name, edges, fresh.per_partition))
         for edge, new in zip(node.edges, edges, strict=True):
             if edge.generation != new.generation:
-                edge.generation, edge.seen = new.generation, 0
+                edge.generation, edge.seen, edge.pinned = new.generation, 0, self.number
         for key, task in self.tasks.items():
             if key[0] == name and task.superseded == "Dropped":
                 if task.status == "Canceled":
@@ -230,7 +230,7 @@ class VersionedModel(RoutingModel):
         self.counting = {generation for version in versions for generation in version.generations}
         for generation in self.counting & self.kept.keys():
             events = self.kept.pop(generation)
-            self._there(events)
+            events = self._route(events)
             heard = [node.name for node, _, edge in self.edges(lambda edge: edge.live) if edge.generation == generation]
             assert not heard, "nobody listens to a generation that does not count"
             self.log.setdefault(generation, []).extend(events)

@@ -15,8 +15,8 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.wire.user import TriggerReply, TriggerRequest
 
 _TASKS = """
-    SELECT t.task_id, t.node_id, t.edge, t.unit_key, t.revision, t.status, t.held, t.held_by, t.unit, t.skipped_at,
-           t.superseded, t.limit_keys, n.job_name, n.dag_name,
+    SELECT t.task_id, t.node_id, t.edge, t.unit_key, t.revision, t.revision_kind, t.status, t.held, t.held_by, t.unit,
+           t.skipped_at, t.superseded, t.limit_keys, n.job_name, n.dag_name,
            (SELECT count(*) FROM outbox o WHERE o.key = t.task_id) AS wakeups
     FROM tasks t JOIN nodes n USING (node_id) WHERE t.org_id = $1 ORDER BY t.task_id"""
 

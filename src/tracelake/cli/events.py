@@ -16,7 +16,7 @@ from tracelake.cli.text import ago, compact
 from tracelake.client.user import UserClient
 from tracelake.wire.user import EventRow, EventsPage
 
-_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
+_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
 
 
 @click.command()
@@ -30,7 +30,8 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
     """List events, newest first; with --follow, print each new one as it happens.
 
     `Routed` events have reached the jobs that read their dataset. One that `AwaitsCommit` waits for its data;
-    one that is `NotCurrent` belongs to a generation that is not the current one. Of a buffered dataset each event is
+    one that is `NotCurrent` belongs to a generation that is not the current one; an `Outdated` one was said for older
+    inputs than its unit was completed with. Of a buffered dataset each event is
     a commit of its table, and its producer the task that wrote the first batch of it.
 
     \b

@@ -41,7 +41,7 @@ _LAST_TASK = UUID(int=2**128 - 1)
 K = TypeVar("K")
 T = TypeVar("T")
 
-_EVENT_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim"}
+_EVENT_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
 
 
 class Follower(Protocol):

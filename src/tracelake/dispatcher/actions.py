@@ -14,10 +14,11 @@ from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
 from tracelake.dispatcher.lifecycle.group import GroupCommit
-from tracelake.dispatcher.lifecycle.plan import Applied, Audit, Plan, source_event
+from tracelake.dispatcher.lifecycle.plan import Applied, Audit, NewTask, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing.directory import EdgeDirectory
+from tracelake.dispatcher.routing.input_coverage import InputUnit, has_unit, missing_ranges
 from tracelake.dispatcher.routing.router import Router
 from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
 from tracelake.dispatcher.tally import count_written
@@ -26,7 +27,7 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument, SourceKind
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
-from tracelake.model.task import BY_HAND
+from tracelake.model.task import RevisionKind
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.user import RetryReply, SkipReply, TriggerReply, TriggerRequest
 
@@ -199,18 +200,46 @@ class UserActions:
             raise TraceError("input_not_found", "The job has no such input.", field="input_index")
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
-        revision = f"{BY_HAND}{key}"
-        if len(revision) > MAX_REVISION:
-            revision = f"{BY_HAND}sha256:{hashlib.sha256(key.encode()).hexdigest()}"
-        ask = Ask(consumer, item, body.cursor, partition_key, start, end, revision)
+        revision = key if len(key) <= MAX_REVISION else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+        ask = Ask(consumer, item, body.cursor, partition_key, start, end, revision, RevisionKind.MANUAL)
         if self._tracing is not None:
             ask = replace(ask, traceparent=self._tracing.asked(plan, ask))
         task = await self._router.by_hand(connection, ask)
-        if task is None:
-            raise TraceError("trigger_invalid", "Not every input of the job has this unit yet.", field="range")
+        await self._check_inputs(connection, ask, task)
+        assert task is not None
         plan.new_tasks.append(task)
         applied = await self._writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
+
+    async def _check_inputs(self, connection: Connection, ask: Ask, task: NewTask | None) -> None:
+        """A run over less than its unit would commit it all the same."""
+        read = ask.consumer.inputs if ask.consumer.joins else (ask.input,)
+        await self._definitions.load_datasets(connection, (item.generation[0] for item in read))
+        missing: list[dict[str, Any]] = []
+        for item in read:
+            dataset = self._definitions.dataset(item.generation[0])
+            assert dataset is not None
+            unit = InputUnit(ask.consumer.node_id, item, dataset.storage, ask.unit_key, *_blocks(ask, task))
+            ranges = await missing_ranges(connection, unit)
+            if not ranges and task is None and not await has_unit(connection, unit):
+                ranges = [unit.text]  # its blocks are there, in units of other bounds, which a join does not match
+            if ranges:
+                missing.append({"input_index": item.input_index, "dataset": dataset.name, "ranges": ranges})
+        if missing:
+            lacks = "; ".join(f"{item['dataset']} lacks {', '.join(item['ranges'][:5])}" for item in missing[:3])
+            text = f"A run needs all of its unit, and {lacks}: make what is missing first, or trigger another unit."
+            raise TraceError("inputs_incomplete", text, field=_unit_field(ask), missing=missing)
+        assert task is not None
+
+
+def _blocks(ask: Ask, task: NewTask | None) -> tuple[int | None, int | None]:
+    if task is not None:
+        return task.unit_start, task.unit_end
+    return (ask.start, ask.end) if ask.cursor is None else (ask.cursor, ask.cursor)
+
+
+def _unit_field(ask: Ask) -> str:
+    return "cursor" if ask.cursor is not None else "partition_key" if ask.start is None else "range"
 
 
 async def _repeated(connection: Connection, org_id: UUID, key: str, request_hash: str) -> TriggerReply:

@@ -145,12 +145,24 @@ _KINDS = (
         "Split the DAG, or shorten its queries; `document_seconds` is the limit.",
     ),
     ErrorKind(
+        "event_without_publication",
+        422,
+        "An event on an output that is kept in files has no publication of its unit.",
+        "Publish the unit in `datasets_published` of the same completion, or leave the event out.",
+    ),
+    ErrorKind(
         "fenced",
         409,
         "This attempt is no longer current.",
         "Stop the work: a newer attempt runs, or the task has ended.",
     ),
     ErrorKind("input_not_found", 404, "The job has no such input or output.", "See the job's inputs (`trace jobs`)."),
+    ErrorKind(
+        "inputs_incomplete",
+        422,
+        "The inputs of the unit are not completely there.",
+        "Make the ranges that `details.missing` names, or trigger a unit that the inputs cover.",
+    ),
     ErrorKind("internal", 500, "Something failed inside Trace.", "Report it with the time of the call."),
     ErrorKind(
         "job_invalid",

@@ -6,8 +6,17 @@ from uuid import UUID
 
 import msgspec
 
-BY_HAND = "t:"
-"""How the revision of a unit begins that a person asked for: it is beside what its edge has come through."""
+
+class RevisionKind(StrEnum):
+    """Where the revision of a unit comes from. Texts of different kinds are never the same revision."""
+
+    EVENT = "event"
+    """The text is the producer's own, the number of a commit, or empty."""
+    MANUAL = "manual"
+    """A user asked for the run, or it follows from such a run: the text is the trigger's key where nobody gave one. It
+    stands beside what its edge has come through, and takes no cursor on."""
+    INVALIDATION = "invalidation"
+    """The unit is made again because its input was declared wrong: the text is the invalidation's id."""
 
 
 class Status(StrEnum):
@@ -60,6 +69,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     edge: int | None = None
     unit_key: str | None = None
     revision: str = ""
+    revision_kind: RevisionKind = RevisionKind.EVENT
+    input_order: tuple[int, ...] = ()
+    """How new its inputs are: of each input since when it reads its generation (0: it never read another), and the
+    `routed_seq` of the event that said the revision (0: the first). Empty if all are 0. Compared, from the left, with
+    tasks of the same unit alone."""
     limit_keys: tuple[str, ...] = ()
     counted: bool = False
     """In the depth of its node's queue, while it is queued."""
@@ -97,7 +111,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and self.edge >= 0
             and self.unit_key is not None
             and self.unit_key.startswith("c:")
-            and not self.revision.startswith(BY_HAND)
+            and self.revision_kind is not RevisionKind.MANUAL
         )
 
     @property

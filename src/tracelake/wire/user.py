@@ -333,7 +333,7 @@ class EventRow(Reply, frozen=True, kw_only=True):
     cursor: int | None = None
     partition_key: str | None = None
     revision: str = ""
-    state: Literal["Routed", "AwaitsCommit", "NotCurrent"]
+    state: Literal["Routed", "AwaitsCommit", "NotCurrent", "Outdated"]
     producer: str
     attempt: int | None = None
     invalidates: Any = None

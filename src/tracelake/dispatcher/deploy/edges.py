@@ -29,6 +29,7 @@ _ARRIVE = f"""
     ON CONFLICT (node_id, input_index) DO UPDATE SET
         job_id = excluded.job_id, phase = excluded.phase, drain_until = excluded.drain_until,
         dataset_version = excluded.dataset_version,
+        pinned_seq = CASE WHEN e.dataset_version <> excluded.dataset_version THEN {_NEWEST} ELSE e.pinned_seq END,
         position = CASE WHEN e.dataset_version <> excluded.dataset_version THEN 0 ELSE e.position END"""  # noqa: S608
 
 # Nothing lies behind them: they hear events as they come, from the first one on.
@@ -49,7 +50,7 @@ _PARK = f"""
 
 # Readers in other DAGs follow the dataset. They see all of the new generation; a unit that they made stays as it is.
 _FOLLOW = f"""
-    UPDATE edges e SET dataset_version = m.dataset_version, position = 0,
+    UPDATE edges e SET dataset_version = m.dataset_version, position = 0, pinned_seq = {_NEWEST},
         drain_until = CASE WHEN e.phase = 'Staged' THEN {_NEWEST} END
     FROM nodes n, unnest($1::uuid[], $2::uuid[]) AS m(dataset_uuid, dataset_version)
     WHERE n.node_id = e.node_id AND n.dag_name <> $3 AND e.phase <> 'Parked'

@@ -10,6 +10,7 @@ from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.routing import coverage
 from tracelake.dispatcher.routing.coverage import Presence
 from tracelake.model.dag import Dag
+from tracelake.model.task import RevisionKind
 
 # What was said while nobody was meant to hear it is heard now, in the order in which it was said.
 _RELEASE = """
@@ -21,7 +22,7 @@ _RELEASE = """
     WHERE e.event_id = kept.event_id AND e.state = 'NotCurrent'
       AND (e.dataset_uuid, e.dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[]))
     RETURNING e.dataset_uuid, e.dataset_version, e.unit, e.partition_key, e.range_start, e.range_end,
-              e.effective_revision, e.routed_seq,
+              e.effective_revision, e.routed_seq, e.revision_kind,
               (SELECT storage FROM datasets d WHERE d.dataset_uuid = e.dataset_uuid) AS storage"""
 
 _MOVE = """
@@ -83,6 +84,7 @@ def _presence(row: asyncpg.Record) -> Presence:
         row["effective_revision"],
         usual="1" if row["storage"] == "s3" else "",
         routed_seq=row["routed_seq"],
+        kind=RevisionKind(row["revision_kind"]),
     )
 
 

@@ -23,7 +23,7 @@ ANYTHING = "application/octet-stream"
 
 _OutboxStatus = Literal["pending", "failed"]
 _WorkedKind = Literal["cron"]
-_EventState = Literal["Routed", "AwaitsCommit", "NotCurrent"]
+_EventState = Literal["Routed", "AwaitsCommit", "NotCurrent", "Outdated"]
 
 
 def build_routes(handlers: Handlers, users: UserHandlers) -> list[Route]:

@@ -25,11 +25,14 @@ from tracelake.dispatcher.lifecycle.plan import (
     NewEvent,
     NewTask,
     Plan,
+    Publication,
+    Release,
     event_key,
     unit_of,
 )
-from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, decode_unit
+from tracelake.dispatcher.lifecycle.publications import WHOLE, Registry, WaitingEvent, decode_unit
 from tracelake.dispatcher.lifecycle.publications import Request as PublicationRequest
+from tracelake.dispatcher.lifecycle.unit_order import UnitOrder
 from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
 from tracelake.dispatcher.lifecycle.weights import LIGHT, weigh_events, weigh_files
 from tracelake.errors import TraceError
@@ -67,6 +70,7 @@ class Context:
     config: DispatcherConfig
     plan: Plan = field(default_factory=Plan)
     registry: Registry = field(default_factory=Registry)
+    order: UnitOrder = field(default_factory=UnitOrder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Subject:
     """Its job is of a version that does not count now. Known for retries alone; nothing else asks."""
     paused: bool = False
     """The run of a source that should emit nothing for now. Known for claims and heartbeats alone."""
+    waiting_events: Sequence[WaitingEvent] = ()
+    """What the attempt has announced and that waits for its commit. Known for completions alone."""
 
 
 class Call(Protocol):
@@ -244,7 +250,8 @@ class EventsCall(LightCall):
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, _ = _existing(subject)
         lifecycle.check_current(task, self.body.attempt, self.body.lease_token)
-        events = _new_events(self.body.events, task, job, committed={}, received=self.received)
+        outdated = context.order.is_outdated(task)
+        events = _new_events(self.body.events, task, job, {}, self.received, outdated=outdated)
         context.plan.events.extend(events)
         return lambda applied: _events_reply(events, applied)
 
@@ -300,19 +307,24 @@ class CompleteCall(LightCall):
         _check_outputs(body, task, job, context.config)
         assert subject is not None
         made_for = decode_unit(subject.unit) if self.publications else None
-        moves = [context.registry.publish(item, task, made_for, job) for item in self.publications]
-        committed = {(move.dataset_uuid, move.unit): move.revision for move in moves}
-        events = _new_events(body.events, task, job, committed, self.received)
+        outdated = context.order.is_outdated(task)
+        moves = [context.registry.publish(item, task, made_for, job, outdated=outdated) for item in self.publications]
+        if ended.status is Status.COMPLETED:
+            _check_announced(body.events, subject.waiting_events, job, moves)
+        events = _new_events(body.events, task, job, _committed_units(moves), self.received, outdated=outdated)
         for move in moves:
             context.registry.accept(move)
+        if ended.status is Status.COMPLETED:
+            context.order.record_completed(task, task.input_order)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
         context.plan.changes.append(Change(task, ended, result, called=self.received))
         if body.spark is not None:
             context.plan.spark_metrics.append((task.task_id, task.attempt, msgspec.json.encode(body.spark).decode()))
         context.plan.publications.extend(moves)
         context.plan.events.extend(events)
-        if ended.status is Status.COMPLETED and job.writes_batches:
-            context.plan.releases.append((task.task_id, task.attempt))
+        if ended.status is Status.COMPLETED and job.writes_batches and not outdated:
+            # The rows of older inputs may have been published later, and released before.
+            context.plan.releases.append(Release(task.task_id, task.attempt, renumber=bool(task.input_order)))
         return _always(CompleteReply(status=_recorded(ended), next_retry_at=ended.next_retry_at))
 
 
@@ -517,12 +529,54 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
             raise TraceError("dataset_forbidden", "Only s3 outputs are published by files.", field="datasets_published")
 
 
+def _committed_units(moves: Sequence[Publication]) -> dict[tuple[UUID, str], int | None]:
+    """The units that a completion commits, by every name that an event may have for them."""
+    keys = ((move, key) for move in moves for key in (move.unit, move.cursor_unit) if key is not None)
+    return {(move.dataset_uuid, key): move.revision for move, key in keys}
+
+
+def _check_announced(
+    events: Sequence[EventIn], waiting: Sequence[WaitingEvent], job: Job, moves: Sequence[Publication]
+) -> None:
+    """An event on an output that is kept in files comes with the publication of its unit."""
+    said = [(event.dataset_uuid, unit_of(event.cursor, event.partition_key)) for event in events]
+    units = _committed_units(moves)
+    for dataset_uuid, unit in (*said, *waiting):
+        output = job.by_dataset.get(dataset_uuid)
+        if output is None or output.dataset.storage is not Storage.S3:
+            continue
+        if (dataset_uuid, unit) not in units and (dataset_uuid, WHOLE) not in units:
+            published = (
+                ", ".join(_unit_text(move.unit) for move in moves if move.dataset_uuid == dataset_uuid) or "nothing"
+            )
+            raise TraceError(
+                "event_without_publication",
+                f"The attempt announces {_unit_text(unit)} of {output.dataset.name} and publishes {published} of it: "
+                "publish the files of the unit in `datasets_published`, or leave the event out.",
+                field="events",
+                dataset=output.dataset.name,
+                unit=unit,
+            )
+
+
+def _unit_text(unit: str) -> str:
+    """`c:12` and `p:0-9` as people write them."""
+    kind, _, key = unit.partition(":")
+    return f"cursor {key}" if kind == "c" else f"unit {key}" if kind == "p" else "the whole dataset"
+
+
 def _new_events(
-    events: Sequence[EventIn], task: Task, job: Job, committed: dict[tuple[UUID, str], int], received: float
+    events: Sequence[EventIn],
+    task: Task,
+    job: Job,
+    committed: dict[tuple[UUID, str], int | None],
+    received: float,
+    *,
+    outdated: bool,
 ) -> list[NewEvent]:
     producer = str(task.task_id)
     starts = job.timeout_seconds is None  # an always_on source: each of its events is news
-    said = (task.revision, received, task.traceparent, starts)
+    said = (task.revision, task.revision_kind, outdated, received, task.traceparent, starts)
     new = []
     for event in events:
         output = output_for(job, event.dataset_uuid, None, event.dataset_version)

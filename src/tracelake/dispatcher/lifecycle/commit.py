@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle import publications, rows
+from tracelake.dispatcher.lifecycle import publications, rows, unit_order
 from tracelake.dispatcher.lifecycle.calls import (
     Answer,
     Call,
@@ -20,6 +20,7 @@ from tracelake.dispatcher.lifecycle.calls import (
     CompleteCall,
     Context,
     CreateCall,
+    EventsCall,
     HeartbeatCall,
     Respond,
     RetryCall,
@@ -32,6 +33,7 @@ from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.tally import count_failed, count_written
 from tracelake.errors import TraceError
+from tracelake.model.job import Storage
 from tracelake.wire.units import TaskInput
 
 logger = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class LifecycleCommit:
             requests = [item for call in calls if isinstance(call, CompleteCall) for item in call.publications]
             if requests:
                 context.registry = await publications.load(connection, requests)
+            context.order = await self._order(connection, calls, subjects)
             decisions = [
                 LOCKED_ROW if call.task_id in skipped else _decide(call, subjects.get(call.task_id), context)
                 for call in calls
@@ -127,7 +130,8 @@ class LifecycleCommit:
             return {}, set()
         claims = [call.task_id for call in calls if isinstance(call, ClaimCall)]
         asked_at = time.monotonic()
-        locked = await rows.lock(connection, task_ids, claims, skip_locked=not patient)
+        speakers = [call.task_id for call in calls if isinstance(call, CompleteCall | EventsCall)]
+        locked = await rows.lock(connection, task_ids, claims, speakers, skip_locked=not patient)
         missing = [] if patient else [task_id for task_id in task_ids if task_id not in locked.tasks]
         skipped = await rows.present(connection, missing) if missing else set()
         if locked.now is not None:
@@ -142,6 +146,7 @@ class LifecycleCommit:
         retries = [call.task_id for call in calls if isinstance(call, RetryCall)]
         superseded = await rows.superseded(connection, retries) if retries else set()
         paused = await self._paused(connection, calls, locked)
+        waiting = await self._waiting_events(connection, calls, locked)
         subjects = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
@@ -155,8 +160,31 @@ class LifecycleCommit:
                 record["epoch"],
                 superseded=task_id in superseded,
                 paused=task_id in paused,
+                waiting_events=waiting.get(task_id, ()),
             )
         return subjects, skipped
+
+    async def _order(
+        self, connection: Connection, calls: Sequence[Call], subjects: Mapping[UUID, Subject]
+    ) -> unit_order.UnitOrder:
+        """After the locks, by a statement of its own: what completed while this transaction waited is seen."""
+        speakers = [call.task_id for call in calls if isinstance(call, CompleteCall | EventsCall)]
+        tasks = [subjects[task_id].task for task_id in speakers if task_id in subjects]
+        return await unit_order.load(connection, tasks)
+
+    async def _waiting_events(
+        self, connection: Connection, calls: Sequence[Call], locked: rows.Locked
+    ) -> Mapping[UUID, Sequence[publications.WaitingEvent]]:
+        """Of attempts that complete, where an output of their job commits by pointer."""
+        attempts = {}
+        for call in calls:
+            task = locked.tasks.get(call.task_id)
+            if task is None or not isinstance(call, CompleteCall) or call.body.status != "Completed":
+                continue
+            outputs = self._definitions.job(task.job_id).outputs
+            if any(output.dataset.storage is Storage.S3 for output in outputs):
+                attempts[task.task_id] = call.body.attempt
+        return await publications.load_waiting_events(connection, attempts) if attempts else {}
 
     async def _paused(self, connection: Connection, calls: Sequence[Call], locked: rows.Locked) -> set[UUID]:
         """The runs of always_on sources (nothing else has attempts without end) that should emit nothing for now.

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tracelake.dispatcher.tracing.span import Span
 from tracelake.model.job import Output
-from tracelake.model.task import Task
+from tracelake.model.task import RevisionKind, Task
 from tracelake.ports import ObjectMeta
 from tracelake.wire.units import EventIn
 
@@ -43,6 +43,8 @@ class NewTask:
     unit_start: int | None = None
     unit_end: int | None = None
     revision: str = ""
+    revision_kind: RevisionKind = RevisionKind.EVENT
+    input_order: tuple[int, ...] = ()
     counted: bool = False
     traceparent: str | None = None
 
@@ -75,6 +77,9 @@ class NewEvent:
     commit_revision: int | None = None
     inherited: str = ""
     """The revision that the producing task was made for: what a re-run says is new, also where it does not say so."""
+    inherited_kind: RevisionKind = RevisionKind.EVENT
+    outdated: bool = False
+    """A task with newer inputs has completed the unit of its task: it is kept, and nobody hears of it."""
     received: float = 0.0
     """When the call came that says it (monotonic); 0 is with the plan. The rest is for tracing too."""
     within: str | None = None
@@ -91,10 +96,18 @@ class NewEvent:
             return str(self.commit_revision)
         return self.event.revision or ("" if self.waits else self.inherited)
 
+    @property
+    def effective_kind(self) -> RevisionKind:
+        """What a manual run announces is manual, in whatever revision; other kinds go with the revision itself."""
+        if self.inherited_kind is RevisionKind.MANUAL:
+            return RevisionKind.MANUAL
+        inherits = self.commit_revision is None and not self.event.revision and not self.waits
+        return self.inherited_kind if inherits else RevisionKind.EVENT
+
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A pointer move: these objects are now the unit's content."""
+    """A commit: these objects are now the unit's content, unless its `revision` is None."""
 
     manifest_id: UUID
     org_id: UUID
@@ -103,12 +116,17 @@ class Publication:
     unit: str
     range_start: int | None
     range_end: int | None
-    revision: int
+    revision: int | None
+    """None: newer inputs were committed before. It is recorded, and the pointer stays where it is."""
     task_id: UUID
     attempt: int
     prefix: str
     objects: tuple[ObjectMeta, ...]
     config_hash: str
+    cursor_unit: str | None = None
+    """The key of the cursor unit whose range this is: events may name the unit by it."""
+    revision_kind: RevisionKind = RevisionKind.EVENT
+    """Of the events that announce it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +148,15 @@ class BufferPublish:
     @property
     def key(self) -> tuple[UUID, int, UUID, str]:
         return (self.task_id, self.attempt, self.dataset_uuid, self.batch_uri)
+
+
+class Release(NamedTuple):
+    """An attempt that completed, and whose batches go to the sinks."""
+
+    task_id: UUID
+    attempt: int
+    renumber: bool
+    """Its batches get the highest `publish_seq` anew, in their order: they replace whatever was released before."""
 
 
 class Audit(NamedTuple):
@@ -158,7 +185,8 @@ class RoutedEvent(NamedTuple):
     """The effective one."""
     invalidates: str | None
     producer: str
-    traceparent: str | None = None
+    traceparent: str | None
+    revision_kind: str
 
     @property
     def generation(self) -> tuple[UUID, UUID]:
@@ -177,8 +205,8 @@ class Plan:
     events: list[NewEvent] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
     buffer_publishes: list[BufferPublish] = field(default_factory=list)
-    releases: list[tuple[UUID, int]] = field(default_factory=list)
-    """task_id and attempt of completions whose pinned batches go to the sinks now."""
+    releases: list[Release] = field(default_factory=list)
+    """Completions whose pinned batches go to the sinks now."""
     spark_metrics: list[tuple[UUID, int, str]] = field(default_factory=list)
     """task_id, attempt, figures as JSON."""
     audit: list[Audit] = field(default_factory=list)

@@ -4,6 +4,7 @@ What is recorded is read under a lock on the generation (`load`), the rest is pu
 that several completions in one transaction see each other's moves.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -11,11 +12,11 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.lifecycle.plan import Publication
+from tracelake.dispatcher.lifecycle.plan import Publication, unit_of
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
-from tracelake.model.task import Task
+from tracelake.model.task import RevisionKind, Task
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import DatasetPublished
 from tracelake.wire.units import Unit
@@ -81,8 +82,10 @@ class Registry:
         self._config_hashes: dict[Generation, str | None] = {}
         self._units: dict[Generation, list[_CommittedUnit]] = {}
 
-    def publish(self, request: Request, task: Task, made_for: Unit | None, job: Job) -> Publication:
-        """The pointer move, or 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
+    def publish(
+        self, request: Request, task: Task, made_for: Unit | None, job: Job, *, outdated: bool = False
+    ) -> Publication:
+        """The commit, or 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
         body = request.body
         config_hash = body.config_hash or job.config_hash
         recorded = self._config_hashes.get(request.generation)
@@ -95,7 +98,7 @@ class Registry:
             )
         if made_for is not None and made_for.start is not None and not _is_made_for(made_for, body):
             raise _conflict("The task was made for another range.")
-        revision = 1
+        revision: int | None = 1
         for unit in self._units.get(request.generation, []):
             if unit.unit == request.unit:
                 if not _is_made_for(made_for, body) and body.range_start is not None:
@@ -111,17 +114,21 @@ class Registry:
             unit=request.unit,
             range_start=body.range_start,
             range_end=body.range_end,
-            revision=revision,
+            revision=None if outdated else revision,
             task_id=task.task_id,
             attempt=task.attempt,
             prefix=request.prefix,
             objects=request.objects,
             config_hash=config_hash,
+            cursor_unit=_cursor_unit(made_for, body),
+            revision_kind=_announced_kind(task),
         )
 
     def accept(self, publication: Publication) -> None:
         generation = (publication.dataset_uuid, publication.dataset_version)
         self._config_hashes[generation] = publication.config_hash
+        if publication.revision is None:
+            return
         units = self._units.setdefault(generation, [])
         units[:] = [unit for unit in units if unit.unit != publication.unit]
         units.append(
@@ -135,6 +142,24 @@ class Registry:
         known = self._units.setdefault(generation, [])
         if unit not in known:
             known.append(unit)
+
+
+WaitingEvent: TypeAlias = tuple[UUID, str]
+"""dataset_uuid and unit of an event that an attempt has announced, and that waits for the commit of its unit."""
+
+_WAITING_EVENTS = """
+    SELECT e.producer::uuid AS task_id, e.dataset_uuid, e.unit
+    FROM unnest($1::text[], $2::int[]) AS u(producer, attempt) JOIN events e USING (producer, attempt)
+    WHERE e.state = 'AwaitsCommit'"""
+
+
+async def load_waiting_events(connection: Connection, attempts: Mapping[UUID, int]) -> dict[UUID, list[WaitingEvent]]:
+    """By task: what these attempts have announced before their commit."""
+    waiting: dict[UUID, list[WaitingEvent]] = {}
+    tasks = [str(task_id) for task_id in attempts]
+    for row in await connection.fetch(_WAITING_EVENTS, tasks, list(attempts.values())):
+        waiting.setdefault(row["task_id"], []).append((row["dataset_uuid"], row["unit"]))
+    return waiting
 
 
 async def load(connection: Connection, requests: list[Request]) -> Registry:
@@ -155,7 +180,17 @@ async def load(connection: Connection, requests: list[Request]) -> Registry:
 
 
 def _is_made_for(unit: Unit | None, body: DatasetPublished) -> bool:
-    return unit is not None and (unit.start, unit.end) == (body.range_start, body.range_end)
+    """A cursor unit is known by its key; its range is what the cursor passed."""
+    return unit is not None and unit.blocks == (body.range_start, body.range_end)
+
+
+def _cursor_unit(unit: Unit | None, body: DatasetPublished) -> str | None:
+    return unit_of(unit.cursor.to, None) if unit is not None and unit.cursor and _is_made_for(unit, body) else None
+
+
+def _announced_kind(task: Task) -> RevisionKind:
+    """The number of a commit is a revision of its own, but what a manual run announces is manual."""
+    return RevisionKind.MANUAL if task.revision_kind is RevisionKind.MANUAL else RevisionKind.EVENT
 
 
 def _overlap(unit: _CommittedUnit, body: DatasetPublished) -> bool:

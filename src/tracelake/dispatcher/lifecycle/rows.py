@@ -5,7 +5,7 @@ Dispatchers that lock in different orders deadlock. Every UPDATE still compares 
 a decision made on anything but the locked row cannot be written.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from operator import attrgetter
 from uuid import UUID
@@ -20,22 +20,26 @@ from tracelake.dispatcher.lifecycle.rows_effects import (
     apply_publications,
     release_publishes,
 )
+from tracelake.dispatcher.lifecycle.unit_order import OPEN_SIBLINGS
 from tracelake.dispatcher.slices import in_slices
-from tracelake.model.task import Outcome, Status, Task
+from tracelake.model.task import Outcome, RevisionKind, Status, Task
 
 _COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
     lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-    forgiven, skipped_at, held_by, node_id, edge, unit_key, revision, limit_keys, counted, traceparent"""
+    forgiven, skipped_at, held_by, node_id, edge, unit_key, revision, revision_kind, input_order,
+    limit_keys, counted, traceparent"""
 
-# $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held.
+# $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held. With the
+# tasks themselves, in the same order, the open ones of the units that $3 speak for (see `unit_order`).
 _LOCK = f"""
     SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs,
            task_id = ANY($2) AND status = 'Queued'
                AND node_id IN (SELECT n.node_id FROM nodes n WHERE n.sweep = 'Drop') AS dropped,
            (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
-    FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
+    FROM tasks WHERE task_id = ANY(%s) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
 
-_LOCK_FREE = _LOCK + " SKIP LOCKED"
+_LOCK_TASKS = _LOCK % "$1"
+_LOCK_UNITS = _LOCK % f"$1::uuid[] || ARRAY(SELECT s.task_id FROM ({OPEN_SIBLINGS.replace('$1', '$3')}) s)"  # noqa: S608
 
 _PRESENT = "SELECT task_id FROM tasks WHERE task_id = ANY($1)"
 
@@ -106,16 +110,17 @@ _CREATE = """
     WITH u AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[],
                              $8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
-                             $14::text[], $15::text[], $16::bool[], $17::text[])
+                             $14::text[], $15::text[], $16::bool[], $17::text[], $18::text[], $19::text[])
             AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
-                 revision, limit_keys, kind, queue, counted, traceparent)),
+                 revision, limit_keys, kind, queue, counted, traceparent, revision_kind, input_order)),
     made AS (
         INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
                            node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by,
-                           counted, traceparent)
+                           counted, traceparent, revision_kind, input_order)
         SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
                node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
-               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted, traceparent
+               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted, traceparent,
+               revision_kind, input_order::bigint[]
         FROM u ON CONFLICT DO NOTHING RETURNING task_id),
     woken AS (
         INSERT INTO outbox (kind, queue, key)
@@ -177,6 +182,8 @@ def snapshot(record: asyncpg.Record) -> Task:
         edge=record["edge"],
         unit_key=record["unit_key"],
         revision=record["revision"],
+        revision_kind=RevisionKind(record["revision_kind"]),
+        input_order=tuple(record["input_order"] or ()),
         limit_keys=tuple(record["limit_keys"] or ()),
         counted=record["counted"],
         traceparent=record["traceparent"],
@@ -184,10 +191,27 @@ def snapshot(record: asyncpg.Record) -> Task:
 
 
 async def lock(
-    connection: Connection, task_ids: Iterable[UUID], with_inputs: Iterable[UUID], *, skip_locked: bool = False
+    connection: Connection,
+    task_ids: Iterable[UUID],
+    with_inputs: Iterable[UUID],
+    speakers: Collection[UUID] = (),
+    *,
+    skip_locked: bool = False,
 ) -> Locked:
-    statement = _LOCK_FREE if skip_locked else _LOCK
-    return Locked(await connection.fetch(statement, list(task_ids), list(with_inputs)))
+    """`speakers` complete or announce something for their units.
+
+    With `skip_locked` a task is left out whose row somebody else holds; so is a speaker for a unit of which somebody
+    else holds an open task.
+    """
+    wanted = set(task_ids)
+    arguments = [list(wanted), list(with_inputs), *([list(speakers)] if speakers else [])]
+    statement = _LOCK_UNITS if speakers else _LOCK_TASKS
+    records = await connection.fetch(statement + " SKIP LOCKED" if skip_locked else statement, *arguments)
+    if speakers and skip_locked:
+        locked = {record["task_id"] for record in records}
+        pairs = await connection.fetch(OPEN_SIBLINGS, list(speakers))
+        wanted -= {row["speaker"] for row in pairs if row["task_id"] not in locked}
+    return Locked([record for record in records if record["task_id"] in wanted])
 
 
 async def present(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
@@ -277,6 +301,8 @@ async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTas
         [task.wake.queue for task in new],
         [task.counted for task in new],
         [task.traceparent for task in new],
+        [task.revision_kind for task in new],
+        ["{" + ",".join(map(str, task.input_order)) + "}" if task.input_order else None for task in new],
     )
     made = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in made]

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication, RoutedEvent
+from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent, Publication, Release, RoutedEvent
 from tracelake.dispatcher.slices import in_slices
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.ports import ObjectMeta
@@ -14,30 +14,34 @@ from tracelake.wire.task_calls import BufferPublishRequest
 
 # The columns of a RoutedEvent, in order.
 _ROUTED = """e.routed_seq, e.event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key,
-              e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer, e.traceparent"""
+              e.range_start, e.range_end, e.effective_revision, e.invalidates, e.producer, e.traceparent,
+              e.revision_kind"""
 
 _ROUTED_NAMES = [name.strip().removeprefix("e.") for name in _ROUTED.split(",")]
 
 _INSERT_EVENTS = """
     INSERT INTO events (producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
                         range_start, range_end, invalidates, commit_revision, effective_revision, state, routed_seq,
-                        traceparent)
+                        traceparent, revision_kind)
     SELECT u.producer, u.dataset_uuid, u.dataset_version, u.unit, u.revision, u.org_id, u.attempt, u.cursor,
            u.partition_key, u.range_start, u.range_end, u.invalidates::json, u.commit_revision, u.effective_revision,
-           s.state, CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END, u.traceparent
+           s.state, CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END, u.traceparent,
+           u.revision_kind
     FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::bigint[],
                 $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::bool[], $15::text[],
-                $16::text[])
+                $16::text[], $17::text[], $18::bool[])
          AS u(producer, dataset_uuid, dataset_version, unit, revision, org_id, attempt, cursor, partition_key,
-              range_start, range_end, invalidates, commit_revision, waits, effective_revision, traceparent)
+              range_start, range_end, invalidates, commit_revision, waits, effective_revision, traceparent,
+              revision_kind, outdated)
     JOIN datasets d USING (dataset_uuid)
     CROSS JOIN LATERAL (SELECT CASE
+        WHEN u.outdated THEN 'Outdated'
         WHEN u.waits AND u.commit_revision IS NULL THEN 'AwaitsCommit'
         WHEN u.dataset_version IN (d.current_version, d.staged_version) THEN 'Routed' ELSE 'NotCurrent' END) AS s(state)
     ON CONFLICT DO NOTHING
     RETURNING producer, dataset_uuid, dataset_version, unit, revision, state,
               routed_seq, event_id, org_id, cursor, partition_key, range_start, range_end, effective_revision,
-              invalidates, traceparent"""
+              invalidates, traceparent, revision_kind"""
 
 _FIND_EVENTS = """
     SELECT e.producer, e.dataset_uuid, e.dataset_version, e.unit, e.revision, e.state
@@ -48,30 +52,36 @@ _FIND_EVENTS = """
 # An event that an earlier attempt said and that waits is now this attempt's: only the committing attempt's are routed.
 _ADOPT_EVENTS = f"""
     UPDATE events e SET attempt = u.attempt, commit_revision = u.commit_revision,
-        effective_revision = u.effective_revision, state = s.state,
+        effective_revision = u.effective_revision, revision_kind = u.revision_kind, state = s.state,
         routed_seq = CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
-    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::bigint[], $8::text[])
-         AS u(producer, dataset_uuid, dataset_version, unit, revision, attempt, commit_revision, effective_revision)
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::int[], $7::bigint[], $8::text[],
+                $9::text[], $10::bool[])
+         AS u(producer, dataset_uuid, dataset_version, unit, revision, attempt, commit_revision, effective_revision,
+              revision_kind, outdated)
     JOIN datasets d USING (dataset_uuid)
     CROSS JOIN LATERAL (SELECT CASE
+        WHEN u.outdated THEN 'Outdated'
         WHEN u.commit_revision IS NULL THEN 'AwaitsCommit'
         WHEN u.dataset_version IN (d.current_version, d.staged_version) THEN 'Routed' ELSE 'NotCurrent' END) AS s(state)
     WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.dataset_uuid = u.dataset_uuid
       AND e.dataset_version = u.dataset_version AND e.unit = u.unit AND e.revision = u.revision
     RETURNING {_ROUTED}"""  # noqa: S608 - constants only
 
-# Events said before the commit of their unit: they route now. A publication without a range commits all of them.
+# Events said before the commit of their unit: they route now, unless newer inputs were committed before. A publication
+# without a range commits all of them.
 _RELEASE_EVENTS = f"""
-    UPDATE events e SET commit_revision = u.commit_revision, effective_revision = u.commit_revision::text,
-        state = s.state, routed_seq = CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
-    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::int[])
-         AS u(producer, dataset_uuid, dataset_version, unit, commit_revision, attempt)
+    UPDATE events e SET commit_revision = u.commit_revision, effective_revision = coalesce(u.commit_revision::text, ''),
+        revision_kind = u.revision_kind, state = s.state,
+        routed_seq = CASE WHEN s.state = 'Routed' THEN nextval('events_routed_seq') END
+    FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::int[], $7::text[], $8::text[])
+         AS u(producer, dataset_uuid, dataset_version, unit, commit_revision, attempt, cursor_unit, revision_kind)
     JOIN datasets d USING (dataset_uuid)
     CROSS JOIN LATERAL (SELECT CASE
+        WHEN u.commit_revision IS NULL THEN 'Outdated'
         WHEN u.dataset_version IN (d.current_version, d.staged_version) THEN 'Routed' ELSE 'NotCurrent' END) AS s(state)
     WHERE e.state = 'AwaitsCommit' AND e.producer = u.producer AND e.attempt = u.attempt
       AND e.dataset_uuid = u.dataset_uuid
-      AND e.dataset_version = u.dataset_version AND u.unit IN ('*', e.unit)
+      AND e.dataset_version = u.dataset_version AND (u.unit IN ('*', e.unit) OR e.unit = u.cursor_unit)
     RETURNING {_ROUTED}"""  # noqa: S608
 
 _PIN_CONFIG = """
@@ -107,9 +117,14 @@ _INSERT_PUBLISHES = """
 
 # Under the lock of their tasks: nobody else releases them, and sinks do not know them yet.
 _RELEASE_PUBLISHES = """
-    UPDATE buffer_publishes p SET released_at = trace_now()
-    FROM unnest($1::uuid[], $2::int[]) AS u(task_id, attempt)
-    WHERE p.task_id = u.task_id AND p.attempt = u.attempt AND p.released_at IS NULL
+    UPDATE buffer_publishes p SET released_at = trace_now(), publish_seq = o.publish_seq
+    FROM (SELECT b.publish_id, CASE WHEN b.renumber
+                THEN nextval(pg_get_serial_sequence('buffer_publishes', 'publish_seq')) ELSE b.publish_seq END
+          FROM (SELECT b.publish_id, b.publish_seq, u.renumber
+                FROM unnest($1::uuid[], $2::int[], $3::bool[]) AS u(task_id, attempt, renumber)
+                JOIN buffer_publishes b USING (task_id, attempt)
+                WHERE b.released_at IS NULL ORDER BY b.publish_seq) b) AS o(publish_id, publish_seq)
+    WHERE p.publish_id = o.publish_id
     RETURNING p.publish_id"""
 
 _FIND_PUBLISHES = """
@@ -158,6 +173,8 @@ async def _insert_events(connection: Connection, events: Sequence[NewEvent], app
         [event.waits for event in events],
         [event.effective_revision for event in events],
         [event.traceparent for event in events],
+        [event.effective_kind for event in events],
+        [event.outdated for event in events],
     )
     for row in rows:
         key = tuple(row)[:5]
@@ -176,7 +193,8 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
         columns = [list(column) for column in zip(*(event.key for event in repeated), strict=True)]
         attempts, revisions = [event.attempt for event in repeated], [event.commit_revision for event in repeated]
         effective = [event.effective_revision for event in repeated]
-        adopted = await connection.fetch(_ADOPT_EVENTS, *columns, attempts, revisions, effective)
+        kinds, outdated = [event.effective_kind for event in repeated], [event.outdated for event in repeated]
+        adopted = await connection.fetch(_ADOPT_EVENTS, *columns, attempts, revisions, effective, kinds, outdated)
         applied.routed += [RoutedEvent(*row) for row in adopted if row["routed_seq"] is not None]
         found = await connection.fetch(_FIND_EVENTS, *columns)
         for row in found:
@@ -203,19 +221,22 @@ async def apply_publications(connection: Connection, publications: Sequence[Publ
         [item.prefix for item in publications],
         [_objects(item) for item in publications],
     )
+    moves = [item for item in publications if item.revision is not None]
     await connection.execute(
         _MOVE_POINTERS,
-        datasets,
-        versions,
-        units,
-        [item.range_start for item in publications],
-        [item.range_end for item in publications],
-        revisions,
-        manifests,
+        [item.dataset_uuid for item in moves],
+        [item.dataset_version for item in moves],
+        [item.unit for item in moves],
+        [item.range_start for item in moves],
+        [item.range_end for item in moves],
+        [item.revision for item in moves],
+        [item.manifest_id for item in moves],
     )
     attempts = [item.attempt for item in publications]
     producers = [str(task) for task in tasks]
-    released = await connection.fetch(_RELEASE_EVENTS, producers, datasets, versions, units, revisions, attempts)
+    cursors, kinds = [item.cursor_unit for item in publications], [item.revision_kind for item in publications]
+    place = (producers, datasets, versions, units)
+    released = await connection.fetch(_RELEASE_EVENTS, *place, revisions, attempts, cursors, kinds)
     applied.routed += [RoutedEvent(*row) for row in released if row["routed_seq"] is not None]
 
 
@@ -247,9 +268,9 @@ async def apply_buffer_publishes(connection: Connection, publishes: Sequence[Buf
             applied.publishes[tuple(row)[2:]] = (row["publish_id"], row["publish_seq"], True)
 
 
-async def release_publishes(connection: Connection, attempts: Sequence[tuple[UUID, int]], applied: Applied) -> None:
+async def release_publishes(connection: Connection, releases: Sequence[Release], applied: Applied) -> None:
     """Routes the batches of completed attempts to the sinks."""
-    rows = await connection.fetch(_RELEASE_PUBLISHES, *(list(column) for column in zip(*attempts, strict=True)))
+    rows = await connection.fetch(_RELEASE_PUBLISHES, *(list(column) for column in zip(*releases, strict=True)))
     if rows:
         await _send_batches(connection, [row["publish_id"] for row in rows], applied)
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.routing.directory import Generation
+from tracelake.model.task import RevisionKind
 
 Grid: TypeAlias = tuple[UUID, UUID, int, int]
 """dataset_uuid, dataset_version, unit_size, unit_offset."""
@@ -55,14 +56,15 @@ _INSERT_KEYS = """
     SELECT DISTINCT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) ON CONFLICT DO NOTHING"""
 
 _SET_REVISIONS = """
-    INSERT INTO unit_revisions AS r (dataset_uuid, dataset_version, unit, revision, routed_seq)
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[])
+    INSERT INTO unit_revisions AS r (dataset_uuid, dataset_version, unit, revision, routed_seq, revision_kind)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::text[])
     ON CONFLICT (dataset_uuid, dataset_version, unit) DO UPDATE
-    SET revision = excluded.revision, routed_seq = excluded.routed_seq WHERE r.routed_seq <= excluded.routed_seq"""
+    SET revision = excluded.revision, routed_seq = excluded.routed_seq, revision_kind = excluded.revision_kind
+    WHERE r.routed_seq <= excluded.routed_seq"""
 
 # One row per question: whether the unit is there, and its revision where it is not the usual one.
 _ASK = """
-    SELECT q.number, v.revision
+    SELECT q.number, v.revision, v.revision_kind, v.routed_seq
     FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::text[], $5::numeric[], $6::numeric[], $7::bigint[])
          AS q(number, dataset_uuid, dataset_version, unit, unit_size, unit_offset, range_start)
     LEFT JOIN unit_revisions v USING (dataset_uuid, dataset_version, unit)
@@ -118,6 +120,15 @@ class Presence:
     """The revision that need not be remembered: of a first time."""
     routed_seq: int = 0
     """Of the event that says so."""
+    kind: RevisionKind = RevisionKind.EVENT
+
+
+class NewestRevision(NamedTuple):
+    """The revision that a unit is there in, and the event that said it; 0 for the usual one."""
+
+    revision: str
+    kind: RevisionKind = RevisionKind.EVENT
+    routed_seq: int = 0
 
 
 async def lock_generations(connection: Connection, generations: Collection[Generation]) -> None:
@@ -147,7 +158,7 @@ async def record(connection: Connection, units: Sequence[Presence]) -> None:
         if unit.revision != unit.usual and (key not in revised or revised[key].routed_seq <= unit.routed_seq):
             revised[key] = unit
     if revised:
-        rows = [(*unit.generation, unit.unit, unit.revision, unit.routed_seq) for unit in revised.values()]
+        rows = [(*unit.generation, unit.unit, unit.revision, unit.routed_seq, unit.kind) for unit in revised.values()]
         await connection.execute(_SET_REVISIONS, *(list(column) for column in zip(*rows, strict=True)))
 
 
@@ -187,7 +198,7 @@ def merge(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-async def ask(connection: Connection, units: Sequence[Presence]) -> dict[int, str]:
+async def ask(connection: Connection, units: Sequence[Presence]) -> dict[int, NewestRevision]:
     """By its number in `units`: the revision of each that is there; `usual` where nothing else was said."""
     questions = []
     for number, unit in enumerate(units):
@@ -197,7 +208,12 @@ async def ask(connection: Connection, units: Sequence[Presence]) -> dict[int, st
     if not questions:
         return {}
     rows = await connection.fetch(_ASK, *(list(column) for column in zip(*questions, strict=True)))
-    return {row["number"]: units[row["number"]].usual if row["revision"] is None else row["revision"] for row in rows}
+    return {
+        row["number"]: NewestRevision(units[row["number"]].usual)
+        if row["revision"] is None
+        else NewestRevision(row["revision"], RevisionKind(row["revision_kind"]), row["routed_seq"])
+        for row in rows
+    }
 
 
 async def overlapping(

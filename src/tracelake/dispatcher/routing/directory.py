@@ -21,7 +21,7 @@ EdgeKey: TypeAlias = tuple[UUID, int]
 """node_id, input_index."""
 
 _LOAD = """
-    SELECT e.node_id, e.input_index, e.job_id, e.dataset_uuid, e.dataset_version, e.filter
+    SELECT e.node_id, e.input_index, e.job_id, e.dataset_uuid, e.dataset_version, e.filter, e.pinned_seq
     FROM edges e
     WHERE e.phase <> 'Parked' AND e.node_id IN (
         SELECT c.node_id FROM edges c
@@ -30,7 +30,7 @@ _LOAD = """
     ORDER BY e.node_id, e.input_index"""
 
 _LOAD_NODES = """
-    SELECT e.node_id, e.input_index, e.job_id, e.dataset_uuid, e.dataset_version, e.filter
+    SELECT e.node_id, e.input_index, e.job_id, e.dataset_uuid, e.dataset_version, e.filter, e.pinned_seq
     FROM edges e WHERE e.node_id = ANY($1) ORDER BY e.node_id, e.input_index"""
 
 _WHERE = msgspec.json.Decoder(Where)
@@ -41,6 +41,9 @@ class Input:
     input_index: int
     generation: Generation
     where: Where | None
+    pinned_seq: int = 0
+    """The `routed_seq` at which it was pinned to this generation; 0 if it never read another. Whatever it reads now is
+    newer than what it read before, whenever that was announced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,9 @@ class EdgeDirectory:
         for row in rows:
             where = None if row["filter"] is None else _WHERE.decode(row["filter"])
             generation = (row["dataset_uuid"], row["dataset_version"])
-            inputs.setdefault(row["node_id"], []).append(Input(row["input_index"], generation, where))
+            inputs.setdefault(row["node_id"], []).append(
+                Input(row["input_index"], generation, where, row["pinned_seq"])
+            )
             jobs[row["node_id"]] = row["job_id"]
         return [
             Consumer(node_id, self._definitions.job(jobs[node_id]), tuple(items)) for node_id, items in inputs.items()

@@ -18,7 +18,7 @@ from tracelake.dispatcher.routing.coverage import Place
 from tracelake.dispatcher.routing.directory import Consumer, Generation, Input
 from tracelake.dispatcher.routing.units import ALL_INPUTS, Ask
 from tracelake.model.dag import Strategy
-from tracelake.model.task import BY_HAND
+from tracelake.model.task import RevisionKind
 from tracelake.wire.units import Invalidates
 
 AT_ONCE = 1_000
@@ -31,20 +31,14 @@ _REMEMBER = """
                          $8::text[])
     ON CONFLICT DO NOTHING"""
 
-# Cursor units (after, to] of an edge by their end: those that end inside the range, and those that reach beyond it.
-# What a person asked for is no unit of the edge: nobody announced it.
+# Cursor units (after, to] of an edge that share a block with the range, by their end. Units may overlap (a cursor below
+# the edge's own has a unit inside a longer one), so nothing but its own bounds tells whether one does; they are in the
+# index. What a person asked for is no unit of the edge: nobody announced it.
 _CURSOR_UNITS = """
-    SELECT DISTINCT unit_end FROM (
-        (SELECT DISTINCT unit_end FROM tasks
-         WHERE node_id = $1 AND edge = $2 AND unit_end BETWEEN $3 AND $4 AND unit_end > $6 AND unit_key LIKE 'c:%'
-           AND revision NOT LIKE $5 ORDER BY unit_end LIMIT $7)
-        UNION ALL
-        (SELECT unit_end FROM (
-            SELECT unit_start, unit_end FROM tasks
-            WHERE node_id = $1 AND edge = $2 AND unit_end > $4 AND unit_key LIKE 'c:%' AND revision NOT LIKE $5
-            ORDER BY unit_end LIMIT 64) beyond
-         WHERE unit_start <= $4 AND unit_end > $6)) u
-    ORDER BY unit_end LIMIT $7"""
+    SELECT DISTINCT unit_end FROM tasks
+    WHERE node_id = $1 AND edge = $2 AND unit_end >= $3 AND unit_start <= $4 AND unit_end > $5 AND unit_key LIKE 'c:%'
+      AND revision_kind <> 'manual'
+    ORDER BY unit_end LIMIT $6"""
 
 _LATER = """
     INSERT INTO invalidation_work (invalidation_id, node_id, input_index, org_id, own_unit)
@@ -54,7 +48,7 @@ _DECODER = msgspec.json.Decoder(Invalidates)
 
 
 def invalidation_id(event: RoutedEvent) -> str:
-    return f"i:{event.event_id}"
+    return str(event.event_id)
 
 
 async def remember(connection: Connection, events: Sequence[RoutedEvent]) -> None:
@@ -88,18 +82,23 @@ class Wrong:
     generation: Generation
     start: int
     end: int
+    routed_seq: int
 
     @classmethod
     def said_by(cls, event: RoutedEvent) -> "Wrong":
         assert event.invalidates is not None
         wrong = _DECODER.decode(event.invalidates)
-        return cls(invalidation_id(event), event.generation, wrong.start, wrong.end)
+        return cls(invalidation_id(event), event.generation, wrong.start, wrong.end, event.routed_seq)
 
     def range_again(self, consumer: Consumer, item: Input, start: int, end: int) -> Ask:
-        return Ask(consumer, item, None, f"{start}-{end}", start, end, self.invalidation_id, again=True)
+        return Ask(consumer, item, None, f"{start}-{end}", start, end, *self._revision, again=True)
 
     def cursor_again(self, consumer: Consumer, item: Input, cursor: int) -> Ask:
-        return Ask(consumer, item, cursor, None, None, None, self.invalidation_id, again=True)
+        return Ask(consumer, item, cursor, None, None, None, *self._revision, again=True)
+
+    @property
+    def _revision(self) -> tuple[str, RevisionKind, int]:
+        return self.invalidation_id, RevisionKind.INVALIDATION, self.routed_seq
 
 
 async def rerun(
@@ -154,4 +153,4 @@ async def _cursors(
 ) -> list[int]:
     edge = ALL_INPUTS if consumer.job.strategy is Strategy.PER_PARTITION else item.input_index
     place = (consumer.node_id, edge, wrong.start, wrong.end)
-    return [row["unit_end"] for row in await connection.fetch(_CURSOR_UNITS, *place, BY_HAND + "%", after, limit)]
+    return [row["unit_end"] for row in await connection.fetch(_CURSOR_UNITS, *place, after, limit)]

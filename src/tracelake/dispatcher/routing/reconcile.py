@@ -17,7 +17,6 @@ from tracelake.dispatcher.lifecycle import places, rows
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing import coverage
 from tracelake.dispatcher.routing.coverage import Presence
-from tracelake.model.task import BY_HAND
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ _HELD_UNITS = """
     FROM edges e JOIN jobs j USING (node_id)
     LEFT JOIN tasks t ON t.job_id = j.job_id AND t.status = 'Failed' AND t.finished_at IS NOT NULL
         AND t.skipped_at IS NULL AND t.edge = e.input_index AND t.unit_key LIKE 'c:%'
-        AND t.revision NOT LIKE $1
+        AND t.revision_kind <> 'manual'
     WHERE e.position IS NOT NULL AND e.failed_units > 0
     GROUP BY e.node_id, e.input_index, e.failed_units HAVING count(t.task_id) <> e.failed_units"""
 
@@ -77,7 +76,7 @@ _MISSING = """
     CROSS JOIN LATERAL (
         SELECT coalesce(v.range_end, v.cursor) AS unit_end,
                CASE WHEN j.strategy = 'PerPartition' THEN -1 ELSE e.input_index END AS edge,
-               CASE WHEN v.invalidates IS NULL THEN v.effective_revision ELSE 'i:' || v.event_id END AS again,
+               CASE WHEN v.invalidates IS NOT NULL THEN v.event_id::text END AS again,
                j.strategy = 'PerPartition' AND (SELECT count(*) FROM edges o WHERE o.node_id = e.node_id) > 1 AS joins
     ) w
     WHERE e.phase <> 'Parked' AND e.position IS NULL
@@ -85,15 +84,19 @@ _MISSING = """
           coalesce((
               SELECT t.unit_start FROM tasks t
               WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end >= v.cursor
-                AND t.unit_key = 'c:' || t.unit_end AND t.revision NOT LIKE $4
+                AND t.unit_key = 'c:' || t.unit_end AND t.revision_kind <> 'manual'
               ORDER BY t.unit_end LIMIT 1) > v.cursor, true)
       ELSE
           NOT EXISTS (
               SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end = w.unit_end
-                AND t.unit_key = v.unit AND (w.joins OR t.revision IN (v.effective_revision, w.again)))
+                AND t.unit_key = v.unit AND (w.joins
+                  OR (t.revision, t.revision_kind) IN ((v.effective_revision, v.revision_kind),
+                                                       (w.again, 'invalidation'))))
           AND NOT (w.unit_end IS NULL AND EXISTS (
               SELECT FROM tasks t WHERE t.node_id = e.node_id AND t.edge = w.edge AND t.unit_end IS NULL
-                AND t.unit_key = v.unit AND (w.joins OR t.revision IN (v.effective_revision, w.again))))
+                AND t.unit_key = v.unit AND (w.joins
+                  OR (t.revision, t.revision_kind) IN ((v.effective_revision, v.revision_kind),
+                                                       (w.again, 'invalidation')))))
       END
     ORDER BY v.routed_seq LIMIT $3"""
 
@@ -140,7 +143,7 @@ class RoutingReconciler:
 
     async def _prove_holds(self) -> int:
         async with self._store.connection() as connection:
-            wrong = await connection.fetch(_HELD_UNITS, BY_HAND + "%")
+            wrong = await connection.fetch(_HELD_UNITS)
             for row in wrong:
                 await connection.execute(_SET_FAILED, *row)
         self._count("held_edge", len(wrong))
@@ -154,7 +157,7 @@ class RoutingReconciler:
         repaired, after, postponed = 0, self._proved, False
         while True:
             async with self._store.connection() as connection:
-                missing = await connection.fetch(_MISSING, after, newest, PAGE, BY_HAND + "%")
+                missing = await connection.fetch(_MISSING, after, newest, PAGE)
             for row in missing:
                 try:
                     repaired += await self._repair(row)

@@ -49,9 +49,9 @@ _STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
 _WORK = """
     SELECT w.own_unit, w.unit_size, w.unit_offset, w.unit_start, w.cursor,
            i.dataset_uuid, i.dataset_version, i.range_start, i.range_end,
-           (SELECT e.traceparent FROM events e
-            WHERE e.dataset_uuid = i.dataset_uuid AND e.event_id = substr(i.invalidation_id, 3)::bigint) AS traceparent
+           coalesce(e.routed_seq, 0) AS routed_seq, e.traceparent
     FROM invalidation_work w JOIN invalidations i USING (invalidation_id)
+    LEFT JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.event_id = i.invalidation_id::bigint
     WHERE w.node_id = $1 AND w.input_index = $2 AND w.invalidation_id = $3"""
 
 _MOVE_ON = """
@@ -118,6 +118,7 @@ class Rework:
                 (work["dataset_uuid"], work["dataset_version"]),
                 work["range_start"],
                 work["range_end"],
+                work["routed_seq"],
             )
             item = consumer.input(input_index)
             if item.generation != wrong.generation:

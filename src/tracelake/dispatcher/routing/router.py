@@ -18,7 +18,7 @@ from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import Change, NewTask, Plan, RoutedEvent
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.routing import coverage, edges
-from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.dispatcher.routing.coverage import NewestRevision, Presence
 from tracelake.dispatcher.routing.directory import EdgeDirectory, EdgeKey, Generation, Reader
 from tracelake.dispatcher.routing.edges import EdgeState
 from tracelake.dispatcher.routing.invalidate import AT_ONCE, remember, rerun
@@ -26,7 +26,7 @@ from tracelake.dispatcher.routing.units import Ask, draft
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.dag import Strategy
 from tracelake.model.job import Storage
-from tracelake.model.task import BY_HAND
+from tracelake.model.task import RevisionKind
 
 # What a unit below the edge's cursor reads from: as it did before, or else from the end of the unit before it. Ranges
 # on the same edge are no such units, and what a person asked for is none either: nobody announced that it ends there.
@@ -34,10 +34,10 @@ _PREDECESSORS = """
     SELECT q.number, (
         SELECT min(t.unit_start) - 1 FROM tasks t
         WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end = q.cursor AND t.unit_key = 'c:' || q.cursor
-          AND t.revision NOT LIKE $5) AS same, (
+          AND t.revision_kind <> 'manual') AS same, (
         SELECT t.unit_end FROM tasks t
         WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end < q.cursor AND t.unit_key = 'c:' || t.unit_end
-          AND t.revision NOT LIKE $5
+          AND t.revision_kind <> 'manual'
         ORDER BY t.unit_end DESC LIMIT 1) AS before
     FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
 
@@ -48,9 +48,16 @@ _UNREAD = """
     WHERE coalesce((
         SELECT t.unit_start FROM tasks t
         WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end >= q.cursor AND t.unit_key = 'c:' || t.unit_end
-          AND t.revision NOT LIKE $5
+          AND t.revision_kind <> 'manual'
         ORDER BY t.unit_end LIMIT 1) > q.cursor, true)
     ORDER BY q.number"""
+
+
+# How new the inputs are that tasks of the unit were made for.
+_NEWEST_ORDER = """
+    SELECT max(input_order) FROM tasks
+    WHERE node_id = $1 AND edge = $2 AND unit_key = $4
+      AND (unit_end = $3 OR ($3::bigint IS NULL AND unit_end IS NULL))"""
 
 
 @dataclass(slots=True)
@@ -82,13 +89,15 @@ class Router:
         spoken: dict[UUID, set[Generation]] = {}
         ranged: set[Generation] = set()
         for event in plan.events:
-            if event.waits and event.commit_revision is None:
+            if event.outdated or (event.waits and event.commit_revision is None):
                 continue
             generation = (event.event.dataset_uuid, event.event.dataset_version)
             spoken.setdefault(event.org_id, set()).add(generation)
             if event.event.partition_key is not None:
                 ranged.add(generation)
         for publication in plan.publications:
+            if publication.revision is None:
+                continue
             generation = (publication.dataset_uuid, publication.dataset_version)
             spoken.setdefault(publication.org_id, set()).add(generation)
             ranged.add(generation)
@@ -160,14 +169,22 @@ class Router:
         return lost + await self.draft(connection, asks, locked.edges)
 
     async def by_hand(self, connection: Connection, ask: Ask) -> NewTask | None:
-        """The task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays where it is."""
+        """The task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays where it is.
+
+        It reads what is there: as new as whatever its unit was made for last, so that neither outdates the other.
+        """
         if ask.consumer.joins:
             tasks = await self._draft_joins(connection, [ask])
         elif ask.cursor is not None and ask.consumer.job.strategy is Strategy.PER_UPDATE:
             tasks = await self._draft_below(connection, [ask], [])
         else:
             tasks = [self._draft(ask)]
-        return tasks[0] if tasks else None
+        if not tasks:
+            return None
+        task = tasks[0]
+        place = (task.node_id, task.edge, task.unit_end, task.unit_key)
+        order = await connection.fetchval(_NEWEST_ORDER, *place)
+        return replace(task, input_order=tuple(order or ()))
 
     async def _remember(self, connection: Connection, events: Sequence[RoutedEvent]) -> None:
         remembered = [event for event in events if event.invalidates is not None]
@@ -209,7 +226,8 @@ class Router:
                 tasks.append(self._draft(ask))
             else:
                 edge = states[(ask.consumer.node_id, ask.input.input_index)]
-                if ask.cursor > edge.routed and not ask.again:
+                # A manual run says that its own unit is there, and nothing of what lies before it.
+                if ask.cursor > edge.routed and not ask.again and ask.kind is not RevisionKind.MANUAL:
                     tasks.append(self._draft(ask, after=edge.routed))
                     edge.advance(ask.cursor)
                 elif ask.revision:
@@ -218,11 +236,19 @@ class Router:
         tasks += await self._draft_joins(connection, joins)
         return tasks
 
-    def _draft(self, ask: Ask, *, after: int | None = None, revisions: Sequence[str] = ()) -> NewTask:
+    def _draft(
+        self, ask: Ask, *, after: int | None = None, revisions: Sequence[NewestRevision] | None = None
+    ) -> NewTask:
         job = ask.consumer.job
         runtimes = self._config.runtimes
         keys = limit_keys_of(runtimes, job)
-        return draft(ask, wake_of(runtimes, job.runtime), keys, after=after, revisions=revisions)
+        read = [self._own_revision(ask)] if revisions is None else revisions
+        return draft(ask, wake_of(runtimes, job.runtime), keys, read, after=after)
+
+    def _own_revision(self, ask: Ask) -> NewestRevision:
+        """The first revision of a unit is as old as can be, whenever its event was routed."""
+        first = not ask.again and ask.revision == self._usual(ask.input.generation)
+        return NewestRevision(ask.revision, ask.kind, 0 if first else ask.routed_seq)
 
     async def _draft_lost(
         self, connection: Connection, asks: Sequence[Ask], states: dict[EdgeKey, EdgeState]
@@ -239,7 +265,7 @@ class Router:
         if not passed:
             return []
         tasks: list[NewTask] = []
-        for row in await connection.fetch(_UNREAD, *_places(passed), BY_HAND + "%"):
+        for row in await connection.fetch(_UNREAD, *_places(passed)):
             ask = passed[row["number"]]
             if not any(_reads(task, ask) for task in tasks):
                 tasks += await self._draft_below(connection, [ask], tasks)
@@ -254,7 +280,7 @@ class Router:
         """
         if not asks:
             return []
-        rows = await connection.fetch(_PREDECESSORS, *_places(asks), BY_HAND + "%")
+        rows = await connection.fetch(_PREDECESSORS, *_places(asks))
         units: dict[EdgeKey, dict[int, int]] = {}
         for task in drafted:
             _note_unit(units, task)
@@ -283,7 +309,7 @@ class Router:
             if all(number in there for number in numbers):
                 said = [there[number] for number in numbers]
                 own = ask.consumer.inputs.index(ask.input)
-                said[own] = ask.revision
+                said[own] = self._own_revision(ask)
                 tasks.append(self._draft(ask, revisions=said))
         return tasks
 
@@ -309,6 +335,7 @@ class Router:
             event.revision,
             usual,
             event.routed_seq,
+            RevisionKind(event.revision_kind),
         )
 
     def _presence(self, ask: Ask, generation: Generation) -> Presence:
@@ -336,7 +363,7 @@ def _reads(task: NewTask, ask: Ask) -> bool:
 
 def _note_unit(units: dict[EdgeKey, dict[int, int]], task: NewTask) -> None:
     """Per edge: the cursor that a unit ends with, and what it reads after."""
-    if task.unit_key == f"c:{task.unit_end}" and not task.revision.startswith(BY_HAND):
+    if task.unit_key == f"c:{task.unit_end}" and task.revision_kind is not RevisionKind.MANUAL:
         assert task.node_id is not None
         assert task.edge is not None
         assert task.unit_start is not None

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import msgspec
 
 from tracelake.dispatcher.lifecycle.plan import NewTask, RoutedEvent, Wake, unit_of
+from tracelake.dispatcher.routing.coverage import NewestRevision
 from tracelake.dispatcher.routing.directory import Consumer, Input
 from tracelake.model.dag import Strategy
 from tracelake.model.ids import new_id
+from tracelake.model.task import RevisionKind
 from tracelake.wire.units import CursorRange, TaskInput, Unit
 
 ALL_INPUTS = -1
@@ -28,6 +30,9 @@ class Ask:
     start: int | None
     end: int | None
     revision: str
+    kind: RevisionKind = RevisionKind.EVENT
+    routed_seq: int = 0
+    """Of the event that asks: how new the revision is."""
     again: bool = False
     """A unit that was there before: it never takes its edge on."""
     traceparent: str | None = None
@@ -43,6 +48,8 @@ class Ask:
             event.range_start,
             event.range_end,
             event.revision,
+            RevisionKind(event.revision_kind),
+            event.routed_seq,
             traceparent=event.traceparent,
         )
 
@@ -61,25 +68,23 @@ class Ask:
 
 
 def draft(
-    ask: Ask, wake: Wake, limit_keys: tuple[str, ...], *, after: int | None = None, revisions: Sequence[str] = ()
+    ask: Ask, wake: Wake, limit_keys: tuple[str, ...], revisions: Sequence[NewestRevision], *, after: int | None = None
 ) -> NewTask:
-    """The task. `after` is for cursors; `revisions` are those of every input of a join, in order."""
+    """The task. `revisions` are those of the input, or of every input of a join, in order; `after` is for cursors."""
     consumer, job = ask.consumer, ask.consumer.job
     unit = ask.unit(after)
-    if consumer.joins:
-        read = [(item, said) for item, said in zip(consumer.inputs, revisions, strict=True)]
-    else:
-        read = [(ask.input, ask.revision)]
+    read = list(zip(consumer.inputs if consumer.joins else (ask.input,), revisions, strict=True))
+    order = tuple(number for item, newest in read for number in (item.pinned_seq, newest.routed_seq))
     inputs = [
         TaskInput(
             input_index=item.input_index,
             dataset_uuid=item.generation[0],
             dataset_version=item.generation[1],
             unit=unit,
-            revision=said,
+            revision=newest.revision,
             where=item.where,
         )
-        for item, said in read
+        for item, newest in read
     ]
     if unit.cursor is not None:
         start, end = unit.cursor.after + 1, unit.cursor.to
@@ -100,15 +105,29 @@ def draft(
         unit_key=ask.unit_key,
         unit_start=bounds[0],
         unit_end=bounds[1],
-        revision=combine([said for _, said in read]),
+        revision=combine(revisions, consumer.inputs.index(ask.input) if consumer.joins else 0),
+        revision_kind=ask.kind,
+        input_order=order if any(order) else (),
         counted=job.counted,
         traceparent=ask.traceparent,
     )
 
 
-def combine(revisions: Sequence[str]) -> str:
-    """One text for the revisions of all inputs, as long as a revision may be; none where none of them has one."""
+def combine(revisions: Sequence[NewestRevision], own: int = 0) -> str:
+    """One text for the revisions of all inputs, as long as a revision may be; none where none of them has one.
+
+    The kind of the `own` input's revision is the task's, and is kept beside the text. Different revisions never make
+    the same text: what the plain form cannot tell apart is hashed with its kinds.
+    """
     if len(revisions) == 1:
-        return revisions[0]
-    text = "|".join(revisions) if any(revisions) else ""
-    return text if len(text) <= MAX_REVISION else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return revisions[0].revision
+    texts = [newest.revision for newest in revisions]
+    if not any(texts):
+        return ""
+    text = "|".join(texts)
+    others = [newest.kind for number, newest in enumerate(revisions) if number != own]
+    plain = all(kind is RevisionKind.EVENT for kind in others) and not any("|" in revision for revision in texts)
+    if plain and len(text) <= MAX_REVISION:
+        return text
+    spelled = msgspec.json.encode([(newest.kind, newest.revision) for newest in revisions])
+    return "sha256:" + hashlib.sha256(spelled).hexdigest()

@@ -41,7 +41,7 @@ _UNITS_AS_OF = """
     FROM dataset_units u CROSS JOIN LATERAL (
         SELECT revision, objects FROM manifests m
         WHERE m.dataset_uuid = u.dataset_uuid AND m.dataset_version = u.dataset_version AND m.unit = u.unit
-          AND m.created_at <= $6
+          AND m.created_at <= $6 AND m.revision IS NOT NULL
         ORDER BY m.revision DESC LIMIT 1) m
     WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.range_start > $3 AND u.range_start <= $4
     ORDER BY u.range_start LIMIT $5"""

@@ -14,7 +14,6 @@ from tracelake.dispatcher.routing.directory import Generation
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, HEARD_AT, SILENT
 from tracelake.model.dag import JobDocument, Strategy
-from tracelake.model.task import BY_HAND
 
 _JOINED_UNITS = 200
 """Newest units of each input that are looked for in the others."""
@@ -59,18 +58,18 @@ _TASKS = f"""
                CASE WHEN {SILENT} THEN 'silent'
                     WHEN t.status = 'Running' THEN 'running' WHEN t.held THEN 'held'
                     WHEN t.status = 'Queued' THEN 'ready' WHEN t.next_retry_at IS NOT NULL THEN 'backing_off'
-                    WHEN t.edge >= 0 AND t.unit_key LIKE 'c:%' AND NOT starts_with(t.revision, '{BY_HAND}')
+                    WHEN t.edge >= 0 AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
                         THEN 'holding'
                     ELSE 'failed' END AS state
         FROM jobs j JOIN tasks t ON t.job_id = j.job_id
         WHERE j.node_id = $1 AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL) s
     GROUP BY s.state"""  # noqa: S608 - constants only
 
-_HOLDER = f"""
+_HOLDER = """
     SELECT t.task_id, t.unit_key, t.error FROM jobs j JOIN tasks t ON t.job_id = j.job_id
     WHERE j.node_id = $1 AND t.edge = $2 AND t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL
-      AND t.unit_key LIKE 'c:%' AND NOT starts_with(t.revision, '{BY_HAND}')
-    ORDER BY t.unit_end, t.task_id LIMIT 1"""  # noqa: S608 - constants only
+      AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
+    ORDER BY t.unit_end, t.task_id LIMIT 1"""
 
 _LIMIT = "SELECT max_running, used FROM limits WHERE limit_key = $1"
 

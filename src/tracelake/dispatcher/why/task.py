@@ -12,7 +12,7 @@ from tracelake.dispatcher.views.words import counted, since, span, unit_words, w
 from tracelake.dispatcher.why import workers
 from tracelake.dispatcher.why.answer import answer, reason, retry_or_skip
 from tracelake.errors import TraceError
-from tracelake.model.task import BY_HAND
+from tracelake.model.task import RevisionKind
 from tracelake.wire.why import WhyReason, WhyReply
 
 _TASK = f"""
@@ -208,7 +208,7 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[WhyReason
 def _may_hold(row: asyncpg.Record) -> bool:
     """A cursor unit of an edge; what a person asked for stands beside it."""
     of_edge: bool = row["edge"] is not None and row["edge"] >= 0 and row["unit_key"].startswith("c:")
-    return of_edge and not row["revision"].startswith(BY_HAND)
+    return of_edge and row["revision_kind"] != RevisionKind.MANUAL
 
 
 def _until(at: datetime, now: datetime) -> str:
