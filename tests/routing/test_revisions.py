@@ -1,5 +1,6 @@
 """Revisions of units: which of them wins, which of them are ours, and what a manual run may do."""
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -240,3 +241,49 @@ def test_an_invalidation_finds_a_long_unit_behind_many_short_ones(flow: Flow) ->
     again = flow.harness.sql("SELECT invalidation_id FROM invalidations")[0]["invalidation_id"]
     made = [unit for unit, revision in flow.units("each") if revision == again]
     assert sorted(made) == ["c:100", "c:1000"]
+
+
+ROWS = """
+name: rows
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: feeder, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+  - {name: load, activation: reactive, operator: noop, inputs: [{from: {job: feeder}}]}
+publish:
+  large:
+    from: {job: load}
+    storage: postgres
+    write_mode: buffered
+    schema:
+      columns: [{name: key, type: int64, nullable: false}]
+      unique: [key]
+"""
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_rows_of_the_newest_inputs_have_the_highest_number(flow: Flow, order: tuple[int, ...]) -> None:
+    """Published from the newest to the oldest, completed in any order."""
+    flow.deploy(ROWS)
+    flow.trigger("rows", "src", cursor=0)
+    feeder = flow.tasks("feeder")[0]["task_id"]
+    lease = flow.claim(feeder)
+    for revision in ({}, {"revision": "r1"}, {"revision": "r2"}):
+        flow.say(feeder, lease, flow.event("rows", "feeder", **block(0, 9), **revision))
+    leases = [(task["task_id"], flow.claim(task["task_id"])) for task in flow.tasks("load")]
+    assert [task["revision"] for task in flow.tasks("load")] == ["", "r1", "r2"]
+    for task_id, attempt in reversed(leases):
+        prefix = attempt["task"]["outputs"][0]["storage"]["buffer_prefix"]
+        for name in ("a", "b"):
+            uri = f"{prefix}{name}.jsonl"
+            flow.harness.run(flow.harness.objects.put(uri, b'{"key": 1}\n'))
+            body = fence(str(task_id), attempt, batch_uri=uri, dedupe_scope="large")
+            assert flow.harness.task("buffer-publish", attempt["capability_token"], body).status == 200
+    for number in order:
+        flow.complete(*leases[number])
+    rows = flow.harness.sql(
+        "SELECT task_id, batch_uri FROM buffer_publishes WHERE released_at IS NOT NULL ORDER BY publish_seq"
+    )
+    released = [(row["task_id"], row["batch_uri"][-7]) for row in rows]
+    winners = [number for place, number in enumerate(order) if number == max(order[: place + 1])]
+    assert released == [(leases[number][0], name) for number in winners for name in ("a", "b")]
