@@ -268,8 +268,8 @@ def test_rows_of_the_newest_inputs_have_the_highest_number(flow: Flow, order: tu
     flow.trigger("rows", "src", cursor=0)
     feeder = flow.tasks("feeder")[0]["task_id"]
     lease = flow.claim(feeder)
-    for revision in ({}, {"revision": "r1"}, {"revision": "r2"}):
-        flow.say(feeder, lease, flow.event("rows", "feeder", **block(0, 9), **revision))
+    for revision in ("", "r1", "r2"):
+        flow.say(feeder, lease, flow.event("rows", "feeder", **block(0, 9), revision=revision))
     leases = [(task["task_id"], flow.claim(task["task_id"])) for task in flow.tasks("load")]
     assert [task["revision"] for task in flow.tasks("load")] == ["", "r1", "r2"]
     for task_id, attempt in reversed(leases):

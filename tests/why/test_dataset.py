@@ -173,3 +173,34 @@ def test_an_unknown_dataset_is_404(flow: Situation) -> None:
         refusals.check(
             flow.harness.call("public", "GET", "/v1/why/dataset/none", None, headers), 404, "dataset_not_found"
         )
+
+
+FILES = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: src, activation: source, source: {kind: manual}}
+  - {name: feeder, activation: reactive, operator: noop, inputs: [{from: {job: src}}]}
+  - {name: write, activation: reactive, operator: decode_logs, inputs: [{from: {job: feeder}}]}
+publish:
+  blocks: {from: {job: write}, storage: s3}
+"""
+
+
+def test_events_that_nobody_has_heard(flow: Situation) -> None:
+    flow.deploy(FILES)
+    flow.trigger("d", "src", cursor=0)
+    feeder = flow.one("feeder")
+    lease = flow.claim(feeder)
+    flow.say(feeder, lease, flow.event("d", "feeder", cursor=9))
+    old = flow.one("write")
+    held = flow.claim(old)
+    flow.say(old, held, flow.event("d", "write", cursor=9))
+    reply = flow.why_dataset("blocks")
+    reason = said(reply, "events_await_commit")
+    assert reason["text"] == "1 event of it waits for the commit of the files, the first (cursor 9) for 0s."
+    assert commands(reason) == [f"trace why {old}"]
+    flow.harness.sql("UPDATE events SET state = 'Outdated' WHERE state = 'AwaitsCommit'")
+    assert "is not passed on" in said(flow.why_dataset("blocks"), "events_outdated")["text"]
+    flow.complete(old, held, status="Failed", error_message="no")
+    assert "events_await_commit" not in codes(flow.why_dataset("blocks"))

@@ -20,6 +20,8 @@ from tracelake.wire.why import WhyReason, WhyReply
 
 MAX_JOBS = 50
 """That are looked at on the way to the cause."""
+NEWEST_EVENTS = 1_000
+"""Of a dataset, that are looked at for those that nobody has heard."""
 
 _DATASET = """
     SELECT d.dataset_uuid, d.current_version, d.staged_version, d.dag_name, g.building_version,
@@ -35,6 +37,17 @@ _DATASET = """
         WHERE v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version AND v.routed_seq IS NOT NULL
         ORDER BY v.routed_seq DESC LIMIT 1) newest ON true
     WHERE d.org_id = $1 AND d.name = $2"""
+
+# What the newest events of the current generation wait for. Only tasks announce what commits later.
+_UNROUTED = f"""
+    SELECT v.state, v.unit, count(*) OVER (PARTITION BY v.state) AS number, v.created_at, t.task_id,
+           row_number() OVER (PARTITION BY v.state ORDER BY v.event_id) AS place, v.event_id = newest.event_id AS newest
+    FROM (SELECT * FROM events WHERE dataset_uuid = $1 ORDER BY event_id DESC LIMIT {NEWEST_EVENTS}) v
+    JOIN tasks t ON t.task_id = CASE WHEN v.producer ~ '^[0-9a-f-]{{36}}$' THEN v.producer::uuid END
+    CROSS JOIN (SELECT max(event_id) AS event_id FROM events WHERE dataset_uuid = $1) newest
+    WHERE v.dataset_version = $2
+      AND ((v.state = 'AwaitsCommit' AND t.status = 'Running' AND t.attempt = v.attempt)
+           OR (v.state = 'Outdated' AND v.event_id = newest.event_id))"""  # noqa: S608 - constants only
 
 # Jobs of active versions that write these generations.
 _WRITERS = """
@@ -52,7 +65,7 @@ async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyRep
     rebuilding = await _rebuilding(connection, row)
     pressure = await read_pressure(connection, org_id)
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
-    found = [*rebuilding, *own]
+    found = [*rebuilding, *own, *await _unrouted(connection, row, name)]
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
         found += [
@@ -65,7 +78,33 @@ async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyRep
         found.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
     elif not rebuilding or row["active_number"] is not None:
         found.append(_removed(row, name))
-    return answer("dataset", name, found or [_fresh(row, writers)])
+    if writers and all(item.code == "events_outdated" for item in found):
+        found.insert(0, _fresh(row, writers))
+    return answer("dataset", name, found)
+
+
+async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[WhyReason]:
+    """Events that nobody has heard: of files that are not committed yet, or of older inputs."""
+    found = []
+    for event in await connection.fetch(_UNROUTED, row["dataset_uuid"], row["current_version"]):
+        if event["place"] != 1:
+            continue
+        refers = [("dataset", name), ("task", event["task_id"])]
+        step = ("see the task", f"trace why {event['task_id']}")
+        age = since(event["created_at"], row["now"])
+        if event["state"] == "AwaitsCommit":
+            events = counted(event["number"], "event", most=NEWEST_EVENTS)
+            verb = "waits" if event["number"] == 1 else "wait"
+            first = unit_words(event["unit"])
+            text = f"{events} of it {verb} for the commit of the files, the first ({first}) for {age}."
+            found.append(reason("events_await_commit", text, step, references=refers))
+        else:
+            text = (
+                f"The newest event ({unit_words(event['unit'])}, {age} ago) was said for older inputs than its unit "
+                "was completed with, and is not passed on."
+            )
+            found.append(reason("events_outdated", text, step, references=refers))
+    return found
 
 
 def _fresh(row: asyncpg.Record, writers: list[Subject]) -> WhyReason:

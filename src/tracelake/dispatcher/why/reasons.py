@@ -328,6 +328,20 @@ _KINDS = (
         "Wait; if they grow old, the sink's log says what it waits for.",
     ),
     ReasonKind(
+        "events_await_commit",
+        "dataset",
+        "working",
+        "Running tasks have announced units of files that they have not committed yet.",
+        "Wait for the task. What an attempt announced and never committed is kept and goes no further.",
+    ),
+    ReasonKind(
+        "events_outdated",
+        "dataset",
+        "fine",
+        "The newest event was said for older inputs than its unit was completed with: the newer files or rows stay.",
+        "Nothing to do.",
+    ),
+    ReasonKind(
         "dataset_empty",
         "dataset",
         "waiting",
