@@ -173,3 +173,11 @@ def test_a_stop_that_is_reported_after_the_timeout_verdict_costs_no_attempt_eith
         assert again is not None
         assert (again.status, again.next_retry_at, again.finished_at) == (Status.FAILED, NOW, None)
         assert (again.max_attempts, again.skipped_at) == (2, ended.skipped_at)
+
+
+def test_the_verdict_says_whether_the_time_or_the_lease_was_over() -> None:
+    for deadline, words in ((NOW, "timed out"), (NOW + timedelta(seconds=1), "the lease ran out"), (None, "the lease")):
+        running = replace(task(1, 3, 10, 0), deadline_at=deadline)
+        ended = lifecycle.expire(running, NOW, retry=next_retry(running, NOW, BACKOFF))
+        assert ended.error is not None
+        assert ended.error.startswith(words)

@@ -129,13 +129,15 @@ class ExpressionWriter:
         raise NotImplementedError
 
     def _item(self, item: Any, outermost: bool) -> str:
+        if isinstance(item, exp.Alias | exp.Aliases) and _is_star(item.this):
+            self.refuse(item, "sql_syntax", "several columns cannot have one name", "Name them one by one.")
         if isinstance(item, exp.Alias):
             self._only(item, "this", "alias")
             return f"{self.expression(item.this)} AS {self.quoted(item.args['alias'])}"
         if isinstance(item, exp.Aliases):
             names = ", ".join(self.quoted(name) for name in item.expressions)
             return f"{self.expression(item.this)} AS ({names})"
-        if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
+        if _is_star(item):
             return self._star(item)
         if outermost and not isinstance(item, exp.Column | exp.Dot):
             self.refuse(item, "sql_column", "this column of the result has no name", "Write `... AS name`.")
@@ -415,6 +417,8 @@ class ExpressionWriter:
         sign = "-" if isinstance(value, exp.Neg) else ""
         if not re.fullmatch(r"-?[0-9]{1,12}(?:\.[0-9]{1,9})?", str(number)):
             self.refuse(node, "sql_construct", f"{shown(str(number))} is no length of an interval")
+        if "." in str(number) and word not in ("SECOND", "SECONDS"):
+            self.refuse(node, "sql_construct", "only seconds of an interval have a fraction", "Use a smaller unit.")
         return f"INTERVAL '{sign}{number}' {word}"
 
     def _in(self, node: Any) -> str:
@@ -562,6 +566,10 @@ _RULES: Mapping[type[Any], Callable[[ExpressionWriter, Any], str]] = {
     exp.IgnoreNulls: lambda writer, node: writer._after("IGNORE NULLS")(node),
     exp.RespectNulls: lambda writer, node: writer._after("RESPECT NULLS")(node),
 }
+
+
+def _is_star(node: Any) -> bool:
+    return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
 
 
 def _ambiguous_in(kind: type[Any]) -> frozenset[Any] | None:

@@ -304,6 +304,8 @@ def _check_brackets(query: str, tokens: list[Token]) -> None:
             index == len(tokens) - 1 or tokens[index + 1].token_type in (*_PAIRS, TokenType.COMMA)
         ):
             raise _refused(query, token.start, "sql_syntax", "AS needs a name behind it", "Like `AS total`.")
+        elif kind is TokenType.NOT and tokens[index + 1 : index + 2] and tokens[index + 1].token_type is TokenType.IS:
+            raise _refused(query, token.start, "sql_syntax", "NOT stands before IS", "Write `IS NOT`.")
     if opened:
         raise _refused(query, opened[-1].start, "sql_syntax", "a bracket is not closed", "Look for its partner.")
 

@@ -136,6 +136,8 @@ class QueryWriter(ExpressionWriter):
         if type(item) not in words:
             return self.expression(item)
         self._only(item, "expressions")
+        if not isinstance(item, exp.GroupingSets) and any(_is_empty(part) for part in item.expressions):
+            self.refuse(item, "sql_syntax", "only GROUPING SETS can have an empty set")
         return f"{words[type(item)]} ({', '.join(self._grouping_set(part) for part in item.expressions)})"
 
     def _grouping_set(self, part: Any) -> str:
@@ -178,6 +180,8 @@ class QueryWriter(ExpressionWriter):
         return self._unknown(node)
 
     def _row(self, row: Any) -> str:
+        if _is_empty(row):
+            self.refuse(row, "sql_syntax", "a row has at least one value")
         items = row.expressions if isinstance(row, exp.Tuple) else [row]
         return f"({', '.join(self.expression(item) for item in items)})"
 
@@ -255,6 +259,10 @@ class QueryWriter(ExpressionWriter):
         outer = "OUTER " if node.args.get("outer") else ""
         view = f" LATERAL VIEW {outer}{self._function(call)} {self.quoted(alias.this)}"
         return view + (f" AS {columns}" if columns else "")
+
+
+def _is_empty(node: Any) -> bool:
+    return isinstance(node, exp.Tuple) and not node.expressions
 
 
 def result_columns(query: Any) -> tuple[list[tuple[str, int]], bool]:

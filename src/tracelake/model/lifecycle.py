@@ -191,6 +191,8 @@ def expire(task: Task, now: datetime, *, retry: Retry) -> Task:
     """The timeout verdict on a Running task whose lease ran out."""
     assert task.status is Status.RUNNING
     message = "the lease ran out without a heartbeat"
+    if task.deadline_at is not None and now >= task.deadline_at:
+        message = "timed out: it ran longer than timeout_seconds of its job"
     if task.cancel_requested:
         return _end(task, now, Status.CANCELED, Outcome.TIMEOUT, message)
     if not task.may_retry:
