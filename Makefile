@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ bench-sink: setup ## Buffered datasets: rows per second against bare ADBC, how l
 
 bench-durability: setup ## What it costs that files are on the disk before a unit is committed; last line is JSON
 	@$(PY) -m benchmarks.durability
+
+bench-tenants: setup ## What one org's heartbeats and claims notice of another at full speed; last line is JSON
+	@$(PY) -m benchmarks.tenants $(ARGS)
 
 bench-chain: setup ## How fast one process reads a chain: parsing, checks, tables, over HTTP; last line is JSON
 	@$(PY) -m benchmarks.chain $(ARGS)

@@ -49,6 +49,14 @@ class BenchStack:
         self._process: subprocess.Popen[str] | None = None
         self.info: dict[str, Any] = {}
 
+    @classmethod
+    def attached(cls, home: Path, info: dict[str, Any]) -> Self:
+        """One that another process runs."""
+        stack = cls.__new__(cls)
+        stack._settings, stack._process = {}, None
+        stack.home, stack.info = home, info
+        return stack
+
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             wrap(
