@@ -18,6 +18,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/dags/{dag}/active", {"version": 1}),
     ("GET", "/v1/dags/{dag}/jobs", None),
     ("POST", "/v1/dags/{dag}/jobs/{job}/trigger", {"cursor": 1}),
+    ("POST", "/v1/dags/{dag}/jobs/{job}/rebuild", None),
     ("POST", "/v1/dags/{dag}/jobs/{job}/pause", None),
     ("POST", "/v1/dags/{dag}/jobs/{job}/resume", None),
     ("GET", "/v1/tasks/{task_id}", None),

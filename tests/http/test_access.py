@@ -30,6 +30,7 @@ ROLES = {
     ("PUT", "/v1/dags/{dag}/active"): "writer",
     ("GET", "/v1/dags/{dag}/jobs"): "reader",
     ("POST", "/v1/dags/{dag}/jobs/{job}/trigger"): "writer",
+    ("POST", "/v1/dags/{dag}/jobs/{job}/rebuild"): "writer",
     ("GET", "/v1/dags/{dag}/jobs/{job}/webhook"): "admin",
     ("POST", "/v1/dags/{dag}/jobs/{job}/webhook/rotate"): "admin",
     ("GET", "/v1/dags/{dag}/jobs/{job}/deliveries"): "reader",

@@ -117,6 +117,9 @@ def _maker(row: DatasetRow) -> Text:
     text = Text(clean(", ".join(row.writers) if several else "/".join(part for part in (row.dag, row.job) if part)))
     if row.retired_after is not None:
         text.append(f" retired (last written in v{row.retired_after})", style="yellow")
+    if row.stale is not None:
+        now = ", being made again" if row.stale.rebuilding else ""
+        text.append(f" stale ({row.stale.because} was rebuilt{now})", style="yellow")
     return text
 
 

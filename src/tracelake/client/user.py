@@ -48,6 +48,7 @@ from tracelake.wire.user import (
     EventsPage,
     JobsReply,
     LineageReply,
+    RebuildReply,
     RetryReply,
     SkipReply,
     TaskDetail,
@@ -93,6 +94,7 @@ _sources = msgspec.json.Decoder(SourcesReply)
 _task = msgspec.json.Decoder(TaskDetail)
 _tasks = msgspec.json.Decoder(TasksPage)
 _trigger = msgspec.json.Decoder(TriggerReply)
+_rebuild = msgspec.json.Decoder(RebuildReply)
 _versions = msgspec.json.Decoder(DagVersionsReply)
 _webhook = msgspec.json.Decoder(WebhookReply)
 _whoami = msgspec.json.Decoder(WhoAmI)
@@ -180,6 +182,9 @@ class UserClient:
             request = msgspec.structs.replace(request, idempotency_key=str(uuid4()))
         path = f"/v1/dags/{_segment(dag, 'dag_not_found')}/jobs/{_segment(job, 'job_not_found')}/trigger"
         return await self._send("POST", path, _trigger, request)
+
+    async def rebuild(self, dag: str, job: str) -> RebuildReply:
+        return await self._send("POST", f"{_job_path(dag, job)}/rebuild", _rebuild)
 
     # --- sources
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
+from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.jobs import Definitions
@@ -17,6 +18,7 @@ from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.lifecycle.plan import Applied, Audit, NewTask, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.routing import stale
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.input_coverage import InputUnit, has_unit, missing_ranges
 from tracelake.dispatcher.routing.router import Router
@@ -29,7 +31,7 @@ from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import RevisionKind
 from tracelake.wire.platform import CancelReply
-from tracelake.wire.user import RetryReply, SkipReply, TriggerReply, TriggerRequest
+from tracelake.wire.user import RebuildReply, RetryReply, SkipReply, TriggerReply, TriggerRequest
 
 SHOWN_TASKS = 100
 R = TypeVar("R")
@@ -109,6 +111,29 @@ class UserActions:
             "duplicate" if reply.duplicate else "event" if reply.task_id is None else "task"
         ).inc()
         return reply
+
+    async def rebuild(self, actor: Actor, dag: str, job_name: str) -> RebuildReply:
+        """Have the stale outputs of a job made again, unit by unit."""
+        if actor.org_id is None:
+            raise TraceError("dag_not_found")
+        with unavailable_when_held_up("The rebuild met a concurrent change; repeat it."):
+            async with self._store.transaction(routing=[actor.org_id]) as connection:
+                job, *_ = await self._active_job(connection, actor.org_id, dag, job_name)
+                begun = None
+                if job.node_id is not None:
+                    producer = f"rebuild:{dag}/{job_name}"
+                    begun = await stale.begin_rebuild(connection, job.node_id, job.strategy.value, producer)
+                if begun is None:
+                    text = (
+                        "The outputs of the job are not stale: see `trace datasets`. A unit is made again by a trigger."
+                    )
+                    raise TraceError("trigger_invalid", text, field="job")
+                because, duplicate = begun
+                if not duplicate:
+                    details = {"because": because}
+                    target = f"{dag}/{job_name}"
+                    await audit.record(connection, actor.org_id, actor.subject, "job.rebuild", target, details)
+        return RebuildReply(dag=dag, job=job_name, because=because, duplicate=duplicate)
 
     async def _trigger(
         self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest, plan: Plan

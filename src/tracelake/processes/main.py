@@ -24,6 +24,7 @@ _COMMANDS = {
     "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
     "dags": ("tracelake.cli.dags:command", "List DAGs, the versions of one, or a document."),
     "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),
+    "rebuild": ("tracelake.cli.rebuild:command", "Make the stale outputs of a job again."),
     "rollback": ("tracelake.cli.rollback:command", "Go back to the version that was active before."),
     "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG."),
     "sources": ("tracelake.cli.sources:command", "List the sources, their health and their lag."),

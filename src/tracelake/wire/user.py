@@ -247,6 +247,15 @@ class RetryReply(Reply, frozen=True, kw_only=True):
     """It runs, but was asked to stop: it can be retried once it is Canceled."""
 
 
+class RebuildReply(Reply, frozen=True, kw_only=True):
+    dag: str
+    job: str
+    because: str
+    """The dataset whose rebuild made the job's outputs stale."""
+    duplicate: bool = False
+    """A rebuild was under way already."""
+
+
 class SkipReply(Reply, frozen=True, kw_only=True):
     task_id: UUID
     status: str
@@ -364,6 +373,17 @@ class EventLookup(Request, frozen=True, kw_only=True):
     events: Annotated[list[EventKey], Meta(min_length=1, max_length=1000)]
 
 
+class StaleRow(Reply, frozen=True, kw_only=True):
+    """Units of a dataset were made from a generation of another that is not current any more."""
+
+    because: str
+    """That dataset."""
+    job: str
+    """The job that reads it, as `dag/job`: `trace rebuild` makes its units again."""
+    since: datetime
+    rebuilding: bool = False
+
+
 class DatasetRow(Reply, frozen=True, kw_only=True):
     name: str
     dataset_uuid: UUID
@@ -387,6 +407,7 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     """Of a buffered dataset: published and not in the table yet. Counted no further than 10,000."""
     dead_letters: int | None = None
     """Of a buffered dataset: batches that were refused and wait for a person. Counted no further than 10,000."""
+    stale: StaleRow | None = None
 
 
 class DatasetsReply(Reply, frozen=True, kw_only=True):

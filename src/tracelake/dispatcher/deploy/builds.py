@@ -16,6 +16,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import tasks
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.registry import DagPointers, version_by_id
+from tracelake.dispatcher.routing import stale
 from tracelake.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Builds:
                 logger.exception("a build cannot cut over", extra={"dag": build.dag})
         async with self._store.transaction() as connection:
             done += await tasks.take_returning(connection, self._runtimes)
+            done += await stale.clear(connection)
         return done + await self._sweep()
 
     async def _sweep(self) -> int:

@@ -23,6 +23,7 @@ from tracelake.dispatcher.deploy.hashes import Address, publications
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.deploy.plan import dag_invalid
 from tracelake.dispatcher.deploy.registry import DagPointers, Version
+from tracelake.dispatcher.routing import stale
 from tracelake.dispatcher.sources import webhooks
 from tracelake.model.dag import Input, JobDocument
 from tracelake.model.runtime import RuntimeRegistry
@@ -147,7 +148,8 @@ class Switch:
         await edges.stay(self.connection, [(job.node_id, job.job_id) for job in mine if job.node_id in counting])
         await edges.park(self.connection, dropped)
         followers = await edges.follow(self.connection, generations, self.dag)
-        await edges.go_live(self.connection, [*arriving, *followers])
+        await stale.mark(self.connection, self.org_id, followers)
+        await edges.go_live(self.connection, [*arriving, *(node_id for node_id, _ in followers)])
         await pointers.stage_pointers(self.connection, self.org_id, self.dag)
         activation_id = await self._activation()
         await pointers.move_pointers(self.connection, self._names(outputs), activation_id)

@@ -55,7 +55,7 @@ _FOLLOW = f"""
     FROM nodes n, unnest($1::uuid[], $2::uuid[]) AS m(dataset_uuid, dataset_version)
     WHERE n.node_id = e.node_id AND n.dag_name <> $3 AND e.phase <> 'Parked'
       AND e.dataset_uuid = m.dataset_uuid AND e.dataset_version <> m.dataset_version
-    RETURNING e.node_id"""  # noqa: S608
+    RETURNING e.node_id, e.dataset_uuid"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ async def park(connection: Connection, nodes: Collection[UUID]) -> None:
     await connection.execute(_PARK, list(nodes))
 
 
-async def follow(connection: Connection, generations: Collection[Generation], dag: str) -> list[UUID]:
-    """The nodes of other DAGs that read another generation from now on."""
+async def follow(connection: Connection, generations: Collection[Generation], dag: str) -> list[tuple[UUID, UUID]]:
+    """`(node_id, dataset_uuid)` of readers in other DAGs that read another generation from now on."""
     keys = list(generations)
     rows = await connection.fetch(_FOLLOW, [key[0] for key in keys], [key[1] for key in keys], dag)
-    return [row["node_id"] for row in rows]
+    return [(row["node_id"], row["dataset_uuid"]) for row in rows]

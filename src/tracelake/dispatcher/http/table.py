@@ -135,6 +135,8 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               query=(p.number("version", "Its number; the active one without it.", least=1),)),
         Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/trigger", who, u.trigger, "Trigger a job (idempotent by its key)",
               body=user.TriggerRequest, reply=user.TriggerReply, role=writer),
+        Route(_PUBLIC, "POST", f"{job}/rebuild", who, u.rebuild, "Make the stale outputs of a job again (idempotent)",
+              reply=user.RebuildReply, role=writer),
         # Webhooks
         Route(_PUBLIC, "GET", f"{job}/webhook", who, u.webhook, "The path and the secret of a webhook (audited)",
               reply=webhooks.WebhookReply, role=admin),

@@ -67,6 +67,8 @@ class ActsOnTasks(Protocol):
         self, actor: Actor, dag: str, job: str, body: user.TriggerRequest, traceparent: str | None = None
     ) -> user.TriggerReply: ...
 
+    async def rebuild(self, actor: Actor, dag: str, job: str) -> user.RebuildReply: ...
+
     async def cancel(self, actor: Actor, task_id: UUID) -> platform.CancelReply: ...
 
     async def retry(self, actor: Actor, task_id: UUID) -> user.RetryReply: ...
@@ -141,6 +143,9 @@ class UserHandlers:
         actor = await self._actor(request)
         names = (request.path["dag"], request.path["job"])
         return await self.actions.trigger(actor, *names, request.body, request.traceparent)
+
+    async def rebuild(self, request: Request) -> msgspec.Struct:
+        return await self.actions.rebuild(await self._actor(request), request.path["dag"], request.path["job"])
 
     # Webhooks
 

@@ -20,6 +20,7 @@ from tracelake.wire.user import (
     InvalidationRow,
     PointerRow,
     RunRow,
+    StaleRow,
 )
 
 NEWEST = 100
@@ -33,9 +34,16 @@ _DATASETS = f"""
     WITH written AS MATERIALIZED (
         SELECT o.dataset_uuid, array_agg(DISTINCT j.dag_name || '/' || j.name) AS writers
         FROM dags a JOIN dag_version_jobs v ON v.dag_version_id = a.active_version
-        JOIN job_outputs o USING (job_id) JOIN jobs j USING (job_id) WHERE a.org_id = $1 GROUP BY o.dataset_uuid)
+        JOIN job_outputs o USING (job_id) JOIN jobs j USING (job_id) WHERE a.org_id = $1 GROUP BY o.dataset_uuid),
+    stale AS MATERIALIZED (
+        SELECT DISTINCT ON (o.dataset_uuid, o.dataset_version) o.dataset_uuid, o.dataset_version, i.name AS because,
+               n.dag_name || '/' || n.job_name AS job, s.since, s.rebuild <> '{{}}' AS rebuilding
+        FROM stale_outputs s JOIN nodes n USING (node_id) JOIN jobs j ON j.node_id = s.node_id
+        JOIN job_outputs o USING (job_id) JOIN datasets i ON i.dataset_uuid = s.dataset_uuid
+        WHERE s.org_id = $1 ORDER BY o.dataset_uuid, o.dataset_version, s.since)
     SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
            g.schema, e.max_cursor, e.updated_at, w.writers,
+           s.because AS stale_because, s.job AS stale_job, s.since AS stale_since, s.rebuilding,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
                  AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
@@ -59,6 +67,7 @@ _DATASETS = f"""
     FROM datasets d
     JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
     LEFT JOIN nodes n ON n.node_id = g.node_id LEFT JOIN written w ON w.dataset_uuid = d.dataset_uuid
+    LEFT JOIN stale s ON s.dataset_uuid = d.dataset_uuid AND s.dataset_version = d.current_version
     LEFT JOIN LATERAL (
         SELECT max(cursor) AS max_cursor, max(created_at) AS updated_at FROM (
             SELECT v.cursor, v.created_at FROM events v
@@ -217,4 +226,9 @@ def _dataset(row: asyncpg.Record) -> DatasetRow:
         retired_after=row["retired"],
         waiting_batches=row["waiting_batches"],
         dead_letters=row["dead_letters"],
+        stale=None
+        if row["stale_because"] is None
+        else StaleRow(
+            because=row["stale_because"], job=row["stale_job"], since=row["stale_since"], rebuilding=row["rebuilding"]
+        ),
     )

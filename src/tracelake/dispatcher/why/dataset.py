@@ -49,6 +49,13 @@ _UNROUTED = f"""
       AND ((v.state = 'AwaitsCommit' AND t.status = 'Running' AND t.attempt = v.attempt)
            OR (v.state = 'Outdated' AND v.event_id = newest.event_id))"""  # noqa: S608 - constants only
 
+_STALE = """
+    SELECT DISTINCT n.dag_name, n.dag_name || '/' || n.job_name AS job, i.name AS because, s.since,
+           s.rebuild <> '{}' AS rebuilding
+    FROM job_outputs o JOIN jobs j USING (job_id) JOIN stale_outputs s ON s.node_id = j.node_id
+    JOIN nodes n ON n.node_id = s.node_id JOIN datasets i ON i.dataset_uuid = s.dataset_uuid
+    WHERE o.dataset_uuid = $1 AND o.dataset_version = $2 ORDER BY job"""
+
 # Jobs of active versions that write these generations.
 _WRITERS = """
     SELECT DISTINCT g.dag_name, g.active_version, v.job_name
@@ -65,7 +72,7 @@ async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyRep
     rebuilding = await _rebuilding(connection, row)
     pressure = await read_pressure(connection, org_id)
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
-    found = [*rebuilding, *own, *await _unrouted(connection, row, name)]
+    found = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
         found += [
@@ -144,6 +151,20 @@ async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[WhyRe
     if build.failed:
         steps.insert(0, ("see what failed", f"trace tasks --dag {dag} --status Failed"))
     return [reason("rebuilding", text, *steps, references=[("version", f"{dag}@{number}")])]
+
+
+async def _stale(connection: Connection, row: asyncpg.Record) -> list[WhyReason]:
+    found = []
+    for item in await connection.fetch(_STALE, row["dataset_uuid"], row["current_version"]):
+        because, job = item["because"], item["job"]
+        rebuilt = since(item["since"], row["now"])
+        text = f"{job} made units of it from an older generation of {because}, which was rebuilt {rebuilt} ago"
+        if item["rebuilding"]:
+            text, step = f"{text}; they are being made again.", ("see it", f"trace tasks --dag {item['dag_name']}")
+        else:
+            text, step = f"{text}.", ("make them again", f"trace rebuild {job}")
+        found.append(reason("outputs_stale", text, step, references=[("job", job), ("dataset", because)]))
+    return found
 
 
 def _is_stopped_by(item: WhyReason, dataset: str) -> bool:

@@ -378,6 +378,14 @@ _KINDS = (
         "Wait for the build.",
     ),
     ReasonKind(
+        "outputs_stale",
+        "dataset",
+        "waiting",
+        "Units of it were made from a generation of another dataset that is not current any more: another DAG "
+        "rebuilt it.",
+        "Make them again: `trace rebuild DAG/JOB`.",
+    ),
+    ReasonKind(
         "removed",
         "dataset",
         "blocked",

@@ -1,0 +1,31 @@
+"""`trace rebuild`: the outputs of a job are made again after another DAG rebuilt what it reads."""
+
+import click
+
+from tracelake.cli.missing import explained
+from tracelake.cli.session import Session, user_command
+
+
+@click.command()
+@click.argument("target", metavar="DAG/JOB")
+@user_command
+def command(session: Session, target: str) -> None:
+    """Make the stale outputs of DAG/JOB again, unit by unit.
+
+    Outputs are stale when another DAG rebuilt a dataset that the job reads: units that were made before are of the
+    older generation. `trace datasets` marks them, and `trace why DATASET` says why. What is made from them follows.
+
+    \b
+    Example:
+      trace rebuild reports/hourly
+    """
+    dag, _, job = target.partition("/")
+    if not dag or not job:
+        raise click.UsageError("Name the job as DAG/JOB, such as `reports/hourly`.")
+    reply = session.run(lambda client: explained(client, client.rebuild(dag, job), dag=dag, job=job))
+    if session.as_json:
+        session.json(reply)
+        return
+    begun = "are being made again already" if reply.duplicate else "are made again"
+    session.say(f"The outputs of {reply.dag}/{reply.job} {begun}, from the current {reply.because}.")
+    session.hint("see it run", "tasks", "--dag", reply.dag, "--job", reply.job)
