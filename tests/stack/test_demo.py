@@ -150,10 +150,11 @@ def check_table(told: dict[str, Any], story: str) -> None:
     assert filled["batches"] == 2 * (LAST - FIRST + 1) / 50
     assert 1 <= filled["sink_killed"] <= filled["batches"]
     assert "killed the sink (SIGKILL) with" in story
-    assert filled["dead_letters"]
-    assert set(filled["dead_letters"]) == {"kind: 'mint' is not one of move, burn"}
-    assert filled["replayed"] == len(filled["dead_letters"])
-    assert "is a dead letter: line " in story
+    assert filled["refused"]
+    assert all("kind: 'mint' is not one of move, burn" in error for error in filled["refused"])
+    assert filled["retried"] == len(filled["refused"])
+    assert "by_token" in story
+    assert " failed: " in story
     assert "deployed the schema that knows mints: allow `mint` in the column `kind`" in story
     assert told["datasets"]["large_transfers"]["rows"] > 0
 

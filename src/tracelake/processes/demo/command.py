@@ -47,8 +47,8 @@ def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: boo
     A recorded chain of 4,000 blocks is served as a node would. A range of it is split, read in parallel, checked, its
     token transfers decoded, and summed up per token and hour, on Spark; two jobs collect large transfers in one table
     of Postgres. On the way one of the two workers gets a SIGKILL, then the sink that fills the table. A mistake in the
-    table's schema, made on purpose, refuses a batch, which is replayed once it is mended. At the end: what was made,
-    where it comes from, what it took, and whether it is right.
+    table's schema, made on purpose, fails the tasks whose rows do not fit; they are retried once it is mended. At the
+    end: what was made, where it comes from, what it took, and whether it is right.
 
     Nothing outside a temporary directory is touched, and nothing is left running unless you say --keep. Ctrl-C stops
     it.

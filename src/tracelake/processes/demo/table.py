@@ -1,14 +1,14 @@
-"""The table that two jobs write: its sink is killed halfway, and a batch that nobody can take is mended.
+"""The table that two jobs write: its sink is killed halfway, and tasks whose rows it refuses are mended.
 
-The schema that is deployed first forgets a value, on purpose: batches that hold it become dead letters. With the right
-schema they are replayed, under their old numbers, and the table is what it would have been.
+The schema that is deployed first forgets a value, on purpose: tasks that make rows with it fail before anything of them
+is published. With the right schema they are retried, and the table is what it would have been.
 """
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.cli.text import clean, count
+from tracelake.cli.text import clean, count, unit_text
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.processes.demo import DemoError
@@ -25,7 +25,8 @@ from tracelake.processes.demo.screen import Screen
 from tracelake.processes.home import Home
 from tracelake.processes.status import read_parts
 from tracelake.sink.tables import quoted, table_name
-from tracelake.wire.buffers import BufferedDataset, DeadBatch, DeadBatchesRequest
+from tracelake.wire.buffers import BufferedDataset, DeadBatch
+from tracelake.wire.user import TaskRow
 
 SINK = "sink"
 _LOOK_SECONDS = 0.2
@@ -50,8 +51,9 @@ class SinkKill:
 class TableStory:
     kill: SinkKill | None = None
     refused: list[str] = field(default_factory=list)
-    """What was wrong with each batch that became a dead letter."""
-    replayed: int = 0
+    """The errors of tasks whose rows did not fit the schema."""
+    retried: int = 0
+    """Those of them that completed with the right schema."""
     batches: int = 0
     """In the table, at the end."""
     dead: int = 0
@@ -96,21 +98,18 @@ class Table:
             said = f"the sink goes on, {kill.seconds:.1f} s after the kill: {done} of {wanted} batches are in the table"
             self._screen.say(said, "green")
 
-    async def settle(self, tasks: Mapping[UUID, str]) -> None:
-        """Once nobody writes any more: wait for the sink, and mend what it could not take. Names of tasks by id."""
+    async def settle(self, refused: Sequence[TaskRow]) -> None:
+        """Once nobody writes any more: wait for the sink, and mend the tasks whose rows the schema refused."""
         await self._until_nothing_waits()
-        letters = await self._letters()
-        for letter in letters[:_MOST_SHOWN]:
-            where = "" if letter.line is None else f"line {letter.line}: "
-            writer = tasks.get(letter.task_id, "somebody")
-            self._screen.say(f"a batch of {writer} is a dead letter: {where}{clean(letter.reason)}", "red")
-        self.story.refused = [letter.reason for letter in letters]
+        for task in refused[:_MOST_SHOWN]:
+            self._screen.say(f"{task.job} {unit_text(task.unit)} failed: {clean(_reason(task))}", "red")
+        self.story.refused = [_reason(task) for task in refused]
         await self._mend()
-        if letters:
-            reply = await self._client.replay_dead_batches(DeadBatchesRequest(dataset=TABLE))
-            self.story.replayed = reply.changed
-            numbers = "its old number" if reply.changed == 1 else "their old numbers"
-            self._screen.say(f"replayed {count(reply.changed, 'dead letter')} under {numbers}")
+        if refused:
+            for task in refused:
+                await self._client.retry(task.task_id)
+            self._screen.say(f"retried {count(len(refused), 'task')}")
+            self.story.retried = await self._until_completed([task.task_id for task in refused])
             await self._until_nothing_waits()
         self.story.batches, self.story.dead = await self._in_table(), len(await self._letters())
         if not self.story.batches:
@@ -145,6 +144,17 @@ class Table:
         deployed = await self._client.deploy(DAG, self._plan.document(), activate=True)
         changes = "; ".join(text for change in deployed.plan.datasets for text in change.table)
         self._screen.say(f"deployed the schema that knows mints: {changes}")
+
+    async def _until_completed(self, tasks: Sequence[UUID]) -> int:
+        """How many of these tasks completed, once none of them is open."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            rows = [(await self._client.task(task_id)).task for task_id in tasks]
+            if not any(row.status in ("Queued", "Running") or row.next_retry_at is not None for row in rows):
+                return sum(row.status == "Completed" for row in rows)
+            if time.monotonic() > until:
+                raise DemoError(f"tasks that were retried did not end in {_PATIENCE_SECONDS:.0f} s")
+            await asyncio.sleep(_LOOK_SECONDS)
 
     # -- what is there
 
@@ -189,3 +199,8 @@ class Table:
             yield data
         finally:
             await data.close()
+
+
+def _reason(task: TaskRow) -> str:
+    """Its error without the name of the exception."""
+    return (task.error or "").removeprefix("NonRetryableError: ")

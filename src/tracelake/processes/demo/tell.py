@@ -89,8 +89,8 @@ def as_json(plan: Plan, story: Story, results: Results, home: Home | None) -> di
             "recovery_seconds": None
             if story.table.kill is None or story.table.kill.seconds is None
             else round(story.table.kill.seconds, 1),
-            "dead_letters": story.table.refused,
-            "replayed": story.table.replayed,
+            "refused": story.table.refused,
+            "retried": story.table.retried,
         },
         "checks": [{"check": check.said, "ok": check.right} for check in results.checks],
         "home": None if home is None else str(home.root),
@@ -211,8 +211,8 @@ def _numbers(plan: Plan, story: Story, results: Results) -> Table:
         said = f"from the kill of the sink, after {filled.kill.batches} of {filled.batches} batches, until it went on"
         table.add_row(f"{filled.kill.seconds:.1f} s", said)
     if filled.refused:
-        said = "dead letter" if len(filled.refused) == 1 else "dead letters"
-        table.add_row(str(len(filled.refused)), f"{said}, in the table once the schema was mended")
+        said = "task whose rows" if len(filled.refused) == 1 else "tasks whose rows"
+        table.add_row(str(len(filled.refused)), f"{said} did not fit the schema, in the table once it was mended")
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
     table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kills included")
     return table
