@@ -43,7 +43,7 @@ class AsyncpgSession:
     async def transact(self, lock: tuple[Any, ...], update: tuple[Any, ...]) -> int:
         connection = self._connection
         await connection.execute("BEGIN")
-        locked = await connection.fetch(rows._LOCK, *lock)
+        locked = await connection.fetch(rows._LOCK_TASKS, *lock)
         tag = await connection.execute(rows._UPDATE, *update)
         await connection.execute("COMMIT")
         assert tag == f"UPDATE {len(locked)}"
@@ -70,7 +70,7 @@ class PsycopgSession:
     async def transact(self, lock: tuple[Any, ...], update: tuple[Any, ...]) -> int:
         cursor = self._cursor
         await cursor.execute("BEGIN")
-        await cursor.execute(rows._LOCK, lock)
+        await cursor.execute(rows._LOCK_TASKS, lock)
         locked = await cursor.fetchall()
         await cursor.execute(rows._UPDATE, update)
         assert cursor.rowcount == len(locked)

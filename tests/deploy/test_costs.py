@@ -67,7 +67,8 @@ def statements() -> dict[str, str]:
         found |= _of(module)
     # The proof of all counters goes through all live tasks, as it must; the others of its module are for repairs.
     found["reconcile._WAITED_FOR"] = reconcile._WAITED_FOR
-    found["rows._LOCK"] = rows._LOCK
+    found["rows._LOCK_TASKS"] = rows._LOCK_TASKS
+    found["rows._LOCK_UNITS"] = rows._LOCK_UNITS
     return found
 
 

@@ -14,7 +14,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         taken.append(seconds)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr("tracelake.dispatcher.routing.pace._sleep", sleep)
     return taken
 
 

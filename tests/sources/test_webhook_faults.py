@@ -19,10 +19,6 @@ from tracelake.dispatcher.config import UserTokenRules
 from tracelake.processes.credentials import user_token
 from tracelake.wire.webhooks import DeliveryReply, signature_header
 
-_WAITING = """
-    SELECT EXISTS (SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, classid, objid, objsubid)
-                   WHERE w.locktype = 'advisory' AND NOT w.granted AND h.granted AND h.pid = pg_backend_pid())"""
-
 POINTS = ["before commit", "after commit", "before reply"]
 
 
@@ -165,8 +161,9 @@ def test_a_delivery_that_a_deploy_overtakes_is_not_taken(both: list[DispatcherHa
                 await deploy.execute("SELECT pg_advisory_xact_lock(routing_lock_key($1))", org_id)
                 sent = asyncio.create_task(both[0].call_async("public", "POST", hook.where, BODY, head))
                 async with asyncio.timeout(PATIENCE):
-                    while not await deploy.fetchval(_WAITING):
+                    while not both[0].dispatcher.ports.store.is_waited_for(org_id):
                         assert not sent.done(), sent
+                        await asyncio.sleep(0.001)
                 await deploy.execute("UPDATE dags SET active_version = NULL WHERE org_id = $1", org_id)
             return await sent
         finally:

@@ -39,7 +39,8 @@ class Checker:
         for name, table in tables.items():
             self.bench.add_input(name, table)
         unit = Unit(partition_key=f"{FIRST}-{LAST}", start=FIRST, end=LAST)
-        work = self.bench.work("integrity_check", {"fail_on": fail_on}, unit, 1, {})
+        self.bench.attempts += 1  # a prefix is written once
+        work = self.bench.work("integrity_check", {"fail_on": fail_on}, unit, self.bench.attempts, {})
         work.context = replace(work.context, progress=self.said.append)
         if not neighbours:
             files = work.context.files

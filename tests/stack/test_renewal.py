@@ -40,7 +40,7 @@ class Rounds:
 
 
 def run(renewing: CredentialRenewal, rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.processes.renewal.asyncio.sleep", rounds.pause)
+    monkeypatch.setattr("tracelake.processes.renewal._sleep", rounds.pause)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(renewing.run())
 

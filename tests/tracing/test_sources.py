@@ -28,6 +28,7 @@ def test_a_user_may_go_on_with_a_trace(flow: Traced, seen: Collector) -> None:
 
 
 def test_also_with_one_that_asks_a_job(flow: Traced, seen: Collector) -> None:
+    assert flow.post_trigger("chain", "src", cursor=5) == 200
     assert flow.post_trigger("chain", "first", CALLER, cursor=5) == 200
     flow.flush()
     assert (seen.one("trigger chain/first").trace_id, seen.one("trigger chain/first").parent) == (TRACE, SPAN)

@@ -123,6 +123,10 @@ class Store:
         self._shared = asyncio.Semaphore(size - reserved)
         self._gates = RoutingGates(movers=max(1, (size - reserved) // 2))
 
+    def is_waited_for(self, org_id: UUID) -> bool:
+        """Whether a transaction of this process waits for the org's routing lock."""
+        return self._gates.is_waited_for(org_id)
+
     async def open(self) -> None:
         with unavailable_when_away(self.name):
             await self._pool

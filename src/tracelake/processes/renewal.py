@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 RENEW_SECONDS = 12 * 3600.0
 _RETRY = Backoff(60.0, 3600.0)
+_sleep = asyncio.sleep
 
 
 class RenewalState(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class CredentialRenewal:
         self._write()
         pause = RENEW_SECONDS
         while True:
-            await asyncio.sleep(pause)
+            await _sleep(pause)
             pause = await self.run_once()
 
     async def run_once(self) -> float:

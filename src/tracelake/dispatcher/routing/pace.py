@@ -13,6 +13,7 @@ SHARE = 0.2
 SMALLER = 5
 """A page beside live calls is smaller by this factor: nobody waits behind a large one."""
 _LONGEST_REST_SECONDS = 0.5
+_sleep = asyncio.sleep
 
 
 class BackgroundPace:
@@ -32,4 +33,4 @@ class BackgroundPace:
         self._beside_live_calls = calls != self._calls_before
         self._calls_before = calls
         if self._beside_live_calls:
-            await asyncio.sleep(min(worked_seconds * (1 / SHARE - 1), _LONGEST_REST_SECONDS))
+            await _sleep(min(worked_seconds * (1 / SHARE - 1), _LONGEST_REST_SECONDS))
