@@ -30,7 +30,7 @@ def test_beside_live_calls_it_takes_small_pages_and_its_share_of_the_time(rests:
     background = BackgroundPace(lambda: next(calls))
     for _ in range(2):
         asyncio.run(background.rest(0.01))
-        assert background.page(200) == 40
+        assert background.page(200) == 20
         assert background.page(1) == 1
         assert 0.01 / (0.01 + rests[-1]) == pytest.approx(SHARE)
     asyncio.run(background.rest(0.01))  # nobody has called since

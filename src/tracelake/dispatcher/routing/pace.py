@@ -8,9 +8,9 @@ page took. Without them it runs at full speed.
 import asyncio
 from collections.abc import Callable
 
-SHARE = 0.2
+SHARE = 0.1
 """Of the time, for background work beside live calls."""
-SMALLER = 5
+SMALLER = 10
 """A page beside live calls is smaller by this factor: nobody waits behind a large one."""
 _LONGEST_REST_SECONDS = 0.5
 _sleep = asyncio.sleep
