@@ -71,19 +71,11 @@ class RoutingGates:
         """Held for the whole move. `RoutingBusyError` if the moves before it take too long."""
         gate = self.hold(org_id)
         try:
-            try:
-                async with asyncio.timeout(seconds):
-                    await gate.moving.acquire()
-            except TimeoutError:
-                raise RoutingBusyError(org_id) from None
+            await _acquire(gate.moving, org_id, asyncio.timeout(seconds))
             try:
                 if gate.asking.locked():
                     await _let_one_enter(gate)
-                try:
-                    async with asyncio.timeout(seconds):
-                        await self._movers.acquire()
-                except TimeoutError:
-                    raise RoutingBusyError(org_id) from None
+                await _acquire(self._movers, org_id, asyncio.timeout(seconds))
                 try:
                     yield
                 finally:
@@ -93,6 +85,15 @@ class RoutingGates:
                 gate.moved.set()
         finally:
             self.drop(org_id)
+
+
+async def _acquire(lock: asyncio.Lock | asyncio.Semaphore, org_id: UUID, limit: asyncio.Timeout) -> None:
+    """`RoutingBusyError` if the limit passes first."""
+    try:
+        async with limit:
+            await lock.acquire()
+    except TimeoutError:
+        raise RoutingBusyError(org_id) from None
 
 
 async def _let_one_enter(gate: _Gate) -> None:
@@ -154,12 +155,9 @@ class RoutingWait:
     async def _line_up(self, org_id: UUID) -> None:
         gate = self._gates.hold(org_id)
         try:
-            async with asyncio.timeout_at(self._deadline):
-                await gate.asking.acquire()
-        except BaseException as error:
+            await _acquire(gate.asking, org_id, asyncio.timeout_at(self._deadline))
+        except BaseException:
             self._gates.drop(org_id)
-            if isinstance(error, TimeoutError):
-                raise RoutingBusyError(org_id) from None
             raise
         self._org_id, self._gate = org_id, gate
 
