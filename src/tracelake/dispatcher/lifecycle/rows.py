@@ -207,9 +207,10 @@ async def lock(
     arguments = [list(wanted), list(with_inputs), *([list(speakers)] if speakers else [])]
     statement = _LOCK_UNITS if speakers else _LOCK_TASKS
     records = await connection.fetch(statement + " SKIP LOCKED" if skip_locked else statement, *arguments)
-    if speakers and skip_locked:
-        locked = {record["task_id"] for record in records}
-        pairs = await connection.fetch(OPEN_SIBLINGS, list(speakers))
+    locked = {record["task_id"]: record for record in records}
+    units = [task_id for task_id in speakers if task_id in locked and locked[task_id]["node_id"] is not None]
+    if units and skip_locked:
+        pairs = await connection.fetch(OPEN_SIBLINGS, units)
         wanted -= {row["speaker"] for row in pairs if row["task_id"] not in locked}
     return Locked([record for record in records if record["task_id"] in wanted])
 
