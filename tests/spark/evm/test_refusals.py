@@ -13,7 +13,7 @@ from tracelake.spark.evm.errors import (
     TooLargeError,
     UnavailableError,
 )
-from tracelake.spark.evm.refusals import Refusal, clean, error_of, refusal_in
+from tracelake.spark.evm.refusals import ProviderRefusal, clean, error_of, refusal_in
 
 SINGLE: list[tuple[int, int | None, str, type[RpcError]]] = [
     (402, None, "", QuotaExhaustedError),
@@ -65,14 +65,14 @@ WHOLE_BATCH: list[tuple[int, int | None, str, type[RpcError]]] = [
 
 @pytest.mark.parametrize(("status", "code", "words", "kind"), SINGLE)
 def test_what_a_call_is_refused_with(status: int, code: int | None, words: str, kind: type[RpcError]) -> None:
-    assert type(error_of(Refusal(status, code, words, method="eth_getBlockReceipts"), "host")) is kind
-    in_a_batch = Refusal(status, code, words, method="eth_getBlockReceipts", calls=20, whole=False)
+    assert type(error_of(ProviderRefusal(status, code, words, method="eth_getBlockReceipts"), "host")) is kind
+    in_a_batch = ProviderRefusal(status, code, words, method="eth_getBlockReceipts", calls=20, whole=False)
     assert type(error_of(in_a_batch, "host")) is kind
 
 
 @pytest.mark.parametrize(("status", "code", "words", "kind"), WHOLE_BATCH)
 def test_what_a_batch_is_refused_with(status: int, code: int | None, words: str, kind: type[RpcError]) -> None:
-    assert type(error_of(Refusal(status, code, words, method="a batch", calls=20), "host")) is kind
+    assert type(error_of(ProviderRefusal(status, code, words, method="a batch", calls=20), "host")) is kind
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_a_batch_is_refused_with(status: int, code: int | None, words: str,
     ],
 )
 def test_the_largest_batch_is_read_from_the_words(words: str, limit: int | None) -> None:
-    error = error_of(Refusal(200, -32600, words, calls=20), "host")
+    error = error_of(ProviderRefusal(200, -32600, words, calls=20), "host")
     assert isinstance(error, TooLargeError)
     assert error.limit == limit
 
@@ -103,7 +103,7 @@ def test_the_largest_batch_is_read_from_the_words(words: str, limit: int | None)
     ],
 )
 def test_how_long_to_wait(words: str, header: float | None, wait: float | None) -> None:
-    error = error_of(Refusal(429, None, words, retry_after=header), "host")
+    error = error_of(ProviderRefusal(429, None, words, retry_after=header), "host")
     assert isinstance(error, RateLimitedError)
     assert error.retry_after == wait
 

@@ -55,7 +55,7 @@ class LockedRow:
 LOCKED_ROW = LockedRow()
 
 
-class CommitBatch(Protocol):
+class BatchCommitter(Protocol):
     def __call__(self, calls: Sequence[Call], *, patient: bool) -> Awaitable[Sequence[Answer]]:
         """One transaction. Unless `patient` it waits for no row of a task: `LOCKED_ROW` is the answer instead."""
         ...
@@ -80,7 +80,7 @@ class _Lane:
 
 
 class GroupCommit:
-    def __init__(self, commit: CommitBatch, *, max_batch: int, lanes: int, max_weight: int = 512) -> None:
+    def __init__(self, commit: BatchCommitter, *, max_batch: int, lanes: int, max_weight: int = 512) -> None:
         self._commit = commit
         self._max_batch = max_batch
         self._max_weight = max_weight

@@ -16,7 +16,7 @@ COUNTED = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RetainedRows:
     """Rows of one table. `due` finds their keys, oldest first; its arguments are the age and a limit."""
 
     name: str
@@ -37,21 +37,21 @@ class Kind:
             DELETE FROM {self.table} x USING d WHERE {joined}"""  # noqa: S608 - constants only
 
 
-TRIGGERS = Kind(
+TRIGGERS = RetainedRows(
     "triggers",
     "triggers",
     "org_id, idempotency_key",
     """SELECT org_id, idempotency_key, created_at AS at FROM triggers
        WHERE created_at < trace_now() - $1::interval ORDER BY created_at, org_id, idempotency_key LIMIT $2""",
 )
-ATTEMPTS = Kind(
+ATTEMPTS = RetainedRows(
     "task_attempts",
     "task_attempts",
     "task_id, attempt",
     """SELECT task_id, attempt, claimed_at AS at FROM task_attempts
        WHERE claimed_at < trace_now() - $1::interval ORDER BY claimed_at, task_id, attempt LIMIT $2""",
 )
-SPARK_METRICS = Kind(
+SPARK_METRICS = RetainedRows(
     "spark_metrics",
     "spark_metrics",
     "task_id, attempt",
@@ -73,7 +73,7 @@ _PAGE = """
     ORDER BY t.finished_at, t.task_id LIMIT $2"""
 _NEXT_PAGE = _PAGE.format(after="AND (t.finished_at, t.task_id) > ($3, $4)")
 
-TASKS = Kind(
+TASKS = RetainedRows(
     "tasks",
     "tasks",
     "task_id",
@@ -93,7 +93,7 @@ Position: TypeAlias = tuple[datetime, UUID]
 START: Position = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 
 
-def kinds(config: DispatcherConfig) -> list[tuple[Kind, int]]:
+def kinds(config: DispatcherConfig) -> list[tuple[RetainedRows, int]]:
     """Each with the days that it is kept; those that are kept for ever are left out."""
     days = [
         (TRIGGERS, config.trigger_retention_days),
@@ -104,7 +104,7 @@ def kinds(config: DispatcherConfig) -> list[tuple[Kind, int]]:
     return [(kind, kept) for kind, kept in days if kept]
 
 
-async def remove(connection: Connection, kind: Kind, days: int, batch: int) -> int:
+async def remove(connection: Connection, kind: RetainedRows, days: int, batch: int) -> int:
     return _count(await connection.execute(kind.remove, timedelta(days=days), batch))
 
 

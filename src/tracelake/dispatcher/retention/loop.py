@@ -97,7 +97,7 @@ class Retention:
                     break
         return more
 
-    async def _remove_batch(self, kind: history.Kind, days: int) -> tuple[int, bool]:
+    async def _remove_batch(self, kind: history.RetainedRows, days: int) -> tuple[int, bool]:
         """How many rows went, and whether there may be more."""
         async with self._store.transaction() as connection:
             if kind is not history.TASKS:

@@ -16,7 +16,7 @@ from tracelake.processes.demo import DemoError
 from tracelake.spark.evm.calls import answers_of, quantity
 from tracelake.spark.evm.endpoints import PREFIX, RpcEndpoint, parse_endpoint
 from tracelake.spark.evm.errors import RefusedError, RpcError, UnavailableError
-from tracelake.spark.evm.node import Node, Patience, RpcOptions
+from tracelake.spark.evm.node import Node, ProgressDeadline, RpcOptions
 from tracelake.wire.user import BlockRange
 
 DAG = "token_flows"
@@ -160,8 +160,8 @@ def _node(endpoint: RpcEndpoint) -> Node:
     return Node(endpoint, RpcOptions(chain_id=0, batch_size=1))
 
 
-def _patience() -> Patience:
-    return Patience(_PATIENCE_SECONDS)
+def _patience() -> ProgressDeadline:
+    return ProgressDeadline(_PATIENCE_SECONDS)
 
 
 def _unusable(error: RpcError) -> DemoError:

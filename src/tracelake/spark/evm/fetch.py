@@ -23,7 +23,7 @@ from tracelake.spark.evm.errors import (
     TooLargeError,
     ValueTooLargeError,
 )
-from tracelake.spark.evm.node import Node, Patience
+from tracelake.spark.evm.node import Node, ProgressDeadline
 from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 
@@ -54,13 +54,13 @@ def fetch(
     too_large: set[Node] = set()
     readings: dict[Node, _Reading] = {}
 
-    def read(node: Node, patience: Patience) -> Stretch:
+    def read(node: Node, deadline: ProgressDeadline) -> Stretch:
         reading = readings.pop(node, None) or _Reading(node, numbers, tables)
         readings[node] = reading
         if len(readings) > _MOST_READINGS:
             del readings[next(iter(readings))]
         try:
-            reading.complete(patience)
+            reading.complete(deadline)
             made = make_tables(reading.blocks, reading.receipts, tables, pool.options.chain_id)
         except MissingAnswerError:
             raise  # what is missing is asked for again, and the rest stays
@@ -98,19 +98,19 @@ class _Reading:
         """Of the blocks with transactions: the others have no receipts to ask for."""
         self._hashes: list[list[str]] = []
 
-    def complete(self, patience: Patience) -> None:
+    def complete(self, deadline: ProgressDeadline) -> None:
         """Asks for what is missing, and checks all of it."""
         if not self.blocks:
-            self._node.complete(self._block_calls, _blocks if self._full else _headers, patience)
+            self._node.complete(self._block_calls, _blocks if self._full else _headers, deadline)
             try:
                 self.blocks = check_blocks(self._numbers, self._block_calls.results, self._node.label)
             except MissingAnswerError:
                 self._block_calls.reopen_nulls()
                 raise
         if self._with_receipts:
-            self._read_receipts(patience)
+            self._read_receipts(deadline)
 
-    def _read_receipts(self, patience: Patience) -> None:
+    def _read_receipts(self, deadline: ProgressDeadline) -> None:
         if self._receipt_calls is None:
             self._hashes = [
                 block.transactions if isinstance(block, Header) else [one.hash for one in block.transactions]
@@ -119,9 +119,9 @@ class _Reading:
             self._places = [place for place, hashes in enumerate(self._hashes) if hashes]
             self._receipt_calls = CallSet([(_RECEIPTS, [hex(self._numbers[place])]) for place in self._places])
         if self._single_calls is None:
-            self._read_by_block(self._receipt_calls, patience)
+            self._read_by_block(self._receipt_calls, deadline)
         if self._single_calls is not None:
-            self._node.complete(self._single_calls, _receipts, patience)
+            self._node.complete(self._single_calls, _receipts, deadline)
         answers: list[Sequence[Receipt] | None] = [[] for _ in self._numbers]
         for place, receipts in zip(self._places, self._receipt_calls.results, strict=True):
             answers[place] = receipts
@@ -143,13 +143,13 @@ class _Reading:
             self._single_calls = None
         by_block.reopen_nulls()
 
-    def _read_by_block(self, asked: CallSet, patience: Patience) -> None:
+    def _read_by_block(self, asked: CallSet, deadline: ProgressDeadline) -> None:
         """If the node cannot, receipts that are still missing become single calls."""
         while asked.open and not self._node.lacks(_RECEIPTS):
             try:
-                self._node.complete(asked, _block_receipts, patience)
+                self._node.complete(asked, _block_receipts, deadline)
             except NoSuchMethodError as error:
-                if error.certain or not self._is_answered(asked, patience):
+                if error.certain or not self._is_answered(asked, deadline):
                     self._node.mark_missing(_RECEIPTS)
             except TooLargeError:
                 break  # those of one block together, so they are asked for one by one
@@ -157,11 +157,11 @@ class _Reading:
             hashes = [name for open_place in asked.open for name in self._hashes[self._places[open_place]]]
             self._single_calls = CallSet([("eth_getTransactionReceipt", [name]) for name in hashes])
 
-    def _is_answered(self, asked: CallSet, patience: Patience) -> bool:
+    def _is_answered(self, asked: CallSet, deadline: ProgressDeadline) -> bool:
         """Asks for the first open call alone once more: words like "blocked" may be about something else."""
         place = asked.open[0]
         try:
-            asked.close([place], {place: self._node.ask([asked.calls[place]], _block_receipts, patience)[0]})
+            asked.close([place], {place: self._node.ask([asked.calls[place]], _block_receipts, deadline)[0]})
         except NoSuchMethodError:
             return False
         return True

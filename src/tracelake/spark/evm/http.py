@@ -35,7 +35,7 @@ class HttpOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpReply:
+class NodeReply:
     status: int
     body: bytes
     retry_after: float | None = None
@@ -58,7 +58,7 @@ class HttpNode:
         if endpoint.authorization is not None:
             self._headers["authorization"] = endpoint.authorization
 
-    def post(self, body: bytes, *, until: float) -> HttpReply:
+    def post(self, body: bytes, *, until: float) -> NodeReply:
         """`until`: on our clock, when an answer is of no use any more."""
         until = min(until, self._clock() + self._options.answer_seconds)
         while True:
@@ -101,7 +101,7 @@ class HttpNode:
             return http.client.HTTPSConnection(place.host, place.port, timeout=seconds, context=self._tls), False
         return http.client.HTTPConnection(place.host, place.port, timeout=seconds), False
 
-    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[HttpReply, bool]:
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[NodeReply, bool]:
         if connection.sock is not None:
             connection.sock.settimeout(self._options.connect_seconds)  # it has what was left of the time before
         connection.request("POST", self.endpoint.path, body, self._headers)
@@ -113,7 +113,7 @@ class HttpNode:
             raw = self._unpack(raw)
         elif encoding != "identity":
             raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.label)
-        return HttpReply(response.status, raw, _seconds(response.getheader("retry-after"))), not response.will_close
+        return NodeReply(response.status, raw, _seconds(response.getheader("retry-after"))), not response.will_close
 
     def _read(self, response: http.client.HTTPResponse, until: float) -> bytes:
         parts, size = [], 0

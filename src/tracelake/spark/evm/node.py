@@ -34,9 +34,9 @@ from tracelake.spark.evm.errors import (
     TooLargeError,
     UnavailableError,
 )
-from tracelake.spark.evm.http import HttpNode, HttpOptions, HttpReply
+from tracelake.spark.evm.http import HttpNode, HttpOptions, NodeReply
 from tracelake.spark.evm.pace import Pace
-from tracelake.spark.evm.refusals import Refusal, error_of, refusal_in
+from tracelake.spark.evm.refusals import ProviderRefusal, error_of, refusal_in
 
 _ids = itertools.count(1)
 _CALLS_SHARE = 5
@@ -74,7 +74,7 @@ class RpcOptions:
     """Of this pool, for each node; a batch is as many as it carries."""
 
 
-class Patience:
+class ProgressDeadline:
     """How long one operation may go on: so many seconds since its last progress.
 
     After a wrong answer progress does not extend it any more, since it consists of what was read before.
@@ -161,21 +161,21 @@ class Node:
         """Until it is asked for again, in case it was one backend of several, or the plan has changed."""
         self._missing[method] = self._clock() + _MISSING_SECONDS
 
-    def ask(self, calls: Sequence[Call], decoder: AnswerDecoder, patience: Patience) -> list[Any]:
+    def ask(self, calls: Sequence[Call], decoder: AnswerDecoder, deadline: ProgressDeadline) -> list[Any]:
         """The results in the order of the calls; null is None."""
         asked = CallSet(calls)
-        self.complete(asked, decoder, patience)
+        self.complete(asked, decoder, deadline)
         return asked.results
 
-    def complete(self, asked: CallSet, decoder: AnswerDecoder, patience: Patience) -> None:
+    def complete(self, asked: CallSet, decoder: AnswerDecoder, deadline: ProgressDeadline) -> None:
         """Asks for all that is open, in as many requests as it takes. After an error the answers so far are there."""
         while asked.open:
             places = asked.open[: self.batch_size]
-            sent_at = self._wait_for_turn(len(places), patience)
+            sent_at = self._wait_for_turn(len(places), deadline)
             answers: dict[int, Any] = {}
             error: RpcError | None
             try:
-                outcomes = self._exchange([asked.calls[place] for place in places], decoder, patience)
+                outcomes = self._exchange([asked.calls[place] for place in places], decoder, deadline)
             except RpcError as whole:
                 error = whole
             else:
@@ -186,7 +186,7 @@ class Node:
                 }
                 error = _gravest([outcome for outcome in outcomes if isinstance(outcome, RpcError)])
                 asked.close(places, answers)
-            patience.progress(sum(result is not None for result in answers.values()))
+            deadline.progress(sum(result is not None for result in answers.values()))
             if answers:
                 self._limits_in_a_row = 0
                 self._requests.answered()
@@ -257,9 +257,9 @@ class Node:
         if self._limits_in_a_row > 1:  # it had rested, so the batch alone is too much
             self._batches.slow(count, 0)
 
-    def _wait_for_turn(self, count: int, patience: Patience) -> float:
+    def _wait_for_turn(self, count: int, deadline: ProgressDeadline) -> float:
         """When the request is sent."""
-        patience.check()
+        deadline.check()
         now = self._clock()
         if now < self._limited_until:  # it told another thread to wait; meanwhile another node may be asked
             wait = self._limited_until - now
@@ -269,17 +269,17 @@ class Node:
         wait = max(self._requests.wait(), self._calls.wait(count))
         if wait <= 0:
             return now
-        if now + wait > patience.until:
+        if now + wait > deadline.until:
             raise RateLimitedError(
                 f"the next request may be sent in {wait:.1f} s, which is later than retry_seconds allows",
                 host=self.label,
                 retry_after=wait,
             )
-        patience.pause(wait, self._sleep)
+        deadline.pause(wait, self._sleep)
         return self._clock()
 
     def _exchange(
-        self, calls: Sequence[Call], decoder: AnswerDecoder, patience: Patience
+        self, calls: Sequence[Call], decoder: AnswerDecoder, deadline: ProgressDeadline
     ) -> list[Answer[Any] | RpcError | None]:
         """One request. For each call its answer, an error, or None if there is neither."""
         first = next(_ids) * 1_000_000
@@ -288,7 +288,7 @@ class Node:
             for place, (method, params) in enumerate(calls)
         ]
         single = len(calls) == 1
-        reply = self._http.post(msgspec.json.encode(bodies[0] if single else bodies), until=patience.until)
+        reply = self._http.post(msgspec.json.encode(bodies[0] if single else bodies), until=deadline.until)
         answers = self._decode(reply, decoder, calls)
         outcomes: list[Answer[Any] | RpcError | None] = [None] * len(calls)
         for answer in answers:
@@ -305,7 +305,7 @@ class Node:
                 outcomes[place] = self._error(reply, calls, body.code, body.message, None if whole else place)
         return outcomes
 
-    def _decode(self, reply: HttpReply, decoder: AnswerDecoder, calls: Sequence[Call]) -> list[Answer[Any]]:
+    def _decode(self, reply: NodeReply, decoder: AnswerDecoder, calls: Sequence[Call]) -> list[Answer[Any]]:
         single = len(calls) == 1
         problem: Exception | None = None
         if reply.status == 200 or reply.body[:1] in (b"[", b"{"):
@@ -330,12 +330,12 @@ class Node:
         raise UnavailableError("the answer is not JSON", host=self.label)
 
     def _error(
-        self, reply: HttpReply, calls: Sequence[Call], code: int | None, words: str, place: int | None = None
+        self, reply: NodeReply, calls: Sequence[Call], code: int | None, words: str, place: int | None = None
     ) -> RpcError:
         """`place`: of the call that it is about; None: about all of them."""
         whole = place is None and len(calls) > 1
         method = "a batch" if whole else calls[place or 0][0]
-        refusal = Refusal(reply.status, code, words, reply.retry_after, method, len(calls), whole)
+        refusal = ProviderRefusal(reply.status, code, words, reply.retry_after, method, len(calls), whole)
         return error_of(refusal, self.label, self._secrets)
 
 

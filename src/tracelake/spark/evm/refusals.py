@@ -79,7 +79,7 @@ _NOT_A_CALL_STATUSES = frozenset({400, 405, 406, 415, 422, 501})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ProviderRefusal:
     """A reply, or an item of one, without a result."""
 
     status: int = 200
@@ -116,7 +116,7 @@ def refusal_in(body: bytes) -> tuple[int | None, str]:
     return code if isinstance(code, int) else None, words
 
 
-def error_of(refusal: Refusal, host: str, secrets: Sequence[str] = ()) -> RpcError:
+def error_of(refusal: ProviderRefusal, host: str, secrets: Sequence[str] = ()) -> RpcError:
     words, status, code = refusal.words[:_MOST_READ].lower(), refusal.status, refusal.code
     account = _account(refusal, secrets)
     if status == 402 or _QUOTA.search(words):
@@ -159,7 +159,7 @@ def clean(words: str, secrets: Sequence[str] = ()) -> str:
     return plain if len(plain) <= _MOST_WORDS else plain[: _MOST_WORDS - 3] + "..."
 
 
-def _account(refusal: Refusal, secrets: Sequence[str]) -> str:
+def _account(refusal: ProviderRefusal, secrets: Sequence[str]) -> str:
     parts = [f"HTTP status {refusal.status}"] if refusal.status != 200 else []
     if refusal.code is not None or not parts:
         parts.append(f"error {refusal.code or 0} to {refusal.method}")
@@ -167,13 +167,13 @@ def _account(refusal: Refusal, secrets: Sequence[str]) -> str:
     return ", ".join(parts) + (f" ({words})" if words else "")
 
 
-def _is_rate_limit(refusal: Refusal, words: str) -> bool:
+def _is_rate_limit(refusal: ProviderRefusal, words: str) -> bool:
     if refusal.status == 429 or (refusal.status == 503 and refusal.retry_after is not None):
         return True
     return refusal.code in _RATE_CODES or _RATE.search(words) is not None
 
 
-def _wait(refusal: Refusal, words: str) -> float | None:
+def _wait(refusal: ProviderRefusal, words: str) -> float | None:
     """By the header, else by words like "retry in 10s"."""
     if refusal.retry_after is not None:
         return refusal.retry_after

@@ -24,7 +24,7 @@ from tracelake.spark.evm.errors import (
     RpcError,
     UnavailableError,
 )
-from tracelake.spark.evm.node import Node, Patience, RpcOptions
+from tracelake.spark.evm.node import Node, ProgressDeadline, RpcOptions
 
 T = TypeVar("T")
 
@@ -60,18 +60,18 @@ class RpcPool:
         for node in self.nodes:
             node.refused = None
 
-    def run(self, operation: Callable[[Node, Patience], T], stop: threading.Event | None = None) -> T:
+    def run(self, operation: Callable[[Node, ProgressDeadline], T], stop: threading.Event | None = None) -> T:
         """`operation` gets a node and how long it may go on. `stop`: it ends at the next request or rest."""
-        patience = Patience(self.options.deadline_seconds, self._clock, stop)
+        deadline = ProgressDeadline(self.options.deadline_seconds, self._clock, stop)
         last: RpcError | None = None
         failed = wrong = 0
         pages: dict[Node, int] = {}
         while failed + wrong < self.options.tries:
-            node = self._take(patience, last)
-            answered = patience.answered
+            node = self._take(deadline, last)
+            answered = deadline.answered
             try:
-                self._verify(node, patience)
-                result = operation(node, patience)
+                self._verify(node, deadline)
+                result = operation(node, deadline)
             except RefusedError as error:
                 last = node.refused = error
                 failed += 1
@@ -81,10 +81,10 @@ class RpcPool:
                 last = error
                 if isinstance(error, AnswerError) and not isinstance(error, MissingAnswerError):
                     wrong += 1  # what was read is read again, which is no progress
-                    patience.freeze()
+                    deadline.freeze()
                     node.failed(error)
                     continue
-                progress = patience.answered > answered
+                progress = deadline.answered > answered
                 failed = 1 if progress else failed + 1
                 pages[node] = pages.get(node, 0) + 1 if isinstance(error, HtmlAnswerError) and not progress else 0
                 node.failed(error, progress=progress)
@@ -98,7 +98,7 @@ class RpcPool:
         assert last is not None
         raise last
 
-    def _take(self, patience: Patience, last: RpcError | None) -> Node:
+    def _take(self, deadline: ProgressDeadline, last: RpcError | None) -> Node:
         while True:
             with self._lock:
                 usable = [node for node in self.nodes if node.refused is None]
@@ -111,10 +111,10 @@ class RpcPool:
                     node.in_use += 1
                     return node
                 wait = min(node.rests_until for node in usable) - now
-            if now + wait > patience.until:
+            if now + wait > deadline.until:
                 known = next((node.trouble for node in usable if node.trouble is not None), None)
                 raise last or known or UnavailableError("every node rests after failures", host=usable[0].label)
-            patience.pause(wait, self._sleep)
+            deadline.pause(wait, self._sleep)
 
     def _refusal(self) -> RpcError:
         """Why no node can be used: rather one that time may change than one that it does not."""
@@ -130,10 +130,10 @@ class RpcPool:
     def _distrust(self, node: Node, now: float) -> int:
         return node.failures if now - node.failed_at < _RESTED_SECONDS else 0
 
-    def _verify(self, node: Node, patience: Patience) -> None:
+    def _verify(self, node: Node, deadline: ProgressDeadline) -> None:
         if node.verified:
             return
-        text = node.ask([("eth_chainId", [])], _texts, patience)[0]
+        text = node.ask([("eth_chainId", [])], _texts, deadline)[0]
         if text is None:
             raise MissingAnswerError("no chain id", host=node.label)
         if quantity(text, node.label) != self.options.chain_id:
@@ -147,8 +147,8 @@ class RpcPool:
 def head_of(pool: RpcPool) -> int:
     """The newest block that a node knows."""
 
-    def ask(node: Node, patience: Patience) -> int:
-        text = node.ask([("eth_blockNumber", [])], _texts, patience)[0]
+    def ask(node: Node, deadline: ProgressDeadline) -> int:
+        text = node.ask([("eth_blockNumber", [])], _texts, deadline)[0]
         if text is None:
             raise MissingAnswerError("no block number", host=node.label)
         return quantity(text, node.label)
