@@ -44,14 +44,13 @@ def source(stack: RealStack, job: str) -> Any:
 
 def test_the_page(shared_stack: RealStack) -> None:
     stack = shared_stack
+    scheduler = stack.parts()["scheduler"]["pid"]
+    os.kill(scheduler, signal.SIGSTOP)  # before there is a slot: one that it fires leaves nothing to make up for
     stack.deploy("srcs", DAG)
     wait_until(lambda: "task_id" in source(stack, "head"), "the run to be made")
     run = source(stack, "head")["task_id"]
     stack.finish(run, "Failed", error_message="the node is gone", retryable=False)
     assert source(stack, "head")["state"] == "dead"
-
-    scheduler = stack.parts()["scheduler"]["pid"]
-    os.kill(scheduler, signal.SIGSTOP)
     # As if the scheduler had stood still for some minutes.
     stack.sql("UPDATE activations SET cutover_at = cutover_at - interval '4 minutes' WHERE dag_name = 'srcs'")
     stack.sql("UPDATE orgs SET routing_epoch = routing_epoch + 1")
