@@ -14,6 +14,7 @@ namespace) or 125 means that the program was not started; the reason is the last
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 
 EXIT_NOT_STARTED = 125
@@ -53,6 +54,10 @@ def _enter_user_namespace(inner_uid: int) -> None:
 
 
 def _die_with(parent: int, signal_number: int) -> None:
+    # A shell ignores interrupts for what it starts in the background, and that is inherited: until the program has a
+    # handler of its own, the signal would be lost.
+    if signal_number != signal.SIGKILL:
+        signal.signal(signal_number, signal.SIG_DFL)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         _fail(f"prctl: {os.strerror(ctypes.get_errno())}")
