@@ -12,6 +12,13 @@ from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
 
 @contextmanager
 def object_store() -> Iterator[EmbeddedObjectStore]:
+    with running_store() as (store, _):
+        yield store
+
+
+@contextmanager
+def running_store() -> "Iterator[tuple[EmbeddedObjectStore, subprocess.Popen[bytes]]]":
+    """The store and its process."""
     with tempfile.TemporaryDirectory(prefix="trace-objects-") as directory:
         root = Path(directory)
         store = EmbeddedObjectStore(
@@ -19,7 +26,7 @@ def object_store() -> Iterator[EmbeddedObjectStore]:
         )
         process = start(store)
         try:
-            yield store
+            yield store, process
         finally:
             process.kill()
             process.wait()

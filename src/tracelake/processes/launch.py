@@ -7,6 +7,8 @@
   the kernel still treats it as the caller. Postgres refuses to run as root; this lets root run it below a
   0700 home without changing the owner of anything.
 
+Files and sockets that the program makes are for its owner alone, unless it says otherwise (umask 077).
+
 The script replaces itself with the program, so the process id is the program's. Exit status 124 (no user
 namespace) or 125 means that the program was not started; the reason is the last line on standard error.
 """
@@ -69,6 +71,7 @@ def _die_with(parent: int, signal_number: int) -> None:
 def main(arguments: list[str]) -> None:
     parent, signal_number, inner_uid = (int(argument) for argument in arguments[:3])
     program = arguments[3:]
+    os.umask(0o077)
     if sys.platform.startswith("linux"):
         if inner_uid:
             _enter_user_namespace(inner_uid)

@@ -1,9 +1,9 @@
 """The embedded object store: SeaweedFS, one child process that speaks S3.
 
-It is closed by three things: every port is bound to loopback; volumes and filer want tokens signed with keys that only
-this process has; and S3 knows one identity, the platform's, and nobody without a name. The master's port answers
-whoever is on this machine: what must not be trusted here may reach the S3 port alone. Its files are below HOME/objects,
-its keys below HOME/secrets.
+Every port is bound to loopback. S3 knows one identity, the platform's, refuses anonymous requests, and takes no new
+identities (`-s3.iam.readOnly`). All other ports ask for the client certificate of this run (`store_security.py`), so
+other users of the machine and sandboxes can use none of them. Its files are below HOME/objects, its keys below
+HOME/secrets, all readable by their owner alone whatever the umask.
 """
 
 import contextlib
@@ -22,15 +22,16 @@ from pathlib import Path
 
 from tracelake.adapters.lite.files import private_directory, write_private
 from tracelake.adapters.s3.access import S3Access, read_access, write_access
-from tracelake.processes.machine import wrap
+from tracelake.processes.machine import ensure_socket_directory, socket_directory, wrap
 from tracelake.processes.ports import is_free
+from tracelake.processes.store_security import write_security
 
 REGION = "us-east-1"
 """What SeaweedFS calls every place."""
 _IDENTITY = "platform"
 _VOLUME_MB = 1024
-_KEYS = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
 _SOCKETS = Path("/tmp")  # noqa: S108 - the program's own choice
+_PARTS = ("s3", "master", "volume", "filer")
 _INNER = 10_000
 """How far above a port the one for calls between its parts is."""
 
@@ -69,10 +70,8 @@ class Ports:
 
     @property
     def sockets(self) -> list[Path]:
-        """Beside each port, of the same number. Two have an option to be elsewhere; a home's path may be too long."""
-        parts = dataclasses.asdict(self)
-        inner = [_SOCKETS / f"seaweedfs-{part}-grpc-{port + _INNER}.sock" for part, port in parts.items()]
-        return inner + [_SOCKETS / f"seaweedfs-{part}-{parts[part]}.sock" for part in ("filer", "s3")]
+        """Beside each gRPC port, of the same number; the program has no option to put them elsewhere."""
+        return [path for part, port in dataclasses.asdict(self).items() for path in _grpc_sockets(port, part)]
 
     def remove_sockets(self) -> None:
         for socket in self.sockets:
@@ -104,7 +103,7 @@ class EmbeddedObjectStore:
             # Which master was elected: a single one that was killed would wait for others. Volumes report themselves.
             shutil.rmtree(elections, ignore_errors=True)
         private_directory(self.config_dir)
-        private_directory(self.config_dir / ".seaweedfs")
+        ensure_socket_directory(self._http_sockets)
         access = self._keep_keys()
         identity = {
             "name": _IDENTITY,
@@ -113,9 +112,7 @@ class EmbeddedObjectStore:
         }
         write_private(self._identities, json.dumps({"identities": [identity]}) + "\n")
         write_private(self.ports_file, json.dumps(dataclasses.astuple(self.ports)) + "\n")
-        # The signing keys of the inner ports serve this run alone.
-        keys = "".join(f'[{name}]\nkey = "{secrets.token_hex(24)}"\n' for name in _KEYS)
-        write_private(self.config_dir / ".seaweedfs" / "security.toml", keys)
+        write_security(self.config_dir / ".seaweedfs")
 
     def _keep_keys(self) -> S3Access:
         try:
@@ -147,6 +144,10 @@ class EmbeddedObjectStore:
             "s3.port.iceberg": 0,
             "s3.port.lance": 0,
             "s3.config": self._identities,
+            "s3.iam": "true",
+            "s3.iam.readOnly": "true",  # nobody makes keys, not even the platform's own identity
+            "filer.localSocket": self._http_sockets / "filer.sock",
+            "s3.localSocket": self._http_sockets / "s3.sock",
         }
         weed = [str(_binary()), "-logtostderr=true", "server", *(f"-{name}={value}" for name, value in options.items())]
         # Killed with the supervisor: the operating system has what was answered, and the rest was never promised.
@@ -182,13 +183,28 @@ class EmbeddedObjectStore:
         return self.config_dir / "ports.json"
 
     @property
+    def _http_sockets(self) -> Path:
+        return socket_directory(self.config_dir)
+
+    @property
     def _identities(self) -> Path:
         return self.config_dir / "identities.json"
 
 
 def _are_free(port: int) -> bool:
-    """The port, and the one above it that belongs to it."""
-    return is_free(port) and is_free(port + _INNER)
+    """The port, the one above it that belongs to it, and the names of its sockets: another user may hold one."""
+    return is_free(port) and is_free(port + _INNER) and not any(map(_is_foreign, _grpc_sockets(port)))
+
+
+def _grpc_sockets(port: int, *parts: str) -> list[Path]:
+    return [_SOCKETS / f"seaweedfs-{part}-grpc-{port + _INNER}.sock" for part in parts or _PARTS]
+
+
+def _is_foreign(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid != os.geteuid()
+    except FileNotFoundError:
+        return False
 
 
 def _binary() -> Path:
