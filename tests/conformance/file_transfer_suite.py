@@ -1,13 +1,15 @@
 """Every promise of the FileTransfer port. An adapter subclasses `FileTransferSuite` and has a `transfer` fixture."""
 
+import hashlib
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from tracelake.ports import FileTransfer, ObjectExistsError, ObjectMeta
+from tracelake.ports import ContentMismatchError, FileTransfer, ObjectExistsError, ObjectMeta
 
 
 def make_file(tmp_path: Path, body: bytes) -> Path:
@@ -33,6 +35,16 @@ class FileTransferSuite:
         meta = transfer.upload(make_file(tmp_path, b"x" * size), uri)
         assert (meta.uri, meta.size) == (uri, size)
         assert self.fetch(transfer, meta, tmp_path) == b"x" * size
+
+    def test_content_is_known_by_its_hash(self, transfer: FileTransfer, uri: str, tmp_path: Path) -> None:
+        meta = transfer.upload(make_file(tmp_path, b"x"), uri)
+        assert meta.sha256 == hashlib.sha256(b"x").hexdigest()
+        assert self.fetch(transfer, replace(meta, sha256=None), tmp_path) == b"x"
+        # As if the store had other bytes of the same size under the same ETag.
+        path = tmp_path / "pinned"
+        with pytest.raises(ContentMismatchError, match=r"^content_mismatch: x\.parquet does not have the SHA-256"):
+            transfer.download(replace(meta, sha256=hashlib.sha256(b"y").hexdigest()), path)
+        assert list(tmp_path.glob("*pinned*")) == []
 
     def test_an_upload_replaces_nothing(self, transfer: FileTransfer, uri: str, tmp_path: Path) -> None:
         first = transfer.upload(make_file(tmp_path, b"first"), uri)

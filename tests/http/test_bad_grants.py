@@ -1,5 +1,6 @@
 """What a task may not say: foreign datasets, other prefixes, other locations, conflicting publications."""
 
+import hashlib
 import unicodedata
 from typing import Any
 
@@ -151,11 +152,14 @@ def test_a_marker_that_names_files_is_read_strictly(harness: DispatcherHarness) 
     prefix = task.where("s3")["write_prefix"]
     task.put(prefix + "a.parquet", b"PAR1")
     task.put(prefix + "sub/b.parquet", b"PAR1")
-    file = {"name": "a.parquet", "size": 4}
+    file = named("a")
     wrong = [
+        [file | {"sha256": HASH[1:]}],
+        [file | {"sha256": HASH.upper()}],
+        [{"name": "a.parquet", "size": 4}],
         [file | {"size": 5}],
         [file, file],
-        [file, {"name": "b.parquet", "size": 4}],
+        [file, named("b")],
         [file | {"name": "sub/b.parquet"}],
         [file | {"name": "../1/a.parquet"}],
         [file | {"name": "_SUCCESS", "size": 100}],
@@ -171,6 +175,8 @@ def test_a_marker_that_names_files_is_read_strictly(harness: DispatcherHarness) 
             refusals.check(reply, 422, "output_incomplete", "datasets_published[0]")
         task.put(prefix + "_SUCCESS", marker([file]) + b"{}")
         refusals.check(complete(task, datasets_published=[task.publication()]), 422, "output_incomplete")
+        task.put(prefix + "_SUCCESS", marker([file]).replace(b"files-2", b"files-3"))
+        refusals.check(complete(task, datasets_published=[task.publication()]), 422, "output_incomplete")
         task.put(prefix + "_SUCCESS", marker([file]).ljust(2**22 + 1))
         refusals.check(complete(task, datasets_published=[task.publication()]), 422, "output_incomplete")
 
@@ -181,18 +187,35 @@ def test_only_files_that_the_marker_names_are_committed(harness: DispatcherHarne
     prefix = task.where("s3")["write_prefix"]
     for name in ("a", "b", "straggler"):
         task.put(f"{prefix}{name}.parquet", b"PAR1")
-    task.put(prefix + "_SUCCESS", marker([{"name": f"{name}.parquet", "size": 4} for name in ("b", "a")]))
+    task.put(prefix + "_SUCCESS", marker([named("b"), named("a")]))
     outputs = [task.output("s3") | {"file_count": 2, "size_bytes": 8}]
     assert complete(task, outputs=outputs, datasets_published=[task.publication()]).status == 200
     (row,) = harness.sql("SELECT objects FROM manifests WHERE task_id = $1", task.task_id)
-    assert [file["uri"].removeprefix(prefix) for file in msgspec.json.decode(row["objects"])] == [
-        "a.parquet",
-        "b.parquet",
+    assert [(file["uri"].removeprefix(prefix), file["sha256"]) for file in msgspec.json.decode(row["objects"])] == [
+        ("a.parquet", HASH),
+        ("b.parquet", HASH),
     ]
+
+
+HASH = hashlib.sha256(b"PAR1").hexdigest()
+
+
+def named(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": f"{name}.parquet", "size": 4, "sha256": HASH} | fields
 
 
 def marker(files: Any) -> bytes:
     return MARKER_FORMAT + msgspec.json.encode(files) + b"}"
+
+
+def test_a_marker_of_the_format_before_pins_files_without_hashes(harness: DispatcherHarness) -> None:
+    task = claimed(harness)
+    prefix = task.where("s3")["write_prefix"]
+    task.put(f"{prefix}a.parquet", b"PAR1")
+    task.put(prefix + "_SUCCESS", b'{"format":"trace-files-1","files":[{"name":"a.parquet","size":4}]}')
+    assert complete(task, datasets_published=[task.publication()]).status == 200
+    (row,) = harness.sql("SELECT objects FROM manifests WHERE task_id = $1", task.task_id)
+    assert [sorted(file) for file in msgspec.json.decode(row["objects"])] == [["etag", "size", "uri"]]
 
 
 def test_a_publication_is_what_the_attempt_says_it_wrote(harness: DispatcherHarness) -> None:

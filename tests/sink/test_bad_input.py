@@ -1,6 +1,7 @@
 """What producers can do wrong, or on purpose, by both ways of loading: that batch is a dead letter that says why, and
 every other batch of the same round is in the table."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -77,11 +78,15 @@ def test_every_kind_of_bad_batch(make_flow: MakeFlow, large: bool) -> None:
         reply = flow.publish(two)
         spoil(flow, reply, data)
         wanted[reply["publish_id"]] = ("artifact_changed", None, "the artifact is gone, or not what was published")
+    # As if the store had other bytes of the same size under the same ETag.
+    reply = flow.publish(two, batch_sha256=hashlib.sha256(two[::-1]).hexdigest())
+    wanted[reply["publish_id"]] = ("content_mismatch", None, "the artifact does not have the SHA-256")
+    flow.publish(b"", record_count=0, batch_sha256=hashlib.sha256().hexdigest())
     empty = flow.publish(b"", record_count=0)
     mine = flow.publish(json.dumps({"key": 1, "value": "x" * 10_000_000, "org_id": str(flow.org_id())}).encode())
     flow.publish([{"key": 2, "value": "first"}, {"key": 2, "value": "second"}], record_count=2)
     flow.publish([{"key": 2, "value": "third"}, {"key": 3, "value": "c"}])
-    assert flow.sink() == len(wanted) + 4
+    assert flow.sink() == len(wanted) + 5
     found = {str(letter["publish_id"]): letter for letter in flow.letters()}
     assert found.keys() == wanted.keys()
     for publish_id, (code, line_number, reason) in wanted.items():

@@ -1,6 +1,7 @@
 """Rows of an operator whose output is a buffered dataset: batches that a sink takes as they are."""
 
 import dataclasses
+import hashlib
 from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import uuid4
@@ -153,7 +154,7 @@ def test_batches_stay_below_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
             data = Path(str(path)).read_bytes()
             sizes.append(len(data))
-            return ObjectMeta(uri, len(data), "e")
+            return ObjectMeta(uri, len(data), "e", hashlib.sha256(data).hexdigest())
 
     write = batches._writing(PREFIX, Counting())  # type: ignore[arg-type]
     found = pa.Table.from_batches(write(iter(transfers(7_000).to_batches(max_chunksize=3_000))))

@@ -35,6 +35,7 @@ class Batch:
     output: TaskOutput
     uri: str
     records: int
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,13 @@ _KINDS = (
         "Ask the table which commit it belongs to, and say that.",
     ),
     ErrorKind(
+        "content_mismatch",
+        422,
+        "A file does not have the SHA-256 that was recorded at its commit.",
+        "The object store was changed behind the platform: restore it from a backup, or trigger the unit again.",
+        answered=False,
+    ),
+    ErrorKind(
         "credential_expired",
         401,
         "The credential has expired.",

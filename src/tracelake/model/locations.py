@@ -13,8 +13,10 @@ from tracelake.model.job import Output, Storage
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MAX_KEY_BYTES = 1024  # as in S3
-MARKER_FORMAT = b'{"format":"trace-files-1","files":'
+MARKER_FAMILY = b'{"format":"trace-files-'
 """How a `_SUCCESS` begins that names the files of its output, as JSON. Any other `_SUCCESS` stands for all of them."""
+MARKER_FORMAT = MARKER_FAMILY + b'2","files":'
+"""The format that is written: with the SHA-256 of each file. Format 1, without, is still read."""
 _FORBIDDEN = re.compile(r"[*?\\%\x00-\x1f\x7f-\x9f]")
 
 

@@ -3,11 +3,14 @@
 from tracelake.ports.invoker import InvokeError, Invoker
 from tracelake.ports.object_store import (
     LISTING_LIMIT,
+    ContentMismatchError,
     FileTransfer,
     ObjectChangedError,
     ObjectExistsError,
     ObjectMeta,
     ObjectStore,
+    content_mismatch,
+    hash_file,
     too_many_objects,
 )
 from tracelake.ports.queue import (
@@ -25,6 +28,7 @@ from tracelake.ports.webhook_secrets import DerivedSecrets, WebhookSecrets
 
 __all__ = [
     "LISTING_LIMIT",
+    "ContentMismatchError",
     "DeadLetter",
     "Delivery",
     "DerivedSecrets",
@@ -46,5 +50,7 @@ __all__ = [
     "SecretValues",
     "Signer",
     "WebhookSecrets",
+    "content_mismatch",
+    "hash_file",
     "too_many_objects",
 ]

@@ -1,5 +1,6 @@
 """The ObjectStore port: whole objects at `s3://bucket/key` addresses."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ class ObjectMeta:
     uri: str
     size: int
     etag: str
+    sha256: str | None = None
+    """The hash of the content, in hex, as whoever wrote it computed it. None: it is not recorded. A store does not know
+    it: an ETag is the store's own word, which whoever writes to the store beneath S3 can keep for other bytes."""
 
 
 class ObjectStore(Protocol):
@@ -55,6 +59,23 @@ class ObjectChangedError(Exception):
     """An object is not what was pinned: gone, or other bytes."""
 
 
+class ContentMismatchError(ObjectChangedError):
+    """An object has the size and the ETag that were pinned, and other bytes."""
+
+
+def content_mismatch(name: str) -> ContentMismatchError:
+    return ContentMismatchError(
+        f"content_mismatch: {name} does not have the SHA-256 that was recorded at its commit, so it was changed in the"
+        " object store since: restore the store from a backup, or trigger the unit again"
+    )
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class ObjectExistsError(Exception):
     """Another object is at the address already. It was not replaced."""
 
@@ -66,10 +87,11 @@ class FileTransfer(Protocol):
     """
 
     def download(self, meta: ObjectMeta, path: Path) -> None:
-        """The pinned bytes, whole, or `ObjectChangedError` and no file."""
+        """The pinned bytes, whole, or `ObjectChangedError` and no file: `ContentMismatchError` if the hash that is
+        pinned is another one. Nobody sees the file before it was checked."""
         ...
 
     def upload(self, path: Path, uri: str) -> ObjectMeta:
         """Creates the object, whole; never replaces one. The same bytes again are no conflict: the answer to an upload
-        may have been lost. Other bytes: `ObjectExistsError`."""
+        may have been lost. Other bytes: `ObjectExistsError`. The answer has the hash of the local file."""
         ...

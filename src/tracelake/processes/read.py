@@ -28,7 +28,7 @@ from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
-from tracelake.ports import ObjectChangedError, ObjectMeta
+from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
 from tracelake.processes.settings import Settings
 from tracelake.spark.tables import Snapshot
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
@@ -138,7 +138,9 @@ def of_files(
         path = Path(directory, "file.parquet")
         for file in files:
             try:
-                transfer.download(ObjectMeta(file.uri, file.size, file.etag), path)
+                transfer.download(ObjectMeta(file.uri, file.size, file.etag, file.sha256), path)
+            except ContentMismatchError:
+                raise TraceError("content_mismatch") from None
             except ObjectChangedError:
                 message = "A file of the dataset is not there, or not what was committed."
                 raise TraceError("artifact_missing", message) from None

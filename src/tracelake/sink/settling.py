@@ -5,6 +5,7 @@ others out.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -249,6 +250,9 @@ def read_batch(reader: BatchReader, batch: BufferBatch, data: bytes | None) -> p
     if len(data) != batch.size_bytes:
         reason = f"the artifact has {len(data)} bytes, and {batch.size_bytes} were published"
         raise BadBatchError("artifact_changed", reason)
+    if batch.sha256 not in (None, hashlib.sha256(data).hexdigest()):
+        reason = "the artifact does not have the SHA-256 that was published: somebody has changed it in the store"
+        raise BadBatchError("content_mismatch", reason)
     try:
         return reader.read(data, publish_seq=batch.publish_seq, org_id=batch.org_id, record_count=batch.record_count)
     except (BadBatchError, MemoryError):

@@ -28,7 +28,7 @@ MAX_BYTES = 8 * 2**20
 _ROWS_AT_ONCE = 2_000
 _KEY_LENGTH = 80
 """Characters of a value that an error shows."""
-_RESULT = "uri string, size long, etag string, row_count long"
+_RESULT = "uri string, size long, etag string, sha256 string, row_count long"
 
 
 Judge: TypeAlias = Callable[[bytes], None]
@@ -40,7 +40,9 @@ def write_batches(
 ) -> list[WrittenFile]:
     """All rows of the frame; judged by the schema, if there is one."""
     rows = frame.mapInArrow(_writing(prefix, transfer, schema, dataset), _RESULT).collect()
-    return [WrittenFile(ObjectMeta(row["uri"], row["size"], row["etag"]), row["row_count"]) for row in rows]
+    return [
+        WrittenFile(ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"]), row["row_count"]) for row in rows
+    ]
 
 
 def _writing(
@@ -94,6 +96,7 @@ def _upload(prefix: str, transfer: FileTransfer, parts: list[bytes], count: int)
             "uri": [meta.uri],
             "size": pa.array([meta.size], pa.int64()),
             "etag": [meta.etag],
+            "sha256": pa.array([meta.sha256], pa.string()),
             "row_count": pa.array([count], pa.int64()),
         }
     )

@@ -1,8 +1,8 @@
 """How an immutable object becomes a local file.
 
-An object is known by its address and its ETag, so a copy of it is good for ever: the cache is content-addressed, shared
-by the tasks of a process, and may be emptied at any time. Each task gets links of its own to what it reads, so emptying
-the cache takes nothing from it.
+An object is known by its address, its ETag and the hash of its content, so a copy of it that was checked once is good
+for ever: the cache is content-addressed, shared by the tasks of a process, and may be emptied at any time. Each task
+gets links of its own to what it reads, so emptying the cache takes nothing from it.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class FileCache:
         return paths
 
     def _link(self, file: ObjectMeta, target: Path) -> Path:
-        name = hashlib.sha256(f"{file.uri}\0{file.etag}".encode()).hexdigest() + ".parquet"
+        name = hashlib.sha256(f"{file.uri}\0{file.etag}\0{file.sha256}".encode()).hexdigest() + ".parquet"
         cached, link = self.directory / name, target / name
         while True:
             try:

@@ -79,8 +79,8 @@ class Reader:
         self.scratch.mkdir(parents=True, exist_ok=True)
         with _downloaded(self.cache.transfer, files[0], self.scratch) as first:
             schema = pq.read_schema(first)
-        rows = [(file.uri, file.size, file.etag) for file in files]
-        frame = self.session.createDataFrame(rows, "uri string, size long, etag string")
+        rows = [(file.uri, file.size, file.etag, file.sha256) for file in files]
+        frame = self.session.createDataFrame(rows, "uri string, size long, etag string, sha256 string")
         placed = frame.repartition(min(len(files), 200))
         fetch = _fetch_function(self.cache.transfer, name, (files[0], schema), selection)
         return placed.mapInArrow(fetch, from_arrow_schema(signed(schema)))
@@ -202,7 +202,7 @@ def _fetch_function(
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                meta = ObjectMeta(row["uri"], row["size"], row["etag"])
+                meta = ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"])
                 with _downloaded(transfer, meta) as path:
                     check_columns(name, first, (meta, pq.read_schema(path)))
                     # By and by: however large the file is, no more than some batches of it are in memory.

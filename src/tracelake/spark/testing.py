@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.model.locations import parse_uri
-from tracelake.ports import ObjectExistsError, ObjectMeta, SecretValues
+from tracelake.ports import ObjectExistsError, ObjectMeta, SecretValues, content_mismatch, hash_file
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SharedSession, SparkConfig
@@ -64,6 +64,8 @@ class DirectoryTransfer:
         return self.root.joinpath(parsed[0], parsed[1])
 
     def download(self, meta: ObjectMeta, path: Path) -> None:
+        if meta.sha256 not in (None, hash_file(self.path(meta.uri))):
+            raise content_mismatch(self.path(meta.uri).name)
         shutil.copyfile(self.path(meta.uri), path)
 
     def upload(self, path: Path, uri: str) -> ObjectMeta:
@@ -78,7 +80,8 @@ class DirectoryTransfer:
                 raise ObjectExistsError(f"{target.name} is there already, with other bytes") from None
         finally:
             aside.unlink()
-        return ObjectMeta(uri, target.stat().st_size, f'"{target.stat().st_size}"')
+        size = target.stat().st_size
+        return ObjectMeta(uri, size, f'"{size}"', hash_file(target))
 
 
 @dataclass

@@ -120,7 +120,7 @@ class SparkWork:
         files = write_batches(frame, output.storage.buffer_prefix, self.transfer, schema, output.name)
         for file in files:
             self.stop_if_canceled()
-            self.context.publish(Batch(output, file.meta.uri, file.rows))
+            self.context.publish(Batch(output, file.meta.uri, file.rows, file.meta.sha256))
         self.handed_over[output_index] = Written(files)
         return self.handed_over[output_index]
 

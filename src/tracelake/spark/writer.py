@@ -34,7 +34,7 @@ GROUP_BYTES = 32 * 1024 * 1024
 PartFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Split: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch]]]
 """From rows to rows of outputs, by their number."""
-_MANIFEST = "output int, uri string, size long, etag string, rows long"
+_MANIFEST = "output int, uri string, size long, etag string, sha256 string, rows long"
 """A row for each file; and for each part one for what it was given, and one for what it left out."""
 _RECEIVED, _DROPPED = -1, -2
 
@@ -213,7 +213,8 @@ def write_split(
     found: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
     for row in rows:
         if row.uri is not None:
-            found[row.output].append(WrittenFile(ObjectMeta(row.uri, row["size"], row.etag), row["rows"]))
+            meta = ObjectMeta(row.uri, row["size"], row.etag, row.sha256)
+            found[row.output].append(WrittenFile(meta, row["rows"]))
     for number, output in outputs.items():
         if not found[number]:
             found[number] = [write_empty(output.target, output.schema, start, end)]
@@ -274,8 +275,13 @@ def _count_leaves(kind: pa.DataType) -> int:
 
 
 def mark_success(target: Target, files: Sequence[WrittenFile]) -> None:
-    """These files, and no others below the prefix, are the output's content."""
-    named = [{"name": file.meta.uri.removeprefix(target.prefix), "size": file.meta.size} for file in files]
+    """These files, with these bytes, and no others below the prefix, are the output's content."""
+    if any(file.meta.sha256 is None for file in files):
+        raise ValueError("a file was uploaded without its hash")
+    named = [
+        {"name": file.meta.uri.removeprefix(target.prefix), "size": file.meta.size, "sha256": file.meta.sha256}
+        for file in files
+    ]
     with tempfile.TemporaryFile(prefix="trace-success-") as marker:
         marker.write(MARKER_FORMAT + msgspec.json.encode(named) + b"}")
         marker.flush()
@@ -328,6 +334,7 @@ def _manifest(rows: "list[tuple[int, ObjectMeta | None, int]]") -> pa.RecordBatc
             "uri": pa.array([meta and meta.uri for meta in metas], pa.string()),
             "size": pa.array([meta and meta.size for meta in metas], pa.int64()),
             "etag": pa.array([meta and meta.etag for meta in metas], pa.string()),
+            "sha256": pa.array([meta and meta.sha256 for meta in metas], pa.string()),
             "rows": pa.array([count for _, _, count in rows], pa.int64()),
         }
     )

@@ -16,6 +16,7 @@ ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
 Revision = Annotated[str, Meta(max_length=200)]
 MAX_PARTITION_KEY_BYTES = 512
 PartitionKey = Annotated[str, Meta(min_length=1, max_length=MAX_PARTITION_KEY_BYTES)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Uri = Annotated[str, Meta(min_length=1, max_length=2048)]
 Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 

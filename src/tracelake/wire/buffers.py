@@ -34,6 +34,7 @@ class BufferBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     content_type: str
     producer: Producer
     record_count: int | None = None
+    sha256: str | None = None
     again: bool = False
     """Sent before: a person may have said meanwhile what becomes of it."""
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from tracelake.model.dag import ColumnType, Schema
-from tracelake.wire.base import Cursor, Reply, Request, ShortText, Uri
+from tracelake.wire.base import Cursor, Reply, Request, Sha256, ShortText, Uri
 from tracelake.wire.units import EventIn
 
 FinalStatus = Literal["Completed", "Failed", "Canceled"]
@@ -140,6 +140,8 @@ class BufferPublishRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True
     record_count: Cursor | None = None
     content_type: Literal["application/jsonl"] = "application/jsonl"
     batch_size_bytes: Cursor | None = None
+    batch_sha256: Sha256 | None = None
+    """Of the content, in hex: whoever reads the batch checks it."""
 
     def __post_init__(self) -> None:
         if self.dataset_uuid is None and self.dedupe_scope is None:
@@ -179,11 +181,13 @@ def check_range(start: int | None, end: int | None) -> None:
 
 
 class DataFile(Reply, frozen=True, kw_only=True):
-    """One file as it was committed. Another ETag is another file."""
+    """One file as it was committed. Another ETag is another file, and so are other bytes."""
 
     uri: str
     size: int
     etag: str
+    sha256: str | None = None
+    """Of the content, in hex; readers check it. Absent for what was committed without."""
 
 
 class FileUnit(Reply, frozen=True, kw_only=True):

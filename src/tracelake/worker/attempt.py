@@ -163,6 +163,7 @@ class Attempt:
             dataset_version=batch.output.dataset_version,
             batch_uri=batch.uri,
             record_count=batch.records,
+            batch_sha256=batch.sha256,
         )
 
     def token_request(self) -> TokenRequest:

@@ -142,7 +142,9 @@ class Reporter:
             reply = await self._files(attempt, request)
             if reply.columns is not None:
                 return TableInput(tuple(reply.columns))
-            found += [ObjectMeta(file.uri, file.size, file.etag) for unit in reply.units for file in unit.files]
+            found += [
+                ObjectMeta(file.uri, file.size, file.etag, file.sha256) for unit in reply.units for file in unit.files
+            ]
             if reply.next is None:
                 return found
             request = msgspec.structs.replace(request, after=reply.next, as_of=reply.as_of)

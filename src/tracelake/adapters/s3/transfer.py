@@ -1,5 +1,6 @@
 """The FileTransfer port over the S3 protocol. It holds an address and keys, no connection, and so can be pickled."""
 
+import hashlib
 import os
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tracelake.adapters.s3.access import WORKING, Patience, S3Access
 from tracelake.adapters.s3.object_store import open_bucket, unavailable, was_answered
 from tracelake.model.locations import parse_uri
 from tracelake.model.retry import Backoff
-from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta
+from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta, content_mismatch, hash_file
 
 _CHUNK = 8 * 1024 * 1024
 CREATE_BYTES = 64 * 1024 * 1024
@@ -30,12 +31,16 @@ class S3Transfer:
         store, key = self._place(meta.uri)
         aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
+            content = hashlib.sha256()
             with aside.open("wb") as target:
                 result = obstore.get(store, key, options={"if_match": meta.etag})
                 for chunk in result.stream(min_chunk_size=_CHUNK):
                     target.write(chunk)
+                    content.update(chunk)
             if aside.stat().st_size != meta.size:
                 raise ObjectChangedError(f"{path.name} has {aside.stat().st_size} bytes instead of {meta.size}")
+            if meta.sha256 not in (None, content.hexdigest()):
+                raise content_mismatch(Path(key).name)
             aside.replace(path)
         except (FileNotFoundError, PreconditionError) as error:
             raise ObjectChangedError(f"{Path(key).name} is not the file that was committed") from error
@@ -46,14 +51,14 @@ class S3Transfer:
 
     def upload(self, path: Path, uri: str) -> ObjectMeta:
         store, key = self._place(uri)
-        size = path.stat().st_size
+        size, digest = path.stat().st_size, hash_file(path)
         if size > CREATE_BYTES:
             try:
                 result = obstore.put(store, key, path, chunk_size=_CHUNK)
             except BaseError as error:
                 raise unavailable(error) from error
-            return ObjectMeta(uri, size, result["e_tag"] or "")
-        return ObjectMeta(uri, size, self._create(store, key, path))
+            return ObjectMeta(uri, size, result["e_tag"] or "", digest)
+        return ObjectMeta(uri, size, self._create(store, key, path), digest)
 
     def _create(self, store: obstore.store.S3Store, key: str, path: Path) -> str:
         """The ETag of the new object. The client repeats no conditional call whose answer was lost; this does."""

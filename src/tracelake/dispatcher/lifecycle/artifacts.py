@@ -1,14 +1,16 @@
 """What must be looked up in the object store before a transaction: listings to pin, artifacts to measure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from tracelake.dispatcher.lifecycle.publications import Request
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.errors import TraceError
-from tracelake.model.locations import MARKER_FORMAT, lies_under, parse_uri
+from tracelake.model.locations import MARKER_FAMILY, lies_under, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
+from tracelake.wire.base import Sha256
 from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished, OutputReport
 
 GLOB = "*.parquet"
@@ -22,11 +24,18 @@ class _NamedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int
 
 
-class _Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `_SUCCESS` that begins with `MARKER_FORMAT`: which files are the output's content."""
+class _HashedFile(_NamedFile, frozen=True, forbid_unknown_fields=True):
+    sha256: Sha256
 
-    format: str
+
+class _Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="trace-files-1"):
+    """A `_SUCCESS` that begins with `MARKER_FAMILY`: which files are the output's content."""
+
     files: list[_NamedFile]
+
+
+class _HashedMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="trace-files-2"):
+    files: list[_HashedFile]
 
 
 async def list_publications(
@@ -74,12 +83,12 @@ async def _choose_named(
     data = await objects.get(marker.uri, if_match=marker.etag)
     if data is None:
         raise _incomplete("The output's _SUCCESS marker changed while it was read.", index)
-    if not data.startswith(MARKER_FORMAT):
+    if not data.startswith(MARKER_FAMILY):
         return tuple(files)
     try:
-        named = msgspec.json.decode(data, type=_Marker).files
+        named: Sequence[_NamedFile] = msgspec.json.decode(data, type=_Marker | _HashedMarker).files
     except (msgspec.DecodeError, UnicodeDecodeError):
-        message = '_SUCCESS: expected a list of {"name", "size"} in `files`; received something else.'
+        message = '_SUCCESS: expected a list of {"name", "size", "sha256"} in `files`; received something else.'
         raise _incomplete(message, index) from None
     by_name = {meta.uri.removeprefix(prefix): meta for meta in files}
     if len({file.name for file in named}) != len(named):
@@ -87,7 +96,12 @@ async def _choose_named(
     absent = sum(file.name not in by_name or by_name[file.name].size != file.size for file in named)
     if absent:
         raise _incomplete(f"_SUCCESS names {len(named)} files; {absent} of them are not there with that size.", index)
-    return tuple(by_name[file.name] for file in sorted(named, key=lambda file: file.name))
+    return tuple(_pin(by_name[file.name], file) for file in sorted(named, key=lambda file: file.name))
+
+
+def _pin(meta: ObjectMeta, file: _NamedFile) -> ObjectMeta:
+    """The object with the hash of its content, which is the word of the attempt that wrote it."""
+    return replace(meta, sha256=file.sha256) if isinstance(file, _HashedFile) else meta
 
 
 async def check_artifact(
@@ -104,7 +118,7 @@ async def check_artifact(
     if body.batch_size_bytes not in (None, artifact.size):
         raise TraceError("artifact_mismatch", field="batch_size_bytes")
     await objects.sync()
-    return artifact
+    return replace(artifact, sha256=body.batch_sha256)
 
 
 def _compare(report: OutputReport, files: Sequence[ObjectMeta], index: int) -> None:

@@ -363,6 +363,7 @@ class BufferPublishCall(LightCall):
             batch_uri=body.batch_uri,
             size_bytes=self.artifact.size,
             etag=self.artifact.etag,
+            sha256=self.artifact.sha256,
             record_count=body.record_count,
             content_type=body.content_type,
             released=job.timeout_seconds is None,  # always_on: no completion to wait for

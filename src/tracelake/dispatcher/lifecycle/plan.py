@@ -140,6 +140,7 @@ class BufferPublish:
     batch_uri: str
     size_bytes: int
     etag: str
+    sha256: str | None
     record_count: int | None
     content_type: str
     released: bool

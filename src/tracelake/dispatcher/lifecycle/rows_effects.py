@@ -10,7 +10,7 @@ from tracelake.dispatcher.lifecycle.plan import Applied, BufferPublish, NewEvent
 from tracelake.dispatcher.slices import in_slices
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.ports import ObjectMeta
-from tracelake.wire.task_calls import BufferPublishRequest
+from tracelake.wire.task_calls import BufferPublishRequest, DataFile
 
 # The columns of a RoutedEvent, in order.
 _ROUTED = """e.routed_seq, e.event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.cursor, e.partition_key,
@@ -105,13 +105,13 @@ _MOVE_POINTERS = """
 
 _INSERT_PUBLISHES = """
     INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
-                                  size_bytes, etag, record_count, content_type, released_at)
+                                  size_bytes, etag, sha256, record_count, content_type, released_at)
     SELECT u.publish_id, u.org_id, u.task_id, u.attempt, u.dataset_uuid, u.dataset_version, u.batch_uri,
-           u.size_bytes, u.etag, u.record_count, u.content_type, CASE WHEN u.released THEN trace_now() END
+           u.size_bytes, u.etag, u.sha256, u.record_count, u.content_type, CASE WHEN u.released THEN trace_now() END
     FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::uuid[], $6::uuid[], $7::text[],
-                $8::bigint[], $9::text[], $10::bigint[], $11::text[], $12::bool[])
+                $8::bigint[], $9::text[], $10::text[], $11::bigint[], $12::text[], $13::bool[])
          AS u(publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri, size_bytes, etag,
-              record_count, content_type, released)
+              sha256, record_count, content_type, released)
     ON CONFLICT (task_id, attempt, dataset_uuid, batch_uri) DO NOTHING
     RETURNING publish_id, publish_seq, task_id, attempt, dataset_uuid, batch_uri"""
 
@@ -133,7 +133,7 @@ _FIND_PUBLISHES = """
     JOIN buffer_publishes p USING (task_id, attempt, dataset_uuid, batch_uri)"""
 
 _FIND_PINNED = """
-    SELECT p.batch_uri, p.size_bytes, p.etag FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
+    SELECT p.batch_uri, p.size_bytes, p.etag, p.sha256 FROM buffer_publishes p JOIN datasets d USING (dataset_uuid)
     WHERE p.task_id = $1 AND p.attempt = $2 AND p.batch_uri = $3
       AND ($4::uuid IS NULL OR p.dataset_uuid = $4) AND ($5::text IS NULL OR d.name = $5)"""
 
@@ -141,7 +141,8 @@ _FIND_PINNED = """
 _BUFFER_MESSAGE = """json_build_object(
         'kind', 'buffer_batch', 'publish_id', p.publish_id, 'publish_seq', p.publish_seq, 'org_id', p.org_id,
         'dataset_uuid', p.dataset_uuid, 'dataset_version', p.dataset_version, 'batch_uri', p.batch_uri,
-        'size_bytes', p.size_bytes, 'etag', p.etag, 'content_type', p.content_type, 'record_count', p.record_count,
+        'size_bytes', p.size_bytes, 'etag', p.etag, 'sha256', p.sha256, 'content_type', p.content_type,
+        'record_count', p.record_count,
         'producer', json_build_object('task_id', p.task_id, 'attempt', p.attempt), 'again', %s)"""
 
 # Whether a batch has a row is asked one by one: an anti-join may read the whole outbox, however few batches there are.
@@ -252,6 +253,7 @@ async def apply_buffer_publishes(connection: Connection, publishes: Sequence[Buf
         [item.batch_uri for item in publishes],
         [item.size_bytes for item in publishes],
         [item.etag for item in publishes],
+        [item.sha256 for item in publishes],
         [item.record_count for item in publishes],
         [item.content_type for item in publishes],
         [item.released for item in publishes],
@@ -285,12 +287,12 @@ async def find_pinned(connection: Connection, body: BufferPublishRequest) -> Obj
     row = await connection.fetchrow(
         _FIND_PINNED, body.task_id, body.attempt, body.batch_uri, body.dataset_uuid, body.dedupe_scope
     )
-    return None if row is None else ObjectMeta(row["batch_uri"], row["size_bytes"], row["etag"])
+    return None if row is None else ObjectMeta(*row)
 
 
 def _objects(item: Publication) -> str:
-    objects = [{"uri": meta.uri, "size": meta.size, "etag": meta.etag} for meta in item.objects]
-    return msgspec.json.encode(objects).decode()
+    files = [DataFile(uri=meta.uri, size=meta.size, etag=meta.etag, sha256=meta.sha256) for meta in item.objects]
+    return msgspec.json.encode(files).decode()
 
 
 def _json_or_none(value: msgspec.Struct | None) -> str | None:

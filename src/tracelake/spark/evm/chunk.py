@@ -47,6 +47,7 @@ MANIFEST = pa.schema(
         ("uri", pa.string()),
         ("size", pa.int64()),
         ("etag", pa.string()),
+        ("sha256", pa.string()),
         ("rows", pa.int64()),
         ("kind", pa.string()),
         ("message", pa.string()),
@@ -55,7 +56,7 @@ MANIFEST = pa.schema(
 )
 MANIFEST_DDL = (
     "table string, first long, last long, first_parent string, last_hash string, uri string, size long, etag string,"
-    " rows long, kind string, message string, retryable boolean"
+    " sha256 string, rows long, kind string, message string, retryable boolean"
 )
 
 
@@ -120,6 +121,7 @@ class Chunks:
                         "uri": file.meta.uri,
                         "size": file.meta.size,
                         "etag": file.meta.etag,
+                        "sha256": file.meta.sha256,
                         "rows": file.rows,
                     }
                     for table, file in ((table, writer.upload(first, last)) for table, writer in writers.items())

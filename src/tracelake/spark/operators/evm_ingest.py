@@ -53,7 +53,9 @@ def run(work: SparkWork) -> OperatorResult:
     rows.sort(key=lambda row: row.first)
     for table, index in outputs.items():
         files = [
-            WrittenFile(ObjectMeta(row.uri, row["size"], row.etag), row["rows"]) for row in rows if row.table == table
+            WrittenFile(ObjectMeta(row.uri, row["size"], row.etag, row.sha256), row["rows"])
+            for row in rows
+            if row.table == table
         ]
         work.publish(index, files, SCHEMAS[table])
     return work.result()
