@@ -6,12 +6,15 @@ MAX_LENGTH = 20_000
 """Characters of a query."""
 
 CODES = {
+    "sql_argument": "An argument is not what the function takes there, or is computed where a literal is needed.",
     "sql_column": "A column of the result has no name, or no name of a column can be this.",
     "sql_construct": "Spark may know this, but a query of a DAG may not use it.",
     "sql_function": "The function is not one that queries may call.",
+    "sql_join": "Two relations are joined without an equality between them, and neither is small.",
     "sql_limit": "The query is too long, nests too deeply, or asks for something too large.",
     "sql_name": "A name is not letters, digits and _.",
     "sql_parameter": "There is no such parameter, or it stands inside quotes.",
+    "sql_pattern": "A pattern is computed, is none, or may take too long to match.",
     "sql_relation": "The query reads something that is no input of the job.",
     "sql_statement": "Not one SELECT.",
     "sql_syntax": "The text is not SQL.",

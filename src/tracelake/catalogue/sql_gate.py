@@ -3,9 +3,10 @@
 The cost of a query is bounded before anything else is: length, words and nesting by limits, and the parser's own
 backtracking by a budget (see `_GateParser`), so that a small text cannot keep a processor busy.
 
-The text is looked at four times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
-(every node by a rule, see `sql_writer`), by writing it anew, and by comparing the words of both texts (nothing lost,
-see `sql_alignment`). Spark gets what was written, never what came in, so a text that two parsers read differently is
+The text is looked at five times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
+(every node by a rule, see `sql_writer`, and every argument by its kind, see `sql_functions`), by writing it anew, for
+what it may cost (`sql_cost`, `sql_relations`), and by comparing the words of both texts (nothing lost, see
+`sql_alignment`). Spark gets what was written, never what came in, so a text that two parsers read differently is
 harmless. The worker asks Spark's own parser once more (`spark.plan_gate`).
 """
 
@@ -23,9 +24,12 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tracelake.catalogue.sql_alignment import first_difference
-from tracelake.catalogue.sql_expressions import TYPED, WRITTEN
-from tracelake.catalogue.sql_expressions import offset as place_of
+from tracelake.catalogue.sql_cost import CostError
+from tracelake.catalogue.sql_expressions import WRITTEN
 from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
+from tracelake.catalogue.sql_nodes import offset as place_of
+from tracelake.catalogue.sql_relations import QueryCost
+from tracelake.catalogue.sql_values import TYPED
 from tracelake.catalogue.sql_writer import COMMA, MARK, QueryWriter, result_columns
 
 PARAMETERS: Mapping[str, str] = {
@@ -185,6 +189,7 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
     assert all(" " <= character <= "~" or character == MARK for character in written)
     assert "${" not in written
     _check_alignment(query, tokens, written, writer)
+    _check_cost(query, trees[0])
     columns, names_all = result_columns(trees[0])
     return GatedQuery(
         written,
@@ -359,6 +364,15 @@ def _check_alignment(query: str, tokens: list[Token], written: str, writer: Quer
         message = f"this is not understood, near {shown(near)}"
         hint = "Look at commas and quotes; names that are words of SQL stand in backticks."
         raise _refused(query, offset, "sql_syntax", message, hint)
+
+
+def _check_cost(query: str, tree: exp.Expr) -> None:
+    try:
+        QueryCost().check(tree)
+    except CostError as error:
+        raise _refused(query, place_of(error.node), error.code, str(error), error.suggestion) from None
+    except RecursionError:
+        raise _too_deep(query, 0) from None
 
 
 def _deeper_than(tree: exp.Expr, height: int) -> int | None:

@@ -90,7 +90,10 @@ async def keep_sink(
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
         scratch = settings.layout.spark / f"sink-{os.getpid()}"
-        shared = SharedSession(SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory))
+        config = SparkConfig(
+            scratch / "session", settings.spark_master, settings.spark_memory, crash_directory=settings.layout.logs
+        )
+        shared = SharedSession(config)
         try:
             await run_sink(settings, stack, shared, S3Transfer(settings.resolve_object_store()), leave)
         finally:

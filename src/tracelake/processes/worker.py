@@ -40,7 +40,13 @@ def build_engine(settings: Settings) -> Engine:
     """For one run of this process: what an earlier one left is of no use to anybody."""
     resolve_with(resolver(settings.layout, settings.org))
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
-    config = SparkConfig(scratch / "session", settings.spark_master, settings.spark_memory, log_level="warn")
+    config = SparkConfig(
+        scratch / "session",
+        settings.spark_master,
+        settings.spark_memory,
+        log_level="warn",
+        crash_directory=settings.layout.logs,
+    )
     patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
     transfer = S3Transfer(settings.resolve_object_store(), patience)
     return Engine(SharedSession(config), transfer, scratch, settings.resolve_data_dsn, settings.worker_stop_seconds)

@@ -4,15 +4,22 @@ The first gate (`catalogue.sql_gate`) wrote the text. Here Spark's own parser re
 kinds of nodes, functions of the list, our views and the query's own common table expressions; then the same again for
 the analysed plan, where every leaf must be one of our views or rows that stand in the query.
 
+A schema in a text can name a user-defined type, a class that Python imports as soon as it looks at the schema of the
+frame. So texts that Spark parses have to be literals in its tree too, schemas are read again by our own grammar, and
+the types of the result are looked at in Java, as JSON, before anything asks for `frame.schema`.
+
 Both look into the Java process beside Python. Over Spark Connect there is none: there the first gate stands alone, and
 the server's own permissions behind it.
 """
 
+import json
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.catalogue.sql_functions import FUNCTIONS
+from tracelake.catalogue.sql_functions.kinds import Form
+from tracelake.catalogue.sql_functions.signatures import SIGNATURES
+from tracelake.catalogue.sql_literals.errors import LiteralError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +71,9 @@ _FORBIDDEN = _names(
     """
 )
 
+_TYPED_BY_TEXT = frozenset({"JsonToStructs", "VariantGet"})
+"""What has its type from a text of the query."""
+
 
 class PlanRefusedError(NonRetryableError):
     """Spark understood something that queries may not do."""
@@ -87,6 +97,7 @@ def check_parsed(session: "SparkSession", sql: str, views: Collection[str]) -> N
             ctes.update(alias.alias() for alias in _items(node.innerChildren()))
         elif name == "UnresolvedFunction":
             _check_function(list(_items(node.nameParts())))
+            _check_literals(str(node.nameParts().head()).lower(), list(_items(node.arguments())))
         elif name == "UnresolvedGenerator":
             _check_function([node.name().funcName()])
     if strange := relations - ctes - set(views):
@@ -94,8 +105,23 @@ def check_parsed(session: "SparkSession", sql: str, views: Collection[str]) -> N
 
 
 def _check_function(parts: list[str]) -> None:
-    if len(parts) != 1 or parts[0].lower() not in FUNCTIONS | _OPERATIONS:
+    if len(parts) != 1 or parts[0].lower() not in SIGNATURES.keys() | _OPERATIONS:
         raise PlanRefusedError(f"queries may not call {'.'.join(parts)}")
+
+
+def _check_literals(name: str, arguments: list[Any]) -> None:
+    """What Spark parses by itself is a text in its tree, and schemas are of our own grammar."""
+    forms = [signature.kinds_of(len(arguments)) for signature in SIGNATURES.get(name, ())]
+    for kind, argument in zip(next((form for form in forms if form is not None), ()), arguments, strict=False):
+        if kind.form is not Form.TEXT:
+            continue
+        if argument.getClass().getSimpleName() != "Literal":
+            raise PlanRefusedError(f"queries may not compute the {kind.name} of {name}")
+        if kind.name in ("schema", "type") and kind.check is not None:
+            try:
+                kind.check(str(argument.toString()))
+            except LiteralError as error:
+                raise PlanRefusedError(f"queries may not call {name} with this {kind.name}: {error}") from None
 
 
 def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
@@ -103,7 +129,9 @@ def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
     java = getattr(frame, "_jdf", None)
     if java is None:
         return
-    for kind, name, node in _walk(java.queryExecution().analyzed(), frozenset({"View"})):
+    plan = java.queryExecution().analyzed()
+    _check_type(plan.schema())
+    for kind, name, node in _walk(plan, frozenset({"View"})):
         if name == "View":
             view = node.desc().identifier()
             if not node.isTempView() or view.database().isDefined() or view.table() not in views:
@@ -114,6 +142,21 @@ def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
             outside = not node.getClass().getName().startswith(_EXPRESSION_PACKAGE)
             if outside or name in _FORBIDDEN or any(word in name for word in _FORBIDDEN_WORDS):
                 raise PlanRefusedError(f"queries may not use {name}")
+            if name in _TYPED_BY_TEXT:
+                _check_type(node.dataType())
+
+
+def _check_type(java_type: Any) -> None:
+    """As JSON, in which a type is a text or an object with its name in `type`. Nothing is loaded by reading it."""
+    waiting: list[Any] = [json.loads(java_type.json())]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            if item.get("type") == "udt":
+                raise PlanRefusedError("queries may not use types that name a class")
+            waiting += [value for key, value in item.items() if key != "metadata"]
 
 
 def _walk(root: Any, leaves: frozenset[str]) -> Iterator[tuple[str, str, Any]]:

@@ -56,6 +56,8 @@ class SparkConfig:
     options: Mapping[str, str] = field(default_factory=dict)
     """Spark's own settings, as they are."""
     log_level: str = "warn"
+    crash_directory: Path | None = None
+    """Where Java leaves what it writes when it crashes; None: in the scratch directory, which is removed."""
 
     @property
     def connect(self) -> bool:
@@ -97,7 +99,12 @@ def _options(config: SparkConfig) -> dict[str, str]:
     log4j.write_text(_LOG4J.format(level=config.log_level))
     options = _sql_options() | {
         "spark.driver.memory": config.memory,
-        "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{log4j.as_uri()}"',
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f'-Dlog4j2.configurationFile="{log4j.as_uri()}"',
+                *_crash_options(config.crash_directory or config.scratch),
+            ]
+        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(config.scratch / "local"),
@@ -118,6 +125,15 @@ def _options(config: SparkConfig) -> dict[str, str]:
             "spark.executorEnv.TMPDIR": str(config.scratch / "parts"),
         }
     return options
+
+
+def _crash_options(directory: Path) -> list[str]:
+    """Java would leave its reports, and the memory of the process with keys in it, in the current directory."""
+    return [
+        f'-XX:ErrorFile="{directory / "java-crash-%p.log"}"',
+        f'-XX:HeapDumpPath="{directory}"',
+        "-XX:-CreateCoredumpOnCrash",
+    ]
 
 
 def _sql_options() -> dict[str, str]:

@@ -89,6 +89,10 @@ CORPUS = [
     "SELECT element_at(array(named_struct('z', k)), 1).z AS a, struct(k, g AS name, k + 1) AS c, (k, g) AS e, split('a,b', ',')[1] AS h, array(k, -k) AS i FROM facts",
     "SELECT transform(xs, x -> x + 1) AS a, transform(xs, (x, i) -> x * i + k) AS c, filter(xs, x -> x IS NOT NULL AND x > 1) AS e, aggregate(filter(xs, x -> x IS NOT NULL), 0, (acc, x) -> acc + x, acc -> acc * 10) AS h, exists(xs, x -> x = 5) AS i, transform(array(array(1, 2)), x -> transform(x, y -> y + size(x))) AS j FROM facts",
     "SELECT map_filter(m, (k2, v) -> v IS NOT NULL) AS a, transform_values(m, (q, v) -> v + facts.k) AS c, zip_with(xs, xs, (p, q) -> p + q) AS e, array_sort(array(3, 1, 2), (l, r) -> CASE WHEN l < r THEN 1 WHEN l > r THEN -1 ELSE 0 END) AS h FROM facts",
+    # --- arguments that are literals of a language, or sizes
+    "SELECT from_json('{\"a\": 1}', 'a INT', map('mode', 'FAILFAST', 'allowComments', 'true', 'dateFormat', 'yyyy-MM-dd')).a AS a, format_number(k, 2) AS c, format_number(k, '#,###.00') AS e, to_json(st, map('ignoreNullFields', 'false')) AS h FROM facts",
+    "SELECT hex(count_min_sketch(k, 0.5D, 0.5D, 1)) AS a, percentile_approx(k, array(0.25, 0.5), 100) AS c, approx_count_distinct(k, 0.05) AS e FROM facts",
+    "SELECT sequence(k, k + 3) AS a, sequence(k, least(k + 9, 3)) AS c, sequence(day, day + INTERVAL 3 DAYS) AS e, sequence(day, date_add(day, 2)) AS h, sequence(DATE '2024-01-01', DATE '2024-06-01', INTERVAL 1 MONTH) AS i, sequence(${start}, ${end}) AS j, sequence(5, 1, -2) AS l FROM facts WHERE k BETWEEN 1 AND 3",
     # --- aggregation
     "SELECT g, count(*) AS a, count(DISTINCT k, n) AS c, sum(DISTINCT k) AS e, sum(k) FILTER (WHERE b) AS h, max(k) FILTER (WHERE k > 1 AND NOT b) AS i FROM facts GROUP BY g HAVING count(*) >= 1 AND max(k) IS NOT NULL",
     "SELECT g, b, sum(k) AS s, grouping(g) AS x, grouping_id(g, b) AS y FROM facts GROUP BY ROLLUP (g, b)",
@@ -112,8 +116,8 @@ CORPUS = [
     "SELECT g, sum(sum(k)) OVER (ORDER BY g) AS a, rank() OVER (ORDER BY count(*) DESC) AS c FROM facts GROUP BY g",
     # --- relations
     "SELECT f.k, o.v FROM facts f, others o WHERE f.k = o.k",
-    "SELECT f.k, o.v, p.v AS w FROM facts f, others o JOIN others p ON o.k = p.k",
-    "SELECT f.k, o.v FROM facts AS f JOIN others AS o",
+    "SELECT f.k, o.v, p.v AS w FROM facts f, others o JOIN others p ON o.k = p.k WHERE f.k = o.k",
+    "SELECT f.k, o.v FROM facts AS f JOIN (SELECT max(v) AS v FROM others) AS o",
     "SELECT f.k, o.v FROM facts f INNER JOIN others o ON f.k = o.k AND f.g <=> o.g",
     "SELECT k, v FROM facts LEFT JOIN others USING (k, g)",
     "SELECT f.k, o.v FROM facts f LEFT OUTER JOIN others o ON f.k = o.k RIGHT JOIN others p ON p.k = f.k",
@@ -124,7 +128,7 @@ CORPUS = [
     "SELECT f.k FROM facts f LEFT ANTI JOIN others o ON f.k = o.k",
     "SELECT k, v FROM facts NATURAL JOIN others",
     "SELECT k, v FROM facts NATURAL LEFT OUTER JOIN others",
-    "SELECT f.k, o.v FROM facts f CROSS JOIN others o",
+    "SELECT f.k, o.v FROM facts f CROSS JOIN (SELECT v FROM others ORDER BY v LIMIT 2) o",
     "SELECT x.a, x.c FROM others AS x(a, c, e)",
     "SELECT s.k, s.double_k FROM (SELECT k, k * 2 AS double_k FROM facts) s WHERE double_k > 2",
     "SELECT q.a, q.c FROM (SELECT k, g FROM facts) AS q(a, c)",

@@ -409,6 +409,58 @@ _LIMITS = [
     "SELECT sequence(1, 100000000, 2) AS x",
 ]
 
+_ARGUMENTS = r"""
+SELECT from_json('{}', '{"type":"struct","fields":[]}') AS x
+SELECT from_json('{}', concat('a ', 'INT')) AS x
+SELECT from_json('{}', schema_of_json('{"a": 1}')) AS x
+SELECT from_json('{}', sender) AS x FROM transfers
+SELECT from_json('{}', 'a udt') AS x
+SELECT from_json('{}', 'a INT', map('mode', 'NEVER')) AS x
+SELECT from_json('{}', 'a INT', map('locale', 'en')) AS x
+SELECT date_format(ts, sender) AS x FROM blocks
+SELECT date_format(ts, 'yyyyyyyyyyyyyyyy') AS x FROM blocks
+SELECT format_string('%2000000000d', 1) AS x
+SELECT format_string(sender, 1) AS x FROM transfers
+SELECT get_json_object('{}', sender) AS x FROM transfers
+SELECT from_utc_timestamp(ts, sender) AS x FROM blocks
+SELECT encode(sender, receiver) AS x FROM transfers
+SELECT upper(sender, receiver) AS x FROM transfers
+SELECT upper(x -> x) AS x FROM transfers
+SELECT transform(array(1), 1) AS x
+SELECT upper(DISTINCT sender) AS x FROM transfers
+SELECT first(sender, amount > 1) AS x FROM transfers
+SELECT named_struct(sender, 1) AS x FROM transfers
+"""
+
+_PATTERNS = r"""
+SELECT sender RLIKE receiver AS x FROM transfers
+SELECT sender LIKE concat('%', receiver) AS x FROM transfers
+SELECT sender RLIKE '^(a|a|aa)+$' AS x FROM transfers
+SELECT sender LIKE '%a%b%c%d%e%f%' AS x FROM transfers
+SELECT regexp_replace(sender, '(a+)+b', '') AS x FROM transfers
+SELECT split(sender, receiver) AS x FROM transfers
+SELECT str_to_map(sender, '(,|,)+') AS x FROM transfers
+SELECT sender LIKE 'a' ESCAPE 'xy' AS x FROM transfers
+"""
+
+_JOINS = """
+SELECT t.amount FROM transfers t CROSS JOIN blocks b
+SELECT t.amount FROM transfers t JOIN blocks b
+SELECT t.amount FROM transfers t, blocks b
+SELECT t.amount FROM transfers t JOIN blocks b ON TRUE
+SELECT t.amount FROM transfers t JOIN blocks b ON 1 = 1
+SELECT t.amount FROM transfers t JOIN blocks b ON t.amount = t.amount
+SELECT t.amount FROM transfers t JOIN blocks b ON b.ts = b.ts
+SELECT t.amount FROM transfers t JOIN blocks b ON t.block_number < b.block_number
+SELECT t.amount FROM transfers t JOIN blocks b ON t.block_number = b.block_number OR TRUE
+SELECT t.amount FROM transfers t LEFT JOIN blocks b ON t.amount > 1
+SELECT t.amount FROM transfers t, blocks b, transfers u WHERE t.block_number = b.block_number
+SELECT t.amount FROM transfers t JOIN blocks b ON amount = sender
+SELECT t.amount FROM transfers t, LATERAL (SELECT ts FROM blocks) b
+WITH a AS (SELECT amount FROM transfers) SELECT x.amount FROM a x CROSS JOIN a y
+SELECT t.amount FROM transfers t CROSS JOIN (SELECT ts FROM blocks LIMIT 100000) b
+"""
+
 
 def _lines(text: str) -> list[str]:
     return [line.replace("\\n", "\n") for line in text.strip().split("\n")]
@@ -423,6 +475,9 @@ HOSTILE: list[tuple[str, str]] = [
     *((query, "sql_column") for query in _lines(_COLUMNS)),
     *((query, "sql_parameter") for query in _lines(_PARAMETERS)),
     *((query, "sql_syntax") for query in _lines(_SYNTAX)),
+    *((query, "sql_join") for query in _lines(_JOINS)),
+    *((query, "sql_argument") for query in _lines(_ARGUMENTS)),
+    *((query, "sql_pattern") for query in _lines(_PATTERNS)),
     *((query, "sql_text") for query in _TEXT),
     *((query, "sql_limit") for query in _LIMITS),
 ]

@@ -27,7 +27,7 @@ BENIGN = [
     "SELECT coalesce(t.block_number, b.block_number) AS block_number FROM transfers t FULL OUTER JOIN blocks b"
     " ON t.block_number = b.block_number",
     "SELECT t.block_number FROM transfers t RIGHT OUTER JOIN blocks b ON t.block_number = b.block_number",
-    "SELECT t.block_number FROM transfers t CROSS JOIN blocks b",
+    "SELECT t.block_number, b.newest FROM transfers t CROSS JOIN (SELECT max(ts) AS newest FROM blocks) b",
     "SELECT t.block_number FROM transfers t, blocks b WHERE t.block_number = b.block_number",
     "SELECT block_number FROM transfers NATURAL JOIN blocks",
     "SELECT a.block_number FROM transfers a JOIN transfers b ON a.sender = b.receiver AND a.block_number < b.block_number",

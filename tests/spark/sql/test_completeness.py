@@ -12,10 +12,12 @@ import pytest
 
 from tests.spark.sql.corpus import CORPUS
 from tests.spark.sql.queries import BENIGN
-from tracelake.catalogue import sql_expressions, sql_writer
+from tracelake.catalogue import sql_calls, sql_expressions, sql_nodes, sql_values, sql_windows, sql_writer
 from tracelake.catalogue.sql_expressions import _BINARY, _RULES, ExpressionWriter
 from tracelake.catalogue.sql_gate import gate
 
+WRITERS = (sql_calls, sql_expressions, sql_nodes, sql_values, sql_windows, sql_writer)
+REFUSALS = ("self.refuse(", "self._unknown(", "self._refuse_argument(", "self._refuse_function(")
 LEADS_TO_REFUSAL = "part = part.this"
 """The parser adds brackets by itself only around what is refused then."""
 
@@ -51,7 +53,7 @@ def test_every_kind_of_node_and_every_part_of_it(monkeypatch: pytest.MonkeyPatch
 
 def test_every_statement_of_the_writers() -> None:
     reached: set[tuple[str, int]] = set()
-    modules = {module.__file__: module for module in (sql_expressions, sql_writer)}
+    modules = {module.__file__: module for module in WRITERS}
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename not in modules:
@@ -78,6 +80,8 @@ def writing_statements(module: ModuleType) -> Iterator[tuple[int, str]]:
             for method in item.body:
                 if isinstance(method, ast.FunctionDef) and method.name not in (
                     "refuse",
+                    "_refuse_argument",
+                    "_refuse_function",
                     "_only",
                     "_unknown",
                     "_readable",
@@ -86,7 +90,7 @@ def writing_statements(module: ModuleType) -> Iterator[tuple[int, str]]:
 
 
 def _statements(block: list[ast.stmt]) -> Iterator[tuple[int, str]]:
-    if ast.unparse(block[-1]).removeprefix("return ").startswith(("self.refuse(", "self._unknown(")):
+    if ast.unparse(block[-1]).removeprefix("return ").startswith(REFUSALS):
         return
     for statement in block:
         inner = [getattr(statement, name) for name in ("body", "orelse", "finalbody") if getattr(statement, name, [])]

@@ -1,6 +1,8 @@
 """The second gate, on its own: what Spark understood. Queries come here as if the first gate had let them through."""
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -197,3 +199,42 @@ def test_what_the_first_gate_lets_through_the_second_does_too(session: SparkSess
     except PySparkException:
         return  # types that do not fit, names that are not there
     check_analysed(frame, VIEWS)
+
+
+# --- types that name a class
+
+MODULE = "trace_type_with_side_effects"
+NAMED_CLASS = (
+    '{"type": "struct", "fields": [{"name": "a", "nullable": true, "metadata": {}, "type": {"type": "udt", '
+    f'"pyClass": "{MODULE}.Type", "serializedClass": "", "sqlType": "integer"}}}}]}}'
+)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that Python can import."""
+    (tmp_path / f"{MODULE}.py").write_text("from pyspark.sql.types import IntegerType as Type")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    return MODULE
+
+
+@pytest.mark.parametrize(
+    "schema", [f"'{NAMED_CLASS}'", f"concat('', '{NAMED_CLASS}')"], ids=["a literal", "a computed text"]
+)
+def test_a_type_that_names_a_class_loads_nothing(session: SparkSession, module: str, schema: str) -> None:
+    query = f"SELECT from_json('{{}}', {schema}) AS x"
+    with pytest.raises(SqlRefusedError) as refused:
+        gate(query)
+    assert refused.value.finding.code == "sql_argument"
+    with pytest.raises(PlanRefusedError):
+        check_parsed(session, query, VIEWS)
+    for outer in (
+        query,
+        f"SELECT size(map_keys(map(x, 1))) AS y FROM ({query})",
+        f"SELECT x.a IS NULL AS y FROM ({query})",
+    ):
+        frame = session.sql(outer)
+        with pytest.raises(PlanRefusedError, match="name a class"):
+            check_analysed(frame, VIEWS)
+    assert module not in sys.modules
