@@ -65,6 +65,7 @@ def trace_app() -> ListenerApp:
         body_max_bytes=1024 * 1024,
         batch_body_max_bytes=1024 * 1024,
         webhook_max_bytes=1024 * 1024,
+        anonymous_body_bytes=1024 * 1024,
     )
 
 

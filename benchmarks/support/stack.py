@@ -133,8 +133,8 @@ class SecondDispatcher:
 
         settings = Settings.load({"home": self._stack.home}, environ={})
         sockets = listeners.bind(settings)
-        self.internal_url = listeners.url(sockets["internal"], settings.bind_host)
-        self.task_url = listeners.url(sockets["task"], settings.bind_host)
+        self.internal_url = listeners.url(sockets["internal"], settings.bind_host_of("internal"))
+        self.task_url = listeners.url(sockets["task"], settings.bind_host_of("task"))
         descriptors = tuple(sock.fileno() for sock in sockets.values())
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)

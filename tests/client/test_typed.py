@@ -221,7 +221,7 @@ def test_batches_answer_item_by_item(certificates: Certificates, tmp_path: Path)
             )
         assert [item["call"] for item in body["calls"]] == ["heartbeat", "complete"]
         assert [item["capability_token"] for item in body["calls"]] == ["one", "two"]
-        assert "x-trace-task-capability" not in request.headers
+        assert request.headers["x-trace-task-capability"] == "one"
         return as_json(
             {
                 "answers": [

@@ -32,7 +32,7 @@ class CrashDriver:
         Home(home).make()
         self.home = home
         settings = Settings.load({"home": home}, environ={})
-        tls = ensure_tls(home / "tls", settings.bind_host)
+        tls = ensure_tls(home / "tls", *settings.bind_hosts)
         self.credentials = LiteCredentials.ensure(home / "keys")
         self.sockets = listeners.bind(settings)
         self.environment = {
@@ -49,7 +49,8 @@ class CrashDriver:
             listeners.VARIABLE: listeners.to_variable(self.sockets),
         }
         self.clients = {
-            name: HttpClient(listeners.url(sock, settings.bind_host), tls.ca) for name, sock in self.sockets.items()
+            name: HttpClient(listeners.url(sock, settings.bind_host_of(name)), tls.ca)
+            for name, sock in self.sockets.items()
         }
         self.queue = PostgresQueue(queue_dsn, poll_seconds=0.1)
         self.pid: int | None = None

@@ -37,7 +37,7 @@ async def serve_briefly(home: Path, state_dsn: str, queue_dsn: str, *, test_cloc
         },
         environ={},
     )
-    ensure_tls(settings.layout.tls, settings.bind_host)
+    ensure_tls(settings.layout.tls, *settings.bind_hosts)
     LiteCredentials.ensure(settings.layout.keys)
     sockets = listeners.bind(settings)
     stop = asyncio.Event()

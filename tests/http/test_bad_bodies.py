@@ -261,7 +261,8 @@ def test_oversized_bodies(task: Claimed, endpoint: Endpoint) -> None:
     harness = task.harness
     large = next(route.batch for route in declared_routes() if route.path == endpoint.path)
     limit = harness.config.batch_body_max_bytes if large else harness.config.body_max_bytes
-    head = head_of(endpoint.method, endpoint.url, endpoint.headers(task))
+    # A batch as large as that needs a credential in the header too.
+    head = head_of(endpoint.method, endpoint.url, endpoint.headers(task) or {CAPABILITY: task.token})
     with Refusals(harness) as refusals:
         for declared in (str(limit + 1), str(10**15)):
             reply = raw_reply(harness, endpoint.listener, f"{head}\ncontent-length: {declared}", b"{")

@@ -50,6 +50,7 @@ def test_every_kind_is_complete() -> None:
 def test_only_what_may_be_repeated_is_retryable() -> None:
     assert {kind.code for kind in CATALOGUE.values() if kind.retryable} == {
         "document_reader_unavailable",
+        "listener_busy",
         "rate_limited",
         "secrets_unavailable",
         "store_unavailable",

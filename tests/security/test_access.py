@@ -94,7 +94,7 @@ TABLE = {
     ("internal", "POST", "/internal/sources/{job_id}/fire", "service"),
     ("internal", "GET", "/healthz", "none"),
     ("internal", "GET", "/readyz", "none"),
-    ("internal", "GET", "/metrics", "none"),
+    ("internal", "GET", "/metrics", "metrics"),
 }
 HEADERS = {
     "user": "authorization",

@@ -120,7 +120,7 @@ class DispatcherHarness:
 
     async def _open(self) -> None:
         settings = Settings.load({"home": self.home}, environ={})
-        self.tls = ensure_tls(self.home / "tls", settings.bind_host)
+        self.tls = ensure_tls(self.home / "tls", *settings.bind_hosts)
         self.credentials = LiteCredentials.ensure(self.home / "keys")
         (self.home / "objects").mkdir(exist_ok=True)
         self.objects = self.store or DirectoryStore(self.home / "objects")
@@ -130,7 +130,8 @@ class DispatcherHarness:
                 store=Store(self.state_dsn, size=6, name="state", reserved=reserved_connections(6, self.config)),
                 queue=PostgresQueue(self.queue_dsn),
                 objects=self.objects,
-                invoker=self.invoker or LocalInvoker(listeners.url(sockets["task"], settings.bind_host), self.tls.ca),
+                invoker=self.invoker
+                or LocalInvoker(listeners.url(sockets["task"], settings.bind_host_of("task")), self.tls.ca),
                 task_signer=self.credentials.task_keys,
                 user_signer=self.credentials.user_keys,
                 worker_secret=self.credentials.worker,
@@ -145,7 +146,7 @@ class DispatcherHarness:
             server = ListenerServer(app, sock, certificate=self.tls.certificate, private_key=self.tls.key)
             await server.start()
             self._servers.append(server)
-            self.clients[name] = HttpClient(listeners.url(sock, settings.bind_host), self.tls.ca)
+            self.clients[name] = HttpClient(listeners.url(sock, settings.bind_host_of(name)), self.tls.ca)
 
     async def _close(self) -> None:
         for client in self.clients.values():

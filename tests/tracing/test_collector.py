@@ -160,7 +160,7 @@ def test_only_the_dispatcher_is_given_the_headers(tmp_path: Path, monkeypatch: p
     sockets = listeners.bind(settings)
     try:
         parts = plan_parts(
-            settings, Clusters(None, None), None, sockets, ensure_tls(tmp_path / "tls", settings.bind_host)
+            settings, Clusters(None, None), None, sockets, ensure_tls(tmp_path / "tls", *settings.bind_hosts)
         )
     finally:
         for sock in sockets.values():

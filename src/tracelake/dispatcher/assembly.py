@@ -88,6 +88,8 @@ class Ports:
     user_signer: Signer
     worker_secret: SecretMatcher
     service_secret: SecretMatcher
+    metrics_secret: SecretMatcher | None = None
+    """For a monitoring system; without it metrics need no credential, which is for a listener on loopback."""
     user_keys: UserKeys | None = None
     """Of an identity provider; without them user tokens are those that user_signer signs."""
     webhook_secrets: WebhookSecrets = field(default_factory=lambda: DerivedSecrets(token_bytes(MASTER_KEY_BYTES)))
@@ -202,6 +204,7 @@ class Dispatcher:
             users=UserVerifier(ports.user_keys or RingKeys(KeyDirectory(ports.user_signer)), config.user_tokens),
             worker=ports.worker_secret,
             service=ports.service_secret,
+            monitoring=ports.metrics_secret,
             rates=RateLimiter(config.user_rate_per_second, config.user_rate_burst),
             clock=self.clock,
             metrics=self.metrics,
@@ -264,6 +267,7 @@ class Dispatcher:
                 body_max_bytes=config.body_max_bytes,
                 batch_body_max_bytes=config.batch_body_max_bytes,
                 webhook_max_bytes=config.webhook_max_bytes,
+                anonymous_body_bytes=config.http_anonymous_body_bytes,
             )
             for listener in Listener
         }

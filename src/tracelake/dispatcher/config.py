@@ -44,6 +44,7 @@ class DispatcherConfig:
     artifact_max_bytes: int = 16 * 1024 * 1024
     body_max_bytes: int = 1024 * 1024
     batch_body_max_bytes: int = 8 * 1024 * 1024
+    http_anonymous_body_bytes: int = 16 * 1024 * 1024
     outbox_retry: Backoff = field(default_factory=lambda: Backoff(1.0, 300.0))
     outbox_max_tries: int = 20
     relay_batch: int = 256

@@ -52,6 +52,13 @@ class Metrics:
         self.request_seconds = self._histogram(
             "trace_http_request_seconds", "Time to answer a request.", _FEW, ("listener", "route")
         )
+        self.connections = self._gauge("trace_http_connections", "Open connections by listener.", ("listener",))
+        self.connections_closed = self._counter(
+            "trace_http_connections_closed",
+            "Connections that a listener refused or gave up, by reason: address or listener (a limit was reached), "
+            "handshakes (too slow while others waited), descriptors, or the stage whose deadline passed.",
+            ("listener", "reason"),
+        )
         self.internal_errors = self._counter(
             "trace_internal_errors", "Requests and items of batches that were answered 500: bugs."
         )

@@ -186,6 +186,13 @@ _KINDS = (
         "Wait until the coming key signs, then rotate again.",
     ),
     ErrorKind(
+        "listener_busy",
+        503,
+        "The listener receives as many bodies of callers without a credential as it can hold.",
+        "Repeat the call after a short wait, with a capability token in the header.",
+        retryable=True,
+    ),
+    ErrorKind(
         "method_not_allowed",
         405,
         "The path exists but not for this method.",

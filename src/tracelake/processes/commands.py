@@ -15,7 +15,7 @@ from tracelake.processes.settings import Settings, SettingsError
 @home_option
 @click.option("--workers", type=int, help="How many worker processes to start (default: 1).")
 @click.option("--no-workers", is_flag=True, help="Start no worker.")
-@click.option("--bind-host", help="The address that the listeners bind (default: 127.0.0.1).")
+@click.option("--bind-host", help="The address that the public and the task listener bind (default: 127.0.0.1).")
 @click.option(
     "--public-port", type=int, help="Port of the public listener (default: that of the last run, or a free one)."
 )

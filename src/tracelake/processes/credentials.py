@@ -27,6 +27,7 @@ class LiteCredentials:
     user_keys: PemKeyring
     worker: SharedSecret
     service: SharedSecret
+    metrics: SharedSecret
     webhooks: WebhookSecrets
 
     @classmethod
@@ -37,6 +38,7 @@ class LiteCredentials:
             user_keys=PemKeyring.ensure(keys / "user", now, longest_token=ADMIN_LIFE + timedelta(hours=1)),
             worker=SharedSecret.ensure(keys, "worker"),
             service=SharedSecret.ensure(keys, "service"),
+            metrics=SharedSecret.ensure(keys, "metrics"),
             webhooks=ensure_webhook_key(keys),
         )
 

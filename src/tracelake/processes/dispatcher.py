@@ -24,13 +24,14 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.http.connections import ListenerLimits
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import Layout
 from tracelake.model.retry import Backoff
-from tracelake.processes import listeners, logs
+from tracelake.processes import descriptors, listeners, logs
 from tracelake.processes.credentials import ISSUER, LiteCredentials, user_token_rules
 from tracelake.processes.provision import migrate_dsn
 from tracelake.processes.renewal import read_renewal
@@ -72,6 +73,7 @@ def config_from(settings: Settings) -> DispatcherConfig:
         artifact_max_bytes=settings.artifact_max_bytes,
         body_max_bytes=settings.body_max_bytes,
         batch_body_max_bytes=settings.batch_body_max_bytes,
+        http_anonymous_body_bytes=settings.http_anonymous_body_bytes,
         outbox_retry=Backoff(settings.outbox_retry_min_seconds, settings.outbox_retry_max_seconds),
         outbox_max_tries=settings.outbox_max_tries,
         relay_batch=settings.relay_batch,
@@ -110,7 +112,26 @@ def _disk_sync(settings: Settings) -> Callable[[], Awaitable[None]] | None:
     return DiskSync(settings.layout.objects).run
 
 
-def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
+def listener_limits(settings: Settings) -> dict[str, ListenerLimits]:
+    """What each listener may hold, within the limit of open files of this process."""
+    wanted = {name: getattr(settings, f"{name}_connections") for name in listeners.LISTENERS}
+    connections = descriptors.share_connections(wanted, descriptors.raise_limit())
+    return {
+        name: ListenerLimits(
+            connections=most,
+            address_connections=min(settings.http_address_connections, most),
+            handshakes=settings.http_handshakes,
+            handshake_seconds=settings.http_handshake_seconds,
+            head_seconds=settings.http_head_seconds,
+            body_seconds=settings.http_body_seconds,
+            body_bytes_per_second=settings.http_body_bytes_per_second,
+            idle_seconds=settings.http_idle_seconds,
+        )
+        for name, most in connections.items()
+    }
+
+
+def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: bool = True) -> Dispatcher:
     config = config_from(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
     ports = Ports(
@@ -128,6 +149,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str) -> Dispatcher:
         user_keys=_user_keys(settings),
         worker_secret=credentials.worker,
         service_secret=credentials.service,
+        metrics_secret=None if open_metrics else credentials.metrics,
         webhook_secrets=credentials.webhooks,
         documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
     )
@@ -148,10 +170,18 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
     """Run until told to stop. Stores may be away at any time, also at the start."""
     if not await _prepare_stores(settings, stop):
         return
-    tls = ensure_tls(settings.layout.tls, settings.bind_host)
-    dispatcher = build(settings, tls, listeners.url(sockets["task"], settings.bind_host))
+    tls = ensure_tls(settings.layout.tls, *settings.bind_hosts)
+    task_url = listeners.url(sockets["task"], settings.bind_host_of("task"))
+    dispatcher = build(settings, tls, task_url, open_metrics=listeners.is_loopback(sockets["internal"]))
+    limits = listener_limits(settings)
     servers = [
-        ListenerServer(dispatcher.apps[Listener(name)], sock, certificate=tls.certificate, private_key=tls.key)
+        ListenerServer(
+            dispatcher.apps[Listener(name)],
+            sock,
+            certificate=tls.certificate,
+            private_key=tls.key,
+            limits=limits[name],
+        )
         for name, sock in sockets.items()
     ]
     _watch_credentials(dispatcher, settings, tls)

@@ -13,7 +13,7 @@ from tracelake.client.stack import NoStackError
 from tracelake.processes.credentials import LiteCredentials, prepare
 from tracelake.processes.settings import Settings
 
-_KINDS = ("task", "user", "worker", "service")
+_KINDS = ("task", "user", "worker", "service", "metrics")
 
 
 @click.group()
@@ -27,10 +27,10 @@ def command() -> None:
 @click.option("--leaked", is_flag=True, help="The old one leaked: give it up at once, with all that it signed.")
 @json_option
 def rotate(kind: str, home: Path | None, leaked: bool, as_json: bool) -> None:
-    """Rotate the keys of capability tokens (task) or user tokens (user), or the worker or service token.
+    """Rotate the keys of capability tokens (task) or user tokens (user), or the worker, service or metrics token.
 
     A new signing key is published at once and signs one cache period later, so that no verifier meets a key it
-    does not know; the old one is served until its last token has expired. A new worker or service token works at
+    does not know; the old one is served until its last token has expired. Another new token works at
     once; the old one goes on working for the overlap time.
 
     With --leaked there is no overlap. Workers then fetch fresh task tokens by themselves and go on; people need the
@@ -92,7 +92,7 @@ def _rotate_key(
 def _rotate_secret(
     kind: str, settings: Settings, credentials: LiteCredentials, *, leaked: bool
 ) -> tuple[dict[str, Any], str]:
-    secret = credentials.worker if kind == "worker" else credentials.service
+    secret = {"worker": credentials.worker, "service": credentials.service, "metrics": credentials.metrics}[kind]
     now = utc_now()
     overlap = 0.0 if leaked else settings.credential_overlap_seconds
     secret.rotate(now, overlap_seconds=overlap)

@@ -7,6 +7,7 @@ backlog instead of being refused. Where they are free they also stay from one `t
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -24,11 +25,11 @@ def bind(settings: Settings, before: Mapping[str, int] | None = None) -> dict[st
     bound: dict[str, socket.socket] = {}
     try:
         for name in LISTENERS:
-            port = getattr(settings, f"{name}_port")
+            host, port = settings.bind_host_of(name), getattr(settings, f"{name}_port")
             if port or before is None:
-                bound[name] = _bind_one(name, settings.bind_host, port)
+                bound[name] = _bind_one(name, host, port)
             else:
-                bound[name] = _bind_again(name, settings.bind_host, before.get(name, 0))
+                bound[name] = _bind_again(name, host, before.get(name, 0))
     except BaseException:
         for listener in bound.values():
             listener.close()
@@ -50,7 +51,7 @@ def _bind_one(name: str, host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except OSError:
-        raise SettingsError(f"bind_host: {host} is not an address of this machine") from None
+        raise _foreign_address(name, host) from None
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,13 +60,23 @@ def _bind_one(name: str, host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-            raise SettingsError(f"bind_host: {host} is not an address of this machine") from None
+            raise _foreign_address(name, host) from None
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(
             f"the {name} listener cannot bind {host}:{port} ({reason}); set {name}_port to another port, "
             "or to 0 for a free one"
         ) from None
     return listener
+
+
+def _foreign_address(name: str, host: str) -> SettingsError:
+    setting = "internal_bind_host" if name == "internal" else f"{name}_bind_host or bind_host"
+    return SettingsError(f"{setting}: {host} is not an address of this machine")
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only programs on this machine can reach the listener."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def url(listener: socket.socket, host: str) -> str:

@@ -30,6 +30,8 @@ SECRET_PREFIX = "TRACE_SECRET_"  # noqa: S105 - of variables
 _OTHERS = ("TRACE_RPC_", SECRET_PREFIX)
 """Families of variables that are no settings: see `rpc` and `secrets`."""
 
+LOOPBACK = "127.0.0.1"
+
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
@@ -208,6 +210,10 @@ def _port(doc: str) -> int:
     return _integer(0, f"{doc} 0 takes a free one.", minimum=0, maximum=65535)
 
 
+def _host(default: str | None, doc: str) -> Any:
+    return _setting(_Text(_HOST, "a host name or address"), default, doc)
+
+
 def _name(default: str, doc: str) -> str:
     kind = _Text(_NAME, "1 to 63 lower-case letters, digits, '.', '_' or '-'")
     return _setting(kind, default, doc)  # type: ignore[no-any-return]
@@ -258,12 +264,29 @@ class Settings:
         12, "Connections of one Dispatcher to the state database; some are reserved for lifecycle calls.", minimum=4
     )
 
-    bind_host: str = _setting(
-        _Text(_HOST, "a host name or address"), "127.0.0.1", "The address that the three listeners bind."
+    bind_host: str = _host("127.0.0.1", "The address that the public and the task listener bind, unless they have one.")
+    public_bind_host: str | None = _host(None, "The address of the public listener alone.")
+    task_bind_host: str | None = _host(None, "The address of the task listener alone.")
+    internal_bind_host: str = _host(
+        LOOPBACK, "The address of the internal listener. On another than loopback, metrics need a token."
     )
     public_port: int = _port("Port of the public listener.")
     task_port: int = _port("Port of the task listener.")
     internal_port: int = _port("Port of the internal listener.")
+    public_connections: int = _integer(512, "Connections that the public listener holds at once.", minimum=8)
+    task_connections: int = _integer(1024, "The same for the task listener.", minimum=8)
+    internal_connections: int = _integer(1024, "The same for the internal listener.", minimum=8)
+    http_address_connections: int = _integer(
+        256, "Connections of one address (IPv6: of a /64) to one listener; a reverse proxy is one address.", minimum=4
+    )
+    http_handshakes: int = _integer(32, "TLS handshakes of one listener at once; more wait for their turn.")
+    http_handshake_seconds: float = _seconds(10, "How long a connection may take until its TLS handshake is complete.")
+    http_head_seconds: float = _seconds(15, "How long the headers of a request may take.")
+    http_body_seconds: float = _seconds(60, "How long the body of a request may take.")
+    http_body_bytes_per_second: int = _integer(
+        1024, "The least rate of a body, after a quarter of http_body_seconds.", minimum=0
+    )
+    http_idle_seconds: float = _seconds(75, "How long a connection may be idle between two requests.")
 
     lease_seconds: float = _seconds(120, "How long a claim holds without a heartbeat, unless the job says.")
     heartbeat_seconds: float = _seconds(30, "How often a worker sends a heartbeat.")
@@ -282,6 +305,11 @@ class Settings:
     artifact_max_bytes: int = _integer(16 * _MIB, "The largest artifact that may be published.")
     body_max_bytes: int = _integer(_MIB, "The largest body of a single call.")
     batch_body_max_bytes: int = _integer(8 * _MIB, "The largest body of a batch call.")
+    http_anonymous_body_bytes: int = _integer(
+        16 * _MIB,
+        "Bodies that a listener receives at once from callers who have shown no credential; a quarter for one address.",
+        minimum=_MIB,
+    )
     group_commit_max: int = _integer(128, "Calls gathered into one transaction; 1 turns gathering off.")
     group_commit_lanes: int = _integer(
         1, "Transactions of claims and heartbeats in flight at once, and as many of ordinary calls."
@@ -462,6 +490,16 @@ class Settings:
             for name, spec in _FIELDS.items()
             if not spec.metadata["kind"].secret
         }
+
+    def bind_host_of(self, listener: str) -> str:
+        """The address that a listener binds."""
+        host: str | None = getattr(self, f"{listener}_bind_host")
+        return host or self.bind_host
+
+    @property
+    def bind_hosts(self) -> tuple[str, ...]:
+        """Every address that some listener binds."""
+        return tuple(dict.fromkeys(self.bind_host_of(listener) for listener in ("public", "task", "internal")))
 
     def resolve_state_dsn(self) -> str:
         return self.state_dsn or _read_dsn("state_dsn", self.layout.state_dsn_file)

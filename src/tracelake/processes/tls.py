@@ -8,7 +8,7 @@
 """
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,12 +51,12 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def ensure_tls(directory: Path, bind_host: str, *, now: Callable[[], datetime] = _now) -> TlsFiles:
-    """Make or renew what is missing or nearly over; leave the rest alone."""
+def ensure_tls(directory: Path, *bind_hosts: str, now: Callable[[], datetime] = _now) -> TlsFiles:
+    """Make or renew what is missing or nearly over; leave the rest alone. The certificate names every host."""
     private_directory(directory)
     files = tls_files(directory)
     ca_key, ca = _ensure_ca(files, now())
-    names = _names(bind_host)
+    names = _names(bind_hosts)
     if not _server_is_good(files, ca, names, now()):
         _make_server(files, ca_key, ca, names, now())
     return files
@@ -135,19 +135,20 @@ def _server_is_good(files: TlsFiles, ca: x509.Certificate, names: list[x509.Gene
     return list(carried) == names
 
 
-def _names(bind_host: str) -> list[x509.GeneralName]:
+def _names(bind_hosts: Sequence[str]) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = [
         x509.DNSName("localhost"),
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         x509.IPAddress(ipaddress.ip_address("::1")),
     ]
-    own: x509.GeneralName
-    try:
-        own = x509.IPAddress(ipaddress.ip_address(bind_host))
-    except ValueError:
-        own = x509.DNSName(bind_host)
-    if own not in names:
-        names.append(own)
+    for host in bind_hosts:
+        own: x509.GeneralName
+        try:
+            own = x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            own = x509.DNSName(host)
+        if own not in names:
+            names.append(own)
     return names
 
 

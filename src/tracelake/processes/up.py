@@ -153,7 +153,7 @@ def plan_parts(
     # The headers of a collector are a secret, and workers run what others wrote.
     telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
     environment |= settings.to_environment() | {"PYTHONUNBUFFERED": "1", CHILD_VARIABLE: "1"}
-    internal_url = listeners.url(sockets["internal"], settings.bind_host)
+    internal_url = listeners.url(sockets["internal"], settings.bind_host_of("internal"))
     parts = [
         Part(
             name=f"postgres-{cluster.name}",
@@ -263,7 +263,7 @@ class Up:
     async def _run(self) -> None:
         settings, home = self._settings, self._home
         clusters = Clusters.plan(settings)
-        tls = ensure_tls(home.tls, settings.bind_host)
+        tls = ensure_tls(home.tls, *settings.bind_hosts)
         self._served_certificate = tls.certificate.read_bytes()
         sockets = listeners.bind(settings, read_ports(home.ports_file))
         ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
@@ -306,7 +306,7 @@ class Up:
         secrets.keep_environment(home)
         await supervisor.start(_DISPATCHER_STAGE)
         await supervisor.start(_WORKER_STAGE)
-        urls = {name: listeners.url(listener, settings.bind_host) for name, listener in sockets.items()}
+        urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in sockets.items()}
         stack = Stack(
             pid=os.getpid(),
             home=str(home.root),
@@ -357,7 +357,7 @@ class Up:
         return CredentialRenewal(self._home, self._renew_credentials, on_failure=self._screen.say)
 
     def _renew_credentials(self) -> None:
-        ensure_tls(self._home.tls, self._settings.bind_host)
+        ensure_tls(self._home.tls, *self._settings.bind_hosts)
         prepare_credentials(self._settings, self._home)
         certificate = tls_files(self._home.tls).certificate.read_bytes()
         dispatcher = self._views.get("dispatcher")

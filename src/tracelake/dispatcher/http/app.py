@@ -14,8 +14,17 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import Principal, Raw, Request, Route, Router
+from tracelake.dispatcher.http.bodies import (
+    ANONYMOUS_BATCH_BYTES,
+    BodyBudget,
+    HungUpError,
+    Receive,
+    declared_size,
+    read_body,
+)
+from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, Stage
+from tracelake.dispatcher.http.credentials import CAPABILITY, Gatekeeper
+from tracelake.dispatcher.http.routing import Listener, Principal, Raw, Request, Route, Router
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
@@ -23,19 +32,17 @@ from tracelake.wire.base import ErrorBody, ErrorInfo
 logger = logging.getLogger(__name__)
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = b"application/json"
+_CLOSE = (b"connection", b"close")
+_MOST_DISCARDED = 1024 * 1024
+_NO_STATE: dict[str, Any] = {}
 _FIELD = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ENCODER = msgspec.json.Encoder()
-
-
-class _HungUpError(Exception):
-    """The caller went away before its body was whole."""
 
 
 class ListenerApp:
@@ -49,13 +56,15 @@ class ListenerApp:
         body_max_bytes: int,
         batch_body_max_bytes: int,
         webhook_max_bytes: int,
+        anonymous_body_bytes: int,
     ) -> None:
         self.name = name
         self.router = router
         self._gatekeeper = gatekeeper
-        self._metrics = metrics
+        self.metrics = self._metrics = metrics
         self._limits = {False: body_max_bytes, True: batch_body_max_bytes}
         self._webhook_max_bytes = webhook_max_bytes
+        self._anonymous = BodyBudget(anonymous_body_bytes)
         self._counters: dict[tuple[str, int], Any] = {}
         self._seconds: dict[str, Any] = {}
 
@@ -65,6 +74,7 @@ class ListenerApp:
         label, max_age, wait, route = "-", 0, 0, None
         began = time.perf_counter()
         more: tuple[tuple[bytes, bytes], ...] = ()
+        connection: ClientConnection | None = scope.get("state", _NO_STATE).get(CONNECTION)
         try:
             methods, parameters = self._find(scope)
             route = methods.get(scope["method"])
@@ -73,20 +83,22 @@ class ListenerApp:
             label = route.path
             request = Request(route)
             await self._gatekeeper.admit(request, lambda name: _header(scope, name))
+            _note_credential(request, connection)
             request.path = route.read_path(parameters)
             request.query = route.read_query(_query(scope))
             if route.reads_body:
-                body = await _read_body(scope, receive, self._limit(route))
+                body = await self._read_body(scope, receive, request, connection)
                 request.body = body
                 if route.decoder is not None:
                     request.body = decode(route.decoder, body, per_item=route.per_item)
             reply = await route.handler(request)
+            _note_credential(request, connection)
             if isinstance(reply, Raw):
                 max_age, more = reply.max_age, reply.headers
                 status, body, kind = reply.status, reply.body, reply.content_type.encode()
             else:
                 status, body, kind = 200, _ENCODER.encode(reply), _JSON
-        except _HungUpError:
+        except HungUpError:
             return
         except TraceError as refusal:
             status, body, kind = refusal.status, error_body(refusal), _JSON
@@ -100,10 +112,34 @@ class ListenerApp:
             self._metrics.internal_errors.inc()
             self._count_refused(route, "internal")
         self._count(label, status, time.perf_counter() - began)
+        if _closes(scope, status, connection):
+            more = (*more, _CLOSE)
         await _send(send, status, body, kind, max_age, wait, more)
 
-    def _limit(self, route: Route) -> int:
-        return self._webhook_max_bytes if route.principal is Principal.WEBHOOK else self._limits[route.batch]
+    async def _read_body(
+        self, scope: Scope, receive: Receive, request: Request, connection: ClientConnection | None
+    ) -> bytes:
+        """A bounded body. Who has shown no credential shares what there is for such callers."""
+        route = request.route
+        limit = self._webhook_max_bytes if route.principal is Principal.WEBHOOK else self._limits[route.batch]
+        too_large = TraceError("body_too_large", limit_bytes=limit)
+        if route.principal is Principal.ITEMS and not (request.proven or (connection and connection.proven)):
+            if limit > ANONYMOUS_BATCH_BYTES:
+                limit = ANONYMOUS_BATCH_BYTES
+                message = f"A batch above {limit} bytes needs the capability token of one of its items in the header."
+                too_large = TraceError("credential_missing", message, header=CAPABILITY)
+        elif route.principal is not Principal.WEBHOOK:
+            return await read_body(receive, _declared(scope, limit), limit, too_large)
+        declared = _declared(scope, limit)
+        size = limit if declared is None else min(declared, limit)
+        address = connection.address if connection else ""
+        with self._anonymous.reserve(address, size, self._busy()):
+            return await read_body(receive, declared, limit, too_large)
+
+    def _busy(self) -> TraceError:
+        if self.name == Listener.PUBLIC:
+            return TraceError("rate_limited", retry_after_seconds=1)
+        return TraceError("listener_busy", retry_after_seconds=1)
 
     def _find(self, scope: Scope) -> tuple[dict[str, Route], dict[str, str]]:
         # No path of ours needs an escape; one that has some is a way around a rule in front of us.
@@ -170,35 +206,29 @@ def error_body(error: TraceError) -> bytes:
     return _ENCODER.encode(ErrorBody(error=ErrorInfo(code=error.code, message=error.message, details=error.details)))
 
 
-async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    declared = _header(scope, "content-length")
-    if declared is not None and declared.isascii() and declared.isdigit() and _exceeds(declared, limit):
-        raise TraceError("body_too_large", limit_bytes=limit)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise _HungUpError
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and len(body) <= limit:
-        return body
-    chunks = [body]
-    size = len(body)
-    while message.get("more_body", False):
-        if size > limit:
-            break
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _HungUpError
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-    if size > limit:
-        raise TraceError("body_too_large", limit_bytes=limit)
-    return b"".join(chunks)
+def _note_credential(request: Request, connection: ClientConnection | None) -> None:
+    if connection is not None and request.proven:
+        connection.proven = True
 
 
-def _exceeds(digits: str, limit: int) -> bool:
-    """Whether the number is larger, however many digits somebody sends."""
-    digits = digits.lstrip("0") or "0"
-    return len(digits) > len(str(limit)) or int(digits) > limit
+def _closes(scope: Scope, status: int, connection: ClientConnection | None) -> bool:
+    """Whether the connection ends with this reply.
+
+    What is left of a refused body is read and thrown away, so that the caller gets to read the reply; unless it is more
+    than anybody may send. And who shows a credential that does not hold pays for a handshake before the next.
+    """
+    if status == 413:
+        return True
+    if status < 400 or connection is None:
+        return False
+    if connection.stage is Stage.BODY:
+        declared = _declared(scope, _MOST_DISCARDED)
+        return declared is None or declared > _MOST_DISCARDED
+    return status == 401 and not connection.proven
+
+
+def _declared(scope: Scope, limit: int) -> int | None:
+    return declared_size(_header(scope, "content-length"), limit)
 
 
 def _header(scope: Scope, name: str) -> str | None:
@@ -235,7 +265,5 @@ async def _send(
     ]
     if wait:
         headers.append((b"retry-after", b"%d" % wait))
-    if status == 413:
-        headers.append((b"connection", b"close"))  # the rest of the body was not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

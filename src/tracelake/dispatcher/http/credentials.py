@@ -45,6 +45,7 @@ class Gatekeeper:
         users: UserVerifier,
         worker: SecretMatcher,
         service: SecretMatcher,
+        monitoring: SecretMatcher | None,
         rates: RateLimiter,
         clock: StoreClock,
         metrics: Metrics,
@@ -52,6 +53,8 @@ class Gatekeeper:
         self._tasks = tasks
         self._users = users
         self._secrets = {Principal.WORKER: worker, Principal.SERVICE: service}
+        self._monitoring = monitoring
+        """None: metrics are open, since only programs on this machine can ask."""
         self._rates = rates
         self._clock = clock
         self._metrics = metrics
@@ -59,9 +62,15 @@ class Gatekeeper:
     async def admit(self, request: Request, header: Callable[[str], str | None]) -> None:
         """Raise 401 (429, 403 for users), or leave what the credential says in the request."""
         principal = request.route.principal
-        if principal in (Principal.NOBODY, Principal.ITEMS):
+        if principal is Principal.NOBODY or (principal is Principal.METRICS and self._monitoring is None):
+            return
+        if principal is Principal.ITEMS:
+            request.proven = self._is_capability(header(CAPABILITY))
             return
         try:
+            if principal is Principal.METRICS:
+                self._admit_monitoring(header)
+                return
             token = header(HEADERS[principal])
             if not token:
                 raise TraceError("credential_missing", header=HEADERS[principal])
@@ -79,9 +88,28 @@ class Gatekeeper:
         except TraceError as refused:
             self._metrics.token_failures.labels(principal.value, refused.code).inc()
             raise
+        request.proven = principal is not Principal.WEBHOOK
         if request.user is not None:
             self._admit_user(request, request.user)
             request.traceparent = header(TRACEPARENT)
+
+    def _is_capability(self, token: str | None) -> bool:
+        """Of a batch: whether the header holds a token. One that does not hold is no error, its items are answered."""
+        try:
+            return bool(token) and self.item_capability(token or "") is not None
+        except TraceError:
+            return False
+
+    def _admit_monitoring(self, header: Callable[[str], str | None]) -> None:
+        service, bearer = header(SERVICE), header(AUTHORIZATION)
+        if not service and not bearer:
+            raise TraceError("credential_missing", header=AUTHORIZATION)
+        scheme, _, value = (bearer or "").partition(" ")
+        now = self._clock.now()
+        if service and self._secrets[Principal.SERVICE].matches(service, now):
+            return
+        if not (self._monitoring and scheme.lower() == "bearer" and self._monitoring.matches(value, now)):
+            raise TraceError("credential_invalid")
 
     def _admit_user(self, request: Request, user: UserClaims) -> None:
         try:

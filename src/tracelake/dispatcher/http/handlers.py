@@ -119,7 +119,7 @@ class Handlers:
             if index % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)  # checking signatures takes time that belongs to others too
             try:
-                call, claims, body = self._read_item(raw)
+                call, claims, body = self._read_item(raw, request)
                 if body.task_id in slow:
                     await asyncio.wait([slow[body.task_id]])
                 work = self._perform(call, claims, body)
@@ -131,9 +131,10 @@ class Handlers:
             waiting.append(work)
         return Answers(answers=[await self._answer(work, request.route.path) for work in waiting])
 
-    def _read_item(self, raw: msgspec.Raw) -> tuple[CallName, VerifiedClaims, Any]:
+    def _read_item(self, raw: msgspec.Raw, request: Request) -> tuple[CallName, VerifiedClaims, Any]:
         item: BatchCall = decode(_BATCH_CALL, raw)
         claims = self.gatekeeper.item_capability(item.capability_token)
+        request.proven = True
         return item.call, claims, decode(_BODIES[item.call], item.body)
 
     def _perform(self, call: CallName, claims: VerifiedClaims, body: Any) -> Awaitable[msgspec.Struct]:

@@ -105,7 +105,12 @@ def _operation(route: Route, statuses: list[int]) -> dict[str, Any]:
         "security": [{_SCHEMES[route.principal][0]: []}] if route.principal in _SCHEMES else [],
     }
     if route.principal is Principal.ITEMS:
-        operation["description"] = "Each item carries its own capability token and is answered by itself."
+        operation["description"] = (
+            "Each item carries its own capability token and is answered by itself. A body above 64 KiB needs the token "
+            f"of one of them in the header {HEADERS[Principal.TASK]} too, unless one was accepted on the connection."
+        )
+    if route.principal is Principal.METRICS:
+        operation["description"] = "On another address than loopback: with the metrics token as bearer token."
     if route.role is not None:
         operation["description"] = f"For users with the role {route.role} or one above it."
     parameters = [_parameter(item, "path") for item in route.parameters]

@@ -28,6 +28,8 @@ class Principal(StrEnum):
     """Who may call a route, and by which header."""
 
     NOBODY = "none"
+    METRICS = "metrics"
+    """A monitoring system: by the metrics token or the service token, unless the listener is on loopback."""
     USER = "user"
     TASK = "task"
     ITEMS = "per item"
@@ -51,6 +53,8 @@ class Request:
     path: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     """Of both the typed values. What the caller left out is at its default."""
+    proven: bool = False
+    """Whether a valid credential came with it, by header or, in a batch, with an item."""
     traceparent: str | None = None
     """The header of a user's request, as it came. Nobody else may say which trace to go on with."""
 

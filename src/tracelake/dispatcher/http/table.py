@@ -109,7 +109,7 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
         Route(_INTERNAL, "GET", "/healthz", Principal.NOBODY, h.healthz, "The process works off its calls",
               reply=platform.Health),
         Route(_INTERNAL, "GET", "/readyz", Principal.NOBODY, h.readyz, "The stores answer", reply=platform.Health),
-        Route(_INTERNAL, "GET", "/metrics", Principal.NOBODY, h.metrics, "Prometheus metrics"),
+        Route(_INTERNAL, "GET", "/metrics", Principal.METRICS, h.metrics, "Prometheus metrics"),
     ]  # fmt: skip
 
 

@@ -1,0 +1,127 @@
+"""Nobody sends a large body before a credential was seen; and metrics are open on loopback alone."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.http.bodies import ANONYMOUS_BATCH_BYTES
+from tracelake.dispatcher.http.credentials import Gatekeeper
+from tracelake.dispatcher.http.openapi import declared_routes
+from tracelake.dispatcher.http.rates import RateLimiter
+from tracelake.dispatcher.http.routing import Request
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.errors import TraceError
+
+BATCH = "/v1/task/batch"
+
+
+def batch_of(size: int, token: str, body: Any) -> bytes:
+    item = {"call": "heartbeat", "capability_token": token, "body": body}
+    text = msgspec.json.encode({"calls": [item]})
+    return text + b" " * (size - len(text))
+
+
+@pytest.mark.parametrize("token", [None, "rubbish"])
+def test_a_large_batch_is_refused_before_its_body(harness: DispatcherHarness, token: str | None) -> None:
+    """Only the head is sent: the answer comes without the body."""
+    head = head_of("POST", BATCH, {CAPABILITY: token} if token else {})
+    reply = raw_reply(harness, "task", f"{head}\ncontent-length: {ANONYMOUS_BATCH_BYTES + 1}", b"{")
+    assert (reply.status, reply.code) == (401, "credential_missing")
+    assert reply.body["error"]["details"] == {"header": CAPABILITY}
+    chunk = b"%x\r\n" % (ANONYMOUS_BATCH_BYTES + 1) + b" " * (ANONYMOUS_BATCH_BYTES + 1)
+    reply = raw_reply(harness, "task", f"{head}\ntransfer-encoding: chunked", chunk)
+    assert (reply.status, reply.code) == (401, "credential_missing")
+
+
+def test_a_small_batch_needs_no_header_and_opens_the_connection(harness: DispatcherHarness) -> None:
+    task = claimed(harness)
+    small, large = (batch_of(size, task.token, task.body()) for size in (1000, ANONYMOUS_BATCH_BYTES + 1))
+    for headers, body in (
+        ({CAPABILITY: task.token}, large),
+        ({}, small),
+        ({}, large),
+        ({CAPABILITY: "rubbish"}, large),
+    ):
+        # The client keeps its connection: after the first one a credential was seen on it.
+        reply = harness.call("task", "POST", BATCH, body, headers)
+        assert (reply.status, reply.body["answers"][0]["status"]) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "listener"),
+    [
+        ("POST", "/v1/task/complete", "task"),
+        ("POST", "/internal/tasks", "internal"),
+        ("PUT", "/v1/dags/a/active", "public"),
+    ],
+)
+def test_credentials_are_checked_before_bodies(
+    harness: DispatcherHarness, method: str, path: str, listener: str
+) -> None:
+    """The body never comes, and the answer is there all the same."""
+    reply = raw_reply(harness, listener, f"{head_of(method, path, {})}\ncontent-length: 1000000", b"{")
+    assert (reply.status, reply.code) == (401, "credential_missing")
+
+
+# --- metrics
+
+
+class OneToken:
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def matches(self, token: str, now: datetime) -> bool:
+        return token == self.token
+
+
+class FixedClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+def admit_metrics(headers: Mapping[str, str], monitoring: OneToken | None) -> str | None:
+    """The code of the refusal, if it is refused."""
+    anything = cast(Any, None)
+    gatekeeper = Gatekeeper(
+        tasks=anything,
+        users=anything,
+        worker=OneToken("worker"),
+        service=OneToken("service"),
+        monitoring=monitoring,
+        rates=RateLimiter(1, 1),
+        clock=cast(Any, FixedClock()),
+        metrics=Metrics(),
+    )
+    route = next(route for route in declared_routes() if route.path == "/metrics")
+    try:
+        asyncio.run(gatekeeper.admit(Request(route), headers.get))
+    except TraceError as refusal:
+        return refusal.code
+    return None
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, "credential_missing"),
+        ({"authorization": "Bearer metrics"}, None),
+        ({"authorization": "bearer metrics"}, None),
+        ({SERVICE: "service"}, None),
+        ({"authorization": "Bearer service"}, "credential_invalid"),
+        ({"authorization": "Basic metrics"}, "credential_invalid"),
+        ({SERVICE: "worker"}, "credential_invalid"),
+        ({SERVICE: "metrics"}, "credential_invalid"),
+    ],
+)
+def test_metrics_beyond_loopback_need_a_token(headers: Mapping[str, str], code: str | None) -> None:
+    assert admit_metrics(headers, OneToken("metrics")) == code
+
+
+def test_metrics_on_loopback_need_none() -> None:
+    assert admit_metrics({}, None) is None

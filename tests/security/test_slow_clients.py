@@ -1,0 +1,222 @@
+"""A listener with short deadlines against clients that trickle, stall or never speak; and one without descriptors."""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from tracelake.dispatcher.http.app import ListenerApp
+from tracelake.dispatcher.http.connections import ListenerLimits
+from tracelake.dispatcher.http.credentials import Gatekeeper
+from tracelake.dispatcher.http.routing import Listener, Principal, Raw, Request, Route, Router
+from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.processes.tls import TlsFiles, ensure_tls
+
+DEADLINE = 30.0
+"""Of a test that waits for a deadline of the listener: long after each of those."""
+SHORT = ListenerLimits(
+    connections=12,
+    address_connections=8,
+    handshakes=2,
+    handshake_seconds=0.4,
+    head_seconds=0.4,
+    body_seconds=0.8,
+    body_bytes_per_second=1000,
+    idle_seconds=0.4,
+)
+GET = b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n"
+LARGE = 32 * 1024 * 1024
+
+
+class OpenGate:
+    """Nobody needs a credential here."""
+
+    async def admit(self, request: Request, header: object) -> None:
+        pass
+
+
+class SlowClientListener:
+    def __init__(self, tls: TlsFiles, limits: ListenerLimits) -> None:
+        self.context = ssl.create_default_context(cafile=str(tls.ca))
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port = self.socket.getsockname()[1]
+        self.metrics = Metrics()
+        self.handler_left = asyncio.Event()
+        routes = [
+            Route((Listener.PUBLIC,), "GET", "/ok", Principal.NOBODY, self._ok, ""),
+            Route((Listener.PUBLIC,), "GET", "/large", Principal.NOBODY, self._large, ""),
+            Route((Listener.PUBLIC,), "POST", "/body", Principal.NOBODY, self._ok, "", raw_body="text/plain"),
+        ]
+        app = ListenerApp(
+            "public",
+            Router(routes),
+            cast(Gatekeeper, OpenGate()),
+            self.metrics,
+            body_max_bytes=LARGE,
+            batch_body_max_bytes=LARGE,
+            webhook_max_bytes=LARGE,
+            anonymous_body_bytes=LARGE,
+        )
+        self.server = ListenerServer(app, self.socket, certificate=tls.certificate, private_key=tls.key, limits=limits)
+
+    async def _ok(self, _request: Request) -> Raw:
+        return Raw(b"done", "text/plain")
+
+    async def _large(self, _request: Request) -> Raw:
+        return Raw(b"x" * LARGE, "text/plain")
+
+    def closed(self, reason: str) -> float:
+        count: float = self.metrics.connections_closed.labels("public", reason)._value.get()
+        return count
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
+
+    async def open_silent(self) -> socket.socket:
+        client = socket.socket()
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
+        return client
+
+    async def answers(self) -> None:
+        """A new client is answered; a connection that was given up meanwhile is opened again, as clients do."""
+        while True:
+            try:
+                reader, writer = await self.open()
+                writer.write(GET)
+                await reader.readuntil(b"done")
+                writer.transport.abort()
+                return
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return ensure_tls(Path(tmp_path_factory.mktemp("tls")), "127.0.0.1")
+
+
+def run(
+    tls: TlsFiles, work: Callable[[SlowClientListener], Coroutine[Any, Any, None]], limits: ListenerLimits = SHORT
+) -> None:
+    async def main() -> None:
+        listener = SlowClientListener(tls, limits)
+        await listener.server.start()
+        try:
+            await asyncio.wait_for(work(listener), DEADLINE)
+        finally:
+            await listener.server.stop()
+
+    uvloop.run(main())
+
+
+async def trickle(listener: SlowClientListener, first: bytes, drop: bytes) -> None:
+    """Send a drop again and again until the listener hangs up."""
+    _, writer = await listener.open()
+    writer.write(first)
+    try:
+        while True:
+            writer.write(drop)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+    except OSError:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("first", "drop", "reason"),
+    [
+        (b"GET /ok HTTP/1.1\r\nx: ", b"a", "head_deadline"),
+        (b"", b"\r\n", "head_deadline"),
+        (b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999\r\n\r\n", b"a", "body_deadline"),
+        (b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999\r\n\r\n", b"a" * 1000, "body_deadline"),
+        (b"POST /nothing HTTP/1.1\r\nhost: x\r\ncontent-length: 999999\r\n\r\n", b"a", "body_deadline"),
+        (GET, b"\r\n", "idle_deadline"),
+    ],
+    ids=["head", "nothing but line ends", "body", "body that keeps the rate", "refused body", "after a request"],
+)
+def test_bytes_that_trickle_extend_no_deadline(tls: TlsFiles, first: bytes, drop: bytes, reason: str) -> None:
+    async def work(listener: SlowClientListener) -> None:
+        await trickle(listener, first, drop)
+        assert listener.closed(reason) == 1
+
+    run(tls, work)
+
+
+def test_a_reply_that_nobody_reads_is_given_up(tls: TlsFiles) -> None:
+    async def work(listener: SlowClientListener) -> None:
+        _, writer = await listener.open()
+        cast(asyncio.ReadTransport, writer.transport).pause_reading()
+        writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        while not listener.closed("idle_deadline"):
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+    run(tls, work)
+
+
+def test_silent_connections_and_half_handshakes_end_in_time(tls: TlsFiles) -> None:
+    async def work(listener: SlowClientListener) -> None:
+        silent = [await listener.open_silent() for _ in range(4)]
+        halves = [await listener.open_silent() for _ in range(4)]
+        for half in halves:
+            half.send(b"\x16\x03\x01")  # a TLS record begins, and that is all
+        await listener.answers()
+        loop = asyncio.get_running_loop()
+        for client in (*silent, *halves):
+            try:
+                while await loop.sock_recv(client, 1024):
+                    pass
+            except ConnectionResetError:
+                pass
+            client.close()
+
+    run(tls, work)
+
+
+def test_a_newcomer_at_the_limit_is_let_in(tls: TlsFiles) -> None:
+    """Far more silent connections than the limit, none of which ends by a deadline here."""
+
+    async def work(listener: SlowClientListener) -> None:
+        clients = [await listener.open_silent() for _ in range(40)]
+        await listener.answers()
+        assert listener.closed("address") >= 40 - limits.address_connections
+        for client in clients:
+            client.close()
+
+    limits = ListenerLimits(connections=12, address_connections=8, handshakes=2)
+    run(tls, work, limits)
+
+
+def test_without_descriptors_the_listener_waits_and_goes_on(tls: TlsFiles) -> None:
+    class ExhaustedSocket:
+        """A listening socket that finds no descriptor for a while."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real, self.left, self.tries = real, 3, 0
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            self.tries += 1
+            if self.left:
+                self.left -= 1
+                raise OSError(errno.EMFILE, "too many open files")
+            return self.real.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    async def work(listener: SlowClientListener) -> None:
+        acceptor = cast(Any, listener.server)._server._acceptor
+        exhausted = acceptor._listener = ExhaustedSocket(acceptor._listener)
+        await listener.answers()
+        assert listener.closed("descriptors") == 0, "there was nothing to give up"
+        assert exhausted.tries < 20, "it does not spin"
+
+    run(tls, work, ListenerLimits())
