@@ -1,8 +1,10 @@
 """Revisions of units: which of them wins, which of them are ours, and what a manual run may do."""
 
+import asyncio
 from itertools import permutations
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.routing.support import Flow, block
@@ -287,3 +289,50 @@ def test_rows_of_the_newest_inputs_have_the_highest_number(flow: Flow, order: tu
     released = [(row["task_id"], row["batch_uri"][-7]) for row in rows]
     winners = [number for place, number in enumerate(order) if number == max(order[: place + 1])]
     assert released == [(leases[number][0], name) for number in winners for name in ("a", "b")]
+
+
+_WAITERS = (
+    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+)
+_COMPLETE = """
+    UPDATE tasks SET status = 'Completed', outcome = 'Completed', finished_at = trace_now(), lease_expires_at = NULL
+    WHERE task_id = $1"""
+
+
+def test_who_speaks_for_a_unit_waits_for_others_who_speak_for_it(flow: Flow) -> None:
+    """A task with newer inputs is being completed elsewhere: whether this one is outdated shows when that is over."""
+    flow.deploy(ROWS)
+    flow.trigger("rows", "src", cursor=0)
+    feeder = flow.tasks("feeder")[0]["task_id"]
+    lease = flow.claim(feeder)
+    for revision in ("", "r1"):
+        flow.say(feeder, lease, flow.event("rows", "feeder", **block(0, 9), revision=revision))
+    old, new = (task["task_id"] for task in flow.tasks("load"))
+    attempt, _ = flow.claim(old), flow.claim(new)
+    uri = attempt["task"]["outputs"][0]["storage"]["buffer_prefix"] + "a.jsonl"
+    flow.harness.run(flow.harness.objects.put(uri, b'{"key": 1}\n'))
+    headers = {"x-trace-task-capability": attempt["capability_token"]}
+    publish = fence(str(old), attempt, batch_uri=uri, dedupe_scope="large")
+    assert flow.harness.task("buffer-publish", attempt["capability_token"], publish).status == 200
+    complete = fence(str(old), attempt, status="Completed")
+
+    async def scenario() -> Reply:
+        elsewhere, observer = [await asyncpg.connect(flow.harness.state_dsn) for _ in range(2)]
+        try:
+            async with elsewhere.transaction():
+                await elsewhere.execute("SELECT FROM tasks WHERE task_id = $1 FOR UPDATE", new)
+                late = asyncio.ensure_future(
+                    flow.harness.call_async("task", "POST", "/v1/task/complete", complete, headers)
+                )
+                async with asyncio.timeout(30):
+                    while not late.done() and not await observer.fetchval(_WAITERS):
+                        await asyncio.sleep(0.005)
+                assert not late.done()
+                await elsewhere.execute(_COMPLETE, new)
+            return await late
+        finally:
+            await elsewhere.close()
+            await observer.close()
+
+    assert flow.harness.run(scenario()).body == {"status": "Completed"}
+    assert flow.harness.sql("SELECT FROM buffer_publishes WHERE released_at IS NOT NULL") == [], "it is outdated"
