@@ -244,11 +244,3 @@ def test_another_dataset_is_refused(flow: Flow, reader: tuple[Any, Any]) -> None
 def test_a_range_needs_both_ends_in_order(flow: Flow, reader: tuple[Any, Any]) -> None:
     for fields in ({"start": 1}, {"end": 1}, {"start": 2, "end": 1}, {"start": -1, "end": 1}):
         assert ask(flow, *reader, **fields).status == 422
-
-
-def test_an_attempt_that_is_not_current_hears_nothing(flow: Flow, reader: tuple[Any, Any]) -> None:
-    task, lease = reader
-    flow.complete(task, lease)
-    reply = ask(flow, task, lease)
-    assert reply.status == 409
-    assert ask(flow, task, lease | {"attempt": 2}).code == "token_mismatch"

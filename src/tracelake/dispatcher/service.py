@@ -258,13 +258,13 @@ class DispatcherService:
         generation = (body.dataset_uuid, body.dataset_version)
         grants = {(grant.dataset_uuid, grant.dataset_version): grant for grant in claims.datasets}
         task, job, _, _ = await self._read(body.task_id)
+        check_current(task, body.attempt, body.lease_token)
         writes = any(
             (output.dataset_uuid, output.dataset_version) == generation and output.dataset.storage is Storage.BUFFERED
             for output in job.outputs
         )
         if generation not in grants and not writes:
             raise TraceError("dataset_forbidden", "The task does not read this dataset.", field="dataset_uuid")
-        check_current(task, body.attempt, body.lease_token)
         async with (
             self.store.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
