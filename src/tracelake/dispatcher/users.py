@@ -15,6 +15,7 @@ import msgspec
 
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
+from tracelake.dispatcher.tokens.claims import LAST_SECOND
 from tracelake.errors import TraceError
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
@@ -87,6 +88,8 @@ class UserVerifier:
             org, roles = self._own(msgspec.json.decode(payload, type=dict[str, Any]))
         except jws.UNREADABLE as error:
             raise TraceError("credential_malformed") from error
+        if claims.exp > LAST_SECOND:
+            raise TraceError("credential_malformed")
         audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud
         if self._rules.audience not in audiences or claims.iss != self._rules.issuer:
             raise TraceError("credential_invalid")

@@ -81,6 +81,8 @@ class TokenVerifier:
                 raise TraceError("credential_unknown_key")
         if claims.exp <= now.timestamp():
             raise TraceError("credential_expired")
+        if claims.nbf > now.timestamp():
+            raise TraceError("credential_invalid")
         return claims
 
     def remember(self, token: str, kid: str, claims: VerifiedClaims) -> None:
