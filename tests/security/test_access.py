@@ -1,6 +1,9 @@
 """Who may call what: the real routers of the three listeners against one table, with every credential there is."""
 
 import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,8 +16,10 @@ from tests.http.support import (
     raw_reply,
     user_token,
 )
+from tests.security.test_capability_tokens import resigned
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.routing import Listener, Principal
+from tracelake.processes.credentials import user_token as make_token
 from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, signature_header
 
 ROLES = {
@@ -124,6 +129,26 @@ def secrets(harness: DispatcherHarness) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="module")
+def spoilt(harness: DispatcherHarness, secrets: dict[str, str]) -> dict[str, list[str]]:
+    """Of each principal what nearly is a credential of its own: over, of another issuer, cut, longer, or nonsense."""
+    now = harness.sql("SELECT trace_now() AS now")[0]["now"]
+    before, day = now - timedelta(days=2), timedelta(days=1)
+    keys, rules = harness.credentials.user_keys, harness.config.user_tokens
+    person: dict[str, Any] = {"subject": "admin", "org": "acme", "roles": ["admin"]}
+    expired = make_token(keys, rules, **person, now=before, life=day)
+    elsewhere = make_token(keys, replace(rules, issuer="elsewhere"), **person, now=now)
+    for_others = make_token(keys, replace(rules, audience="others"), **person, now=now)
+    task = claimed(harness)
+    own = {
+        "user": [expired, elsewhere, for_others],
+        "task": [resigned(task, exp=int(before.timestamp())), resigned(task, iss="elsewhere")],
+    }
+    nonsense = ["x", "x" * 43, "null", "a.b.c", "*"]
+    near = {kind: [token[:-1], f"{token}x", token.swapcase(), f"{token},{token}"] for kind, token in secrets.items()}
+    return {kind: [*own.get(kind, []), *near[kind], *nonsense] for kind in HEADERS}
+
+
 def as_sent(header_of: str, token: str) -> dict[str, str]:
     headers = {HEADERS[header_of]: f"Bearer {token}" if header_of == "user" else token}
     return headers | ({DELIVERY_HEADER: "one"} if header_of == "signature" else {})
@@ -179,7 +204,13 @@ def test_a_reader_may_plan_but_not_deploy(harness: DispatcherHarness) -> None:
 
 @pytest.mark.parametrize(("listener", "method", "path", "principal"), GUARDED)
 def test_a_route_takes_its_own_credential_and_no_other(
-    harness: DispatcherHarness, secrets: dict[str, str], listener: str, method: str, path: str, principal: str
+    harness: DispatcherHarness,
+    secrets: dict[str, str],
+    spoilt: dict[str, list[str]],
+    listener: str,
+    method: str,
+    path: str,
+    principal: str,
 ) -> None:
     def call(headers: dict[str, str]) -> int:
         reply = harness.call(listener, method, path_of(path), None if method == "GET" else {}, headers)
@@ -197,10 +228,26 @@ def test_a_route_takes_its_own_credential_and_no_other(
             assert call(as_sent(principal, token)) == 401, f"{kind} in the header of {principal}"
             everything |= as_sent(kind, token)
         assert call(everything) == 401
+        for token in spoilt[principal]:
+            assert call(as_sent(principal, token)) == 401, token
         assert call(as_sent(principal, secrets[principal])) != 401
         if principal == "user":
             assert call({"authorization": secrets["user"]}) == 401
             assert call({"authorization": f"Basic {secrets['user']}"}) == 401
+
+
+@pytest.mark.parametrize(("listener", "method", "path", "principal"), GUARDED)
+def test_nothing_is_judged_before_the_credential(
+    harness: DispatcherHarness, listener: str, method: str, path: str, principal: str
+) -> None:
+    """Whoever has none hears the same whatever else is wrong: names, parameters and bodies are not looked at."""
+    answers = [
+        harness.call(listener, method, target, body)
+        for target in (path_of(path), re.sub(r"\{\w+\}", "~", path), path_of(path) + "?limit=x&nothing=1&limit=")
+        for body in ([None] if method == "GET" else [None, b"{", b'{"task_id": 1}', b"\xff" * 100])
+    ]
+    assert {answer.code for answer in answers} == {"credential_missing"}
+    assert all(answer == answers[0] for answer in answers)
 
 
 def test_a_missing_credential_is_named(harness: DispatcherHarness) -> None:
@@ -211,9 +258,7 @@ def test_a_missing_credential_is_named(harness: DispatcherHarness) -> None:
 
 def test_a_credential_sent_twice_is_none(harness: DispatcherHarness, secrets: dict[str, str]) -> None:
     for listener, method, path, principal in GUARDED:
-        if principal == "user":
-            continue
-        line = f"{HEADERS[principal]}: {secrets[principal]}"
+        line = "\n".join(f"{name}: {value}" for name, value in as_sent(principal, secrets[principal]).items())
         head = f"{method} {path_of(path)} HTTP/1.1\nhost: localhost\ncontent-length: 0\n{line}\n{line}"
         reply = raw_reply(harness, listener, head)
         assert (reply.status, reply.code) == (401, "credential_missing")
