@@ -260,3 +260,37 @@ def test_a_row_that_somebody_holds_delays_its_own_task_alone(harness: Dispatcher
             await connection.close()
 
     harness.run(scenario())
+
+
+def test_lifecycle_calls_go_on_while_everything_else_waits_for_a_connection(harness: DispatcherHarness) -> None:
+    job_id = harness.make_job()["job_id"]
+    tasks = [harness.make_task(job_id) for _ in range(2)]
+    lease = harness.claim(tasks[0]).body
+    worker = {"x-trace-worker-token": harness.worker_token}
+    capability = {"x-trace-task-capability": lease["capability_token"]}
+    store = harness.dispatcher.ports.store
+
+    async def scenario() -> list[int]:
+        release = asyncio.Event()
+
+        async def hold() -> None:
+            async with store.connection():
+                await release.wait()
+
+        holders = [asyncio.create_task(hold()) for _ in range(WAITERS)]
+        try:
+            async with asyncio.timeout(30):
+                while not store._shared.locked():
+                    await asyncio.sleep(0)
+            claim = {"task_id": tasks[1], "worker_id": "w"}
+            replies = [
+                await harness.call_async("task", "POST", "/v1/task/heartbeat", fence(tasks[0], lease), capability),
+                await harness.call_async("internal", "POST", "/internal/task-claim", claim, worker),
+                await harness.call_async("internal", "GET", "/readyz"),
+            ]
+            return [reply.status for reply in replies]
+        finally:
+            release.set()
+            await asyncio.gather(*holders)
+
+    assert harness.run(scenario()) == [200] * 3
