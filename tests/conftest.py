@@ -21,6 +21,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_spare_spark() -> Iterator[None]:
+    """Most stacks of tests run no Spark: their workers start it when a task needs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACE_SPARK_SPARE", "false")
+        yield
+
+
 _TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 

@@ -63,6 +63,8 @@ class OperatorSpec:
     """It makes events and no rows: nothing of it ever comes to a buffered dataset."""
     fills_tables: bool = False
     """Its tasks may write a table themselves (`storage: postgres` that is not buffered). Never untrusted code."""
+    trusted: bool = False
+    """It runs the platform's own code, and to it users' words are data: tasks of several orgs may share a process."""
     check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
     """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
 

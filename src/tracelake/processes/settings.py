@@ -45,6 +45,7 @@ _SPARK = re.compile(
     rf"|spark://{_MACHINE}:[0-9]{{1,5}}(,{_MACHINE}:[0-9]{{1,5}})*|sc://{_MACHINE}(:[0-9]{{1,5}})?(/[!-~]{{0,250}})?"
 )
 _MEMORY = re.compile(r"[1-9][0-9]{0,5}[mgMG]")
+_ISOLATION = re.compile(r"org|shared")
 _VISIBLE = re.compile(r"[!-~]{1,300}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
@@ -404,8 +405,8 @@ class Settings:
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
     worker_stop_seconds: float = _seconds(
         20,
-        "How long work in Spark may take to stop when its task is cancelled or out of time; then the worker replaces"
-        " its Spark session. After twice as long any operator loses its slot.",
+        "How long work in Spark may take to stop when its task is cancelled or out of time; then the worker ends the"
+        " Spark process that it runs in. After twice as long any operator loses its slot.",
     )
     spark_master: str = _setting(
         _Text(
@@ -417,7 +418,24 @@ class Settings:
     spark_memory: str = _setting(
         _Text(_MEMORY, "an amount like 2g or 512m"),
         "1g",
-        "Memory of the Spark driver; in local mode it does the work.",
+        "Memory of each Spark driver; in local mode it does the work.",
+    )
+    spark_isolation: str = _setting(
+        _Text(_ISOLATION, "org or shared"),
+        "org",
+        "Whether each org has a Spark process, or application, of its own in a worker (`org`), or all share one.",
+    )
+    spark_overhead: str = _setting(
+        _Text(_MEMORY, "an amount like 2g or 512m"),
+        "2g",
+        "Memory that the Spark process of an org may take beyond `spark_memory`; one that takes more is ended.",
+    )
+    spark_processes: int = _integer(
+        4, "Orgs that have a Spark process in one worker at the same time; others wait their turn.", maximum=256
+    )
+    spark_idle_seconds: float = _seconds(300, "How long the Spark process of an org waits for its next task.")
+    spark_spare: bool = _setting(
+        _Switch(), True, "Whether a worker keeps one Spark process ready for the next org, to hide the start."
     )
     recorded_chain: Path | None = _setting(  # noqa: RUF009 - a frozen field; ruff cannot see that
         _File(), None, "A recorded chain that `trace up` serves by JSON-RPC; workers know it as the endpoint `default`."

@@ -27,10 +27,13 @@ from tracelake.processes.secrets import secret_provider
 from tracelake.processes.settings import Settings
 from tracelake.processes.signals import stop_event
 from tracelake.processes.sink import keep_sink
+from tracelake.spark.child.sandbox import protect_memory
 from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
+from tracelake.worker.org_process import OrgProcessConfig
+from tracelake.worker.org_processes import OrgProcesses
 from tracelake.worker.spark import Engine
 
 logger = logging.getLogger(__name__)
@@ -47,9 +50,34 @@ def build_engine(settings: Settings) -> Engine:
         log_level="warn",
         crash_directory=settings.layout.logs,
     )
+    isolation = None
     patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
     transfer = S3Transfer(settings.resolve_object_store(), patience)
-    return Engine(SharedSession(config), transfer, scratch, settings.resolve_data_dsn, settings.worker_stop_seconds)
+    if settings.spark_isolation == "org":
+        isolation = OrgProcesses(
+            OrgProcessConfig(
+                scratch=scratch / "orgs",
+                master=settings.spark_master,
+                memory=settings.spark_memory,
+                memory_bytes=_bytes(settings.spark_memory),
+                overhead_bytes=_bytes(settings.spark_overhead),
+                stop_seconds=settings.worker_stop_seconds,
+                logs=settings.layout.logs,
+            ),
+            transfer,
+            settings.resolve_data_dsn,
+            limit=settings.spark_processes,
+            idle_seconds=settings.spark_idle_seconds,
+            spare=settings.spark_spare,
+        )
+    return Engine(
+        SharedSession(config), transfer, scratch, settings.resolve_data_dsn, settings.worker_stop_seconds, isolation
+    )
+
+
+def _bytes(amount: str) -> int:
+    """Of a setting like 512m or 2g."""
+    return int(amount[:-1]) * 2 ** (30 if amount[-1] in "gG" else 20)
 
 
 def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
@@ -126,4 +154,6 @@ def command(home: str | None, worker_slots: int | None, worker_runtime: str | No
     settings = Settings.load({"home": home, "worker_slots": worker_slots, "worker_runtime": worker_runtime})
     logs.configure("worker", settings.log_level)
     logs.clean_prints()
+    # What users wrote runs in processes of the same user.
+    protect_memory()
     uvloop.run(_main(settings))

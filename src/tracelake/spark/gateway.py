@@ -53,7 +53,7 @@ def start(options: Mapping[str, str]) -> "SparkSession":
         # Without Java a SparkConf is kept in Python, and is handed over as arguments.
         conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
         reading, writing = os.pipe()
-        threading.Thread(target=_relay, args=(reading,), name="spark-log", daemon=True).start()
+        threading.Thread(target=relay_log, args=(reading,), name="spark-log", daemon=True).start()
         try:
             SparkContext._gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, {"stdout": writing, "stderr": writing}
@@ -76,6 +76,15 @@ def is_alive(session: "SparkSession") -> bool:
         return not session.sparkContext._jsc.sc().isStopped()
     except Exception:
         return False
+
+
+def wait_for_end() -> None:
+    """Until the Java process of this process has ended, for whatever reason."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.wait()
 
 
 def end(session: "SparkSession") -> None:
@@ -132,8 +141,8 @@ def quiet_pyspark() -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
-def _relay(descriptor: int) -> None:
-    """Until Java ends."""
+def relay_log(descriptor: int) -> None:
+    """Logs the lines of a process until it ends; takes over the descriptor."""
     with open(descriptor, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with contextlib.suppress(Exception):

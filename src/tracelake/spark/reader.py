@@ -28,6 +28,7 @@ from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
 from tracelake.spark.tables import ROWS_PER_PART, Part, Snapshot, Table
+from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, Scalar
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 BLOCK = "block_number"
 _ROWS_PER_BATCH = 20_000
-_BYTES_PER_VALUE = 16
+BYTES_PER_VALUE = 16
 """Of a table, about."""
 Where: TypeAlias = Mapping[str, Scalar | list[Scalar]]
 
@@ -71,7 +72,7 @@ class Reader:
             frame = reader.parquet(*(str(path) for path in paths))
         else:
             frame = self._read_by_executors(name, files, selection)
-        return _select(frame, name, selection)
+        return select(frame, name, selection)
 
     def _read_by_executors(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -114,8 +115,8 @@ class TableReader:
         frame = self.session.range(0, len(parts), 1, len(parts)).mapInArrow(
             _part_function(dsn, self.snapshot.name, table, parts), from_arrow_schema(table.schema)
         )
-        selection = Selection(where=_as_kept(table, item.where))
-        return _select(frame, item.name, selection), rows * len(table.columns) * _BYTES_PER_VALUE
+        selection = Selection(where=kept_values(table.columns, item.where))
+        return select(frame, item.name, selection), rows * len(table.columns) * BYTES_PER_VALUE
 
     def close(self) -> None:
         if self.snapshot is not None:
@@ -134,14 +135,14 @@ def _part_function(
     return fetch
 
 
-def _as_kept(table: Table, where: Where | None) -> dict[str, Any]:
+def kept_values(columns: Sequence[TableColumn], where: Where | None) -> dict[str, Any]:
     """Numbers that Spark would compare as something less exact, as the frame has them."""
     exact: dict[ColumnType, Callable[[Any], Any]] = {
         ColumnType.INT256: lambda value: str(int(value)),
         ColumnType.UINT256: lambda value: str(int(value)),
         ColumnType.DECIMAL: lambda value: Decimal(str(value)),
     }
-    kinds = {column.name: column.type for column in table.columns}
+    kinds = {column.name: column.type for column in columns}
     kept: dict[str, Any] = {}
     for field, value in (where or {}).items():
         convert = exact.get(kinds[field]) if field in kinds else None
@@ -232,7 +233,7 @@ def _arrow_filter(schema: pa.Schema, selection: Selection) -> "pa.compute.Expres
     return (pc.field(BLOCK) >= selection.start) & (pc.field(BLOCK) <= selection.end)
 
 
-def _select(frame: "DataFrame", name: str, selection: Selection) -> "DataFrame":
+def select(frame: "DataFrame", name: str, selection: Selection) -> "DataFrame":
     import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
 
     if selection.start is not None and selection.end is not None and BLOCK in frame.columns:

@@ -58,6 +58,8 @@ class SparkConfig:
     log_level: str = "warn"
     crash_directory: Path | None = None
     """Where Java leaves what it writes when it crashes; None: in the scratch directory, which is removed."""
+    java_options: tuple[str, ...] = ()
+    """For the driver's Java, beside ours."""
 
     @property
     def connect(self) -> bool:
@@ -103,6 +105,7 @@ def _options(config: SparkConfig) -> dict[str, str]:
             [
                 f'-Dlog4j2.configurationFile="{log4j.as_uri()}"',
                 *_crash_options(config.crash_directory or config.scratch),
+                *config.java_options,
             ]
         ),
         "spark.ui.enabled": "false",
@@ -195,6 +198,18 @@ class SharedSession:
     def is_lost(self, session: "SparkSession") -> bool:
         """Asks it. For a task that failed: whether that was the reason."""
         return not (_answers(session) if self._config.connect else gateway.is_alive(session))
+
+    def collect_garbage(self) -> None:
+        """Of the driver's Java, which then gives back memory that it does not need."""
+        session = self._session
+        if session is not None and not self._config.connect:
+            with contextlib.suppress(Exception):
+                session.sparkContext._jvm.System.gc()  # type: ignore[union-attr]
+
+    def has_died(self) -> bool:
+        """Whether there was a session, and it is lost."""
+        session = self._session
+        return session is not None and self.is_lost(session)
 
     def replace(self, session: "SparkSession") -> None:
         """Ends a session in which something does not stop, and with it everything else that runs there.

@@ -1,0 +1,281 @@
+"""What runs in the Spark process of an org: a session, and the attempts that the worker sends.
+
+A thread for each attempt. Its context asks the worker for everything that is outside of Spark. A session whose Java has
+died ends the process: the worker sees that, says what became of the attempts, and starts another one.
+"""
+
+import itertools
+import json
+import logging
+import os
+import pickle
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import closing, nullcontext
+from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING, Any
+
+from tracelake.catalogue import read_config
+from tracelake.catalogue.context import (
+    Batch,
+    CanceledError,
+    NonRetryableError,
+    OperatorContext,
+    OperatorResult,
+    TableInput,
+)
+from tracelake.model.dag import Schema
+from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.spark import gateway
+from tracelake.spark.child.messages import (
+    AnswerBody,
+    Ask,
+    AskBody,
+    AskEmit,
+    AskFiles,
+    AskPublish,
+    AskSchema,
+    AttemptDone,
+    AttemptFailure,
+    CancelAttempt,
+    Channel,
+    ChannelError,
+    FilesAnswer,
+    Progress,
+    Ready,
+    RunAttempt,
+    SchemaAnswer,
+    Start,
+    StartFailed,
+    TableAnswer,
+    ToProcess,
+    process_channel,
+)
+from tracelake.spark.child.transfer import BrokeredTables, BrokerTransfer, Relay, check
+from tracelake.spark.failures import explain
+from tracelake.spark.files import FileCache
+from tracelake.spark.reader import TableReader
+from tracelake.spark.runner import AttemptRunner
+from tracelake.spark.session import SharedSession, SparkConfig
+from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger(__name__)
+
+SESSION_LOST = 70
+"""The exit status of a process whose Java died."""
+_MOST_TEXT = 4_000
+_TIDY_SECONDS = 10.0
+
+
+def serve(descriptor: int, missing: dict[str, str]) -> None:
+    """Until the worker closes its end, which also happens when it dies. Does not return."""
+    _log_as_json()
+    channel = process_channel(socket(fileno=descriptor))
+    try:
+        message = channel.receive()
+        assert message is not None
+        start = message[0]
+        assert isinstance(start, Start)
+        try:
+            process = SparkProcess(channel, start)
+        except Exception as error:
+            logger.exception("Spark does not start")
+            channel.send(StartFailed(str(explain(error))[:_MOST_TEXT]))
+            os._exit(1)
+        channel.send(Ready(missing))
+        process.listen()
+    except ChannelError:
+        logger.exception("the worker cannot be heard")
+    os._exit(0)
+
+
+class SparkProcess:
+    def __init__(self, channel: "Channel[ToProcess]", start: Start) -> None:
+        self._channel = channel
+        self._scratch = Path(start.scratch)
+        self._config = SparkConfig(
+            self._scratch / "session",
+            start.master,
+            start.memory,
+            start.options,
+            start.log_level,
+            crash_directory=self._scratch / "crash",
+            java_options=tuple(start.java_options),
+        )
+        self._shared = SharedSession(self._config)
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[AnswerBody]] = {}
+        self._cancels: dict[str, threading.Event] = {}
+        Relay(self._scratch, self.ask)
+        session = self._shared.get()
+        if not self._config.connect:
+            threading.Thread(target=_end_with_java, name="java", daemon=True).start()
+        if self._config.local:
+            # The first query of a session is slow: it loads classes, and starts Spark's Python processes.
+            session.range(0, 1, 1, 1).mapInArrow(_give_back, "id long").collect()
+            threading.Thread(target=self._tidy, name="tidy", daemon=True).start()
+
+    def listen(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            body = message[0]
+            if isinstance(body, RunAttempt):
+                self._cancels[body.key] = threading.Event()
+                threading.Thread(target=self._run, args=(body,), name=body.key, daemon=True).start()
+            elif isinstance(body, CancelAttempt):
+                if (cancel := self._cancels.get(body.key)) is not None:
+                    cancel.set()
+            elif not isinstance(body, Start) and (waiting := self._answers.pop(body.number, None)) is not None:
+                waiting.set_result(body.body)
+
+    def _tidy(self) -> None:
+        """Java gives memory back when it collects garbage, and does that when it needs some: idle ones are asked to."""
+        tidied = False
+        while True:
+            if self._cancels:
+                tidied = False
+            elif not tidied:
+                self._shared.collect_garbage()
+                tidied = True
+            time.sleep(_TIDY_SECONDS)
+
+    def ask(self, key: str, body: AskBody, descriptor: int | None = None) -> AnswerBody:
+        """The worker's answer, which may be that it failed."""
+        number = next(self._numbers)
+        answer: Future[AnswerBody] = Future()
+        self._answers[number] = answer
+        self._channel.send(Ask(number, key, body), descriptor)
+        return answer.result()
+
+    def _run(self, message: RunAttempt) -> None:
+        cancel = self._cancels[message.key]
+        try:
+            done = AttemptDone(message.key, result=self._result(message, cancel))
+        except BaseException as error:
+            done = AttemptDone(message.key, failure=self._failure(error, cancel))
+        self._cancels.pop(message.key, None)
+        try:
+            self._channel.send(done)
+        except Exception as error:  # what cannot be sent is this attempt's failure and nobody else's
+            text = f"{type(error).__name__}: {error}"[:_MOST_TEXT]
+            self._channel.send(AttemptDone(message.key, failure=AttemptFailure("SparkFailedError", text)))
+
+    def _result(self, message: RunAttempt, cancel: threading.Event) -> OperatorResult:
+        context = self._context(message, cancel)
+        session = self._shared.get()
+        transfer: FileTransfer
+        tables: TableReader | BrokeredTables
+        if message.transfer is None:
+            transfer = BrokerTransfer(self._scratch, message.key)
+            tables = BrokeredTables(session, transfer, lambda body: check(self.ask(message.key, body)))
+        else:
+            transfer = pickle.loads(message.transfer)  # noqa: S301 - the worker's own
+            dsn = message.data_dsn
+            tables = TableReader(session, lambda: _given(dsn))
+        cache = FileCache(self._scratch / "cache", transfer)
+        with closing(tables) if isinstance(tables, TableReader) else nullcontext():
+            runner = AttemptRunner(session, self._config, cache, self._scratch, tables.read)
+            return runner.run(message.module, context)
+
+    def _failure(self, error: BaseException, cancel: threading.Event) -> AttemptFailure:
+        if self._shared.has_died():
+            logger.error("the Spark session was lost", exc_info=error)
+            os._exit(SESSION_LOST)
+        if isinstance(error, CanceledError) or cancel.is_set():
+            return AttemptFailure("CanceledError", "", canceled=True)
+        explained = explain(error) if isinstance(error, Exception) else error
+        logger.warning("operator failed", exc_info=error)
+        return AttemptFailure(
+            type(explained).__name__,
+            str(explained)[:_MOST_TEXT].encode("utf-8", "replace").decode(),
+            final=isinstance(explained, NonRetryableError),
+            canceled=isinstance(explained, CanceledError),
+        )
+
+    def _context(self, message: RunAttempt, cancel: threading.Event) -> OperatorContext:
+        key = message.key
+
+        def files(item: PayloadInput) -> list[ObjectMeta] | TableInput:
+            answer = check(self.ask(key, AskFiles(item.input_index, item.unit)))
+            if isinstance(answer, TableAnswer):
+                return TableInput(tuple(answer.columns))
+            assert isinstance(answer, FilesAnswer)
+            return answer.files
+
+        def schema(output: TaskOutput) -> Schema | None:
+            answer = check(self.ask(key, AskSchema(output.output_index)))
+            assert isinstance(answer, SchemaAnswer)
+            return answer.schema
+
+        def publish(batch: Batch) -> None:
+            check(self.ask(key, AskPublish(batch.output.output_index, batch.uri, batch.records)))
+
+        def emit(events: "list[EventIn] | tuple[EventIn, ...] | Any") -> None:
+            check(self.ask(key, AskEmit(list(events))))
+
+        return OperatorContext(
+            task_id=message.task_id,
+            attempt=message.attempt,
+            config=read_config(message.operator, message.config),
+            inputs=message.inputs,
+            outputs=message.outputs,
+            progress=lambda text: self._channel.send(Progress(key, text[:_MOST_TEXT])),
+            cancel=cancel,
+            paused=threading.Event(),
+            emit=emit,
+            files=files,
+            publish=publish,
+            schema=schema,
+            org=message.org,
+            traceparent=message.traceparent,
+        )
+
+
+def _end_with_java() -> None:
+    """The worker then says what became of the attempts, and starts another process."""
+    gateway.wait_for_end()
+    logger.error("the Java process of Spark ended")
+    os._exit(SESSION_LOST)
+
+
+def _given(dsn: str | None) -> str:
+    if dsn is None:
+        raise NonRetryableError("this worker reads no tables: it was not told where Postgres data is")
+    return dsn
+
+
+def _give_back(batches: "Any") -> "Any":
+    """Spark's Python process imports here what attempts need."""
+    import tracelake.spark.child.transfer
+    import tracelake.spark.writer  # noqa: F401
+
+    yield from batches
+
+
+class _JsonHandler(logging.StreamHandler[Any]):
+    """Lines as Java's log has them: the worker reads both."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        name = record.name.removeprefix("spark.")
+        return json.dumps({"level": _LEVELS.get(record.levelno, "INFO"), "logger": name, "message": text[:10_000]})
+
+
+_LEVELS = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO",
+    logging.WARNING: "WARN",
+    logging.ERROR: "ERROR",
+    logging.CRITICAL: "FATAL",
+}
+
+
+def _log_as_json() -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [_JsonHandler(sys.stderr)]
+    root.setLevel(logging.INFO)

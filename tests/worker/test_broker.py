@@ -1,0 +1,118 @@
+"""What the process of an org can have the worker do: what its attempt was granted, and nothing else."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tracelake.spark.child.messages import (
+    Accepted,
+    AnswerBody,
+    AskBody,
+    AskDownload,
+    AskFiles,
+    AskPublish,
+    AskRows,
+    AskTable,
+    AskUpload,
+    FailureAnswer,
+    FilesAnswer,
+    ObjectAnswer,
+)
+from tracelake.spark.testing import BUCKET, Trial, make_unit
+from tracelake.worker.broker import AttemptBroker
+
+UNIT = make_unit((0, 9))
+
+
+class Desk:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.trial = Trial(None, root)  # type: ignore[arg-type]
+        self.trial.add_input("transfers", pa.table({"block_number": [1, 2]}))
+        self.trial.add_output("counts")
+        context = self.trial.work("noop", {}, UNIT, 1, {}).context
+        self.prefix = context.outputs[0].storage.write_prefix or ""
+        self.broker = AttemptBroker(
+            context, self.trial.transfer, lambda: "", root / "transit", (root / "file").parent.stat().st_dev
+        )
+
+    def ask(self, body: AskBody, descriptor: int | None = None) -> AnswerBody:
+        return self.broker.answer(body, descriptor)
+
+    def refused(self, body: AskBody, descriptor: int | None = None) -> bool:
+        answer = self.ask(body, descriptor)
+        return isinstance(answer, FailureAnswer) and answer.kind == "NonRetryableError"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_only_files_that_the_dispatcher_named_are_fetched(desk: Desk, tmp_path: Path) -> None:
+    meta = desk.trial.inputs[0][1][0]
+    with (tmp_path / "copy").open("wb") as file:
+        assert desk.refused(AskDownload(meta.uri, meta.etag), file.fileno()), "nothing was named yet"
+        answer = desk.ask(AskFiles(0, UNIT))
+        assert answer == FilesAnswer([meta])
+        assert desk.refused(AskDownload(meta.uri, "another"), file.fileno())
+        assert desk.refused(AskDownload(f"{BUCKET}foreign/1.parquet", meta.etag), file.fileno())
+        assert desk.refused(AskFiles(1, UNIT))
+        assert desk.ask(AskDownload(meta.uri, meta.etag), file.fileno()) == Accepted()
+    assert (tmp_path / "copy").read_bytes() == desk.trial.transfer.path(meta.uri).read_bytes()
+
+
+def test_only_new_objects_below_the_prefix_of_the_attempt_are_stored(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(b"rows")
+    with path.open("rb") as file:
+        for uri in (
+            f"{BUCKET}foreign/1.parquet",
+            desk.prefix.replace("/1/", "/2/") + "1.parquet",
+            f"{desk.prefix}deeper/1.parquet",
+            f"{desk.prefix}../1.parquet",
+            desk.prefix,
+        ):
+            assert desk.refused(AskUpload(uri), file.fileno()), uri
+        answer = desk.ask(AskUpload(f"{desk.prefix}1.parquet"), file.fileno())
+        assert isinstance(answer, ObjectAnswer)
+        path.write_bytes(b"other rows")
+        again = desk.ask(AskUpload(f"{desk.prefix}1.parquet"), file.fileno())
+    assert isinstance(again, FailureAnswer)
+    assert again.kind == "ObjectExistsError"
+    assert desk.trial.transfer.path(f"{desk.prefix}1.parquet").read_bytes() == b"rows"
+    with (tmp_path / "copy").open("wb") as file:
+        assert desk.ask(AskDownload(answer.meta.uri, answer.meta.etag), file.fileno()) == Accepted(), "it is its own"
+
+
+def test_only_open_files_of_its_own_file_system_are_taken(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(b"rows")
+    reading, writing = os.pipe()
+    descriptors = {
+        "a name": os.open(path, os.O_PATH),
+        "for writing alone": os.open(path, os.O_WRONLY),
+        "a directory": os.open(tmp_path, os.O_RDONLY),
+        "a pipe": reading,
+        "another file system": os.open("/proc/self/status", os.O_RDONLY),
+    }
+    try:
+        for what, descriptor in descriptors.items():
+            assert desk.refused(AskUpload(f"{desk.prefix}1.parquet"), descriptor), what
+        assert desk.refused(AskUpload(f"{desk.prefix}1.parquet"))
+        meta = desk.trial.inputs[0][1][0]
+        desk.ask(AskFiles(0, UNIT))
+        with path.open("rb") as file:
+            assert desk.refused(AskDownload(meta.uri, meta.etag), file.fileno()), "opened for reading"
+    finally:
+        for descriptor in (*descriptors.values(), writing):
+            os.close(descriptor)
+
+
+def test_tables_and_batches_are_those_of_the_attempt(desk: Desk) -> None:
+    assert desk.refused(AskTable(0)), "the input is not a table"
+    assert desk.refused(AskRows(0, 0))
+    assert desk.refused(AskPublish(0, f"{desk.prefix}1.jsonl", 1)), "nothing was written there"
+    assert desk.refused(AskPublish(7, f"{desk.prefix}1.jsonl", 1))
