@@ -90,6 +90,10 @@ def test_places(flow: Flow) -> None:
     flow.deploy(queue(1))
     feed(flow, range(6))
     assert depth(flow) == 6, "those that wait for a place are counted"
+    waiting = next(task["task_id"] for task in flow.tasks("slow", "Queued") if task["held"])
+    for verb, left in (("cancel", 5), ("retry", 6)):
+        flow.person(verb, waiting)
+        assert depth(flow) == left, "also when they leave, and come back to wait"
     flow.deploy(queue(3))
     assert depth(flow) == 6
     flow.pass_on(first(flow))
