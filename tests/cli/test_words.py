@@ -3,6 +3,7 @@
 import unicodedata
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.cli.samples import EVIL
 from tracelake.cli.diagnostics import dag_name, name_of_file
 from tracelake.cli.parse import parse_cursor, parse_range, parse_time
-from tracelake.cli.text import ago, clean, clean_lines, compact, count, moment, shortened
+from tracelake.cli.text import ago, clean, clean_lines, compact, count, escape_json, moment, shortened
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.user import BlockRange
 
@@ -178,3 +179,16 @@ def test_any_bytes_have_a_name_or_none(source: bytes) -> None:
 )
 def test_a_file_without_a_name_is_sent_under_its_own(stem: str, name: str) -> None:
     assert name_of_file(stem) == name
+
+
+@given(st.text())
+def test_json_has_no_tricks_and_means_the_same(text: str) -> None:
+    written = escape_json(msgspec.json.encode([text]))
+    assert msgspec.json.decode(written) == [text]
+    shown = written.decode()
+    assert clean(shown) == shown
+
+
+def test_json_shows_control_characters_as_escapes() -> None:
+    shown = escape_json(msgspec.json.encode([EVIL])).decode()
+    assert shown == r'["x\u001b[31m\u0007[bold]y[/bold]\u202e\u009b2J"]'

@@ -33,6 +33,16 @@ def _spelled(found: re.Match[str]) -> str:
     return {"\n": " ", "\t": " "}.get(found[0]) or found[0].encode("unicode_escape").decode("ascii")
 
 
+def escape_json(document: bytes) -> bytes:
+    """The same JSON, with such characters as escapes: they are in strings alone, and mean the same there."""
+    text = document.decode()
+    return document if _TRICKS.search(text) is None else _TRICKS.sub(_escaped, text).encode()
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
 def shortened(text: str, length: int = 80) -> str:
     """The first line, for a column of a table; the whole is elsewhere."""
     line = clean(text.strip().split("\n", 1)[0])

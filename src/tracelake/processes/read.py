@@ -9,8 +9,6 @@ import asyncio
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,6 +27,7 @@ from tracelake.cli.session import Session, user_command
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
+from tracelake.processes.export import check_target, plain, write_rows
 from tracelake.processes.settings import Settings
 from tracelake.spark.tables import Snapshot
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
@@ -45,8 +44,11 @@ _HEAD = 10
 @click.option("--head", type=click.IntRange(1, 10_000), help=f"So many rows (default {_HEAD}).")
 @click.option("--columns", help="Only these columns, with commas between them.")
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write all rows to this Parquet file instead."
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write all rows to this file instead: .parquet, .csv or .jsonl.",
 )
+@click.option("--force", is_flag=True, help="Replace the file of --output if there is one.")
 @user_command
 def command(
     session: Session,
@@ -55,10 +57,12 @@ def command(
     head: int | None,
     columns: str | None,
     output: Path | None,
+    force: bool,
 ) -> None:
     """Show rows of a dataset, or write all of them to a file.
 
-    Rows are those of the version that counts. Read the file with whatever reads Parquet.
+    Rows are those of the version that counts. The ending of the file is its format. In .csv and .jsonl bytes are 0x...
+    and decimals are text.
 
     A buffered dataset is a table: its newest rows come first, there is no --range, and 256-bit numbers and json are
     text.
@@ -69,23 +73,28 @@ def command(
       trace read transfers --range 0-499 --columns block_number,token,amount_f64
       trace read large_transfers --head 20
       trace read transfers --output transfers.parquet
+      trace read large_transfers --output large.csv --force
       duckdb -c "SELECT token, count(*) FROM 'transfers.parquet' GROUP BY 1"
     """
     if output is not None and head is not None:
         raise click.UsageError("--output writes all rows: leave out --head.")
+    if output is not None:
+        check_target(output, force=force)
+    elif force:
+        raise click.UsageError("--force is for --output.")
     names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
     start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
     org = session.run(lambda client: client.whoami()).org
     request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     try:
-        found = _read(session.stack, request, names, None if output else head or _HEAD, output)
+        found = _read(session.stack, request, names, None if output else head or _HEAD, output, force=force)
     except pa.ArrowInvalid as error:
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
     except NonRetryableError as error:
         raise click.ClickException(str(error)) from None
     if output is not None:
         if session.as_json:
-            click.echo(msgspec.json.encode({"file": str(output), "rows": found}))
+            session.json({"file": str(output), "rows": found})
         else:
             session.say(f"{found:,} rows in {output}.")
         return
@@ -94,7 +103,13 @@ def command(
 
 
 def _read(
-    stack: Stack, request: DatasetFilesRequest, names: list[str] | None, head: int | None, output: Path | None
+    stack: Stack,
+    request: DatasetFilesRequest,
+    names: list[str] | None,
+    head: int | None,
+    output: Path | None,
+    *,
+    force: bool,
 ) -> Any:
     settings = Settings.load({"home": stack.home})
     reply, files = asyncio.run(_ask(stack, request))
@@ -108,7 +123,7 @@ def _read(
         wanted = [there[name] for name in names or there]
         pieces = _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, wanted, head)
     with closing(pieces):
-        return _head(pieces, head or _HEAD) if output is None else _write(pieces, output)
+        return _head(pieces, head or _HEAD) if output is None else write_rows(pieces, output, force=force)
 
 
 async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
@@ -175,28 +190,8 @@ def _head(pieces: Iterator[pa.Table], head: int) -> pa.Table:
     return pa.concat_tables(parts, promote_options="permissive").slice(0, head) if parts else pa.table({})
 
 
-def _write(pieces: Iterator[pa.Table], output: Path) -> int:
-    """Piece by piece, so that memory does not grow with the dataset; nothing half done is left."""
-    beside = output.with_name(f".{output.name}.part")
-    writer: pq.ParquetWriter | None = None
-    rows = 0
-    try:
-        for table in pieces:
-            if writer is None:
-                writer = pq.ParquetWriter(beside, table.schema, compression="zstd")
-            writer.write_table(table.cast(writer.schema))
-            rows += table.num_rows
-        if writer is None:
-            raise click.ClickException("there are no files of it yet, so there is nothing to write")
-        writer.close()
-        beside.replace(output)
-    finally:
-        beside.unlink(missing_ok=True)
-    return rows
-
-
 def _show(session: Session, table: pa.Table) -> None:
-    rows = [[_plain(value) for value in row.values()] for row in table.to_pylist()]
+    rows = [[plain(value) for value in row.values()] for row in table.to_pylist()]
     if session.as_json:
         session.json([dict(zip(table.column_names, row, strict=True)) for row in rows])
         return
@@ -212,14 +207,3 @@ def _show(session: Session, table: pa.Table) -> None:
 def _is_number(table: pa.Table, name: str) -> bool:
     kind = table.schema.field(name).type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _plain(value: Any) -> Any:
-    """As JSON and people read it."""
-    if isinstance(value, bytes):
-        return f"0x{value.hex()}"
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return value
