@@ -29,6 +29,8 @@ BAD = {
     "activate": ["", "1", "FALSE"],
 }  # fmt: skip
 BAD_CURSORS = {"/v1/tasks": ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]}
+REQUIRED = {"/v1/datasets/{name}/content": (f"version={NOWHERE}", "revision=1")}
+"""Good values, beside those that are looked at."""
 ROUTES = [route for route in routes_of(declared_routes(), Listener.PUBLIC) if route.principal is Principal.USER]
 
 
@@ -47,10 +49,12 @@ CASES = [(route.method, route.path, item.name) for route in ROUTES for item in r
 
 @pytest.mark.parametrize(("method", "path", "name"), CASES)
 def test_bad_values_are_refused_by_name(user: User, method: str, path: str, name: str) -> None:
+    required = REQUIRED.get(path, ())
     bad = BAD.get(name) or BAD_CURSORS.get(path, ["", "-1", "x", str(2**63), NOWHERE])
     with Refusals(user.harness) as refusals:
         for text in bad:
-            reply = user.call(method, f"{url(path)}?{name}={text}", None if method == "GET" else b"")
+            query = "&".join([f"{name}={text}", *(item for item in required if not item.startswith(f"{name}="))])
+            reply = user.call(method, f"{url(path)}?{query}", None if method == "GET" else b"")
             refusals.check(reply, 422, "body_invalid", field=name)
 
 

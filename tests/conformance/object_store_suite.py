@@ -70,6 +70,19 @@ class ObjectStoreSuite:
 
         asyncio.run(test())
 
+    def test_a_part_of_an_object(self, store: ObjectStore) -> None:
+        async def test() -> None:
+            meta = await store.put(TOP + "x", b"0123456789")
+            for start, length in ((0, 10), (0, 1), (3, 4), (9, 1)):
+                part = await store.read(TOP + "x", start, length, if_match=meta.etag)
+                assert part == b"0123456789"[start : start + length]
+            assert await store.read(TOP + "x", 8, 10, if_match=meta.etag) == b"89"
+            assert await store.read(TOP + "x", 0, 1, if_match="other") is None
+            assert await store.read(TOP + "x", 0, 1, if_match="") is None
+            assert await store.read(TOP + "y", 0, 1, if_match=meta.etag) is None
+
+        asyncio.run(test())
+
     def test_reading_changes_no_etag(self, store: ObjectStore) -> None:
         async def test() -> None:
             meta = await store.put(TOP + "x", b"1")

@@ -54,6 +54,8 @@ ROLES = {
     ("GET", "/v1/datasets"): "reader",
     ("GET", "/v1/datasets/{name}"): "reader",
     ("GET", "/v1/datasets/{name}/lineage"): "reader",
+    ("POST", "/v1/datasets/{name}/files"): "reader",
+    ("GET", "/v1/datasets/{name}/content"): "reader",
     ("GET", "/v1/overview"): "reader",
     ("GET", "/v1/pressure"): "reader",
     ("GET", "/v1/why/task/{task_id}"): "reader",

@@ -5,6 +5,7 @@ Every route of the public listener stands in one of the lists below; a new one w
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -43,6 +44,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("GET", "/v1/events?dataset={name}", None),
     ("GET", "/v1/datasets/{name}", None),
     ("GET", "/v1/datasets/{name}/lineage", None),
+    ("POST", "/v1/datasets/{name}/files", {}),
     ("GET", "/v1/dlq?dataset={table}", None),
     ("GET", "/v1/dlq/{publish_id}", None),
     ("POST", "/v1/dlq-replay", {"publish_ids": ["{publish_id}"]}),
@@ -64,6 +66,8 @@ OWN = {("GET", "/v1/whoami"), ("POST", "/v1/dags/{dag}/versions")}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
 TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
 """In one answer: `tests/why` and `test_overview` look at these."""
+CONTENT = {("GET", "/v1/datasets/{name}/content")}
+"""Of files, which this owner has none of: `tests/cli/test_reading.py` looks at it."""
 SIGNED = {("POST", "/v1/webhooks/{path}")}
 """Opened by a secret, which belongs to one webhook: `tests/sources` looks at it."""
 NAMES = {"dag", "job", "dataset"}
@@ -101,6 +105,7 @@ def owner(harness: DispatcherHarness) -> Owner:
     Hook(harness, world.org).deploy().sent()
     flow = BufferFlow(harness, "postgresql://nowhere", world.org)
     task_ids = [str(world.task(world.fetch, state)) for state in ("Queued", "Running", "Failed", "Completed")]
+    world.commit(world.blocks, (0, 9), UUID(task_ids[-1]))
     return Owner(world, flow, task_ids, world.event(world.ticks, 1))
 
 
@@ -118,7 +123,7 @@ def test_every_route_and_every_name_in_a_query_is_looked_at() -> None:
     rows = [*NAMED, *LOOKUPS, *(("GET", path, None) for path in LISTS)]
     plain = [(method, path.replace("{hook_dag}", "{dag}").replace("{hook}", "{job}")) for method, path, _ in rows]
     looked_at = {(method, path.partition("?")[0]) for method, path in plain}
-    assert {(route.method, route.path) for route in routes} == looked_at | OWN | TWO_LISTS | SIGNED
+    assert {(route.method, route.path) for route in routes} == looked_at | OWN | TWO_LISTS | CONTENT | SIGNED
     queries = {path.partition("=")[0] for _, path in plain if "?" in path}
     named = {f"{route.path}?{item.name}" for route in routes for item in route.query if item.name in NAMES}
     assert named == {query for query in queries if query.rpartition("?")[2] in NAMES}

@@ -31,6 +31,7 @@ from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack
 from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
+from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.platform import CancelReply, WhoAmI
 from tracelake.wire.pressure import PressureReply
@@ -77,6 +78,7 @@ _dead_batches = msgspec.json.Decoder(DeadBatchesReply)
 _dead_batch = msgspec.json.Decoder(DeadBatch)
 _dead_changed = msgspec.json.Decoder(DeadBatchesChanged)
 _audit = msgspec.json.Decoder(AuditPage)
+_content = msgspec.json.Decoder(ContentReply)
 _cancel = msgspec.json.Decoder(CancelReply)
 _dags = msgspec.json.Decoder(DagsReply)
 _dataset = msgspec.json.Decoder(DatasetDetail)
@@ -283,6 +285,18 @@ class UserClient:
     ) -> LineageReply:
         query = _query(unit=unit, start=start, end=end, limit=limit, cursor=cursor)
         return await self._get(f"/v1/datasets/{_segment(name, 'dataset_not_found')}/lineage{query}", _lineage)
+
+    async def content(self, name: str, request: ContentRequest) -> ContentReply:
+        """The files of a dataset, a page of them."""
+        path = f"/v1/datasets/{_segment(name, 'dataset_not_found')}/files"
+        return await self._send("POST", path, _content, request)
+
+    async def content_piece(self, name: str, version: UUID, unit: ContentUnit, file: int, offset: int) -> bytes:
+        """Bytes of a file from there on, as many as one answer has."""
+        place = {"version": str(version), "start": unit.start, "end": unit.end, "revision": unit.revision}
+        query = _query(**place, file=file, offset=offset)
+        path = f"/v1/datasets/{_segment(name, 'dataset_not_found')}/content{query}"
+        return (await self._request("GET", path)).body
 
     # --- explanations
 

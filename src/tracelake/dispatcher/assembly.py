@@ -256,6 +256,7 @@ class Dispatcher:
             pauses=self.pauses,
             webhooks=WebhookAdmin(ports.store, ports.webhook_secrets, config),
             dead_batches=DeadBatches(ports.store, self._wake),
+            objects=ports.objects,
         )
         self.routes = build_routes(handlers, users)
         self.apps = {

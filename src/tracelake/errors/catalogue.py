@@ -61,7 +61,6 @@ _KINDS = (
         422,
         "A file does not have the SHA-256 that was recorded at its commit.",
         "The object store was changed behind the platform: restore it from a backup, or trigger the unit again.",
-        answered=False,
     ),
     ErrorKind(
         "credential_expired",

@@ -1,16 +1,17 @@
 """`trace read`: rows of a dataset, for a look or as one file.
 
 Which files are the dataset, the registry says: what lies beside them in the bucket was never committed, or was
-replaced. They are read by ETag. A buffered dataset is a table, and read as it is at one moment. It asks as a service of
-the platform does, so it is for whoever runs the stack.
+replaced. They are read by ETag, and their hashes are checked. A buffered dataset is a table, and read as it is at one
+moment. Whoever runs the stack reads from the stores themselves; whoever has a token alone, files over the public API.
 """
 
 import asyncio
+import os
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
@@ -27,12 +28,15 @@ from tracelake.cli.session import Session, user_command
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
+from tracelake.processes.api_content import ApiContent
 from tracelake.processes.export import check_target, plain, write_rows
 from tracelake.processes.settings import Settings
 from tracelake.spark.tables import Snapshot
+from tracelake.wire.content import ContentRequest
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile, TableColumn
 
+T = TypeVar("T")
 _HEAD = 10
 
 
@@ -84,10 +88,9 @@ def command(
         raise click.UsageError("--force is for --output.")
     names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
     start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
-    org = session.run(lambda client: client.whoami()).org
-    request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     try:
-        found = _read(session.stack, request, names, None if output else head or _HEAD, output, force=force)
+        with closing(_pieces(session, dataset, (start, end), names, None if output else head or _HEAD)) as pieces:
+            found = _head(pieces, head or _HEAD) if output is None else write_rows(pieces, output, force=force)
     except pa.ArrowInvalid as error:
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
     except NonRetryableError as error:
@@ -102,28 +105,36 @@ def command(
     _show(session, found)
 
 
-def _read(
-    stack: Stack,
-    request: DatasetFilesRequest,
-    names: list[str] | None,
-    head: int | None,
-    output: Path | None,
-    *,
-    force: bool,
-) -> Any:
+def _pieces(
+    session: Session, dataset: str, blocks: tuple[int | None, int | None], names: list[str] | None, head: int | None
+) -> Generator[pa.Table, None, None]:
+    stack, (start, end) = session.stack, blocks
+    if not os.access(stack.service_token_file, os.R_OK):
+        return _over_the_api(ApiContent(session, dataset), ContentRequest(start=start, end=end), names)
+    org = session.run(lambda client: client.whoami()).org
+    request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     settings = Settings.load({"home": stack.home})
     reply, files = asyncio.run(_ask(stack, request))
     if reply.columns is None:
-        pieces = of_files(S3Transfer(settings.resolve_object_store(), ASKING), files, names)
-    elif request.start is not None:
-        raise click.ClickException(f"{request.name} is a table and not kept by blocks: leave out --range.")
-    else:
-        there = {column.name: column for column in reply.columns}
-        _check_names(names, [*there])
-        wanted = [there[name] for name in names or there]
-        pieces = _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, wanted, head)
-    with closing(pieces):
-        return _head(pieces, head or _HEAD) if output is None else write_rows(pieces, output, force=force)
+        return of_files(S3Transfer(settings.resolve_object_store(), ASKING), files, names)
+    if start is not None:
+        raise click.ClickException(f"{dataset} is a table and not kept by blocks: leave out --range.")
+    columns = {column.name: column for column in reply.columns}
+    _check_names(names, [*columns])
+    wanted = [columns[name] for name in names or columns]
+    return _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, wanted, head)
+
+
+def _over_the_api(
+    content: ApiContent, request: ContentRequest, names: list[str] | None
+) -> Generator[pa.Table, None, None]:
+    reply, files = content.list_files(request)
+    if reply.columns is not None:
+        raise click.ClickException(
+            f"{content.dataset} is a table, which is read on the machine of the stack: run `trace read` there, or ask"
+            " whoever runs it for a role in Postgres data"
+        )
+    return _read_files(content.download, files, names)
 
 
 async def list_files(stack: Stack, request: DatasetFilesRequest) -> list[DataFile]:
@@ -149,16 +160,26 @@ def of_files(
     transfer: S3Transfer, files: Sequence[DataFile], names: list[str] | None
 ) -> Generator[pa.Table, None, None]:
     """Fetched by calls that block: those that do not may outlive the command by a moment, and then abort it."""
+
+    def download(file: DataFile, path: Path) -> None:
+        try:
+            transfer.download(ObjectMeta(file.uri, file.size, file.etag, file.sha256), path)
+        except ContentMismatchError:
+            raise TraceError("content_mismatch") from None
+        except ObjectChangedError:
+            message = "A file of the dataset is not there, or not what was committed."
+            raise TraceError("artifact_missing", message) from None
+
+    return _read_files(download, files, names)
+
+
+def _read_files(
+    download: Callable[[T, Path], None], files: Sequence[T], names: list[str] | None
+) -> Generator[pa.Table, None, None]:
     with tempfile.TemporaryDirectory(prefix="trace-read-") as directory:
         path = Path(directory, "file.parquet")
         for file in files:
-            try:
-                transfer.download(ObjectMeta(file.uri, file.size, file.etag, file.sha256), path)
-            except ContentMismatchError:
-                raise TraceError("content_mismatch") from None
-            except ObjectChangedError:
-                message = "A file of the dataset is not there, or not what was committed."
-                raise TraceError("artifact_missing", message) from None
+            download(file, path)
             with pq.ParquetFile(path) as parquet:
                 _check_names(names, parquet.schema_arrow.names)
                 yield parquet.read(columns=names)

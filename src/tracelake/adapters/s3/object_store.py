@@ -114,6 +114,18 @@ class S3ObjectStore:
             except (FileNotFoundError, PreconditionError):
                 return None
 
+    async def read(self, uri: str, start: int, length: int, *, if_match: str) -> bytes | None:
+        store, key = self._object(uri)
+        if if_match == "":
+            return None
+        with _away():
+            try:
+                options = {"if_match": if_match, "range": (start, start + length)}
+                result = await obstore.get_async(store, key, options=options)  # type: ignore[arg-type]
+                return bytes(await result.bytes_async())
+            except (FileNotFoundError, PreconditionError):
+                return None
+
     async def put(self, uri: str, body: bytes) -> ObjectMeta:
         store, key = self._object(uri)
         with _away():

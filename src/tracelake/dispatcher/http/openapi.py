@@ -64,7 +64,7 @@ def declared_routes() -> list[Route]:
     nothing = cast(Any, None)
     return build_routes(
         Handlers(nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing),
-        UserHandlers(nothing, nothing, nothing, nothing, nothing, nothing, nothing),
+        UserHandlers(nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing),
     )
 
 

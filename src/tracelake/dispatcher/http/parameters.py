@@ -127,14 +127,21 @@ def time(name: str, description: str) -> Parameter:
 
 
 def number(
-    name: str, description: str, *, least: int = 0, most: int = 2**31 - 1, default: int | None = None
+    name: str,
+    description: str,
+    *,
+    least: int = 0,
+    most: int = 2**31 - 1,
+    default: int | None = None,
+    required: bool = False,
 ) -> Parameter:
     kind = Annotated[int, Meta(ge=least, le=most)]
-    return Parameter(name, kind, _number(least, most), default=default, description=description)
+    read = _number(least, most)
+    return Parameter(name, kind, read, default=default, description=description, required=required)
 
 
-def block(name: str, description: str) -> Parameter:
-    return Parameter(name, Cursor, _number(0, 2**63 - 1), description=description)
+def block(name: str, description: str, *, default: int | None = None) -> Parameter:
+    return Parameter(name, Cursor, _number(0, 2**63 - 1), default=default, description=description)
 
 
 def limit(most: int = 500, default: int = 50) -> Parameter:

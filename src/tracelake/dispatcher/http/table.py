@@ -7,7 +7,7 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
-from tracelake.wire import buffers, claims, platform, retention, sources, task_calls, user, webhooks
+from tracelake.wire import buffers, claims, content, platform, retention, sources, task_calls, user, webhooks
 from tracelake.wire.base import Answers
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
@@ -198,6 +198,15 @@ def _user_routes(u: UserHandlers) -> list[Route]:
               reply=user.LineageReply, role=reader,
               query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
                      p.UNIT, p.limit(), p.cursor_number())),
+        Route(_PUBLIC, "POST", "/v1/datasets/{name}/files", who, u.list_content, "The files of a dataset",
+              body=content.ContentRequest, reply=content.ContentReply, role=reader),
+        Route(_PUBLIC, "GET", "/v1/datasets/{name}/content", who, u.read_content, "A piece of a file, 1 MiB at most",
+              raw_reply=ANYTHING, role=reader,
+              query=(p.uuid("version", "`dataset_version` of the list.", required=True),
+                     p.block("start", "The unit's range ..."), p.block("end", "... as the list has it."),
+                     p.number("revision", "The unit's revision.", least=1, required=True),
+                     p.number("file", "Which file of the unit, from 0.", default=0),
+                     p.block("offset", "The first byte.", default=0))),
         # Explanations
         Route(_PUBLIC, "GET", "/v1/overview", who, u.overview, "What every job of an active version has to do",
               reply=OverviewReply, role=reader,

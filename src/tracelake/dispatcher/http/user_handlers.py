@@ -21,6 +21,7 @@ from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.users import Role
 from tracelake.dispatcher.views import (
     audit,
+    content,
     dags,
     datasets,
     deliveries,
@@ -37,8 +38,10 @@ from tracelake.dispatcher.views.sources import list_sources
 from tracelake.dispatcher.why.dataset import why_dataset
 from tracelake.dispatcher.why.job import why_job
 from tracelake.dispatcher.why.task import why_task
-from tracelake.errors import StoreUnavailableError
+from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.ports import ObjectStore
 from tracelake.wire import platform, user
+from tracelake.wire.content import PIECE_BYTES
 from tracelake.wire.sources_view import PauseReply
 from tracelake.wire.webhooks import WebhookReply
 
@@ -47,6 +50,9 @@ READS_AT_ONCE = 3
 READS_OF_ONE_ORG = 2
 READS_WAITING = 200
 """Of one org; more are refused with 429."""
+PIECES_AT_ONCE = 4
+PIECES_OF_ONE_ORG = 2
+"""Pieces of files that are fetched from the object store: each is held in memory until it is sent."""
 # What a stranger sent is handed on as a file: no browser shows it as a page of ours.
 _AS_A_FILE = ((b"content-disposition", b"attachment"), (b"x-content-type-options", b"nosniff"))
 _EVERYBODY = ""
@@ -97,6 +103,7 @@ class UserHandlers:
     pauses: PausesSources
     webhooks: ManagesWebhooks
     dead_batches: DeadBatches
+    objects: ObjectStore
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: FairSlots = field(
         default_factory=lambda: FairSlots(
@@ -105,6 +112,15 @@ class UserHandlers:
     )
     """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them; and
     each org's people for their own."""
+    fetching: FairSlots = field(
+        default_factory=lambda: FairSlots(
+            PIECES_AT_ONCE,
+            per_org=PIECES_OF_ONE_ORG,
+            waiting=READS_WAITING,
+            retry_after_seconds=1,
+            what="pieces of files",
+        )
+    )
 
     async def whoami(self, request: Request) -> msgspec.Struct:
         claims = request.user_claims
@@ -217,6 +233,23 @@ class UserHandlers:
     async def lineage(self, request: Request) -> msgspec.Struct:
         wanted = lineage.UnitFilter(**request.query)
         return await self._view(request, lineage.dataset_lineage, request.path["name"], wanted)
+
+    async def list_content(self, request: Request) -> msgspec.Struct:
+        wanted = (request.user_claims.org, request.path["name"], request.body)
+        return await self._view(request, content.list_content, *wanted)
+
+    async def read_content(self, request: Request) -> Raw:
+        offset = request.query["offset"]
+        name = content.FileName(**{key: value for key, value in request.query.items() if key != "offset"})
+        file = await self._view(request, content.find_file, request.path["name"], name)
+        if not 0 <= offset < file.size:
+            raise TraceError("body_invalid", f"offset is a number below {file.size}.", field="offset")
+        length = min(PIECE_BYTES, file.size - offset)
+        async with self.fetching.slot(request.user_claims.org):
+            piece = await self.objects.read(file.uri, offset, length, if_match=file.etag)
+        if piece is None or len(piece) != length:
+            raise TraceError("content_mismatch", "The file is gone, or is not what was committed.")
+        return Raw(piece, "application/octet-stream", headers=_AS_A_FILE)
 
     # Explanations
 

@@ -1,0 +1,146 @@
+"""`trace read` with a token alone, against a real Dispatcher: files come over the public API, and are checked."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.conftest import Trace, run_trace
+from tests.cli.fake_api import write_stack
+from tests.http.support import user_token
+from tests.routing.support import Flow, block
+from tests.routing.test_files import FILES
+from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.http import user_handlers
+from tracelake.dispatcher.views import files
+from tracelake.model.locations import MARKER_FORMAT
+
+
+@pytest.fixture
+def harness(state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[DispatcherHarness]:
+    running = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def flow(harness: DispatcherHarness) -> Flow:
+    """A dataset `blocks` of three units, one of them of two files."""
+    flow = Flow(harness, "acme")
+    flow.deploy(FILES)
+    commit(flow, 0, 9, [0, 5])
+    commit(flow, 10, 19, [10])
+    commit(flow, 30, 39, [30])
+    return flow
+
+
+def commit(flow: Flow, start: int, end: int, numbers: list[int]) -> None:
+    """A unit with a file for each number, which holds that block."""
+    flow.trigger("files", "src", range={"start": start, "end": end})
+    task = next(task["task_id"] for task in flow.tasks("write", "Queued"))
+    lease = flow.claim(task)
+    prefix = lease["task"]["outputs"][0]["storage"]["write_prefix"]
+    named = []
+    for number in numbers:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"block_number": pa.array([number]), "hash": [b"\x01"]}), sink)
+        body = sink.getvalue().to_pybytes()
+        name = f"blocks_{number:02}.parquet"
+        flow.harness.run(flow.harness.objects.put(prefix + name, body))
+        named.append({"name": name, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()})
+    flow.harness.run(flow.harness.objects.put(prefix + "_SUCCESS", MARKER_FORMAT + msgspec.json.encode(named) + b"}"))
+    bucket, _, key = prefix.removeprefix("s3://").partition("/")
+    ref = {"scheme": "s3", "bucket": bucket, "prefix": key, "glob": "*.parquet"}
+    published = flow.event("files", "write", range_start=start, range_end=end) | {"storage_ref": ref}
+    event = flow.event("files", "write", **block(start, end))
+    flow.complete(task, lease, datasets_published=[published], events=[event])
+
+
+@pytest.fixture
+def trace(flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trace:
+    """As somebody on another machine, who was given an address, a CA and a token of a reader."""
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    harness = flow.harness
+    write_stack(home, f"https://{harness.clients['public']._authority}", harness.tls.ca)
+    (home / "reader.token").write_text(user_token(harness, org="acme", roles=["reader"]))
+    (home / "other.token").write_text(user_token(harness, org="other", roles=["admin", "writer", "reader"]))
+    monkeypatch.setenv("TRACE_HOME", str(home))
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(user_handlers, "PIECE_BYTES", 100)  # each file is several pieces,
+    monkeypatch.setattr(files, "PAGE", 2)  # and the list has two pages
+    return run_trace(monkeypatch, capsys)
+
+
+def blocks(trace: Trace, *options: str) -> list[int]:
+    ended = trace("read", "blocks", "--token-file", "reader.token", "--json", *options)
+    assert (ended.status, ended.err) == (0, "")
+    return [row["block_number"] for row in json.loads(ended.out)]
+
+
+def test_rows_come_with_a_token_alone(trace: Trace, tmp_path: Path) -> None:
+    assert blocks(trace) == [0, 5, 10, 30]
+    assert blocks(trace, "--range", "10-35") == [10, 30]
+    assert blocks(trace, "--head", "1", "--columns", "block_number") == [0]
+    ended = trace("read", "blocks", "--token-file", "reader.token", "--output", "x.csv")
+    assert ended.out == "4 rows in x.csv.\n"
+    assert (tmp_path / "elsewhere/x.csv").read_text().splitlines()[:2] == ['"block_number","hash"', '0,"0x01"']
+
+
+def test_another_org_reads_nothing(trace: Trace) -> None:
+    ended = trace("read", "blocks", "--token-file", "other.token")
+    assert ended.status == 1
+    assert "dataset_not_found" in ended.err
+
+
+def test_a_forged_file_is_refused(trace: Trace, flow: Flow) -> None:
+    """Of the same size and ETag: in this store, the same inode and time."""
+    (path,) = (flow.harness.home / "objects").rglob("blocks_10.parquet")
+    before = path.stat()
+    body = bytearray(path.read_bytes())
+    body[10] ^= 1
+    with path.open("r+b") as file:
+        file.write(body)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert blocks(trace, "--range", "0-9") == [0, 5]
+    ended = trace("read", "blocks", "--token-file", "reader.token", "--output", "x.csv")
+    assert ended.status == 1
+    assert ended.err.startswith("error: content_mismatch")
+    assert not Path("x.csv").exists()
+    path.write_bytes(b"x" * before.st_size)  # another ETag: the Dispatcher sees it
+    assert "content_mismatch" in trace("read", "blocks", "--token-file", "reader.token", "--range", "10-19").err
+
+
+def test_only_files_of_the_list_are_there(trace: Trace, flow: Flow) -> None:
+    harness = flow.harness
+    token = {"Authorization": f"Bearer {user_token(harness, org='acme', roles=['reader'])}"}
+    listed: Any = harness.call("public", "POST", "/v1/datasets/blocks/files", {}, token).body
+    assert "s3://" not in json.dumps(listed)
+    size = listed["units"][0]["files"][1]["size"]
+    good = f"version={listed['dataset_version']}&start=0&end=9&revision=1&file=1"
+
+    def read(query: str) -> Any:
+        return harness.call("public", "GET", f"/v1/datasets/blocks/content?{query}", None, token)
+
+    for change, to, status in (
+        ("file=1", "file=2", 404),
+        ("revision=1", "revision=2", 404),
+        ("end=9", "end=8", 404),
+        ("&start=0&end=9", "", 404),
+        ("&end=9", "", 422),
+        ("file=1", f"file=1&offset={size}", 422),
+        ("file=1", "file=1&offset=-1", 422),
+    ):
+        assert read(good.replace(change, to)).status == status, to
+    assert read(f"{good}&offset={size - 1}").status == 200
+    token = {"Authorization": f"Bearer {user_token(harness, org='other', roles=['admin'])}"}
+    assert read(good).status == 404, "of another org"
