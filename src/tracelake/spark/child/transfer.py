@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tracelake.catalogue.context import AttemptLostError, CanceledError, NonRetryableError, TableInput
 from tracelake.errors import StoreUnavailableError
-from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta
+from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectExistsError, ObjectMeta
 from tracelake.spark.child.messages import (
     Answer,
     AnswerBody,
@@ -45,7 +45,14 @@ AskWorker = Callable[[str, AskBody, int | None], AnswerBody]
 """Blocks for the answer to a request of an attempt, which may hand over a descriptor."""
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (NonRetryableError, ObjectChangedError, ObjectExistsError, CanceledError, AttemptLostError)
+    for kind in (
+        NonRetryableError,
+        ContentMismatchError,
+        ObjectChangedError,
+        ObjectExistsError,
+        CanceledError,
+        AttemptLostError,
+    )
 }
 
 
