@@ -11,7 +11,7 @@ from tracelake.catalogue.sql_literals import formats, paths, patterns, schemas, 
 from tracelake.catalogue.sql_literals.errors import LiteralError
 from tracelake.catalogue.sql_literals.patterns import Anchor, Characters, Choice, PatternNode, Repeat
 
-PARSERS: dict[str, tuple[Callable[[str], None], str]] = {
+PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
     "schema": (schemas.check_schema, "abINTARRAYMAPSTRUCTDECIMAL<>(),:` 0138udt{}\"'é"),
     "type": (schemas.check_type, "intarraymapstructdecimal<>(),: 0138"),
     "pattern": (patterns.check_pattern, "ab.*+?|(){}[]^$\\dwsDbB0123,-&:=!<>iPé\n"),
@@ -45,7 +45,7 @@ def test_any_text_is_accepted_or_refused_with_one_error(name: str) -> None:
         read_long(check, sign)
 
 
-def read_long(check: Callable[[str], None], sign: str) -> None:
+def read_long(check: Callable[[str], object], sign: str) -> None:
     """One sign thousands of times: nothing recurses."""
     with suppress(LiteralError):
         check(sign * 9_000)
@@ -162,8 +162,8 @@ class _Backtracking:
         return count >= node.low and go_on(place)
 
 
-_ATOMS = st.sampled_from(["a", "b", "[ab]", ".", "ab", "[^b]", "c"])
-_QUANTIFIERS = st.sampled_from(["", "", "?", "*", "+", "{2}", "{0,3}", "{2,}"])
+_ATOMS = st.sampled_from(["a", "a", "[ab]", ".", "b", "ab"])
+_QUANTIFIERS = st.sampled_from(["", "*", "*", "+", "?", "{2}", "{0,3}", "{2,}"])
 
 
 def _joined(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -177,8 +177,8 @@ _PATTERNS = st.tuples(
 ).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
-@given(_PATTERNS, st.sampled_from(["a" * 14, "ab" * 7, "a" * 13 + "b", "b" * 14, "aab" * 5]))
+@settings(max_examples=120, deadline=None)
+@given(_PATTERNS, st.sampled_from(["a" * 40, "ab" * 20, "a" * 39 + "b", "aab" * 13]))
 def test_a_pattern_takes_no_more_steps_than_counted(text: str, subject: str) -> None:
     try:
         patterns.check_pattern(text)
@@ -187,7 +187,7 @@ def test_a_pattern_takes_no_more_steps_than_counted(text: str, subject: str) -> 
     pattern = patterns.parse_pattern(text)
     degree, ways = patterns.pattern_cost(pattern)
     # A factor for the nodes of the pattern, and one power for walking over the text at all.
-    limit = 8 * (len(text) + 2) * ways * (len(subject) + 1) ** (degree + 1)
+    limit = 3 * (len(text) + 2) * ways * (len(subject) + 1) ** (degree + 1)
     try:
         _Backtracking(subject, limit).find(pattern)
     except _TooManySteps:

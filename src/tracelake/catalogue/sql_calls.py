@@ -19,6 +19,8 @@ from tracelake.catalogue.sql_nodes import plain_number, plain_text
 from tracelake.catalogue.sql_sequences import MAX_SEQUENCE, count_steps
 from tracelake.catalogue.sql_values import ValueWriter
 
+DEGREE = "degree"
+"""In the `meta` of a pattern: the power of the length of a text that matching may cost."""
 STEPS = "steps"
 """In the `meta` of a call of `sequence`: how many items it has at most."""
 MAX_NUMBERS = 100
@@ -111,9 +113,11 @@ class CallWriter(ValueWriter):
         if text is None:
             self._refuse_argument(node, kind, name)
         try:
-            kind.check(text)
+            degree = kind.check(text)
         except LiteralError as error:
             self._refuse_argument(node, kind, name, str(error))
+        if degree is not None:
+            node.meta[DEGREE] = degree
 
     def _check_number(self, node: Any, kind: ArgumentKind, name: str) -> None:
         # Some take a DOUBLE alone. A size has no suffix: costs are counted from it.
@@ -185,10 +189,7 @@ class CallWriter(ValueWriter):
                 node.expression, "sql_pattern", "a pattern is a text in quotes here, and nothing computed", hint
             )
         try:
-            if is_like:
-                check_like(text, escape)
-            else:
-                check_pattern(text)
+            node.expression.meta[DEGREE] = check_like(text, escape) if is_like else check_pattern(text)
         except LiteralError as error:
             self.refuse(
                 node.expression, "sql_pattern", f"this pattern cannot be used: {error}", KINDS["pattern"].reason

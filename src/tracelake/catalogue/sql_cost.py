@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_calls import STEPS
+from tracelake.catalogue.sql_calls import DEGREE, STEPS
 from tracelake.catalogue.sql_functions.signatures import AGGREGATES, GENERATORS, SIGNATURES
 from tracelake.catalogue.sql_nodes import plain_number, plain_text
 
@@ -159,7 +159,7 @@ class ExpressionCost:
         if isinstance(node, _BRANCHES):
             return self._total(parts, max((part.growth for part in parts), default=1))
         if isinstance(node, _SCALARS):
-            return self._total(parts, 1)
+            return self._total(parts, 1, _matching([node.args.get("expression")], parts))
         if isinstance(node, exp.DPipe | exp.Tuple):
             return self._total(parts, sum(part.growth for part in parts))
         # Brackets, casts, fields, windows, aliases, orders: as large as what is inside.
@@ -185,7 +185,7 @@ class ExpressionCost:
         if functions:
             return self._higher_order(node, name, values, functions, scope, lambdas + 1)
         growth = self._growth(node, name, arguments, values, scope)
-        work = 0
+        work = _matching(arguments, values)
         if name in _QUADRATIC:
             work = max((item.growth for item in values), default=1) ** 2
         if name in AGGREGATES:
@@ -197,8 +197,6 @@ class ExpressionCost:
         sizes = [item.growth for item in values] or [1]
         signature = next(item for item in SIGNATURES[name] if item.kinds_of(len(arguments)) is not None)
         result = signature.result
-        if result.startswith("x"):
-            return sum(sizes) * int(result[1:])
         if result == "made":
             if STEPS in node.meta:
                 return int(node.meta[STEPS])
@@ -207,8 +205,12 @@ class ExpressionCost:
             return sizes[0] * max(_numbers(arguments[1:]), default=1)
         if result == "joined":
             return _joined(name, arguments, sizes)
+        if name in ("format_string", "printf"):
+            return sum(sizes) * (1 + (plain_text(arguments[0]) or "").count("%"))
         if name == "array_insert":
             return sum(sizes) + max(_numbers(arguments[1:2]), default=1)
+        if result.startswith("x"):
+            return sum(sizes) * int(result[1:])
         return {"one": 1, "most": max(sizes), "sum": sum(sizes), "rows": max(sizes) * scope.rows}[result]
 
     def _higher_order(
@@ -267,6 +269,12 @@ class ExpressionCost:
         return self.measure(function.this, scope.with_variables(names), depth)
 
 
+def _matching(arguments: Iterable[Any], parts: Iterable[Cost]) -> int:
+    """What a pattern among the arguments costs on the largest of them."""
+    degrees = [item.meta[DEGREE] for item in arguments if isinstance(item, exp.Expression) and DEGREE in item.meta]
+    return max((part.growth for part in parts), default=1) ** int(max(degrees)) if degrees else 0
+
+
 def _joined(name: str, arguments: list[Any], sizes: list[int]) -> int:
     """A text with another one put between its parts, or in their place."""
     if name in ("replace", "regexp_replace"):
@@ -274,7 +282,8 @@ def _joined(name: str, arguments: list[Any], sizes: list[int]) -> int:
         shortens = name == "replace" and removed is not None and added is not None and len(added) <= len(removed)
         if added == "" or shortens:
             return sizes[0]
-        return sizes[0] * (1 + sizes[2])
+        # Each `$1` stands for what was matched.
+        return sizes[0] * (1 + sizes[2] + (added or "").count("$"))
     separator = sizes[0] if name == "concat_ws" else sizes[1]
     return sum(sizes) * (1 + separator)
 

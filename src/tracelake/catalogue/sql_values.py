@@ -13,7 +13,6 @@ from tracelake.catalogue.sql_nodes import NodeWriter, plain_number, text_literal
 TYPED = "typed"
 """In the `meta` of a cast that is a literal with its type before it in the text."""
 MAX_TYPE_DEPTH = 16
-MAX_TYPE_FIELDS = 500
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _SUFFIXED_NUMBER = re.compile(_NUMBER.pattern + "[LlSsYyDdFf]")
 _SUFFIX_BITS = {"L": 63, "S": 15, "Y": 7}
@@ -95,20 +94,22 @@ class ValueWriter(NodeWriter):
             self.refuse(node, "sql_syntax", f"{shown(raw)} is not a number of that type")
         return raw
 
-    def _type(self, node: Any) -> str:
+    def _type(self, node: Any, depth: int = 1) -> str:
+        if depth > MAX_TYPE_DEPTH:
+            self.refuse(node, "sql_limit", f"a type has at most {MAX_TYPE_DEPTH} levels", "Use a flatter one.")
         if not isinstance(node, exp.DataType):
             self.refuse(node, "sql_construct", "this is no type")
         self._only(node, "this", "expressions", "nested")
         kind = node.this.name if isinstance(node.this, exp.DType) else ""
         if kind == "ARRAY" and len(node.expressions) == 1:
-            return f"ARRAY<{self._type(node.expressions[0])}>"
+            return f"ARRAY<{self._type(node.expressions[0], depth + 1)}>"
         if kind == "MAP" and len(node.expressions) == 2:
-            return f"MAP<{self._type(node.expressions[0])}, {self._type(node.expressions[1])}>"
+            return f"MAP<{', '.join(self._type(item, depth + 1) for item in node.expressions)}>"
         if kind == "STRUCT" and node.expressions and all(isinstance(item, exp.ColumnDef) for item in node.expressions):
             fields = []
             for item in node.expressions:
                 self._only(item, "this", "kind")
-                fields.append(f"{self.quoted(item.this)}: {self._type(item.args['kind'])}")
+                fields.append(f"{self.quoted(item.this)}: {self._type(item.args['kind'], depth + 1)}")
             return f"STRUCT<{', '.join(fields)}>"
         if kind not in _TYPES or (node.expressions and kind != "DECIMAL"):
             self.refuse(node, "sql_construct", f"{shown(kind or str(node))} is no type here")

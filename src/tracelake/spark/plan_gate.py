@@ -20,6 +20,7 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.catalogue.sql_functions.kinds import Form
 from tracelake.catalogue.sql_functions.signatures import SIGNATURES
 from tracelake.catalogue.sql_literals.errors import LiteralError
+from tracelake.spark.plan_joins import unconnected_join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +72,7 @@ _FORBIDDEN = _names(
     """
 )
 
+_JOINED = frozenset({"Filter", "Join"})
 _TYPED_BY_TEXT = frozenset({"JsonToStructs", "VariantGet"})
 """What has its type from a text of the query."""
 
@@ -86,7 +88,7 @@ def check_parsed(session: "SparkSession", sql: str, views: Collection[str]) -> N
         return
     relations: set[str] = set()
     ctes: set[str] = set()
-    for kind, name, node in _walk(java.sessionState().sqlParser().parsePlan(sql), frozenset()):
+    for kind, name, node, _ in _walk(java.sessionState().sqlParser().parsePlan(sql), frozenset()):
         if kind == "plan" and name not in _PARSED_PLANS:
             raise PlanRefusedError(f"queries may not use {name}")
         if kind == "expression" and name not in _EXPRESSIONS:
@@ -131,7 +133,10 @@ def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
         return
     plan = java.queryExecution().analyzed()
     _check_type(plan.schema())
-    for kind, name, node in _walk(plan, frozenset({"View"})):
+    for kind, name, node, above in _walk(plan, frozenset({"View"})):
+        # A join is looked at together with the filters right above it and the joins right below.
+        if kind == "plan" and name in _JOINED and above not in _JOINED and unconnected_join(node):
+            raise PlanRefusedError("queries may not join relations without an equality, unless one is small")
         if name == "View":
             view = node.desc().identifier()
             if not node.isTempView() or view.database().isDefined() or view.table() not in views:
@@ -159,22 +164,22 @@ def _check_type(java_type: Any) -> None:
             waiting += [value for key, value in item.items() if key != "metadata"]
 
 
-def _walk(root: Any, leaves: frozenset[str]) -> Iterator[tuple[str, str, Any]]:
-    """Every node of a plan with its expressions, and of the plans in those."""
-    waiting: list[tuple[str, Any]] = [("plan", root)]
+def _walk(root: Any, leaves: frozenset[str]) -> Iterator[tuple[str, str, Any, str]]:
+    """Every node of a plan with its expressions, and of the plans in those; each with the name of what is above it."""
+    waiting: list[tuple[str, Any, str]] = [("plan", root, "")]
     while waiting:
-        kind, node = waiting.pop()
+        kind, node, above = waiting.pop()
         name = str(node.getClass().getSimpleName()).removesuffix("$")
-        yield kind, name, node
+        yield kind, name, node, above
         if name in leaves:
             continue
-        waiting += [(kind, child) for child in _items(node.children())]
+        waiting += [(kind, child, name) for child in _items(node.children())]
         if kind == "plan":
-            waiting += [("expression", item) for item in _items(node.expressions())]
+            waiting += [("expression", item, name) for item in _items(node.expressions())]
             if name == "UnresolvedWith":
-                waiting += [("plan", item) for item in _items(node.innerChildren())]
+                waiting += [("plan", item, name) for item in _items(node.innerChildren())]
         elif name in _SUBQUERIES:
-            waiting.append(("plan", node.plan()))
+            waiting.append(("plan", node.plan(), name))
 
 
 def _items(sequence: Any) -> Iterator[Any]:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.spark.sql.corpus import CORPUS, FACTS, OTHERS
+from tests.spark.sql.differential import ARGUMENTS
 from tests.spark.sql.hostile import HOSTILE
 from tests.spark.sql.tables import BLOCKS, TRANSFERS, signed
 from tracelake.catalogue.sql_findings import SqlRefusedError
@@ -199,6 +201,43 @@ def test_what_the_first_gate_lets_through_the_second_does_too(session: SparkSess
     except PySparkException:
         return  # types that do not fit, names that are not there
     check_analysed(frame, VIEWS)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 AS x FROM v_transfers t CROSS JOIN v_blocks b",
+        "SELECT 1 AS x FROM v_transfers t JOIN v_blocks b ON b.ts = b.ts",
+        "SELECT 1 AS x FROM v_transfers t JOIN v_blocks b ON sender = receiver",
+        "SELECT 1 AS x FROM v_transfers t JOIN v_blocks b ON b.block_number > t.block_number",
+        "SELECT 1 AS x FROM (SELECT sender FROM v_transfers) t NATURAL JOIN (SELECT ts FROM v_blocks) b",
+        "SELECT 1 AS x FROM v_transfers t, v_blocks b, v_blocks c WHERE t.block_number = b.block_number",
+        "SELECT 1 AS x FROM v_transfers WHERE amount IN (SELECT amount FROM v_transfers t CROSS JOIN v_blocks b)",
+        "WITH a AS (SELECT ts FROM v_blocks) SELECT 1 AS x FROM a CROSS JOIN a b",
+        "SELECT 1 AS x FROM v_transfers t, v_blocks b WHERE t.block_number = b.block_number"
+        " UNION ALL SELECT 1 AS x FROM v_transfers t, v_blocks b",
+    ],
+)
+def test_relations_that_do_not_hang_together(session: SparkSession, query: str) -> None:
+    with pytest.raises(PlanRefusedError, match="without an equality"):
+        check_analysed(session.sql(query), VIEWS)
+
+
+def test_the_second_gate_takes_what_the_first_one_takes(session: SparkSession) -> None:
+    """Queries with every construct, as they are written for Spark."""
+    for name, rows in (("facts", FACTS), ("others", OTHERS)):
+        # Rows of a file, as those of an input: nothing is known of their number.
+        session.sql(rows).repartition(2).createOrReplaceTempView(name)
+    views = {"facts": "facts", "others": "others"}
+    for query in CORPUS:
+        gated = gate(query, frozenset(views))
+        written = gated.sql(views)
+        check_parsed(session, written, views)
+        try:
+            frame = session.sql(written, args={name: ARGUMENTS[name] for name in gated.parameters})
+        except PySparkException:
+            continue  # those that Spark refuses stay refused
+        check_analysed(frame, views)
 
 
 # --- types that name a class

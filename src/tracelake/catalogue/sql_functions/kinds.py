@@ -35,14 +35,14 @@ class ArgumentKind:
     """What to write, for people."""
     reason: str
     """Why it is not a value."""
-    check: Callable[[str], None] | None = None
-    """Of a text: raises `LiteralError`."""
+    check: Callable[[str], int | None] | None = None
+    """Of a text: raises `LiteralError`. That of a pattern gives the power of a text's length that it costs."""
     low: Decimal = Decimal(0)
     high: Decimal = Decimal(0)
     whole: bool = True
 
 
-def _text(name: str, expected: str, reason: str, check: Callable[[str], None]) -> ArgumentKind:
+def _text(name: str, expected: str, reason: str, check: Callable[[str], int | None]) -> ArgumentKind:
     return ArgumentKind(name, Form.TEXT, expected, reason, check)
 
 

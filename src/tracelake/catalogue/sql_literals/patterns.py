@@ -84,8 +84,8 @@ class Choice:
 PatternNode = Characters | Anchor | Repeat | Choice
 
 
-def check_pattern(text: str) -> None:
-    """A regular expression of Java that matches in bounded time."""
+def check_pattern(text: str) -> int:
+    """A regular expression of Java that matches in bounded time: the power of the length of a text that it costs."""
     pattern = parse_pattern(text)
     if (size := _size(pattern)) > MAX_REPEATS:
         raise LiteralError(f"the pattern, written out, has {size:,} atoms; {MAX_REPEATS:,} is the limit")
@@ -95,6 +95,7 @@ def check_pattern(text: str) -> None:
             "parts of the pattern can share the same characters in too many ways; "
             "write what stands between two parts, like `[^,]*,` instead of `.*,`, and begin with `^`"
         )
+    return degree
 
 
 def pattern_cost(pattern: Choice) -> tuple[int, int]:
@@ -108,11 +109,11 @@ def pattern_cost(pattern: Choice) -> tuple[int, int]:
     return degree, ways + 1
 
 
-def check_like(text: str, escape: str = "\\") -> None:
-    """A LIKE pattern. Spark matches it as a regular expression, `%` as `.*`."""
+def check_like(text: str, escape: str = "\\") -> int:
+    """A LIKE pattern, and the power that it costs. Spark matches it as a regular expression, `%` as `.*`."""
     if len(text) > MAX_LENGTH:
         raise LiteralError(f"a pattern has at most {MAX_LENGTH:,} characters")
-    gaps, index = 0, 0
+    index = 0
     kinds: list[str] = []
     while index < len(text):
         if text[index] == escape:
@@ -124,6 +125,7 @@ def check_like(text: str, escape: str = "\\") -> None:
     gaps = kinds[:-1].count("%")
     if gaps > MAX_LIKE_GAPS:
         raise LiteralError(f"a LIKE has at most {MAX_LIKE_GAPS} `%` before other characters; use several with AND")
+    return gaps
 
 
 def parse_pattern(text: str) -> Choice:
