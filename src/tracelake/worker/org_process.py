@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+import tracelake
 from tracelake.catalogue.context import (
     AttemptLostError,
     CanceledError,
@@ -162,6 +163,10 @@ class OrgProcess:
         environment = self._environment()
         readable = [str(path) for path in self._config.readable]
         readable += [environment[name] for name in ("JAVA_HOME", "SPARK_CONF_DIR") if name in environment]
+        if not self._config.local:
+            # Our code is sent to executors; in a clone of the repository some of its files are links.
+            package = Path(tracelake.__file__).parent
+            readable += [str(path.resolve()) for path in package.rglob("*") if path.is_symlink()]
         network = "own" if self._config.local else "shared"
         command = [sys.executable, "-P", "-m", "tracelake.spark.child", str(theirs.fileno()), str(directory), network]
         with theirs:
