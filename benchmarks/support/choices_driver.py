@@ -44,7 +44,8 @@ class AsyncpgSession:
         connection = self._connection
         await connection.execute("BEGIN")
         locked = await connection.fetch(rows._LOCK_TASKS, *lock)
-        tag = await connection.execute(rows._UPDATE, *update)
+        statement, *arguments = update
+        tag = await connection.execute(statement, *arguments)
         await connection.execute("COMMIT")
         assert tag == f"UPDATE {len(locked)}"
         return len(locked)
@@ -72,7 +73,8 @@ class PsycopgSession:
         await cursor.execute("BEGIN")
         await cursor.execute(rows._LOCK_TASKS, lock)
         locked = await cursor.fetchall()
-        await cursor.execute(rows._UPDATE, update)
+        statement, *arguments = update
+        await cursor.execute(statement, arguments)
         assert cursor.rowcount == len(locked)
         await cursor.execute("COMMIT")
         return len(locked)
@@ -127,7 +129,8 @@ class Work:
         own = [self._tasks[worker][(number * count + i) % ROWS] for i in range(count)]
         lease = datetime.now(UTC) + timedelta(seconds=120)
         changes = [Change(task, structs.replace(task, lease_expires_at=lease)) for task in own]
-        return ([task.task_id for task in own], []), tuple(rows.update_arguments(changes))
+        statement, arguments = rows.update_statement(changes)
+        return ([task.task_id for task in own], []), (statement, *arguments)
 
 
 class Driver:

@@ -7,6 +7,7 @@ a decision made on anything but the locked row cannot be written.
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from operator import attrgetter
 from uuid import UUID
 
@@ -75,34 +76,16 @@ _COLLECT_AGAIN = """
     SELECT u.task_id, trace_now() FROM unnest($1::uuid[]) AS u(task_id), collector c WHERE u.task_id <= c.position
     ON CONFLICT (task_id) DO UPDATE SET look_at = excluded.look_at"""
 
-_UPDATE = """
-    UPDATE tasks t SET
-        status = u.status, attempt = u.attempt, held = u.held, cancel_requested = u.cancel_requested,
-        outcome = u.outcome, lease_token = u.lease_token, lease_expires_at = u.lease_expires_at,
-        deadline_at = u.deadline_at, claimed_at = u.claimed_at, worker_id = u.worker_id, claim_id = u.claim_id,
-        ready_at = u.ready_at, next_retry_at = u.next_retry_at, finished_at = u.finished_at, error = u.error,
-        skipped_at = u.skipped_at, held_by = u.held_by, max_attempts = u.max_attempts,
-        forgiven = u.forgiven, result = coalesce(u.result::json, t.result)
-    FROM unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[],
-                $5::text[], $6::int[], $7::bool[], $8::bool[], $9::text[], $10::uuid[], $11::timestamptz[],
-                $12::timestamptz[], $13::timestamptz[], $14::text[], $15::text[], $16::timestamptz[],
-                $17::timestamptz[], $18::timestamptz[], $19::text[], $20::timestamptz[], $21::text[], $22::int[],
-                $23::int[], $24::text[])
-        AS u(task_id, was_status, was_attempt, was_lease_token,
-             status, attempt, held, cancel_requested, outcome, lease_token, lease_expires_at, deadline_at,
-             claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
-             skipped_at, held_by, max_attempts, forgiven, result)
-    WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
-      AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""
+_MUTABLE = {
+    "status": "text", "attempt": "int", "held": "bool", "cancel_requested": "bool", "outcome": "text",
+    "lease_token": "uuid", "lease_expires_at": "timestamptz", "deadline_at": "timestamptz",
+    "claimed_at": "timestamptz", "worker_id": "text", "claim_id": "text", "ready_at": "timestamptz",
+    "next_retry_at": "timestamptz", "finished_at": "timestamptz", "error": "text", "skipped_at": "timestamptz",
+    "held_by": "text", "max_attempts": "int", "forgiven": "int",
+}  # fmt: skip
+"""The columns that a change may touch, with their types."""
+_mutable_values = attrgetter(*_MUTABLE)
 
-_MUTABLE = tuple(
-    attrgetter(name)
-    for name in (
-        "status", "attempt", "held", "cancel_requested", "outcome", "lease_token", "lease_expires_at", "deadline_at",
-        "claimed_at", "worker_id", "claim_id", "ready_at", "next_retry_at", "finished_at", "error",
-        "skipped_at", "held_by", "max_attempts", "forgiven",
-    )
-)  # fmt: skip
 
 # Tasks with their wake-ups. A limited one starts as held; it gets a place, or waits for one, in the same transaction
 # (see `places`), and its wake-up comes with the place.
@@ -339,22 +322,53 @@ async def _archive_attempts(connection: Connection, plan: Plan) -> None:
         )
 
 
-def update_arguments(changes: Sequence[Change]) -> list[list[object]]:
-    """The columns of `_UPDATE`."""
+def update_statement(changes: Sequence[Change]) -> tuple[str, list[list[object]]]:
+    """One UPDATE for all of them, of the columns in which at least one differs, and its arguments.
+
+    A heartbeat moves one column and a completion half of them; each that is sent costs time on both sides.
+    """
     before = [change.before for change in changes]
-    after = [change.after for change in changes]
-    return [
+    old = [_mutable_values(task) for task in before]
+    new = [_mutable_values(change.after) for change in changes]
+    columns = [
+        (name, values)
+        for name, was, values in zip(_MUTABLE, zip(*old, strict=True), zip(*new, strict=True), strict=True)
+        if was != values
+    ]
+    arguments: list[list[object]] = [
         [task.task_id for task in before],
         [task.status for task in before],
         [task.attempt for task in before],
         [task.lease_token for task in before],
-        *([column(task) for task in after] for column in _MUTABLE),
-        [change.result for change in changes],
+        *(list(values) for _, values in columns),
     ]
+    results = [change.result for change in changes]
+    if any(result is not None for result in results):
+        arguments.append([*results])
+        return _update_text(tuple(name for name, _ in columns), with_result=True), arguments
+    return _update_text(tuple(name for name, _ in columns), with_result=False), arguments
+
+
+@cache
+def _update_text(columns: tuple[str, ...], *, with_result: bool) -> str:
+    names = ["task_id", "was_status", "was_attempt", "was_lease_token", *columns]
+    types = ["uuid", "text", "int", "uuid", *(_MUTABLE[name] for name in columns)]
+    # What every change keeps is still written once: an UPDATE sets at least one column.
+    settings = [f"{name} = u.{name}" for name in columns] or ["status = t.status"]
+    if with_result:
+        names.append("result")
+        types.append("text")
+        settings.append("result = coalesce(u.result::json, t.result)")
+    arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, 1))
+    return f"""
+        UPDATE tasks t SET {", ".join(settings)} FROM unnest({arrays}) AS u({", ".join(names)})
+        WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
+          AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""  # noqa: S608 - names of `_MUTABLE` only
 
 
 async def _update(connection: Connection, plan: Plan) -> None:
-    tag = await connection.execute(_UPDATE, *update_arguments(plan.changes))
+    statement, arguments = update_statement(plan.changes)
+    tag = await connection.execute(statement, *arguments)
     moved = int(tag.rpartition(" ")[2])
     if moved != len(plan.changes):
         raise AssertionError("a locked task changed under its lock")
