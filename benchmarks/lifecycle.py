@@ -31,18 +31,18 @@ async def measure(stack: BenchStack, scale: Scale) -> dict[str, object]:
     ungrouped = SecondDispatcher(
         stack, TRACE_GROUP_COMMIT_MAX="1", TRACE_GROUP_COMMIT_LANES="16", TRACE_STATE_POOL_SIZE="20"
     )
-    two_lanes = SecondDispatcher(stack, TRACE_GROUP_COMMIT_LANES="2")
+    one_lane = SecondDispatcher(stack, TRACE_GROUP_COMMIT_LANES="1")
     bare = None
     try:
         await ungrouped.start()
-        await two_lanes.start()
-        others = [stack.clients(internal_url=one.internal_url, task_url=one.task_url) for one in (ungrouped, two_lanes)]
+        await one_lane.start()
+        others = [stack.clients(internal_url=one.internal_url, task_url=one.task_url) for one in (ungrouped, one_lane)]
         single = SingleCycles(clients, await make_job(clients, "single"), "single", in_flight=IN_FLIGHT)
         batch = BatchCycles(
             clients, await make_job(clients, "batch"), "batch", in_flight=IN_FLIGHT // 8, size=BATCH_SIZE
         )
         alone = SingleCycles(others[0], await make_job(others[0], "alone"), "alone", in_flight=IN_FLIGHT)
-        paired = SingleCycles(others[1], await make_job(others[1], "paired"), "paired", in_flight=IN_FLIGHT)
+        paired = SingleCycles(others[1], await make_job(others[1], "one_lane"), "one_lane", in_flight=IN_FLIGHT)
         bare = BareCycles(
             stack.state_dsn, stack.queue_dsn, await make_job(clients, "bare"), connections=BARE_CONNECTIONS
         )
@@ -52,7 +52,7 @@ async def measure(stack: BenchStack, scale: Scale) -> dict[str, object]:
             "batch": lambda: batch.rate(int(3200 * share)),
             "bare": lambda: bare.rate(int(800 * share)),
             "ungrouped": lambda: alone.rate(int(600 * share)),
-            "two_lanes": lambda: paired.rate(int(1200 * share)),
+            "one_lane": lambda: paired.rate(int(1200 * share)),
         }
         say("warming up ...")
         for subject in subjects.values():
@@ -61,7 +61,7 @@ async def measure(stack: BenchStack, scale: Scale) -> dict[str, object]:
         for clients_of_one in others:
             await clients_of_one.close()
         ungrouped.stop()
-        two_lanes.stop()
+        one_lane.stop()
         say("transactions per task ...")
         before = await stack.committed()
         cycles = int(3000 * share)
@@ -71,14 +71,14 @@ async def measure(stack: BenchStack, scale: Scale) -> dict[str, object]:
         claims, readies = await latencies(single, rate=series["single"].median / 2, seconds=8.0 * share)
     finally:
         ungrouped.stop()
-        two_lanes.stop()
+        one_lane.stop()
         if bare is not None:
             await bare.close()
         await clients.close()
     single_ratio = ratio(series["single"], series["bare"])
     batch_ratio = ratio(series["batch"], series["bare"])
     gain = ratio(series["single"], series["ungrouped"])
-    lanes = ratio(series["single"], series["two_lanes"])
+    lanes = ratio(series["one_lane"], series["single"])
     return {
         "benchmark": "lifecycle",
         "rounds": rounds,

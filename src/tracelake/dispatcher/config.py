@@ -26,7 +26,7 @@ class DispatcherConfig:
     default_max_attempts: int = 3
     retry: Backoff = field(default_factory=lambda: Backoff(30.0, 600.0))
     group_commit_max: int = 128
-    group_commit_lanes: int = 1
+    group_commit_lanes: int = 2
     group_commit_weight: int = 512
     group_commit_stall_seconds: float = 120.0
     user_tokens: UserTokenRules = field(default_factory=UserTokenRules)

@@ -313,7 +313,7 @@ class Settings:
     )
     group_commit_max: int = _integer(128, "Calls gathered into one transaction; 1 turns gathering off.")
     group_commit_lanes: int = _integer(
-        1, "Transactions of claims and heartbeats in flight at once, and as many of ordinary calls."
+        2, "Transactions of claims and heartbeats in flight at once, and as many of ordinary calls."
     )
     group_commit_weight: int = _integer(
         512, "Estimated work in one transaction, in rows; a call of more than an eighth of it is heavy.", minimum=8
