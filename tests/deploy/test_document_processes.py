@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,19 @@ def run(work: Callable[[DocumentProcesses], Coroutine[Any, Any, None]], **option
 
 
 def children() -> set[int]:
-    """Of this process, which are alive."""
-    found = set()
+    """Of this process, which are alive. Threads and processes may end while they are looked at."""
+    pids: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= {int(word) for word in (task / "children").read_text().split()}
-    return {pid for pid in found if b"tracelake.dag.child" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")}
+        with suppress(OSError):
+            pids |= {int(word) for word in (task / "children").read_text().split()}
+    return {pid for pid in pids if b"tracelake.dag.child" in _command_line(pid)}
+
+
+def _command_line(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def test_what_comes_back_is_what_reading_here_gives() -> None:
