@@ -322,6 +322,36 @@ def test_an_org_has_one_slow_lane_at_most() -> None:
     assert sorted(firsts) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("beside_heartbeats", [False, True])
+def test_an_org_rests_after_a_heavy_batch_while_claims_and_heartbeats_come_in(beside_heartbeats: bool) -> None:
+    """And only that org: another one's heavy call takes the lane meanwhile."""
+    store = model()
+    begun: dict[int, float] = {}
+
+    async def commit(calls: Any, *, patient: bool) -> list[Answer]:
+        if patient:
+            begun[calls[0].task_id.int] = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.1)
+        return await store.commit(calls, patient=patient)
+
+    async def drive() -> None:
+        group = GroupCommit(commit, max_batch=1, lanes=1, max_weight=WEIGHT)
+        loop = asyncio.get_running_loop()
+        futures = [group.enqueue(add(store, "heavy", number, 0)) for number in (1, 2)]
+        await asyncio.sleep(0.05)
+        if beside_heartbeats:
+            await asyncio.wait([group.enqueue(add(store, "heartbeat", 3, 1))])
+        await asyncio.wait(futures[:1])
+        after = loop.time()
+        futures.append(group.enqueue(add(store, "heavy", 4, 1)))
+        await asyncio.gather(*futures, return_exceptions=True)
+        assert begun[4] == pytest.approx(after)
+        assert (begun[2] - after > 0.15) is beside_heartbeats
+        await group.close()
+
+    run_virtually(drive())
+
+
 def test_a_stuck_lane_is_noticed() -> None:
     stuck = asyncio.Event()
 
