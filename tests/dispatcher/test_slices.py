@@ -1,12 +1,13 @@
 """Long work leaves the event loop to others now and then, and is otherwise what it was."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable
 
 import pytest
 
 from tests.support.virtual_loop import run_virtually
-from tracelake.dispatcher.slices import STRETCH, in_slices, pause_between
+from tracelake.dispatcher.slices import STRETCH, compute_beside, in_slices, pause_between
 
 
 async def count_turns(work: Awaitable[object]) -> int:
@@ -43,3 +44,26 @@ def test_a_loop_over_single_items_pauses_now_and_then() -> None:
             await pause_between(number)
 
     assert run_virtually(count_turns(work())) == 3
+
+
+def test_the_event_loop_goes_on_beside_a_computation() -> None:
+    began, done = threading.Event(), threading.Event()
+
+    def compute(value: int) -> int:
+        began.set()
+        assert done.wait(30), "the event loop stood still"
+        return value + 1
+
+    async def drive() -> int:
+        computation = asyncio.create_task(compute_beside(compute, 1))
+        while not began.is_set():
+            await asyncio.sleep(0)
+        done.set()
+        return await computation
+
+    assert asyncio.run(drive()) == 2
+
+
+def test_an_error_of_a_computation_is_its_callers() -> None:
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(compute_beside(divmod, 1, 0))

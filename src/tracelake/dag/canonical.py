@@ -1,6 +1,7 @@
 """The one spelling of a document: texts that mean the same have it in common, whatever their order and comments."""
 
 import hashlib
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -25,9 +26,22 @@ def _without_defaults(value: Any) -> Any:
     if not isinstance(value, msgspec.Struct):
         return value
     kept = {}
-    for field in msgspec.structs.fields(value):
-        item = getattr(value, field.name)
-        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-        if default is msgspec.NODEFAULT or item != default:
-            kept[field.encode_name] = _without_defaults(item)
+    for name, encoded_name, default in _fields(type(value)):
+        item = getattr(value, name)
+        if item != default:
+            kept[encoded_name] = _without_defaults(item)
     return kept
+
+
+class _NoDefault:
+    """Equal to nothing, so that a field without a default is always kept."""
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Name, encoded name and default of each field. Describing a type takes far longer than reading its fields."""
+    described = []
+    for field in msgspec.structs.fields(kind):
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        described.append((field.name, field.encode_name, _NoDefault() if default is msgspec.NODEFAULT else default))
+    return tuple(described)

@@ -27,7 +27,7 @@ from tracelake.dag.surroundings import Surroundings
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Problem
 
-NICENESS = 5
+NICENESS = 10
 """Heartbeats come before documents."""
 _TOLD = 4_000
 

@@ -1,13 +1,16 @@
-"""Long work in slices, so that the event loop serves others between two of them.
+"""Long work in slices or in a thread, so that the event loop serves others meanwhile.
 
 A call may carry a thousand events with many readers each. What is computed for them in one go is time in which nobody's
 heartbeat is read, whatever lane it has.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SLICE = 64
@@ -32,3 +35,17 @@ async def pause_between(number: int) -> None:
     """The same for a loop over single items, each of which takes a while."""
     if number % STRETCH == STRETCH - 1:
         await asyncio.sleep(0)
+
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread keeps the interpreter while another one wants it (`sys.setswitchinterval`): the event loop waits
+for a computation beside it no longer than that."""
+
+_computations = ThreadPoolExecutor(1, thread_name_prefix="compute")
+"""One at a time: each thread more would be another that the event loop takes turns with."""
+
+
+async def compute_beside(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """A pure function over values that nobody changes, which takes longer than a heartbeat should wait."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_computations, partial(function, *arguments, **named))

@@ -1,5 +1,6 @@
 """What a transaction did, for the metrics. Called after its commit, so that what was rolled back is never counted."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tracelake.dispatcher.lifecycle.plan import Applied, Change
@@ -9,8 +10,12 @@ from tracelake.model.task import Status, Task
 
 def count_written(metrics: Metrics, applied: Applied) -> None:
     """Events by producer, and tasks by what made them."""
-    for key, (duplicate, routed) in applied.events.items():
-        metrics.events.labels(_kind(key[0]), "duplicate" if duplicate else "routed" if routed else "kept").inc()
+    events = Counter(
+        (_kind(key[0]), "duplicate" if duplicate else "routed" if routed else "kept")
+        for key, (duplicate, routed) in applied.events.items()
+    )
+    for labels, count in events.items():
+        metrics.events.labels(*labels).inc(count)
     named = len(applied.created)
     if named:
         metrics.made.labels("call").inc(named)

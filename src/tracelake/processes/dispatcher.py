@@ -5,6 +5,7 @@ import gc
 import logging
 import math
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.connections import ListenerLimits
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import Layout
@@ -282,4 +284,5 @@ def command(home: str | None) -> None:
     """
     settings = Settings.load({"home": home})
     logs.configure("dispatcher", settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_main(settings))

@@ -17,6 +17,7 @@ from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.outputs import Generation, PlannedOutput
 from tracelake.dispatcher.deploy.plan import DeployPlan, PlannedJob, dag_invalid
 from tracelake.dispatcher.deploy.registry import Version
+from tracelake.dispatcher.slices import compute_beside, pause_between
 from tracelake.model.dag import Problem
 from tracelake.model.ids import new_id
 
@@ -79,8 +80,11 @@ async def register(
     definitions = [job.hashes.definition for job in plan.jobs]
     found = await connection.fetch(_FIND_JOBS, org_id, dag, names, definitions)
     rows = _Rows(config, {row["name"]: row["job_id"] for row in found})
-    for job in plan.jobs:
+    for number, job in enumerate(plan.jobs):
         rows.add(job)
+        await pause_between(number)
+    content_hash = await compute_beside(document_hash, version.document)
+    document = await compute_beside(canonical, version.document)
     await connection.execute(_INSERT_DAG, org_id, dag)
     await connection.execute(
         _INSERT_VERSION,
@@ -88,8 +92,8 @@ async def register(
         org_id,
         dag,
         version.number,
-        document_hash(version.document),
-        canonical(version.document).decode(),
+        content_hash,
+        document.decode(),
         source,
         created_by,
     )

@@ -23,6 +23,7 @@ from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
+from tracelake.dispatcher.slices import compute_beside
 from tracelake.dispatcher.sources import webhooks
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import Dag, Problem
@@ -238,7 +239,8 @@ class Deployments:
 
     async def _version(self, connection: Connection, org_id: UUID | None, document: Dag) -> tuple[Version, bool]:
         """The version that this document is, or will be; and whether it is a new one."""
-        known = await registry.version_by_hash(connection, org_id, document.name, document_hash(document))
+        content_hash = await compute_beside(document_hash, document)
+        known = await registry.version_by_hash(connection, org_id, document.name, content_hash)
         if known is not None:
             return known, False
         return Version(new_id(), await registry.next_number(connection, org_id, document.name), document), True
@@ -261,7 +263,7 @@ class Deployments:
             pointers=pointers,
             config=self._config,
         )
-        return make_plan(version.document, known)
+        return await compute_beside(make_plan, version.document, known)
 
 
 def _state(version: Version, pointers: DagPointers) -> State:

@@ -17,6 +17,7 @@ from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import Address, data_hashes
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry
+from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Schema
 
@@ -209,7 +210,7 @@ async def load_registry(
 ) -> Registry:
     document = version.document
     if new_version:
-        hashes = _hash(version, datasets, config)
+        hashes = await compute_beside(_hash, version, datasets, config)
     else:
         # What was registered stands, also when this release would fill in other defaults.
         hashes = await _version_hashes(connection, version.dag_version_id)

@@ -73,8 +73,7 @@ class Context:
     order: UnitOrder = field(default_factory=UnitOrder)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, eq=False):
     """The locked task a call is about."""
 
     task: Task

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import ParamSpec, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -31,6 +31,7 @@ from tracelake.dispatcher.lifecycle.plan import Applied, Plan
 from tracelake.dispatcher.lifecycle.wake import INVOKE
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.slices import compute_beside
 from tracelake.dispatcher.tally import count_failed, count_written
 from tracelake.errors import TraceError
 from tracelake.model.job import Storage
@@ -48,6 +49,13 @@ Stopped: TypeAlias = Callable[[Connection, UUID, int, Collection[UUID]], Awaitab
 async def _nobody(_connection: Connection, _org_id: UUID, _epoch: int, _nodes: Collection[UUID]) -> Collection[UUID]:
     return ()
 
+
+_BESIDE_WEIGHT = 64
+"""A batch with a call of more than this weight is decided and answered beside the event loop."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Decision: TypeAlias = Respond | TraceError | LockedRow
 
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 
@@ -98,13 +106,11 @@ class LifecycleCommit:
             if requests:
                 context.registry = await publications.load(connection, requests)
             context.order = await self._order(connection, calls, subjects)
-            decisions = [
-                LOCKED_ROW if call.task_id in skipped else _decide(call, subjects.get(call.task_id), context)
-                for call in calls
-            ]
+            heavy = patient and any(call.weight > _BESIDE_WEIGHT for call in calls)
+            decisions = await _compute(heavy, _decide_all, calls, subjects, skipped, context)
             applied = await self._writer.write(connection, context.plan)
         self._tell(context.plan, applied)
-        return [_respond(made, applied) for made in decisions]
+        return await _compute(heavy, _respond_all, decisions, applied)
 
     def _tell(self, plan: Plan, applied: Applied) -> None:
         """Everybody who follows what is committed. A failure here is theirs: the calls are done, and not repeated."""
@@ -203,6 +209,19 @@ class LifecycleCommit:
         return found
 
 
+async def _compute(heavy: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """A call with a thousand events takes milliseconds to decide and to answer, in which the event loop has others."""
+    return await compute_beside(function, *arguments, **named) if heavy else function(*arguments, **named)
+
+
+def _decide_all(
+    calls: Sequence[Call], subjects: Mapping[UUID, Subject], skipped: Collection[UUID], context: Context
+) -> list[Decision]:
+    return [
+        LOCKED_ROW if call.task_id in skipped else _decide(call, subjects.get(call.task_id), context) for call in calls
+    ]
+
+
 def _decide(call: Call, subject: Subject | None, context: Context) -> Respond | TraceError:
     try:
         return call.decide(subject, context)
@@ -210,11 +229,15 @@ def _decide(call: Call, subject: Subject | None, context: Context) -> Respond | 
         return refusal
 
 
-def _respond(made: Respond | TraceError | LockedRow, applied: Applied) -> Answer:
-    if not callable(made):
-        return made
+def _respond_all(decisions: Sequence[Decision], applied: Applied) -> list[Answer]:
+    return [_respond(decision, applied) for decision in decisions]
+
+
+def _respond(decision: Decision, applied: Applied) -> Answer:
+    if not callable(decision):
+        return decision
     try:
-        return made(applied)
+        return decision(applied)
     except Exception:
         logger.exception("a committed call has no answer")
         return TraceError("internal")

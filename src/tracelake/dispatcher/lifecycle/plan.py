@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from tracelake.dispatcher.tracing.span import Span
 from tracelake.model.job import Output
 from tracelake.model.task import RevisionKind, Task
@@ -66,8 +68,9 @@ class Change:
     """When the call came that said the final word; monotonic."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewEvent:
+class NewEvent(msgspec.Struct, frozen=True, eq=False):
+    """A struct, since a call may make a thousand of them: it is built in a tenth of a dataclass's time."""
+
     key: EventKey
     org_id: UUID
     attempt: int | None

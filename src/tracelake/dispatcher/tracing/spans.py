@@ -8,10 +8,11 @@ lie on one line. Ids and names are said, the texts and payloads of users never.
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
+
+import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.clock import StoreClock
@@ -138,13 +139,13 @@ class Tracing:
             if within is None:
                 return event
             parent = attempt_span(event.key[0], event.attempt)
-            return replace(event, traceparent=str(within.at(own)), parent_span=parent)
+            return msgspec.structs.replace(event, traceparent=str(within.at(own)), parent_span=parent)
         if not event.starts:
             return event
         context, above = self._root(plan.within if event.attempt is None else None, own)
         if context is None:
             return event
-        return replace(event, traceparent=str(context), parent_span=above)
+        return msgspec.structs.replace(event, traceparent=str(context), parent_span=above)
 
     def _root(self, within: str | None, own: int) -> tuple[TraceContext | None, int | None]:
         """The context of a first span, and the caller's span above it. None if it is not sampled.
