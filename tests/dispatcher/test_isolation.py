@@ -116,6 +116,7 @@ def test_a_buffer_message_has_what_a_sink_needs(harness: DispatcherHarness) -> N
         "batch_uri": uri,
         "size_bytes": 3,
         "etag": meta.etag,
+        "sha256": None,
         "content_type": "application/jsonl",
         "record_count": 1,
         "producer": {"task_id": task_id, "attempt": 1},
