@@ -15,11 +15,12 @@ def test_a_stuck_lane_fails_the_liveness_check(
     state_dsn: str, queue_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path, DispatcherConfig(group_commit_stall_seconds=0.01))
+    release = asyncio.Event()
     try:
         task_id = harness.make_task(harness.make_job()["job_id"])
         group = harness.dispatcher.group
         commit = group._commit
-        entered, release = asyncio.Event(), asyncio.Event()
+        entered = asyncio.Event()
 
         async def stuck(calls: Any, *, patient: bool) -> Any:
             entered.set()
@@ -49,4 +50,5 @@ def test_a_stuck_lane_fails_the_liveness_check(
 
         harness.run(scenario())
     finally:
+        harness.background.loop.call_soon_threadsafe(release.set)
         harness.stop()
