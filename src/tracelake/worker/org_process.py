@@ -200,7 +200,9 @@ class OrgProcess:
         names = _ENVIRONMENT if self._config.local else (*_ENVIRONMENT, *_OF_CLUSTERS)
         given = {name: os.environ[name] for name in names if name in os.environ}
         home, temporary = str(self._directory / "home"), str(self._directory / "tmp")
-        return {"PATH": os.defpath, "LANG": "C.UTF-8", **given, "HOME": home, "TMPDIR": temporary}
+        # Java and Python have many threads, and an arena for each would keep what it once had.
+        ours = {"HOME": home, "TMPDIR": temporary, "MALLOC_ARENA_MAX": "2"}
+        return {"PATH": os.defpath, "LANG": "C.UTF-8", **given, **ours}
 
     def _java_options(self) -> list[str]:
         return [
@@ -208,6 +210,9 @@ class OrgProcess:
             # A driver that goes on without memory answers nobody.
             "-XX:+ExitOnOutOfMemoryError",
             "-XX:-UsePerfData",
+            # An idle process keeps little more than it needs.
+            "-XX:MinHeapFreeRatio=10",
+            "-XX:MaxHeapFreeRatio=30",
             # A network of its own has no card whose address could be asked for.
             "-Dio.netty.machineId=02:00:00:00:00:01",
             f'-Djava.io.tmpdir="{self._directory / "tmp"}"',
