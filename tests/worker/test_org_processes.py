@@ -20,6 +20,7 @@ from tracelake.worker.org_process import (
     IDLE,
     LOST_ALONE,
     LOST_BESIDE,
+    MEMORY,
     OrgProcess,
     OrgProcessConfig,
 )
@@ -41,6 +42,7 @@ class PretendProcess(OrgProcess):
         self.end_reason = None
         self.missing = {}
         self.running: dict[int, threading.Event] = {}
+        self.bytes = 0
 
     def end(self, reason: str) -> None:
         if self.end_reason is None:
@@ -50,7 +52,7 @@ class PretendProcess(OrgProcess):
             event.set()
 
     def memory(self, parents: object) -> int:
-        return 0
+        return self.bytes
 
     def run(
         self, name: str, module: str, context: OperatorContext, transfer: FileTransfer, data_dsn: Callable[[], str]
@@ -178,6 +180,15 @@ def test_attempts_of_a_process_that_crashed_are_free_and_then_run_alone(station:
     wait_until(lambda: id(again) in station.ends, "the attempt that ran alone")
     assert isinstance(station.ends[id(again)], SparkFailedError), "now it counts"
     assert station.place(beside) is not None
+
+
+def test_a_process_that_takes_too_much_memory_ends_and_its_neighbour_does_not(station: Station) -> None:
+    greedy, modest = station.submit("a"), station.submit("b")
+    process, neighbour = station.begun(greedy), station.begun(modest)
+    process.bytes = 2**40
+    wait_until(lambda: id(greedy) in station.ends, "the end of the process")
+    assert process.end_reason == MEMORY
+    assert neighbour.alive
 
 
 def test_who_is_cancelled_waits_no_longer(station: Station) -> None:
