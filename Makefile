@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-floods bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ bench-tenants: setup ## What one org's heartbeats and claims notice of another a
 
 bench-isolation: setup ## What a Spark process per org costs: a warm task, an idle org's memory; last line is JSON
 	@$(PY) -m benchmarks.isolation $(ARGS)
+
+bench-floods: setup ## What the other listeners notice of a flood at the public one; last line is JSON
+	@$(PY) -m benchmarks.floods $(ARGS)
 
 bench-chain: setup ## How fast one process reads a chain: parsing, checks, tables, over HTTP; last line is JSON
 	@$(PY) -m benchmarks.chain $(ARGS)

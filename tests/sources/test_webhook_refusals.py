@@ -122,7 +122,7 @@ def test_paths_that_are_not_there_are_all_alike(hook: Hook) -> None:
         answers = []
         for path in [*paths, inactive.path, replaced.path]:
             reply = post(hook, BODY, hook.head(secrets=[secret]), f"/v1/webhooks/{path}")
-            refusals.check(reply, 404, "webhook_not_found")
+            refusals.check(reply, 401, "signature_invalid")
             answers.append(reply)
         assert all(answer == answers[0] for answer in answers)
         refusals.check(post(hook, BODY, hook.head(secrets=[secret]), "/v1/webhooks/a%2Fb"), 404, "route_not_found")
@@ -137,16 +137,16 @@ def test_only_the_active_version_answers(harness: DispatcherHarness) -> None:
     hook.deploy()
     secret = hook.secret()
     with Refusals(harness) as refusals:
-        refusals.check(post(hook, BODY, hook.head(secrets=[secret]), old), 404, "webhook_not_found")
+        refusals.check(post(hook, BODY, hook.head(secrets=[secret]), old), 401, "signature_invalid")
     assert hook.sent(delivery="b")["number"] == 2
     dags.activate(harness, hook.dag, 1, org=hook.org)
     moved, hook.path = hook.where, first
     with Refusals(harness) as refusals:
-        refusals.check(post(hook, BODY, hook.head(secrets=[secret]), moved), 404, "webhook_not_found")
+        refusals.check(post(hook, BODY, hook.head(secrets=[secret]), moved), 401, "signature_invalid")
     assert hook.sent(delivery="c", secrets=[secret])["number"] == 3
     hook.deploy(source="{ kind: manual }")
     with Refusals(harness) as refusals:
-        refusals.check(post(hook, BODY, hook.head(secrets=[secret])), 404, "webhook_not_found")
+        refusals.check(post(hook, BODY, hook.head(secrets=[secret])), 401, "signature_invalid")
         refusals.check(hook.user("GET", "/webhook"), 404, "webhook_not_found")
         refusals.check(hook.user("POST", "/webhook/rotate"), 404, "webhook_not_found")
 

@@ -72,7 +72,7 @@ CODES = {
     "unknown_value": "The field takes one of a few words, and this is none of them.",
     "value_ambiguous": "Versions of YAML disagree about what this means; quote it, or spell it plainly.",
     "webhook_path_invalid": "The path is not lower-case words joined by slashes.",
-    "webhook_path_taken": "The path belongs to another job; the deploy says so when it takes the path.",
+    "webhook_path_taken": "The path belongs to another job of the org; the deploy says so when it takes the path.",
     "where_invalid": "The condition is not `field = literal` or `field IN (literals)`, joined by AND.",
     "where_type": "The column cannot be equal to this value.",
     "where_unknown_field": "The dataset has no such column.",

@@ -19,7 +19,11 @@ from tracelake.dispatcher.tokens.claims import LAST_SECOND
 from tracelake.errors import TraceError
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
-_SUBJECT = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+# No control characters, and none that are not seen or that reorder what is seen: the audit log names subjects.
+_SUBJECT = re.compile(
+    r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]{1,200}"
+)
 
 
 class Role(StrEnum):

@@ -107,7 +107,7 @@ def test_a_fault_that_passes_is_waited_out(chain: ServedChain, name: str) -> Non
 def test_a_fault_that_stays_is_named(chain: ServedChain, name: str) -> None:
     fault, error = TRANSPORT[name]
     chain.inject(fault, times=None)
-    with pytest.raises(error, match=chain.url):
+    with pytest.raises(error, match="node-1"):
         read(pool_of(chain, tries=3))
 
 
@@ -177,7 +177,7 @@ DATA: dict[str, tuple[Callable[[ServedChain], None], type[RpcError], str]] = {
 def test_an_endpoint_that_errs_is_caught(chain: ServedChain, other: ServedChain, name: str) -> None:
     break_it, error, said = DATA[name]
     break_it(chain)
-    with pytest.raises(error, match=f"^{chain.url}: .*{said}"):
+    with pytest.raises(error, match=f"^node-1: .*{said}"):
         read(pool_of(chain, tries=2))
     assert_right(read(pool_of(chain, other)))
 
@@ -279,7 +279,7 @@ def test_who_comes_while_all_nodes_rest_hears_why(chain: ServedChain) -> None:
     chain.inject(Status(503), times=None)
     pool = pool_of(chain, deadline_seconds=1.0, backoff_seconds=60.0, longest_backoff_seconds=60.0)
     for _ in range(2):
-        with pytest.raises(UnavailableError, match=f"{chain.url}: HTTP status 503"):
+        with pytest.raises(UnavailableError, match="node-1: HTTP status 503"):
             head_of(pool)
     assert chain.requests == 1
     pool.close()

@@ -7,8 +7,9 @@ the events make. Whoever gets no answer sends the same delivery again, and is to
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from secrets import token_urlsafe
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.sources.webhooks import Webhook, find_by_path
+from tracelake.dispatcher.sources.webhooks import Webhook, find_by_job, find_by_path
 from tracelake.dispatcher.tally import count_written
 from tracelake.errors import TraceError
 from tracelake.model.job import Job
@@ -43,6 +44,10 @@ KNOWN_PATHS = 10_000
 
 _PATH = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
 _MAX_PATH = 200
+_NO_PATH = ""
+"""Looked up in the place of what no path can be."""
+_NO_SECRET = token_urlsafe(32)
+"""Signs nothing; computing with it takes as long as with a secret."""
 
 _OPEN = "INSERT INTO source_state (node_id, org_id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
@@ -98,19 +103,22 @@ class Deliveries:
         """Paths at which there was a webhook when somebody last signed for it."""
 
     async def deliver(self, path: str, head: SignedHead, body: bytes) -> DeliveryReply:
-        """Nothing of the body is looked into, and no place is taken, before the signature is found good."""
+        """Nothing of the body is looked into, and no place is taken, before the signature is found good.
+
+        A path that is not there is answered like a signature that does not hold, after the same work: who has no
+        secret learns nothing about paths.
+        """
         if len(path) > _MAX_PATH or not _PATH.fullmatch(path):
-            raise TraceError("webhook_not_found")
+            path = _NO_PATH
         with unavailable_when_held_up("The delivery met a concurrent change; repeat it."):
-            webhook = await self._find(path)
-            self._check(webhook, head, body)
+            webhook = self._check(await self._find(path), head, body)
             async with self._counted(self._places.slot(webhook.org_id)):
                 reply = await self._take(webhook, head, body)
         self._metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
         self._on_outbox()
         return reply
 
-    async def _find(self, path: str) -> Webhook:
+    async def _find(self, path: str) -> list[Webhook]:
         key = path if path in self._known else None
         async with self._counted(self._look_ups.slot(key)), self._store.connection() as connection:
             return await find_by_path(connection, path)
@@ -131,11 +139,18 @@ class Deliveries:
                 raise
             yield
 
-    def _check(self, webhook: Webhook, head: SignedHead, body: bytes) -> None:
-        """The rate comes last: who cannot sign must not be able to use up the rate of who can."""
+    def _check(self, candidates: Sequence[Webhook], head: SignedHead, body: bytes) -> Webhook:
+        """The webhook whose secret signed it.
+
+        The rate comes last: who cannot sign must not be able to use up the rate of who can.
+        """
         try:
-            if not is_signed(head, webhook.secrets(self._secrets), body):
+            if not candidates:
+                is_signed(head, [_NO_SECRET], body)
+            signed = [webhook for webhook in candidates if is_signed(head, webhook.secrets(self._secrets), body)]
+            if not signed:
                 raise TraceError("signature_invalid")
+            webhook = signed[0]
             if abs(webhook.now.timestamp() - head.time) > self._tolerance:
                 raise TraceError("signature_stale")
         except TraceError as refused:
@@ -143,17 +158,21 @@ class Deliveries:
             raise
         self._remember(webhook.path)
         try:
-            self._rates.take(webhook.path)
+            self._rates.take((webhook.org_id, webhook.path))
         except TraceError:
             self._metrics.rate_limited.inc()
             raise
+        return webhook
 
     async def _take(self, webhook: Webhook, head: SignedHead, body: bytes) -> DeliveryReply:
         body_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
         plan = Plan()
         async with self._store.transaction(routing=[webhook.org_id]) as connection:
             # Again, since only from here on nobody deploys.
-            webhook = await find_by_path(connection, webhook.path)
+            path = webhook.path
+            webhook = await find_by_job(connection, webhook.org_id, webhook.dag, webhook.job)
+            if webhook.path != path:
+                raise TraceError("webhook_not_found")
             await self._definitions.load_jobs(connection, [webhook.job_id])
             job = self._definitions.job(webhook.job_id)
             assert job.node_id is not None

@@ -1,7 +1,8 @@
 """Webhooks as deploys and admins see them: whose a path is, and the secret of a source.
 
-A path belongs to the first job that uses it in a version that is activated, for ever, so that no stranger ever gets
-what is sent to an old address. It answers while the active version of its DAG has it. The secret belongs to the job,
+A path belongs to the first job of its org that uses it in a version that is activated, for ever, so that no other job
+gets what is sent to an old address. Orgs may have the same path and do not learn of each other: the signature says for
+which of them a delivery is. It answers while the active version of its DAG has it. The secret belongs to the job,
 whatever path it has; it is derived and never stored.
 """
 
@@ -21,11 +22,10 @@ from tracelake.model.dag import Dag, Problem
 from tracelake.ports import WebhookSecrets
 from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, WebhookReply
 
-_OWNERS = "SELECT path, org_id, dag_name, job_name FROM webhooks WHERE path = ANY($1)"
+_OWNERS = "SELECT path, dag_name, job_name FROM webhooks WHERE org_id = $1 AND path = ANY($2)"
 
 # A new path of a job that has one already takes over where its secret stands, and begins no lower than the floor that a
-# restore has left. Sorted: of two orgs that want the same
-# paths at the same time, one waits for the other, and not each for each.
+# restore has left.
 _TAKE = """
     INSERT INTO webhooks (path, org_id, dag_name, job_name, rotation, previous_until)
     SELECT u.path, $1, $2, u.job_name, coalesce(s.rotation, 1), s.previous_until
@@ -37,7 +37,7 @@ _TAKE = """
         WHERE org_id = $1 AND dag_name = $2 AND job_name = u.job_name
         ORDER BY rotation DESC, previous_until DESC NULLS LAST LIMIT 1) s ON true
     ORDER BY u.path
-    ON CONFLICT (path) DO NOTHING"""
+    ON CONFLICT (path, org_id) DO NOTHING"""
 
 # Only what the active version has, with the path that it has there.
 _ACTIVE = """
@@ -52,7 +52,10 @@ _COLUMNS = """
            CASE WHEN w.previous_until > trace_now() THEN w.previous_until END AS previous_until,
            j.job_id, o.routing_epoch, trace_now() AS now"""
 
-_BY_PATH = f"{_COLUMNS} {_ACTIVE} WHERE w.path = $1"
+MOST_OF_A_PATH = 64
+"""Orgs that may have the same path; the oldest ones, if there are more."""
+
+_BY_PATH = f"{_COLUMNS} {_ACTIVE} WHERE w.path = $1 ORDER BY w.taken_at, w.org_id LIMIT {MOST_OF_A_PATH}"
 
 _BY_JOB = f"{_COLUMNS} {_ACTIVE} WHERE w.org_id = $1 AND w.dag_name = $2 AND w.job_name = $3"
 
@@ -89,21 +92,21 @@ class Webhook:
 
 
 async def objections(connection: Connection, org_id: UUID | None, document: Dag) -> dict[str, Problem]:
-    """One for each path of the document that is another job's."""
+    """One for each path of the document that is another job's of the same org."""
     wanted = _paths(document)
-    if not wanted:
+    if not wanted or org_id is None:
         return {}
-    rows = await connection.fetch(_OWNERS, [path for path, _ in wanted])
-    owners = {row["path"]: (row["org_id"], row["dag_name"], row["job_name"]) for row in rows}
+    rows = await connection.fetch(_OWNERS, org_id, [path for path, _ in wanted])
+    owners = {row["path"]: (row["dag_name"], row["job_name"]) for row in rows}
     return {
-        path: _taken(path, job, owners[path], org_id)
+        path: _taken(path, job, *owners[path])
         for path, job in wanted
-        if path in owners and owners[path] != (org_id, document.name, job)
+        if path in owners and owners[path] != (document.name, job)
     }
 
 
 async def take_paths(connection: Connection, org_id: UUID, document: Dag) -> list[Problem]:
-    """Take the paths of a version that is about to count; answers what another org took since the plan was made."""
+    """Take the paths of a version that is about to count; answers what another job took since the plan was made."""
     wanted = _paths(document)
     if not wanted:
         return []
@@ -120,12 +123,10 @@ def _paths(document: Dag) -> list[tuple[str, str]]:
     ]
 
 
-def _taken(path: str, job: str, owner: tuple[UUID, str, str], org_id: UUID | None) -> Problem:
-    """Whose it is, is said of one's own org alone."""
-    whose = f"`{owner[1]}/{owner[2]}`" if owner[0] == org_id else "somebody else"
+def _taken(path: str, job: str, owner_dag: str, owner_job: str) -> Problem:
     return Problem(
         code="webhook_path_taken",
-        message=f"The path `{path}` belongs to {whose}.",
+        message=f"The path `{path}` belongs to `{owner_dag}/{owner_job}`.",
         line=1,
         column=1,
         path=f"jobs.{job}.source.webhook_path",
@@ -136,8 +137,9 @@ def _taken(path: str, job: str, owner: tuple[UUID, str, str], org_id: UUID | Non
 # --- those that answer
 
 
-async def find_by_path(connection: Connection, path: str) -> Webhook:
-    return _found(await connection.fetch(_BY_PATH, path))
+async def find_by_path(connection: Connection, path: str) -> list[Webhook]:
+    """One of each org that has this path."""
+    return [Webhook(*row) for row in await connection.fetch(_BY_PATH, path)]
 
 
 async def find_by_job(connection: Connection, org_id: UUID, dag: str, job: str) -> Webhook:

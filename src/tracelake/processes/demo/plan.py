@@ -136,7 +136,7 @@ def _ask(endpoint: RpcEndpoint) -> tuple[int, int]:
             raise DemoError(f"{endpoint.label} does not say which chain it is of, or how far it has come")
         return quantity(chain, endpoint.label), quantity(head, endpoint.label)
     except RpcError as error:
-        raise _unusable(error) from None
+        raise _unusable(endpoint, error) from None
     finally:
         node.close()
 
@@ -148,7 +148,7 @@ def _check_there(endpoint: RpcEndpoint, blocks: BlockRange) -> None:
     try:
         found = node.ask([("eth_getBlockByNumber", [hex(end), False]) for end in ends], _blocks, _patience())
     except RpcError as error:
-        raise _unusable(error) from None
+        raise _unusable(endpoint, error) from None
     finally:
         node.close()
     for number, block in zip(ends, found, strict=True):
@@ -164,13 +164,13 @@ def _patience() -> ProgressDeadline:
     return ProgressDeadline(_PATIENCE_SECONDS)
 
 
-def _unusable(error: RpcError) -> DemoError:
+def _unusable(endpoint: RpcEndpoint, error: RpcError) -> DemoError:
     hint = "is that the address of a node's JSON-RPC?"
     if isinstance(error, RefusedError):
         hint = "look at the key or the path of the address"
     elif isinstance(error, UnavailableError):
         hint = "is it running there?"
-    return DemoError(f"the node cannot be used: {error}; {hint}")
+    return DemoError(f"the node {endpoint.label} cannot be used: {error}; {hint}")
 
 
 def _replaced(text: str, pattern: str, by: str) -> str:

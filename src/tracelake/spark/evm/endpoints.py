@@ -22,10 +22,17 @@ class RpcEndpoint:
     port: int
     path: str
     authorization: str | None = None
+    number: int = 1
+    """Its place among the nodes of its name."""
+
+    @property
+    def alias(self) -> str:
+        """How errors of tasks name it: everybody in the org reads them, and a host may be the operator's own affair."""
+        return f"node-{self.number}"
 
     @property
     def label(self) -> str:
-        """All of it that may be seen."""
+        """All of it that its owner may be shown."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 

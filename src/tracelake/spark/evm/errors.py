@@ -1,4 +1,4 @@
-"""What can go wrong between us and a node. Each says which node (its host, never more) and, where known, which block.
+"""What can go wrong between us and a node. Each says which node (by number) and, where known, which block.
 
 They pass from Spark's tasks to the driver as (kind, message), so a kind is for programs and stays as it is.
 """

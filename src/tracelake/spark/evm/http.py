@@ -112,7 +112,7 @@ class HttpNode:
         if encoding == "gzip":
             raw = self._unpack(raw)
         elif encoding != "identity":
-            raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.label)
+            raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.alias)
         return NodeReply(response.status, raw, _seconds(response.getheader("retry-after"))), not response.will_close
 
     def _read(self, response: http.client.HTTPResponse, until: float) -> bytes:
@@ -121,11 +121,11 @@ class HttpNode:
             parts.append(part)
             size += len(part)
             if size > MAX_ANSWER_BYTES:
-                raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.label)
+                raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.alias)
             if self._clock() > until:
-                raise IncompleteAnswerError("the answer came too slowly", host=self.endpoint.label)
+                raise IncompleteAnswerError("the answer came too slowly", host=self.endpoint.alias)
         if response.length:
-            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.label)
+            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.alias)
         response.close()  # `read1` leaves it open, and an open one keeps the connection from being used again
         return b"".join(parts)
 
@@ -133,15 +133,15 @@ class HttpNode:
         unpacker = zlib.decompressobj(wbits=31)
         answer = unpacker.decompress(raw, MAX_ANSWER_BYTES)
         if unpacker.unconsumed_tail:
-            raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.label)
+            raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.alias)
         if not unpacker.eof:
-            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.label)
+            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.alias)
         return answer
 
     def _failure(self, error: Exception) -> UnavailableError:
         incomplete = isinstance(error, TimeoutError | http.client.IncompleteRead)
         kind = IncompleteAnswerError if incomplete else UnavailableError
-        return kind(_reason(error), host=self.endpoint.label)
+        return kind(_reason(error), host=self.endpoint.alias)
 
 
 class _Response(http.client.HTTPResponse):

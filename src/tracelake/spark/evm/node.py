@@ -123,7 +123,7 @@ class Node:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.label = endpoint.label
+        self.label = endpoint.alias
         self.verified = False
         self.refused: RpcError | None = None
         """Why it is not asked any more."""

@@ -10,6 +10,7 @@ at once when a node is of another chain or every node refuses. Everything asked 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from tracelake.spark.evm.calls import answers_of, quantity
@@ -46,7 +47,8 @@ class RpcPool:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.options = options
-        self.nodes = [Node(endpoint, options, clock, sleep) for endpoint in endpoints]
+        numbered = [replace(endpoint, number=number) for number, endpoint in enumerate(endpoints, 1)]
+        self.nodes = [Node(endpoint, options, clock, sleep) for endpoint in numbered]
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
