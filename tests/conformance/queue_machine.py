@@ -1,6 +1,7 @@
 """A hypothesis state machine that drives a queue against a small model of what the port promises."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.conformance.queue_suite import Harness
 from tracelake.ports.queue import Delivery, Message, QueueDepth
 
 QUEUES = ("tasks.one", "tasks.two")
+GROUPS = ("", "a", "b")
 MAX_RECEIVES = 3
 
 
@@ -21,6 +23,7 @@ class Live:
     visible_at: float
     receives: int = 0
     receipt: str | None = None
+    group: str = ""
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -44,13 +47,13 @@ class QueueMachine(RuleBasedStateMachine):
     def do(self, call: Any) -> Any:
         return self.loop.run_until_complete(call)
 
-    @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 4))
-    def publish(self, queue: str, count: int) -> None:
+    @rule(queue=st.sampled_from(QUEUES), group=st.sampled_from(GROUPS), count=st.integers(1, 4))
+    def publish(self, queue: str, group: str, count: int) -> None:
         keys = [str(self.published + n) for n in range(count)]
         self.published += count
-        self.do(self.queue.publish([Message(queue, key, key.encode()) for key in keys]))
+        self.do(self.queue.publish([Message(queue, key, key.encode(), group) for key in keys]))
         for key in keys:
-            self.live[key] = Live(queue, key, self.now)
+            self.live[key] = Live(queue, key, self.now, group=group)
 
     @rule(
         target=deliveries,
@@ -63,6 +66,7 @@ class QueueMachine(RuleBasedStateMachine):
         due = [m for m in self.live.values() if m.queue == queue and m.visible_at <= self.now]
         deliverable = [m for m in due if m.receives < MAX_RECEIVES]
         assert len(got) == min(limit, len(deliverable))
+        self.check_shares(due, [self.live[delivery.key] for delivery in got], queue)
         for delivery in got:
             message = self.live[delivery.key]
             assert message in deliverable
@@ -79,6 +83,16 @@ class QueueMachine(RuleBasedStateMachine):
         for key in gone:
             self.dead.append(self.live.pop(key))
         return multiple(*got)
+
+    def check_shares(self, due: list[Live], got: list[Live], queue: str) -> None:
+        """A group that is passed by has more in flight than the one that was served, or as much."""
+        held = Counter(m.group for m in self.live.values() if m.queue == queue and m.visible_at > self.now)
+        received = Counter(m.group for m in got)
+        if any(m.receives >= MAX_RECEIVES for m in due):
+            return  # messages that die at this receive take turns too
+        left = Counter(m.group for m in due) - received
+        for passed_by in left:
+            assert all(held[group] + received[group] - 1 <= held[passed_by] + received[passed_by] for group in received)
 
     def holds(self, delivery: Delivery) -> Live | None:
         message = self.live.get(delivery.key)

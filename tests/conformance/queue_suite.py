@@ -31,8 +31,8 @@ class Harness(Protocol):
     async def advance(self, seconds: float) -> None: ...
 
 
-def message(key: str, queue: str = Q, body: bytes = b"body") -> Message:
-    return Message(queue, key, body)
+def message(key: str, queue: str = Q, body: bytes = b"body", group: str = "") -> Message:
+    return Message(queue, key, body, group)
 
 
 def run(harness: Harness, test: Callable[[Queue], Awaitable[None]], max_receives: int = 10) -> None:
@@ -203,6 +203,76 @@ class QueueSuite:
 
         run(harness, test, max_receives=1)
 
+    def test_a_backlog_of_one_group_does_not_stand_before_another_group(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message(f"a{n}", group="a") for n in range(1000)])
+            await queue.receive(Q, 16, 60)
+            await queue.publish([message("b", group="b"), message("none")])
+            assert {d.key for d in await queue.receive(Q, 2, 60)} == {"b", "none"}
+
+        run(harness, test)
+
+    def test_groups_take_turns_however_short_their_messages_are_held(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message(f"{group}{n}", group=group) for group in "abc" for n in range(20)])
+            turns = []
+            for _ in range(12):
+                (delivery,) = await queue.receive(Q, 1, 60)
+                await queue.ack([delivery])
+                turns.append(delivery.key[0])
+            assert [sorted(turns[at : at + 3]) for at in range(0, 12, 3)] == [["a", "b", "c"]] * 4
+
+        run(harness, test)
+
+    def test_groups_share_what_is_in_flight_by_weight(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.set_weights({"heavy": 3, "gone": 5})
+            await queue.set_weights({"heavy": 3})
+            await queue.publish(
+                [message(f"{group}{n}", group=group) for group in ("heavy", "light") for n in range(50)]
+            )
+            deliveries = await queue.receive(Q, 16, 60)
+            assert Counter(d.key[:5] for d in deliveries) == {"heavy": 12, "light": 4}
+            await queue.ack([d for d in deliveries if d.key.startswith("light")])
+            assert {d.key[:5] for d in await queue.receive(Q, 4, 60)} == {"light"}
+
+        run(harness, test)
+
+    def test_a_small_group_leaves_its_share_to_the_others(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message(f"a{n}", group="a") for n in range(50)])
+            await queue.publish([message("b", group="b"), message("c", group="c")])
+            assert Counter(d.key[0] for d in await queue.receive(Q, 16, 60)) == {"a": 14, "b": 1, "c": 1}
+
+        run(harness, test)
+
+    def test_groups_that_wait_and_have_nothing_in_flight(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message(f"{group}{n}", group=group) for group in "ab" for n in range(5)])
+            assert await queue.receive(Q, 8, 60, idle_after=5) == []
+            await harness.advance(5)
+            first = await queue.receive(Q, 8, 60, idle_after=5)
+            assert {d.key[0] for d in first} == {"a", "b"}
+            assert len(first) == 2
+            waiting = asyncio.create_task(queue.receive(Q, 8, 60, wait_seconds=60, idle_after=5))
+            assert await queue.receive(Q, 8, 60, wait_seconds=0.05, idle_after=5) == []
+            await queue.ack([d for d in first if d.key.startswith("b")])
+            assert [d.key[0] for d in await waiting] == ["b"]
+            assert len(await queue.receive(Q, 100, 60)) == 7
+
+        run(harness, test)
+
+    def test_a_waiting_receiver_for_idle_groups_gets_what_is_published_meanwhile(self, harness: Harness) -> None:
+        async def test(queue: Queue) -> None:
+            await queue.publish([message("a", group="a"), message("more", group="a")])
+            await queue.receive(Q, 1, 60)
+            waiting = asyncio.create_task(queue.receive(Q, 8, 60, wait_seconds=60, idle_after=0))
+            await asyncio.sleep(0)
+            await queue.publish([message("b", group="b")])
+            assert [d.key for d in await waiting] == ["b"]
+
+        run(harness, test)
+
     def test_one_message_that_can_never_be_taken_refuses_the_whole_call(self, harness: Harness) -> None:
         async def test(queue: Queue) -> None:
             for bad in (
@@ -215,6 +285,8 @@ class QueueSuite:
                 message("a", queue="q" * 129),
                 message("a", queue="one,two"),
                 message("a", queue="*"),
+                message("a", group="g" * 129),
+                message("a", group="nul\x00"),
             ):
                 with pytest.raises(QueueRejectedError):
                     await queue.publish([message("good"), bad])

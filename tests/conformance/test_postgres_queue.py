@@ -433,7 +433,10 @@ def test_every_statement_walks_an_index(harness: PostgresHarness) -> None:
     async def main() -> None:
         lane = Lane(harness.dsn, "explain", durable=False)
         queries: list[tuple[str, tuple[object, ...]]] = [
-            (sql.TAKE_DUE, (Q, 1, 60.0, 1)),
+            (sql.BACKLOGS, (Q,)),
+            (sql.IDLE_BACKLOGS, (Q,)),
+            (sql.TAKE_ALLOTTED, (Q, 60.0, 1, ["a"], [1])),
+            (sql.TAKE_IF_ALONE, (Q, 60.0, 1, 1)),
             (sql.NEXT_DUE, (Q,)),
             (sql.DELETE_IF_HELD, (["a"], [1], [1])),
             (sql.HIDE_IF_HELD, (["a"], [1], [1], [1.0])),

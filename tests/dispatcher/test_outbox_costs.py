@@ -68,6 +68,8 @@ def dsn(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, list) and isinstance(value[0], int):
+        return f"ARRAY{value}"
     if isinstance(value, list):
         return "ARRAY[" + ", ".join(f"'{item}'::uuid" for item in value) + "]::uuid[]"
     return str(value) if isinstance(value, int | float) else f"'{value}'"
@@ -108,9 +110,10 @@ def _rows_read(nodes: list[dict[str, Any]]) -> Any:
 _IDS = [str(UUID(int=number)) for number in range(BACKLOG, BACKLOG + PAGE)]
 
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...], int]] = {
-    "relay": (relay._TAKE, (256,), 2 * 256),
-    "invoke": (invoke._TAKE, ("lambda", 16, 10.0), 2 * 16),
-    "invoke of another runtime": (invoke._TAKE, ("dispatcher", 16, 10.0), 0),
+    "relay": (relay._TAKE, (256,), 2 * 256 + 8),
+    "orgs of invokes": (invoke._DUE_ORGS, ("lambda",), 3),
+    "invoke": (invoke._TAKE, ("lambda", [str(UUID(int=0))], [16], 10.0), 2 * 16),
+    "orgs of invokes of another runtime": (invoke._DUE_ORGS, ("dispatcher",), 0),
     "ready tasks": (reconciler._READY, (60.0, "-infinity", str(UUID(int=0)), PAGE), PAGE),
     "wake again": (reconciler._WAKE_AGAIN, ("task_wakeup", "q", _IDS), 2 * PAGE),
     "open batches": (reconciler._OPEN_PUBLISHES, (60.0, "-infinity", _IDS[0], PAGE), PAGE),

@@ -1,7 +1,7 @@
 """Wake-ups: each way to lose one is repaired, live ones are left alone, and a rejected one does not stop the others."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -36,9 +36,18 @@ class PickyQueue:
         await self.real.publish(messages)
 
     async def receive(
-        self, queue: str, limit: int, visibility_seconds: float, wait_seconds: float = 0.0
+        self,
+        queue: str,
+        limit: int,
+        visibility_seconds: float,
+        wait_seconds: float = 0.0,
+        *,
+        idle_after: float | None = None,
     ) -> list[Delivery]:
-        return await self.real.receive(queue, limit, visibility_seconds, wait_seconds)
+        return await self.real.receive(queue, limit, visibility_seconds, wait_seconds, idle_after=idle_after)
+
+    async def set_weights(self, weights: Mapping[str, float]) -> None:
+        await self.real.set_weights(weights)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> int:
         return await self.real.ack(deliveries)

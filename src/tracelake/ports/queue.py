@@ -3,9 +3,13 @@
 A received message is hidden for its visibility time and comes back unless it is acked; `receipt` fences the
 receiver, so an ack or extend by somebody whose time ran out changes nothing. A message that was received more
 often than allowed moves to the dead letters of its queue instead of being delivered again.
+
+Messages of one queue belong to groups (orgs), and receivers get them by weighted fair queueing: a group with
+nothing in flight comes first, then the one with the least in flight for its weight. However many messages a group has,
+another group's message is received next when a receiver asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -23,11 +27,15 @@ class QueueRejectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`key` names what the message wakes (a task id, a publish id); it is how the reconciler finds it again."""
+    """`key` names what the message wakes (a task id, a publish id); it is how the reconciler finds it again.
+
+    `group` is whose message it is: fair shares are counted by it. It is no part of the body.
+    """
 
     queue: str
     key: str
     body: bytes
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +76,23 @@ class Queue(Protocol):
         ...
 
     async def receive(
-        self, queue: str, limit: int, visibility_seconds: float, wait_seconds: float = 0.0
+        self,
+        queue: str,
+        limit: int,
+        visibility_seconds: float,
+        wait_seconds: float = 0.0,
+        *,
+        idle_after: float | None = None,
     ) -> list[Delivery]:
-        """Up to `limit` visible messages; waits up to `wait_seconds` for the first one."""
+        """Up to `limit` visible messages; waits up to `wait_seconds` for the first one.
+
+        `idle_after`: only of groups that have nothing in flight and have waited for so many seconds, one of each. For a
+        receiver that keeps slots for groups that get none elsewhere.
+        """
+        ...
+
+    async def set_weights(self, weights: Mapping[str, float]) -> None:
+        """The weights of these groups; every group that is not named has weight 1."""
         ...
 
     async def ack(self, deliveries: Sequence[Delivery]) -> int:

@@ -402,6 +402,12 @@ class Settings:
 
     workers: int = _integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = _integer(16, "Tasks that one worker runs at once.", maximum=4096)
+    worker_reserved_slots: int = _integer(
+        1,
+        "Slots of a worker that are kept for orgs with no task in flight; at most an eighth of them.",
+        minimum=0,
+        maximum=512,
+    )
     worker_runtime: str = _name("ecs_platform", "The runtime whose tasks the worker takes.")
     worker_stop_seconds: float = _seconds(
         20,

@@ -88,6 +88,7 @@ def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, Pos
         worker_id=f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}",
         queues=(worker_queue(settings, load_runtimes(settings)),),
         slots=settings.worker_slots,
+        reserved_slots=min(settings.worker_reserved_slots, settings.worker_slots // 8),
         heartbeat_seconds=settings.heartbeat_seconds,
         visibility_seconds=settings.queue_visibility_seconds,
         abandon_seconds=2 * settings.worker_stop_seconds,

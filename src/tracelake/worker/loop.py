@@ -2,6 +2,8 @@
 
 A slot is taken by a message from its receive until its task is final here; several queues divide the slots, so
 that a busy one leaves the others theirs. An always_on source never ends, so it keeps its slot for as long as it runs.
+Orgs share the slots fairly, because the queue hands out its messages so. Reserved slots are only for orgs that have no
+message in flight: an org whose tasks are long cannot take them all.
 `on_signal` names what happens, for tests to wait on: received, claimed, not_claimed, heartbeat, fenced, abandoned,
 final, acked.
 """
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SHORTEST_INTERVAL = 0.2
 _LONG_POLL_SECONDS = 20.0
+_RESERVED_AFTER_SECONDS = 0.25
 
 
 class WakeUp(msgspec.Struct, frozen=True):
@@ -45,6 +48,8 @@ class WorkerConfig:
     worker_id: str
     queues: Sequence[str]
     slots: int = 16
+    reserved_slots: int = 0
+    """Of them, for each queue: how many are kept for orgs that have nothing in flight."""
     heartbeat_seconds: float = 30.0
     visibility_seconds: float = 60.0
     grace_seconds: float = 10.0
@@ -86,7 +91,11 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then finishes what runs, or says that somebody else should after the grace period."""
-        receivers = [asyncio.create_task(self._receive(name)) for name in self._config.queues]
+        receivers = [
+            asyncio.create_task(self._receive(name, Slots(count), idle_after))
+            for name in self._config.queues
+            for count, idle_after in self._divide_slots()
+        ]
         keepers = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_hidden())]
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -140,14 +149,22 @@ class Worker:
 
     # --- receive and claim
 
-    async def _receive(self, name: str) -> None:
-        slots = Slots(max(1, self._config.slots // len(self._config.queues)))
+    def _divide_slots(self) -> list[tuple[int, float | None]]:
+        """The slots of each queue: those for everybody, and those that are reserved.
+
+        A message that a free slot is there for is taken at once: what has waited a moment found none.
+        """
+        slots = max(1, self._config.slots // len(self._config.queues))
+        reserved = min(self._config.reserved_slots, slots - 1)
+        return [(slots - reserved, None), *([(reserved, _RESERVED_AFTER_SECONDS)] if reserved else [])]
+
+    async def _receive(self, name: str, slots: Slots, idle_after: float | None) -> None:
         tries = 0
         while True:
             wanted = await slots.take_all()
             try:
                 deliveries = await self._queue.receive(
-                    name, wanted, self._config.visibility_seconds, _LONG_POLL_SECONDS
+                    name, wanted, self._config.visibility_seconds, _LONG_POLL_SECONDS, idle_after=idle_after
                 )
             except QueueUnavailableError as error:
                 slots.release(wanted)

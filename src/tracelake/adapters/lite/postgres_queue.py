@@ -7,10 +7,13 @@ What it promises beyond the port:
 - Calls that arrive while the last statement of their kind is in flight become one statement.
 - It holds no connection until it is used, and finds its way back after the database was away.
 - A message received `max_receives` times without an ack goes to the dead letters at the next receive.
+- Turns of groups are counted in this instance's memory, what they have in flight in the database: each receiver is
+  fair by itself, and so are all of them together.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +22,7 @@ from tracelake.adapters.lite.queue_bell import Bell, payload_for
 from tracelake.adapters.lite.queue_station import Station
 from tracelake.db.queue import statements
 from tracelake.db.queue.lane import Lane
+from tracelake.model.fair_share import Backlog, FairShares
 from tracelake.ports.queue import (
     MAX_BODY_BYTES,
     DeadLetter,
@@ -29,8 +33,12 @@ from tracelake.ports.queue import (
     QueueUnavailableError,
 )
 
-MAX_NAME, MAX_KEY = 128, 512
+MAX_NAME, MAX_KEY, MAX_GROUP = 128, 512, 128
 _MAX_GATHERED_MESSAGES = 5000
+_MAX_ROUNDS = 4
+"""Of one receive: a group that has fewer messages than its share leaves the rest to the others in the next round."""
+_MAX_QUEUES = 10_000
+"""Whose turns are remembered."""
 _MAX_VISIBILITY = 366 * 24 * 3600.0
 _INT64 = range(-(2**63), 2**63)
 
@@ -58,7 +66,10 @@ class PostgresQueue:
         self._settling = Lane(dsn, "settle", durable=durable_acks)
         self._looking = Lane(dsn, "look", durable=True)
         self._bell = Bell(dsn)
-        self._stations: dict[tuple[str, float], Station] = {}
+        self._stations: dict[tuple[str, float, float | None], Station] = {}
+        self._shares: dict[str, FairShares] = {}
+        self._alone: set[str] = set()
+        """Queues that had messages of one group when they were last looked at."""
         self._closed = False
         self._publishes: Gatherer[Sequence[Message], None] = Gatherer(
             self._store, weigh=len, max_weight=_MAX_GATHERED_MESSAGES
@@ -75,14 +86,24 @@ class PostgresQueue:
             await self._publishes.submit(messages)
 
     async def receive(
-        self, queue: str, limit: int, visibility_seconds: float, wait_seconds: float = 0.0
+        self,
+        queue: str,
+        limit: int,
+        visibility_seconds: float,
+        wait_seconds: float = 0.0,
+        *,
+        idle_after: float | None = None,
     ) -> list[Delivery]:
         if limit < 1:
             raise ValueError("limit is at least 1")
         if not 0 < visibility_seconds <= _MAX_VISIBILITY:
             raise ValueError("visibility_seconds is more than 0 and at most a year")
         self._check_open()
-        return await self._station(queue, visibility_seconds).receive(limit, wait_seconds)
+        return await self._station(queue, visibility_seconds, idle_after).receive(limit, wait_seconds)
+
+    async def set_weights(self, weights: Mapping[str, float]) -> None:
+        self._check_open()
+        await self._publishing.fetch(statements.SET_WEIGHTS, list(weights), [float(item) for item in weights.values()])
 
     async def ack(self, deliveries: Sequence[Delivery]) -> int:
         self._check_open()
@@ -176,6 +197,7 @@ class PostgresQueue:
         await self._publishing.fetch(
             statements.PUBLISH,
             [message.queue for message in messages],
+            [message.group for message in messages],
             [message.key for message in messages],
             [message.body for message in messages],
             payload_for({message.queue for message in messages}),
@@ -183,8 +205,8 @@ class PostgresQueue:
 
     # --- receive
 
-    def _station(self, queue: str, visibility_seconds: float) -> Station:
-        name = (queue, visibility_seconds)
+    def _station(self, queue: str, visibility_seconds: float, idle_after: float | None) -> Station:
+        name = (queue, visibility_seconds, idle_after)
         station = self._stations.get(name)
         if station is None:
             for other in [key for key, value in self._stations.items() if value.idle]:
@@ -192,21 +214,22 @@ class PostgresQueue:
             station = self._stations[name] = Station(
                 queue,
                 bell=self._bell,
-                take=lambda limit: self._take(queue, limit, visibility_seconds),
-                next_due=lambda: self._next_due(queue),
+                take=lambda limit: self._take(queue, limit, visibility_seconds, idle_after),
+                next_due=lambda: self._next_due(queue) if idle_after is None else self._next_idle(queue, idle_after),
                 give_back=self._give_back,
                 poll_seconds=self._poll_seconds,
             )
         return station
 
-    async def _take(self, queue: str, limit: int, visibility_seconds: float) -> list[Delivery]:
+    async def _take(
+        self, queue: str, limit: int, visibility_seconds: float, idle_after: float | None
+    ) -> list[Delivery]:
         taken: list[Delivery] = []
         while len(taken) < limit:
-            # One receipt per statement: the fence is the pair of message and receipt.
-            receipt = secrets.randbits(63)
-            rows = await self._taking.fetch(statements.TAKE_DUE, queue, limit - len(taken), visibility_seconds, receipt)
-            text = str(receipt)
-            fresh = [Delivery(str(row[0]), text, row[1], row[2], row[3]) for row in rows]
+            if idle_after is not None:
+                fresh = await self._take_of_idle(queue, limit - len(taken), visibility_seconds, idle_after)
+            else:
+                fresh = await self._take_shares(queue, limit - len(taken), visibility_seconds)
             exhausted = [delivery for delivery in fresh if delivery.receives > self._max_receives]
             if not exhausted:
                 return taken + fresh if taken else fresh
@@ -214,6 +237,66 @@ class PostgresQueue:
             reason = f"received {self._max_receives} times without an ack"
             await self._taking.fetch(statements.BURY_IF_HELD, *_columns(exhausted), reason)
         return taken
+
+    async def _take_shares(self, queue: str, limit: int, visibility_seconds: float) -> list[Delivery]:
+        if queue in self._alone:
+            receipt = secrets.randbits(63)
+            rows = await self._taking.fetch(statements.TAKE_IF_ALONE, queue, visibility_seconds, receipt, limit)
+            if rows:
+                self._share_of(queue).charge({rows[0]["group_key"]: len(rows)}, {})
+                return _deliveries(rows, receipt)
+        backlogs = await self._backlogs(queue)
+        taken: list[Delivery] = []
+        for _ in range(_MAX_ROUNDS):
+            allotted = self._share_of(queue).allot(backlogs, limit - len(taken))
+            if not allotted:
+                break
+            fresh, received = await self._take_allotted(queue, allotted, visibility_seconds, backlogs)
+            taken += fresh
+            backlogs = [
+                Backlog(item.group, item.in_flight + received[item.group], item.weight)
+                for item in backlogs
+                if received[item.group] == allotted.get(item.group, 0)
+            ]
+        return taken
+
+    async def _take_of_idle(
+        self, queue: str, limit: int, visibility_seconds: float, idle_after: float
+    ) -> list[Delivery]:
+        rows = await self._taking.fetch(statements.IDLE_BACKLOGS, queue)
+        idle = [Backlog(row["group_key"], 0, row["weight"]) for row in rows if row["waited"] >= idle_after]
+        allotted = self._share_of(queue).allot(idle, min(limit, len(idle)))  # one each before anybody has two
+        return (await self._take_allotted(queue, allotted, visibility_seconds, idle))[0] if allotted else []
+
+    async def _next_idle(self, queue: str, idle_after: float) -> float | None:
+        """When a group that waits will have waited long enough."""
+        rows = await self._looking.fetch(statements.IDLE_BACKLOGS, queue)
+        return min((max(idle_after - row["waited"], 0.0) for row in rows), default=None)
+
+    async def _take_allotted(
+        self, queue: str, allotted: Mapping[str, int], visibility_seconds: float, backlogs: Sequence[Backlog]
+    ) -> tuple[list[Delivery], Counter[str]]:
+        # One receipt per statement: the fence is the pair of message and receipt.
+        receipt = secrets.randbits(63)
+        rows = await self._taking.fetch(
+            statements.TAKE_ALLOTTED, queue, visibility_seconds, receipt, list(allotted), list(allotted.values())
+        )
+        received = Counter(row["group_key"] for row in rows)
+        self._share_of(queue).charge(received, {item.group: item.weight for item in backlogs})
+        return _deliveries(rows, receipt), received
+
+    async def _backlogs(self, queue: str) -> list[Backlog]:
+        rows = await self._taking.fetch(statements.BACKLOGS, queue)
+        (self._alone.add if len(rows) == 1 else self._alone.discard)(queue)
+        return [Backlog(row["group_key"], row["in_flight"], row["weight"]) for row in rows]
+
+    def _share_of(self, queue: str) -> FairShares:
+        shares = self._shares.get(queue)
+        if shares is None:
+            if len(self._shares) >= _MAX_QUEUES:
+                self._shares.clear()
+            shares = self._shares[queue] = FairShares()
+        return shares
 
     async def _next_due(self, queue: str) -> float | None:
         rows = await self._looking.fetch(statements.NEXT_DUE, queue)
@@ -224,7 +307,7 @@ class PostgresQueue:
             await self._taking.fetch(statements.GIVE_BACK_IF_HELD, *_columns(deliveries))
         except QueueUnavailableError:
             return  # they come back by themselves when their visibility runs out
-        queues = {queue for queue, _ in self._stations}
+        queues = {queue for queue, _, _ in self._stations}
         if queues:
             await self._ring(queues)
 
@@ -268,11 +351,18 @@ class PostgresQueue:
 def _check(message: Message) -> None:
     if len(message.body) > MAX_BODY_BYTES:
         raise QueueRejectedError(f"a message of {len(message.body)} bytes is over the limit of {MAX_BODY_BYTES}")
+    if len(message.group) > MAX_GROUP or not message.group.isprintable():
+        raise QueueRejectedError(f"a group has at most {MAX_GROUP} printable characters")
     for what, text, longest in (("queue", message.queue, MAX_NAME), ("key", message.key, MAX_KEY)):
         if not 1 <= len(text) <= longest or not text.isprintable():
             raise QueueRejectedError(f"a {what} has 1 to {longest} printable characters")
     if "," in message.queue or message.queue == "*":
         raise QueueRejectedError("a queue's name has no comma and is not `*`")
+
+
+def _deliveries(rows: list[Any], receipt: int) -> list[Delivery]:
+    text = str(receipt)
+    return [Delivery(str(row[0]), text, row[1], row[2], row[3]) for row in rows]
 
 
 def _number(text: str) -> int | None:

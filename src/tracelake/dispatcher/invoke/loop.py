@@ -5,8 +5,8 @@ held while a claim waits for its commit. The claim decides who runs the task; th
 Whatever gets lost in between is repaired: a row that was not deleted comes back and finds its task taken, and an
 attempt that was claimed and never started runs into its lease.
 
-Each runtime has slots of its own, so that an invoker that hangs never holds up control operators. Rows of runtimes that
-this Dispatcher does not know stay for one that does.
+Each runtime has slots of its own, so that an invoker that hangs never holds up control operators; orgs share them
+fairly (`model/fair_share.py`). Rows of runtimes that this Dispatcher does not know stay for one that does.
 """
 
 import asyncio
@@ -14,8 +14,10 @@ import logging
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from uuid import UUID
 
 import asyncpg
 
@@ -31,6 +33,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.model.fair_share import Backlog, FairShares
 from tracelake.model.lifecycle import NotClaimed
 from tracelake.model.runtime import RuntimeKind
 from tracelake.ports import InvokeError, Invoker
@@ -42,14 +45,30 @@ HIDE_SECONDS = 10
 """How soon a row comes back whose claim was never answered. Too soon is harmless."""
 _MAX_UNANSWERED = 4096
 
+# From one org to the next along the index; those that have something due.
+_DUE_ORGS = """
+    WITH RECURSIVE orgs_waiting AS (
+        (SELECT org_id FROM outbox WHERE kind = 'task_invoke' AND status = 'Pending' AND queue = $1
+         ORDER BY org_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT o.org_id FROM outbox o
+                WHERE o.kind = 'task_invoke' AND o.status = 'Pending' AND o.queue = $1 AND o.org_id > w.org_id
+                ORDER BY o.org_id LIMIT 1)
+        FROM orgs_waiting w WHERE w.org_id IS NOT NULL)
+    SELECT w.org_id FROM orgs_waiting w
+    WHERE EXISTS (SELECT FROM outbox o WHERE o.kind = 'task_invoke' AND o.status = 'Pending' AND o.queue = $1
+                  AND o.org_id = w.org_id AND o.next_try_at <= trace_now())"""
+
 # By an array, not by a join: the plan must not depend on how many rows the planner expects of a backlog.
 _TAKE = """
-    UPDATE outbox SET next_try_at = trace_now() + make_interval(secs => $3)
+    UPDATE outbox SET next_try_at = trace_now() + make_interval(secs => $4)
     WHERE outbox_id = ANY(ARRAY(
-        SELECT outbox_id FROM outbox
-        WHERE kind = 'task_invoke' AND status = 'Pending' AND queue = $1 AND next_try_at <= trace_now()
-        ORDER BY next_try_at, outbox_id LIMIT $2 FOR UPDATE SKIP LOCKED))
-    RETURNING outbox_id, key, tries"""
+        SELECT l.outbox_id FROM unnest($2::uuid[], $3::int[]) AS a(org_id, most) CROSS JOIN LATERAL (
+            SELECT outbox_id FROM outbox
+            WHERE kind = 'task_invoke' AND status = 'Pending' AND queue = $1 AND outbox.org_id = a.org_id
+              AND next_try_at <= trace_now()
+            ORDER BY next_try_at, outbox_id LIMIT a.most FOR UPDATE SKIP LOCKED) l))
+    RETURNING outbox_id, key, tries, org_id"""
 
 _DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"
 
@@ -65,6 +84,9 @@ class _Slots:
     def __init__(self, runtime: str) -> None:
         self.runtime = runtime
         self.running: set[asyncio.Task[None]] = set()
+        self.orgs: Counter[str] = Counter()
+        """How many of them are of each org."""
+        self.shares = FairShares()
         self.rows_wait = False
 
 
@@ -81,6 +103,7 @@ class Invocations:
         config: DispatcherConfig,
         metrics: Metrics,
         on_free: Callable[[], None] = lambda: None,
+        weight_of: Callable[[UUID], float] = lambda _org_id: 1.0,
     ) -> None:
         """`on_free` is called when a slot is free again that rows wait for."""
         self._store = store
@@ -92,6 +115,7 @@ class Invocations:
         self._config = config
         self._metrics = metrics
         self._on_free = on_free
+        self._weight_of = weight_of
         self._slots = [_Slots(runtime) for runtime in config.runtimes.started_here()]
         self._worker_id = f"dispatcher:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._unanswered: dict[int, str] = {}
@@ -137,8 +161,17 @@ class Invocations:
         if free <= 0:
             return []
         async with self._store.connection() as connection:
-            rows = await connection.fetch(_TAKE, slots.runtime, free, float(HIDE_SECONDS))
-        slots.rows_wait = len(rows) == free
+            orgs = [str(row["org_id"]) for row in await connection.fetch(_DUE_ORGS, slots.runtime)]
+            if not orgs:
+                slots.rows_wait = False
+                return []
+            backlogs = [Backlog(org, slots.orgs[org], self._weight_of(UUID(org))) for org in orgs]
+            most = slots.shares.allot(backlogs, free)
+            rows = await connection.fetch(
+                _TAKE, slots.runtime, [UUID(org) for org in most], list(most.values()), float(HIDE_SECONDS)
+            )
+        slots.shares.charge(Counter(str(row["org_id"]) for row in rows), {item.group: item.weight for item in backlogs})
+        slots.rows_wait = bool(rows)  # an org may have more than its share of this round
         return sorted(rows, key=lambda row: row["outbox_id"])
 
     async def _start(self, taken: Sequence[tuple[_Slots, asyncpg.Record]]) -> None:
@@ -188,10 +221,15 @@ class Invocations:
     def _supervise(self, claimed: Claimed, slots: _Slots) -> None:
         attempt = asyncio.create_task(self._run(claimed), name=f"attempt {claimed.task.task_id}")
         slots.running.add(attempt)
-        attempt.add_done_callback(partial(self._freed, slots))
+        org = str(claimed.task.org_id)
+        slots.orgs[org] += 1
+        attempt.add_done_callback(partial(self._freed, slots, org))
 
-    def _freed(self, slots: _Slots, attempt: "asyncio.Task[None]") -> None:
+    def _freed(self, slots: _Slots, org: str, attempt: "asyncio.Task[None]") -> None:
         slots.running.discard(attempt)
+        slots.orgs[org] -= 1
+        if not slots.orgs[org]:
+            del slots.orgs[org]
         if slots.rows_wait:
             self._on_free()
 

@@ -106,8 +106,8 @@ _CREATE = """
                revision_kind, input_order::bigint[]
         FROM u ON CONFLICT DO NOTHING RETURNING task_id),
     woken AS (
-        INSERT INTO outbox (kind, queue, key)
-        SELECT u.kind, u.queue, u.task_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
+        INSERT INTO outbox (kind, queue, key, org_id)
+        SELECT u.kind, u.queue, u.task_id, u.org_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
     SELECT task_id FROM made"""
 
 CREATE_SLICE = 128
@@ -124,7 +124,9 @@ _SUPERSEDED = """
         WHERE j.node_id = t.node_id AND d.org_id = j.org_id AND d.dag_name = j.dag_name)"""
 
 _WAKE = """
-    INSERT INTO outbox (kind, queue, key) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])"""
+    INSERT INTO outbox (kind, queue, key, org_id)
+    SELECT u.kind, u.queue, u.task_id, (SELECT t.org_id FROM tasks t WHERE t.task_id = u.task_id)
+    FROM unnest($1::text[], $2::text[], $3::uuid[]) AS u(kind, queue, task_id)"""
 
 
 class Locked:

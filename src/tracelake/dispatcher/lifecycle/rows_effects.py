@@ -147,8 +147,8 @@ _BUFFER_MESSAGE = """json_build_object(
 
 # Whether a batch has a row is asked one by one: an anti-join may read the whole outbox, however few batches there are.
 _ENQUEUE_PUBLISHES = f"""
-    INSERT INTO outbox (kind, queue, key, body)
-    SELECT 'buffer_batch', '{BUFFER_QUEUES}' || p.dataset_uuid, p.publish_id, {_BUFFER_MESSAGE}
+    INSERT INTO outbox (kind, queue, key, org_id, body)
+    SELECT 'buffer_batch', '{BUFFER_QUEUES}' || p.dataset_uuid, p.publish_id, p.org_id, {_BUFFER_MESSAGE}
     FROM (SELECT * FROM buffer_publishes
           WHERE publish_id = ANY($1) AND released_at IS NOT NULL AND committed_at IS NULL AND dead_at IS NULL
           ORDER BY publish_id FOR UPDATE SKIP LOCKED) p

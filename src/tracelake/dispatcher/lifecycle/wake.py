@@ -28,3 +28,8 @@ def limit_keys_of(runtimes: RuntimeRegistry, job: Job) -> tuple[str, ...]:
 
 def operator_key(operator: str) -> str:
     return f"operator:{operator}"
+
+
+def is_shared(limit_key: str) -> bool:
+    """Whether tasks of several orgs may wait for it."""
+    return limit_key.startswith("operator:")

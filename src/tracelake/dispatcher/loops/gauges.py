@@ -36,7 +36,7 @@ _TASKS = f"""
             SELECT ready_at FROM tasks WHERE status = 'Queued' AND NOT held
             ORDER BY ready_at, task_id LIMIT {MOST}) t) r,
         (SELECT count(*) AS held FROM (
-            SELECT FROM tasks WHERE held ORDER BY held_by, ready_at, task_id LIMIT {MOST}) t) h,
+            SELECT FROM tasks WHERE held ORDER BY held_by, org_id, ready_at, task_id LIMIT {MOST}) t) h,
         (SELECT count(*) AS retrying FROM (
             SELECT FROM tasks WHERE next_retry_at IS NOT NULL ORDER BY next_retry_at LIMIT {MOST}) t) w,
         (SELECT count(*) AS failed FROM (

@@ -35,9 +35,9 @@ _READY = """
 
 # Checked again under the lock: a claim, a cancellation or another Dispatcher may have been faster.
 _WAKE_AGAIN = """
-    INSERT INTO outbox (kind, queue, key)
-    SELECT $1, $2, t.task_id
-    FROM (SELECT task_id FROM tasks WHERE task_id = ANY($3) AND status = 'Queued' AND NOT held
+    INSERT INTO outbox (kind, queue, key, org_id)
+    SELECT $1, $2, t.task_id, t.org_id
+    FROM (SELECT task_id, org_id FROM tasks WHERE task_id = ANY($3) AND status = 'Queued' AND NOT held
           ORDER BY task_id FOR UPDATE SKIP LOCKED) t
     WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) IS NULL"""
 

@@ -16,13 +16,13 @@ _FAILED = f"SELECT {_ROW} FROM outbox WHERE status = 'Failed' ORDER BY outbox_id
 _PENDING = f"""
     SELECT {_ROW} FROM (
         (SELECT * FROM outbox WHERE kind = 'task_wakeup' AND status = 'Pending'
-         ORDER BY next_try_at, outbox_id LIMIT $1)
+         ORDER BY org_id, next_try_at, outbox_id LIMIT $1)
         UNION ALL
         (SELECT * FROM outbox WHERE kind = 'buffer_batch' AND status = 'Pending'
-         ORDER BY next_try_at, outbox_id LIMIT $1)
+         ORDER BY org_id, next_try_at, outbox_id LIMIT $1)
         UNION ALL
         (SELECT * FROM outbox WHERE kind = 'task_invoke' AND status = 'Pending'
-         ORDER BY queue, next_try_at, outbox_id LIMIT $1)) o
+         ORDER BY queue, org_id, next_try_at, outbox_id LIMIT $1)) o
     ORDER BY o.outbox_id LIMIT $1"""  # noqa: S608 - constants only
 
 _ANY = f"SELECT {_ROW} FROM outbox ORDER BY outbox_id LIMIT $1"  # noqa: S608 - constants only

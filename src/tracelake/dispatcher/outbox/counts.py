@@ -3,9 +3,9 @@
 from tracelake.dispatcher.metrics import MOST
 
 _ORDERS = {
-    "task_wakeup": "next_try_at, outbox_id",
-    "buffer_batch": "next_try_at, outbox_id",
-    "task_invoke": "queue, next_try_at, outbox_id",
+    "task_wakeup": "org_id, next_try_at, outbox_id",
+    "buffer_batch": "org_id, next_try_at, outbox_id",
+    "task_invoke": "queue, org_id, next_try_at, outbox_id",
 }
 """By kind, the order of the index of its pending rows."""
 

@@ -5,7 +5,8 @@ retried for ever and counts nothing. A batch that the transport rejects is tried
 the rejected row counts a try; after `max_tries` it is Failed and waits for a person.
 
 Each kind has a share of every batch, found along an index of its own: neither a backlog of the other kind nor rows that
-the invoke loop takes, that were given up or that wait for their next try are read on the way.
+the invoke loop takes, that were given up or that wait for their next try are read on the way. Of each kind, every org
+has the same share, so that a backlog of one org delays nobody else's wake-ups.
 """
 
 import logging
@@ -23,16 +24,25 @@ from tracelake.ports import Message, Queue, QueueRejectedError, QueueUnavailable
 
 logger = logging.getLogger(__name__)
 
-_TAKE = """
-    WITH wakeups AS MATERIALIZED (
-        SELECT outbox_id, queue, key, body, tries FROM outbox
-        WHERE kind = 'task_wakeup' AND status = 'Pending' AND next_try_at <= trace_now()
-        ORDER BY next_try_at, outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED),
-    batches AS MATERIALIZED (
-        SELECT outbox_id, queue, key, body, tries FROM outbox
-        WHERE kind = 'buffer_batch' AND status = 'Pending' AND next_try_at <= trace_now()
-        ORDER BY next_try_at, outbox_id LIMIT $1 FOR UPDATE SKIP LOCKED)
-    SELECT * FROM wakeups UNION ALL SELECT * FROM batches"""
+# From one org to the next along the index of the kind, then the rows of each.
+_TAKE_KIND = """
+    {kind}_orgs AS (
+        (SELECT org_id FROM outbox WHERE kind = '{kind}' AND status = 'Pending' ORDER BY org_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT o.org_id FROM outbox o
+                WHERE o.kind = '{kind}' AND o.status = 'Pending' AND o.org_id > s.org_id ORDER BY o.org_id LIMIT 1)
+        FROM {kind}_orgs s WHERE s.org_id IS NOT NULL),
+    {kind}_rows AS MATERIALIZED (
+        SELECT r.* FROM {kind}_orgs s CROSS JOIN LATERAL (
+            SELECT outbox_id, queue, key, body, tries, org_id FROM outbox o
+            WHERE o.kind = '{kind}' AND o.status = 'Pending' AND o.org_id = s.org_id AND o.next_try_at <= trace_now()
+            ORDER BY o.next_try_at, o.outbox_id
+            LIMIT (SELECT greatest(1, $1::int / greatest(1, count(org_id)::int)) FROM {kind}_orgs)
+            FOR UPDATE SKIP LOCKED) r)"""
+
+_TAKE = f"""
+    WITH RECURSIVE {_TAKE_KIND.format(kind="task_wakeup")}, {_TAKE_KIND.format(kind="buffer_batch")}
+    SELECT * FROM task_wakeup_rows UNION ALL SELECT * FROM buffer_batch_rows"""  # noqa: S608 - constants only
 
 _DONE = "DELETE FROM outbox WHERE outbox_id = ANY($1)"
 
@@ -100,4 +110,4 @@ def wakeup_body(task_id: UUID) -> bytes:
 
 def _message(row: asyncpg.Record) -> Message:
     body = wakeup_body(row["key"]) if row["body"] is None else row["body"].encode()
-    return Message(row["queue"], str(row["key"]), body)
+    return Message(row["queue"], str(row["key"]), body, str(row["org_id"]))
