@@ -52,6 +52,7 @@ from tracelake.wire.platform import (
     TasksReply,
     TasksRequest,
 )
+from tracelake.wire.quotas import QuotaChange, QuotaRequest, QuotasReply
 from tracelake.wire.retention import GcPlan, GcReply
 from tracelake.wire.sources import CronSourcesReply, FireReply, FireRequest
 
@@ -81,6 +82,8 @@ _dead_letters = msgspec.json.Decoder(DeadLettersReply)
 _drop = msgspec.json.Decoder(DropDeadLettersReply)
 _gc_plan = msgspec.json.Decoder(GcPlan)
 _gc = msgspec.json.Decoder(GcReply)
+_quotas = msgspec.json.Decoder(QuotasReply)
+_quota_change = msgspec.json.Decoder(QuotaChange)
 
 
 class InternalClient:
@@ -164,6 +167,12 @@ class InternalClient:
     async def run_gc(self) -> GcReply:
         """One bounded round; its reply says whether there is more."""
         return await self._service("POST", "/internal/gc", _gc)
+
+    async def quotas(self) -> QuotasReply:
+        return await self._service("GET", "/internal/quotas", _quotas)
+
+    async def change_quota(self, request: QuotaRequest) -> QuotaChange:
+        return await self._service("POST", "/internal/quotas", _quota_change, request)
 
     async def cron_sources(self) -> CronSourcesReply:
         return await self._service("GET", "/internal/sources?kind=cron", _cron_sources)

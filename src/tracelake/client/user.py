@@ -35,6 +35,7 @@ from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.platform import CancelReply, WhoAmI
 from tracelake.wire.pressure import PressureReply
+from tracelake.wire.quotas import QuotaReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
 from tracelake.wire.user import (
     ActivateRequest,
@@ -89,6 +90,7 @@ _jobs = msgspec.json.Decoder(JobsReply)
 _lineage = msgspec.json.Decoder(LineageReply)
 _overview = msgspec.json.Decoder(OverviewReply)
 _pause = msgspec.json.Decoder(PauseReply)
+_quota = msgspec.json.Decoder(QuotaReply)
 _pressure = msgspec.json.Decoder(PressureReply)
 _retry = msgspec.json.Decoder(RetryReply)
 _skip = msgspec.json.Decoder(SkipReply)
@@ -302,6 +304,9 @@ class UserClient:
 
     async def overview(self, *, since: datetime | None = None, dag: str | None = None) -> OverviewReply:
         return await self._get(f"/v1/overview{_query(since=_time(since), dag=dag)}", _overview)
+
+    async def quota(self) -> QuotaReply:
+        return await self._get("/v1/quota", _quota)
 
     async def pressure(self) -> PressureReply:
         return await self._get("/v1/pressure", _pressure)

@@ -8,16 +8,20 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.catalogue import RangeSplitterConfig, read_config
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.invoke.operators.range_splitter import count_units
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.lifecycle.plan import Applied, Audit, NewTask, Plan, source_event
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.quotas.checks import check_queued
 from tracelake.dispatcher.routing import stale
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.routing.input_coverage import InputUnit, has_unit, missing_ranges
@@ -70,7 +74,9 @@ class UserActions:
         on_outbox: Callable[[], None],
         upstream: UpstreamDirectory,
         tracing: Tracing | None = None,
+        quotas: QuotaBook | None = None,
     ) -> None:
+        self._quotas = quotas or QuotaBook()
         self._upstream = upstream
         self._store = store
         self._group = group
@@ -118,6 +124,7 @@ class UserActions:
             raise TraceError("dag_not_found")
         with unavailable_when_held_up("The rebuild met a concurrent change; repeat it."):
             async with self._store.transaction(routing=[actor.org_id]) as connection:
+                self._quotas.check_new_work(actor.org_id)
                 job, *_ = await self._active_job(connection, actor.org_id, dag, job_name)
                 begun = None
                 if job.node_id is not None:
@@ -144,8 +151,10 @@ class UserActions:
         async with self._store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_OPEN_TRIGGER, org_id, key, request_hash) is None:
                 return await _repeated(connection, org_id, key, request_hash)
+            await check_queued(connection, org_id, self._quotas)
             job, document, epoch, paused = await self._active_job(connection, org_id, dag, job_name)
             plan.epochs = {org_id: epoch}
+            self._check_units(job, body)
             unit: dict[str, Any] = msgspec.to_builtins(body)
             plan.audit.append(Audit(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
@@ -157,6 +166,14 @@ class UserActions:
         count_written(self._metrics, applied)
         self._on_outbox()
         return reply
+
+    def _check_units(self, job: Job, body: TriggerRequest) -> None:
+        """A range that a splitter would refuse is refused now."""
+        if job.operator == "range_splitter" and body.range is not None:
+            config = read_config(job.operator, msgspec.json.decode(job.config))
+            assert isinstance(config, RangeSplitterConfig)
+            units = count_units(body.range.start, body.range.end, config.size, align=config.align)
+            self._quotas.check_units(job.org_id, units, "range")
 
     async def _active_job(
         self, connection: Connection, org_id: UUID, dag: str, name: str

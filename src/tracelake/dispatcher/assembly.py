@@ -43,6 +43,9 @@ from tracelake.dispatcher.loops.retry import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import Relay
+from tracelake.dispatcher.quotas.admin import QuotaAdmin
+from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.quotas.watch import QuotaWatch
 from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.routing.directory import EdgeDirectory
@@ -71,6 +74,7 @@ RETENTION_SECONDS = 600.0
 GAUGE_SECONDS = 5.0
 BUILD_SECONDS = 1.0
 SOURCES_SECONDS = 1.0
+QUOTA_SECONDS = 1.0
 PRESSURE_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 """Edges that another Dispatcher left behind; its own are taken on at once."""
@@ -114,10 +118,12 @@ class Dispatcher:
         verifier = TokenVerifier(keys, config.issuer)
         self.relay = Relay(ports.store, ports.queue, config, self.metrics)
         directory = EdgeDirectory(definitions)
-        upstream = UpstreamDirectory()
-        router = EventRouter(definitions, directory, upstream, config)
+        self.quotas = QuotaBook(config.quotas)
+        upstream = UpstreamDirectory(self.quotas.holds_back)
+        router = EventRouter(definitions, directory, upstream, config, self.quotas)
         self.tracing = _tracing(config, definitions, self.clock, self.metrics)
-        self.writer = Writer(router, config, self.tracing)
+        self.writer = Writer(router, config, self.tracing, on_made=self.quotas.note_made)
+        self.quota_watch = QuotaWatch(ports.store, ports.queue, self.quotas, config)
         self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
         self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
         self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
@@ -165,11 +171,12 @@ class Dispatcher:
             config=config,
             metrics=self.metrics,
             on_free=self._wake_invoke,
+            quotas=self.quotas,
         )
         self._invoke_loop = Loop(
             "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
         )
-        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics)
+        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics, self.quotas)
         self.collector = Collector(ports.store, ports.objects, definitions, config)
         self.retention = Retention(ports.store, ports.objects, config)
         self.artifacts = ArtifactCollector(ports.store, ports.objects, config)
@@ -186,6 +193,7 @@ class Dispatcher:
             clock=self.clock,
             config=config,
             metrics=self.metrics,
+            quotas=self.quotas,
         )
         self.actions = UserActions(
             store=ports.store,
@@ -198,6 +206,7 @@ class Dispatcher:
             on_outbox=self._wake,
             upstream=upstream,
             tracing=self.tracing,
+            quotas=self.quotas,
         )
         gatekeeper = Gatekeeper(
             tasks=verifier,
@@ -212,7 +221,7 @@ class Dispatcher:
         self.builds = Builds(ports.store, config)
         self._builds_loop = Loop("builds", self._build, every_seconds=BUILD_SECONDS, metrics=self.metrics)
         self.documents = FairReader(ports.documents, config)
-        self.deployments = Deployments(ports.store, config, self._deployed, self.documents)
+        self.deployments = Deployments(ports.store, config, self._deployed, self.documents, quotas=self.quotas)
         self.cron = CronSources(
             store=ports.store,
             definitions=definitions,
@@ -247,6 +256,7 @@ class Dispatcher:
             ports.queue,
             self.documents,
             self.retention,
+            QuotaAdmin(ports.store, self.quotas),
         )
         users = UserHandlers(
             store=ports.store,
@@ -257,6 +267,7 @@ class Dispatcher:
             webhooks=WebhookAdmin(ports.store, ports.webhook_secrets, config),
             dead_batches=DeadBatches(ports.store, self._wake),
             objects=ports.objects,
+            quotas=self.quotas,
         )
         self.routes = build_routes(handlers, users)
         self.apps = {
@@ -275,6 +286,7 @@ class Dispatcher:
         self.loops = [
             self._relay_loop,
             self._drain_loop,
+            Loop("quotas", self._watch_quotas, every_seconds=QUOTA_SECONDS, metrics=self.metrics),
             Loop("pressure", self._watch_pressure, every_seconds=PRESSURE_SECONDS, metrics=self.metrics),
             self._builds_loop,
             self._sources_loop,
@@ -363,6 +375,12 @@ class Dispatcher:
         if eased:
             self._drain_loop.nudge()
         return eased
+
+    async def _watch_quotas(self) -> int:
+        freed = await self.quota_watch.run_once()
+        if freed:
+            self._drain_loop.nudge()
+        return self._nudged(int(freed))
 
     async def _watch_sources(self) -> int:
         done = await self.monitor.run_once()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tracelake.model.locations import Layout
+from tracelake.model.quota import Quotas
 from tracelake.model.retry import Backoff
 from tracelake.model.runtime import BUILT_IN, RuntimeRegistry
 
@@ -62,6 +63,8 @@ class DispatcherConfig:
     buffer_retention_days: int = 7
     runtimes: RuntimeRegistry = BUILT_IN
     invoke_slots: int = 16
+    quotas: Quotas = field(default_factory=Quotas)
+    """Of orgs for which the operator has set no others."""
     otlp_endpoint: str = ""
     """Where traces are sent; nowhere, and none are made, if it is empty."""
     otlp_sample_ratio: float = 1.0

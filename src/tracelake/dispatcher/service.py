@@ -38,6 +38,7 @@ from tracelake.dispatcher.lifecycle.rows_effects import find_pinned
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.routing.directory import EdgeDirectory
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
@@ -116,7 +117,9 @@ class DispatcherService:
         clock: StoreClock,
         config: DispatcherConfig,
         metrics: Metrics,
+        quotas: QuotaBook | None = None,
     ) -> None:
+        self.quotas = quotas or QuotaBook()
         self.store = store
         self.clock = clock
         self.config = config
@@ -349,7 +352,7 @@ class DispatcherService:
             inputs=msgspec.json.encode(spec.inputs, order="deterministic").decode() if spec.inputs else "[]",
             unit=None if spec.unit is None else msgspec.json.encode(spec.unit).decode(),
             wake=wake_of(self.config.runtimes, job.runtime),
-            limit_keys=limit_keys_of(self.config.runtimes, job),
+            limit_keys=limit_keys_of(self.config.runtimes, job, org_limited=self.quotas.limits_running(job.org_id)),
         )
 
     async def _read(self, task_id: UUID) -> tuple[Task, Job, list[TaskInput], datetime]:

@@ -199,6 +199,12 @@ _KINDS = (
     ),
     ErrorKind("outbox_row_not_found", 404, "There is no such outbox row to requeue.", "List the rows first."),
     ErrorKind(
+        "org_not_found",
+        404,
+        "There is no such organisation.",
+        "An organisation exists from its first deploy on; check the name.",
+    ),
+    ErrorKind(
         "output_incomplete",
         422,
         "The output's files, or its _SUCCESS marker, are not all there.",
@@ -221,6 +227,39 @@ _KINDS = (
         404,
         "There is no such batch of this dataset.",
         "List dead letters with `trace dlq list`.",
+    ),
+    ErrorKind(
+        "quota_deploys",
+        429,
+        "The organisation has deployed as many versions in the last hour as it may.",
+        "Wait as long as Retry-After says, or ask the platform's operator for more (`trace quota`).",
+        retryable=True,
+    ),
+    ErrorKind(
+        "quota_dry_runs",
+        429,
+        "The organisation has made as many dry runs in the last minute as it may.",
+        "Wait as long as Retry-After says, or ask the platform's operator for more (`trace quota`).",
+        retryable=True,
+    ),
+    ErrorKind(
+        "quota_queued_tasks",
+        429,
+        "The organisation has as many queued tasks as it may.",
+        "Wait until some have run, cancel some, or ask the platform's operator for more (`trace quota`).",
+        retryable=True,
+    ),
+    ErrorKind(
+        "quota_stored_bytes",
+        422,
+        "The organisation stores as many bytes as it may.",
+        "Let old versions go (`trace gc`), or ask the platform's operator for more (`trace quota`).",
+    ),
+    ErrorKind(
+        "quota_units_per_range",
+        422,
+        "The range has more units than the organisation may make of one range.",
+        "Take a shorter range or larger units, or ask the platform's operator for more (`trace quota`).",
     ),
     ErrorKind("rate_limited", 429, "Too many requests.", "Wait as long as Retry-After says.", retryable=True),
     ErrorKind(

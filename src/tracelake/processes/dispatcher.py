@@ -32,6 +32,7 @@ from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import Layout
+from tracelake.model.quota import Quotas
 from tracelake.model.retry import Backoff
 from tracelake.processes import descriptors, listeners, logs
 from tracelake.processes.credentials import ISSUER, LiteCredentials, user_token_rules
@@ -93,6 +94,14 @@ def config_from(settings: Settings) -> DispatcherConfig:
         buffer_retention_days=settings.buffer_retention_days,
         runtimes=load_runtimes(settings),
         invoke_slots=settings.invoke_slots,
+        quotas=Quotas(
+            queued_tasks=settings.quota_queued_tasks,
+            running_tasks=settings.quota_running_tasks,
+            units_per_range=settings.quota_units_per_range,
+            stored_bytes=settings.quota_stored_bytes,
+            deploys_per_hour=settings.quota_deploys_per_hour,
+            dry_runs_per_minute=settings.quota_dry_runs_per_minute,
+        ),
         otlp_endpoint=settings.otlp_endpoint,
         otlp_sample_ratio=settings.otlp_sample_ratio,
     )

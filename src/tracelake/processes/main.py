@@ -41,6 +41,7 @@ _COMMANDS = {
     "read": ("tracelake.processes.read:command", "Show rows of a dataset, or write them to a file."),
     "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
     "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
+    "quota": ("tracelake.cli.quota:command", "Show what your org may use, and what it uses; set it."),
     "dlq": ("tracelake.cli.dlq:command", "Batches that could not be taken: list, show, replay, drop."),
     "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
     "audit": ("tracelake.cli.audit:command", "List who did what."),

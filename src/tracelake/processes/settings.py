@@ -340,6 +340,19 @@ class Settings:
     user_rate_per_second: int = _integer(50, "Requests that one user may send per second, in the long run.")
     user_rate_burst: int = _integer(100, "Requests that one user may send at once.")
 
+    quota_queued_tasks: int = _integer(200_000, "Queued tasks of one org; 0 is no limit.", minimum=0)
+    quota_running_tasks: int = _integer(
+        0, "Tasks of one org that run at once; 0 is no limit.", minimum=0, maximum=1_000_000
+    )
+    quota_units_per_range: int = _integer(
+        100_000, "Units of one org that one range is split into; 0 is no limit but the million.", minimum=0
+    )
+    quota_stored_bytes: int = _integer(0, "Bytes of committed files of one org; 0 is no limit.", minimum=0)
+    quota_deploys_per_hour: int = _integer(300, "New versions of one org in an hour; 0 is no limit.", minimum=0)
+    quota_dry_runs_per_minute: int = _integer(
+        120, "Dry runs of one org in a minute, at each Dispatcher; 0 is no limit.", minimum=0
+    )
+
     document_processes: int = _integer(2, "Processes that read DAG documents; one org has all but one of them at most.")
     document_seconds: float = _seconds(20, "Processor time that reading one DAG document may take.")
     document_queue: int = _integer(8, "Documents of one org that may wait to be read; more are refused with 429.")

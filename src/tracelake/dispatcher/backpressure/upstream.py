@@ -4,8 +4,8 @@ Computed for a whole org at once and remembered until a deploy changes it; an or
 that are read has an empty map and pays nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
@@ -87,10 +87,12 @@ class Upstream:
     """Who makes a generation, where something could stop one of them."""
     sources: frozenset[UUID] = frozenset()
     """Those of them that a person may pause."""
+    held_back: bool = False
+    """The org has used up a quota: nobody makes anything new."""
 
     def stopped_by(self, node: UUID, stops: Stops) -> UUID | None:
         """What stops this producer: a queue, or the source itself when somebody paused it."""
-        if node in stops.paused:
+        if node in stops.paused or self.held_back:
             return node
         for queue, bulk in self.downstream.get(node, {}).items():
             level = stops.levels.get(queue, Level.NONE)
@@ -157,10 +159,16 @@ def build(edges: Collection[Edge], limited: Collection[UUID]) -> Upstream:
 
 
 class UpstreamDirectory:
-    def __init__(self) -> None:
+    def __init__(self, held_back: Callable[[UUID], object] = lambda _org_id: None) -> None:
+        """`held_back`: whether an org has used up a quota."""
         self._orgs: dict[UUID, tuple[int, Upstream]] = {}
+        self._held_back = held_back
 
     async def of(self, connection: Connection, org_id: UUID, epoch: int) -> Upstream:
+        upstream = await self._load(connection, org_id, epoch)
+        return replace(upstream, held_back=True) if self._held_back(org_id) else upstream
+
+    async def _load(self, connection: Connection, org_id: UUID, epoch: int) -> Upstream:
         known = self._orgs.get(org_id)
         if known is not None and known[0] == epoch:
             return known[1]

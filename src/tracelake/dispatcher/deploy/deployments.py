@@ -23,6 +23,8 @@ from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
+from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.quotas.checks import check_deploys
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.dispatcher.sources import webhooks
 from tracelake.errors import StoreUnavailableError, TraceError
@@ -65,7 +67,9 @@ class Deployments:
         on_change: Callable[[], None],
         documents: FairReader,
         bundles: Mapping[str, str] = MappingProxyType({}),
+        quotas: QuotaBook | None = None,
     ) -> None:
+        self._quotas = quotas or QuotaBook()
         self._store = store
         self._config = config
         self._on_change = on_change
@@ -76,6 +80,8 @@ class Deployments:
         """`dry_run` only plans. Without `activate` the version is kept, and nothing else changes."""
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(_FIND_ORG, actor.org)
+            if dry_run:
+                self._quotas.take_dry_run(actor.org, org_id)
             datasets = await registry.load_datasets(connection, org_id, dag)
         for _ in range(_TRIES):
             document = await self._read(actor.org, dag, text, datasets)
@@ -165,6 +171,7 @@ class Deployments:
             version, new = await self._version(connection, org_id, document)
             plan = await self._plan(connection, org_id, version, new, datasets, pointers)
             if new:
+                await check_deploys(connection, org_id, self._quotas)
                 source = text.decode()
                 await register(
                     connection,

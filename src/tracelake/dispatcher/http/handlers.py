@@ -21,6 +21,7 @@ from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.health import Health
 from tracelake.dispatcher.http.routing import Raw, Request
 from tracelake.dispatcher.outbox import admin as outbox
+from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
@@ -67,6 +68,7 @@ class Handlers:
     queue: Queue
     documents: FairReader
     retention: Retention
+    quotas: QuotaAdmin
 
     # Worker wrappers
 
@@ -212,6 +214,12 @@ class Handlers:
 
     async def run_gc(self, _request: Request) -> msgspec.Struct:
         return await self.retention.run_round()
+
+    async def list_quotas(self, _request: Request) -> msgspec.Struct:
+        return await self.quotas.list()
+
+    async def change_quota(self, request: Request) -> msgspec.Struct:
+        return await self.quotas.change(request.body)
 
     # Sources
 

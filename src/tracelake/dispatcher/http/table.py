@@ -7,7 +7,7 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
-from tracelake.wire import buffers, claims, content, platform, retention, sources, task_calls, user, webhooks
+from tracelake.wire import buffers, claims, content, platform, quotas, retention, sources, task_calls, user, webhooks
 from tracelake.wire.base import Answers
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
@@ -84,6 +84,10 @@ def _machine_routes(handlers: Handlers) -> list[Route]:
               reply=retention.GcPlan),
         Route(_INTERNAL, "POST", "/internal/gc", service, h.run_gc, "Remove a bounded part of it now",
               reply=retention.GcReply),
+        Route(_INTERNAL, "GET", "/internal/quotas", service, h.list_quotas, "What orgs may use, and what they use",
+              reply=quotas.QuotasReply),
+        Route(_INTERNAL, "POST", "/internal/quotas", service, h.change_quota, "Set the weight and the quotas of an org",
+              body=quotas.QuotaRequest, reply=quotas.QuotaChange),
         # The scheduler
         Route(_INTERNAL, "GET", "/internal/sources", service, h.list_sources, "The sources that are at work",
               reply=sources.CronSourcesReply,
@@ -118,6 +122,8 @@ def _user_routes(u: UserHandlers) -> list[Route]:
     dag, job, task = "/v1/dags/{dag}", "/v1/dags/{dag}/jobs/{job}", "/v1/tasks/{task_id}"
     return [
         Route(_PUBLIC, "GET", "/v1/whoami", who, u.whoami, "Who you are", reply=platform.WhoAmI),
+        Route(_PUBLIC, "GET", "/v1/quota", who, u.quota, "What your org may use, and what it uses",
+              reply=quotas.QuotaReply, role=reader),
         # DAGs
         Route(_PUBLIC, "GET", "/v1/dags", who, u.list_dags, "The DAGs", reply=user.DagsReply, role=reader),
         Route(_PUBLIC, "POST", f"{dag}/versions", who, u.deploy, "Deploy a DAG document (idempotent by its meaning)",

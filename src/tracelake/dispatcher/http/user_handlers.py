@@ -18,6 +18,8 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show_letter
 from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.http.routing import Raw, Request
+from tracelake.dispatcher.quotas.admin import show_quota
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.users import Role
 from tracelake.dispatcher.views import (
     audit,
@@ -104,6 +106,7 @@ class UserHandlers:
     webhooks: ManagesWebhooks
     dead_batches: DeadBatches
     objects: ObjectStore
+    quotas: QuotaBook = field(default_factory=QuotaBook)
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: FairSlots = field(
         default_factory=lambda: FairSlots(
@@ -125,6 +128,9 @@ class UserHandlers:
     async def whoami(self, request: Request) -> msgspec.Struct:
         claims = request.user_claims
         return platform.WhoAmI(subject=claims.sub, org=claims.org, roles=claims.roles)
+
+    async def quota(self, request: Request) -> msgspec.Struct:
+        return await self._view(request, show_quota, request.user_claims.org, self.quotas)
 
     # DAGs
 

@@ -16,7 +16,7 @@ from tracelake.catalogue import read_config
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.invoke.attempt import LeftError, OwnAttempt
 from tracelake.dispatcher.invoke.operators import CONTROL_OPERATORS, ControlOperator
-from tracelake.dispatcher.invoke.operators.context import BadInputError, ControlContext
+from tracelake.dispatcher.invoke.operators.context import MAX_UNITS, BadInputError, ControlContext
 from tracelake.errors import TraceError
 from tracelake.wire.units import TaskPayload
 
@@ -35,10 +35,12 @@ async def run_in_process(
     payload: TaskPayload,
     store: Store,
     operators: Mapping[str, ControlOperator] = CONTROL_OPERATORS,
+    *,
+    max_units: int = MAX_UNITS,
 ) -> str:
     """The recorded status. Raises what `OwnAttempt` raises when there is nothing more to say."""
     try:
-        return await _run(attempt, payload, store, operators)
+        return await _run(attempt, payload, store, operators, max_units)
     except _CanceledError:
         return await attempt.finish("Canceled")
     except BadInputError as error:
@@ -55,7 +57,11 @@ async def run_in_process(
 
 
 async def _run(
-    attempt: OwnAttempt, payload: TaskPayload, store: Store, operators: Mapping[str, ControlOperator]
+    attempt: OwnAttempt,
+    payload: TaskPayload,
+    store: Store,
+    operators: Mapping[str, ControlOperator],
+    max_units: int,
 ) -> str:
     operator = operators.get(payload.operator)
     if operator is None:
@@ -66,6 +72,7 @@ async def _run(
         outputs=payload.outputs,
         revision=attempt.task.revision,
         store=store,
+        max_units=max_units,
     )
     events = iter(await attempt.repeated(lambda: operator(context)))
     pace = attempt.job.lease_seconds / 3

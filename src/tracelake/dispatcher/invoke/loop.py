@@ -26,11 +26,13 @@ from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.invoke.attempt import LeftError, OwnAttempt
 from tracelake.dispatcher.invoke.in_process import run_in_process
+from tracelake.dispatcher.invoke.operators.context import MAX_UNITS
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import ClaimCall, Claimed
 from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.fair_share import Backlog, FairShares
@@ -103,7 +105,7 @@ class Invocations:
         config: DispatcherConfig,
         metrics: Metrics,
         on_free: Callable[[], None] = lambda: None,
-        weight_of: Callable[[UUID], float] = lambda _org_id: 1.0,
+        quotas: QuotaBook | None = None,
     ) -> None:
         """`on_free` is called when a slot is free again that rows wait for."""
         self._store = store
@@ -115,7 +117,7 @@ class Invocations:
         self._config = config
         self._metrics = metrics
         self._on_free = on_free
-        self._weight_of = weight_of
+        self._quotas = quotas or QuotaBook()
         self._slots = [_Slots(runtime) for runtime in config.runtimes.started_here()]
         self._worker_id = f"dispatcher:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._unanswered: dict[int, str] = {}
@@ -165,7 +167,7 @@ class Invocations:
             if not orgs:
                 slots.rows_wait = False
                 return []
-            backlogs = [Backlog(org, slots.orgs[org], self._weight_of(UUID(org))) for org in orgs]
+            backlogs = [Backlog(org, slots.orgs[org], self._quotas.weight_of(UUID(org))) for org in orgs]
             most = slots.shares.allot(backlogs, free)
             rows = await connection.fetch(
                 _TAKE, slots.runtime, [UUID(org) for org in most], list(most.values()), float(HIDE_SECONDS)
@@ -260,7 +262,8 @@ class Invocations:
         if known is None or known.kind is RuntimeKind.QUEUE:
             return await attempt.finish("Failed", error=f"the Dispatcher does not start tasks of {attempt.job.runtime}")
         if known.kind is RuntimeKind.IN_PROCESS:
-            return await run_in_process(attempt, payload, self._store)
+            quota = self._quotas.of(attempt.task.org_id).units_per_range
+            return await run_in_process(attempt, payload, self._store, max_units=quota or MAX_UNITS)
         assert attempt.task.lease_expires_at is not None
         invocation = Invocation(
             task_id=payload.task_id,

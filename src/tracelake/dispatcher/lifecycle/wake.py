@@ -1,5 +1,7 @@
 """How a ready task is started, and what limits it: from its job and the runtime registry."""
 
+from uuid import UUID
+
 from tracelake.dispatcher.lifecycle.plan import Wake
 from tracelake.model.job import Job
 from tracelake.model.runtime import RuntimeKind, RuntimeRegistry
@@ -16,9 +18,9 @@ def wake_of(runtimes: RuntimeRegistry, runtime: str) -> Wake:
     return Wake(WAKEUP, (known.queue if known is not None else None) or f"tasks.{runtime}")
 
 
-def limit_keys_of(runtimes: RuntimeRegistry, job: Job) -> tuple[str, ...]:
+def limit_keys_of(runtimes: RuntimeRegistry, job: Job, *, org_limited: bool = False) -> tuple[str, ...]:
     """The counters that a task of this job takes a place in, sorted."""
-    keys = []
+    keys = [org_key(job.org_id)] if org_limited else []
     if job.max_concurrency is not None:
         keys.append(job.limit_key)
     if job.operator in runtimes.operator_limits:
@@ -28,6 +30,11 @@ def limit_keys_of(runtimes: RuntimeRegistry, job: Job) -> tuple[str, ...]:
 
 def operator_key(operator: str) -> str:
     return f"operator:{operator}"
+
+
+def org_key(org_id: UUID) -> str:
+    """The counter of an org's quota of running tasks."""
+    return f"org:{org_id}"
 
 
 def is_shared(limit_key: str) -> bool:

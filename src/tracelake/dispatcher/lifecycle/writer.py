@@ -5,7 +5,8 @@ queues.
 """
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
@@ -20,7 +21,15 @@ from tracelake.dispatcher.tracing.spans import Tracing
 
 
 class Writer:
-    def __init__(self, router: Router, config: DispatcherConfig, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        config: DispatcherConfig,
+        tracing: Tracing | None = None,
+        on_made: Callable[[UUID, int], None] = lambda _org_id, _tasks: None,
+    ) -> None:
+        """`on_made` hears how many tasks were made for an org."""
+        self._on_made = on_made
         self._router = router
         self._tracing = tracing
         self._runtimes = config.runtimes
@@ -66,6 +75,8 @@ class Writer:
 
         True if the pressure of a queue eased, so that what it stopped may go on.
         """
+        for org_id, tasks in Counter(task.org_id for task in made).items():
+            self._on_made(org_id, tasks)
         depths = _depths(plan, made)
         wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
         new_keys = plan.waited_for.union(key for task in made for key in task.limit_keys)

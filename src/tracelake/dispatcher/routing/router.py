@@ -17,6 +17,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.plan import Change, NewTask, Plan, RoutedEvent
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.routing import coverage, edges
 from tracelake.dispatcher.routing.coverage import NewestRevision, Presence
 from tracelake.dispatcher.routing.directory import EdgeDirectory, EdgeKey, Generation, Reader
@@ -77,7 +78,9 @@ class Router:
         directory: EdgeDirectory,
         upstream: UpstreamDirectory,
         config: DispatcherConfig,
+        quotas: QuotaBook | None = None,
     ) -> None:
+        self._quotas = quotas or QuotaBook()
         self._definitions = definitions
         self._directory = directory
         self._upstream = upstream
@@ -241,7 +244,7 @@ class Router:
     ) -> NewTask:
         job = ask.consumer.job
         runtimes = self._config.runtimes
-        keys = limit_keys_of(runtimes, job)
+        keys = limit_keys_of(runtimes, job, org_limited=self._quotas.limits_running(job.org_id))
         read = [self._own_revision(ask)] if revisions is None else revisions
         return draft(ask, wake_of(runtimes, job.runtime), keys, read, after=after)
 

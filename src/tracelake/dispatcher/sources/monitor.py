@@ -21,6 +21,7 @@ from tracelake.dispatcher.lifecycle.plan import NewTask, Plan
 from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.sources.pause import inherit_pauses
 from tracelake.model.ids import new_id
 
@@ -52,8 +53,15 @@ _LOCK = "SELECT FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"
 
 class SourceMonitor:
     def __init__(
-        self, store: Store, writer: Writer, definitions: Definitions, config: DispatcherConfig, metrics: Metrics
+        self,
+        store: Store,
+        writer: Writer,
+        definitions: Definitions,
+        config: DispatcherConfig,
+        metrics: Metrics,
+        quotas: QuotaBook | None = None,
     ) -> None:
+        self._quotas = quotas or QuotaBook()
         self._store = store
         self._writer = writer
         self._definitions = definitions
@@ -98,7 +106,7 @@ class SourceMonitor:
                 inputs="[]",
                 unit=None,
                 wake=wake_of(self._runtimes, job.runtime),
-                limit_keys=limit_keys_of(self._runtimes, job),
+                limit_keys=limit_keys_of(self._runtimes, job, org_limited=self._quotas.limits_running(job.org_id)),
                 node_id=job.node_id,
                 edge=-1,
                 unit_key=RUN,

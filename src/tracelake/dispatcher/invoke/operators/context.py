@@ -1,7 +1,7 @@
 """What a control operator sees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracelake.catalogue import OperatorConfig
 from tracelake.db.transaction import Store
@@ -21,6 +21,8 @@ class ControlContext:
     outputs: Sequence[TaskOutput]
     revision: str
     """The task's: what of the unit's history it was made for."""
+    max_units: int = field(default=MAX_UNITS, kw_only=True)
+    """That the org may make of one range."""
     store: Store
     """To read, never to write: what an operator has to say, it says by events."""
 

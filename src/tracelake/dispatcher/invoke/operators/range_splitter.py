@@ -17,6 +17,11 @@ async def range_splitter(context: ControlContext) -> Iterable[EventIn]:
             f"the range has {units} units of {config.size} blocks, more than {MAX_UNITS}; "
             "split it in two steps, first into larger units"
         )
+    if units > context.max_units:
+        raise BadInputError(
+            f"quota_units_per_range: the range has {units} units of {config.size} blocks, and the organisation's quota "
+            f"is {context.max_units}; take a shorter range or larger units, or ask the platform's operator for more"
+        )
     return _events(context.outputs, split(start, end, config.size, align=config.align))
 
 

@@ -1,0 +1,142 @@
+"""`trace quota`: what an org may use, and what it uses; the platform's operator sets it."""
+
+import asyncio
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tracelake.cli.listing import Column, Listing
+from tracelake.cli.options import home_option, json_option
+from tracelake.cli.session import Session, show, user_command
+from tracelake.client.stack import find_stack
+from tracelake.wire.quotas import QuotaChange, QuotaReply, QuotaRequest, QuotasReply
+
+KINDS = (
+    "weight",
+    "queued_tasks",
+    "running_tasks",
+    "units_per_range",
+    "stored_bytes",
+    "deploys_per_hour",
+    "dry_runs_per_minute",
+)
+_OPTIONS = {name.replace("_", "-"): name for name in KINDS}
+
+
+@click.group(invoke_without_command=True)
+@user_command
+def command(session: Session) -> None:
+    """Show what your org may use, and what it uses.
+
+    Above its quota of queued tasks or stored bytes an org is held back: triggers and deploys are refused, and events
+    are kept until there is room again. Above its quota of running tasks, ready tasks wait. Nothing is lost.
+
+    The weight is the org's share of what orgs share: slots of workers, queues, limits of operators.
+
+    \b
+    Examples:
+      trace quota
+      trace quota --json
+      trace quota set acme --weight 2 --queued-tasks 50000
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    reply = session.run(lambda client: client.quota())
+    if session.as_json:
+        session.json(reply)
+        return
+    session.show(quota_view(reply))
+
+
+@command.command("list")
+@home_option
+@json_option
+def list_orgs(home: Path | None, as_json: bool) -> None:
+    """Show the quotas of every org and what it uses (for the platform's operator)."""
+    reply = asyncio.run(_list(home))
+    if as_json:
+        click.echo(msgspec.json.encode(reply))
+        return
+    console = Console(highlight=False, markup=False)
+    listing = Listing([Column("org"), *_COLUMNS])
+    for org in reply.orgs:
+        _add_rows(listing, org, org.org)
+    show(console, listing)
+
+
+@command.command("set")
+@click.argument("org")
+@click.option("--weight", type=click.FloatRange(0, 1000, min_open=True), help="Share of slots, queues and limits.")
+@click.option("--queued-tasks", type=click.IntRange(0), help="Tasks that wait; 0 is no limit, here and below.")
+@click.option("--running-tasks", type=click.IntRange(0, 1_000_000), help="Tasks that run at once.")
+@click.option("--units-per-range", type=click.IntRange(0), help="Units that one range is split into.")
+@click.option("--stored-bytes", type=click.IntRange(0), help="Bytes of committed files.")
+@click.option("--deploys-per-hour", type=click.IntRange(0), help="New versions of DAGs.")
+@click.option("--dry-runs-per-minute", type=click.IntRange(0), help="Plans of deploys, at each Dispatcher.")
+@click.option("--default", "defaults", multiple=True, type=click.Choice(sorted(_OPTIONS)), help="Back to the default.")
+@home_option
+@json_option
+def set_quota(org: str, defaults: tuple[str, ...], home: Path | None, as_json: bool, **values: float | None) -> None:
+    """Set the weight and the quotas of an org (for the platform's operator, on the home of a running stack).
+
+    \b
+    Examples:
+      trace quota set acme --weight 2 --running-tasks 8
+      trace quota set acme --default running-tasks
+    """
+    given = {name: float(value) for name, value in values.items() if value is not None}
+    if not given and not defaults:
+        raise click.UsageError("Expected at least one quota to set, such as --queued-tasks 50000; received none.")
+    request = QuotaRequest(org=org, values=given, defaults=[_OPTIONS[name] for name in defaults])
+    change = asyncio.run(_change(home, request))
+    if as_json:
+        click.echo(msgspec.json.encode(change))
+        return
+    show(Console(highlight=False, markup=False), quota_view(change.quota))
+
+
+_COLUMNS = [
+    Column("quota"),
+    Column("used", right=True, whole=True),
+    Column("limit", right=True, whole=True),
+    Column("set"),
+    Column("state"),
+]
+
+
+def quota_view(reply: QuotaReply) -> Listing:
+    listing = Listing(_COLUMNS)
+    _add_rows(listing, reply)
+    return listing
+
+
+def _add_rows(listing: Listing, reply: QuotaReply, *first: str) -> None:
+    listing.add(*first, "weight", None, f"{reply.weight:g}", None, None)
+    for row in reply.quotas:
+        listing.add(
+            *first,
+            row.kind.replace("_", " "),
+            None if row.used is None else f"{row.used:,}",
+            "no limit" if row.limit is None else f"{row.limit:,}",
+            "for this org" if row.own else "default",
+            Text("used up", "bold red") if row.exceeded else None,
+        )
+
+
+async def _list(home: Path | None) -> QuotasReply:
+    client = find_stack(home).internal_client()
+    try:
+        return await client.quotas()
+    finally:
+        await client.close()
+
+
+async def _change(home: Path | None, request: QuotaRequest) -> QuotaChange:
+    client = find_stack(home).internal_client()
+    try:
+        return await client.change_quota(request)
+    finally:
+        await client.close()

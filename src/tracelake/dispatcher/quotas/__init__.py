@@ -1,0 +1,1 @@
+"""Quotas of orgs: what each may use, what it uses, and what happens above that."""

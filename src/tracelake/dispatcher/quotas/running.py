@@ -1,0 +1,78 @@
+"""The quota of running tasks: a limit on running work that all tasks of an org share.
+
+A task of such an org is born with the key of the org's limit beside those of its job and operator, waits for a place
+like any limited task, and is woken by whoever frees one (`lifecycle/places.py`): over the quota nothing is claimed, and
+no receive is spent. Tasks that were there before the quota get the key here, in batches.
+"""
+
+from uuid import UUID
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.lifecycle import places, rows
+from tracelake.dispatcher.lifecycle.wake import org_key
+from tracelake.model.runtime import RuntimeRegistry
+
+BATCH = 1_000
+
+_LIMIT = "SELECT max_running FROM limits WHERE limit_key = $1"
+
+_SET_LIMIT = """
+    INSERT INTO limits (limit_key, max_running) VALUES ($1, $2)
+    ON CONFLICT (limit_key) DO UPDATE SET max_running = excluded.max_running"""
+
+_WITHOUT_KEY = """
+    SELECT l.task_id FROM jobs j CROSS JOIN LATERAL (
+        SELECT t.task_id FROM tasks t
+        WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+          AND t.finished_at IS NULL AND NOT coalesce($2 = ANY(t.limit_keys), false)
+        ORDER BY t.task_id LIMIT $3) l
+    WHERE j.org_id = $1 LIMIT $3"""
+
+_LOCK_TASKS = """
+    SELECT task_id, status, held, limit_keys FROM tasks
+    WHERE task_id = ANY($1) AND finished_at IS NULL AND NOT coalesce($2 = ANY(limit_keys), false)
+    ORDER BY task_id FOR UPDATE"""
+
+# What is ready gives its other places back and waits for all of them anew; its wake-up finds it held.
+_ADD_KEY = """
+    UPDATE tasks SET limit_keys = ARRAY(SELECT unnest(coalesce(limit_keys, '{}') || $2::text) ORDER BY 1),
+        held = held OR status = 'Queued', held_by = CASE WHEN held THEN held_by WHEN status = 'Queued' THEN $2 END
+    WHERE task_id = ANY($1)"""
+
+
+async def apply_quota(store: Store, org_id: UUID, quota: int, runtimes: RuntimeRegistry) -> int:
+    """From now on so many tasks of this org run at most; 0 is no limit. Answers how many tasks it woke."""
+    key, most = org_key(org_id), quota or None
+    async with store.connection() as connection:
+        row = await connection.fetchrow(_LIMIT, key)
+    if (row is None and most is None) or (row is not None and row["max_running"] == most):
+        return 0
+    async with store.transaction() as connection:
+        await connection.execute(_SET_LIMIT, key, most)
+        return await _wake(connection, {key: 0}, runtimes)
+
+
+async def adopt_tasks(store: Store, org_id: UUID, runtimes: RuntimeRegistry) -> int:
+    """Give the key to a batch of open tasks that lack it. Answers how many there were."""
+    key = org_key(org_id)
+    async with store.connection() as connection:
+        found = [row["task_id"] for row in await connection.fetch(_WITHOUT_KEY, org_id, key, BATCH)]
+    if not found:
+        return 0
+    async with store.transaction() as connection:
+        locked = await connection.fetch(_LOCK_TASKS, found, key)
+        moved = {key: sum(row["status"] == "Running" for row in locked)}
+        for row in locked:
+            if row["status"] == "Queued" and not row["held"]:
+                for other in row["limit_keys"] or ():
+                    moved[other] = moved.get(other, 0) - 1
+        await connection.execute(_ADD_KEY, [row["task_id"] for row in locked], key)
+        await _wake(connection, moved, runtimes)
+    return len(found)
+
+
+async def _wake(connection: Connection, moved: dict[str, int], runtimes: RuntimeRegistry) -> int:
+    woken = await places.hand_out(connection, moved, runtimes, moved)
+    if woken:
+        await rows.wake(connection, woken)
+    return len(woken)
