@@ -12,7 +12,7 @@ from tracelake.processes.main import _COMMANDS, trace
 USER_COMMANDS = sorted(
     name
     for name, (where, _) in _COMMANDS.items()
-    if where.startswith("tracelake.cli.") and name not in ("dlq", "gc", "outbox")
+    if where.startswith("tracelake.cli.") and name not in ("dlq", "gc", "outbox", "quota")
 )
 
 

@@ -63,8 +63,8 @@ def declared_routes() -> list[Route]:
     """The table without a Dispatcher behind it: for documents, never for calls."""
     nothing = cast(Any, None)
     return build_routes(
-        Handlers(nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing),
-        UserHandlers(nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing),
+        Handlers(*[nothing] * 11),
+        UserHandlers(*[nothing] * 8),
     )
 
 
