@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
+from tests.http.support import user_token
 from tests.routing.support import Flow
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
@@ -77,6 +78,13 @@ def use(flow: Flow) -> dict[str, tuple[int | None, int | None, bool]]:
     orgs = msgspec.convert(reply.body["orgs"], list[QuotaReply])
     (mine,) = [item for item in orgs if item.org == flow.org]
     return {row.kind: (row.used, row.limit, row.exceeded) for row in mine.quotas}
+
+
+def explain(flow: Flow, task_id: UUID) -> str:
+    headers = {"authorization": f"Bearer {user_token(flow.harness, org=flow.org, roles=['reader'])}"}
+    reply = flow.harness.call("public", "GET", f"/v1/why/task/{task_id}", None, headers)
+    assert reply.status == 200, reply
+    return " ".join(reason["text"] for reason in reply.body["reasons"])
 
 
 def refusal(code: str, call: Any, *arguments: Any, **options: Any) -> TraceError:
@@ -152,6 +160,7 @@ def test_running_tasks_wait_for_a_place_without_a_wake_up(flow: Flow) -> None:
     assert len(held) == 3, "one runs, one has the other place"
     assert flow.harness.claim(str(held[0]["task_id"])).body["reason"] == "NotReady"
     assert use(flow)["running_tasks"] == (2, 2, True)
+    assert "quota of running tasks (2 of 2)" in explain(flow, held[0]["task_id"])
     flow.trigger("d", "src", cursor=9)
     assert len([task for task in flow.tasks("feeder", "Queued") if task["held"]]) == 4, "and so do new ones"
     flow.complete(tasks[0], running[tasks[0]])

@@ -9,7 +9,8 @@ from tracelake.errors import TraceError
 from tracelake.model.quota import exceeds
 
 _NEAR = 0.8
-"""Below this share of the quota the last look is good enough."""
+_AT_ONCE = 1000
+"""Below this share of the quota, with room for so many who ask at the same time, the last look is good enough."""
 
 _LOCK_ORG = "SELECT FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE"
 
@@ -30,7 +31,7 @@ async def check_queued(connection: Connection, org_id: UUID, quotas: QuotaBook) 
     """Room for one task more, before a transaction makes it. Near the quota those who ask wait for each other."""
     quotas.check_new_work(org_id)
     quota = quotas.of(org_id).queued_tasks
-    if not quota or quotas.queued(org_id) + 1 < quota * _NEAR:
+    if not quota or quotas.queued(org_id) + _AT_ONCE < quota * _NEAR:
         return
     await connection.execute(_LOCK_ORG, org_id)
     queued: int = await connection.fetchval(_QUEUED, org_id, quota)

@@ -160,7 +160,8 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
     if row := tasks.get("held"):
         limit = await facts.read_limit(connection, row["held_by"])
         kind, _, rest = (row["held_by"] or "").partition(":")
-        of = f"the operator {rest}" if kind == "operator" else subject.name
+        names = {"operator": f"the operator {rest}", "org": "your organisation's quota of running tasks"}
+        of = names.get(kind, subject.name)
         used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
         text = f"{_have(row, 'to wait')} for a place under the limit of {of}{used}."
         found.append(

@@ -122,7 +122,8 @@ async def _limited(connection: Connection, row: asyncpg.Record) -> WhyReason:
     limit = await connection.fetchrow(_LIMIT, row["held_by"], row["org_id"], row["ready_at"], row["task_id"])
     key: str = row["held_by"] or ""
     kind, _, rest = key.partition(":")
-    name = f"the operator {rest}" if kind == "operator" else f"{row['dag_name']}/{row['name']}"
+    names = {"operator": f"the operator {rest}", "org": "your organisation's quota of running tasks"}
+    name = names.get(kind, f"{row['dag_name']}/{row['name']}")
     used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
     ahead = 0 if limit is None else limit["ahead"]
     turn = f"{counted(ahead, 'task', most=CAP)} before it" if ahead else "it is next"
