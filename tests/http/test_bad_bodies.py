@@ -118,6 +118,13 @@ ENDPOINTS = [
     ),
     Endpoint("public", "/v1/dlq-replay", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
     Endpoint("public", "/v1/dlq-drop", lambda t: {"publish_ids": [NOWHERE]}, USER, optional=("publish_ids",)),
+    Endpoint(
+        "internal",
+        "/internal/quotas",
+        lambda t: {"org": "nobody", "values": {"weight": 2}, "defaults": ["queued_tasks"]},
+        SERVICE,
+        optional=("values", "defaults"),
+    ),
     Endpoint("internal", "/internal/outbox/requeue", lambda t: {"outbox_ids": [1]}, SERVICE, optional=("outbox_ids",)),
     Endpoint(
         "internal",

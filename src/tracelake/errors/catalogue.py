@@ -197,13 +197,13 @@ _KINDS = (
         "The path exists but not for this method.",
         "See the API reference for the method.",
     ),
-    ErrorKind("outbox_row_not_found", 404, "There is no such outbox row to requeue.", "List the rows first."),
     ErrorKind(
         "org_not_found",
         404,
         "There is no such organisation.",
         "An organisation exists from its first deploy on; check the name.",
     ),
+    ErrorKind("outbox_row_not_found", 404, "There is no such outbox row to requeue.", "List the rows first."),
     ErrorKind(
         "output_incomplete",
         422,
@@ -233,21 +233,18 @@ _KINDS = (
         429,
         "The organisation has deployed as many versions in the last hour as it may.",
         "Wait as long as Retry-After says, or ask the platform's operator for more (`trace quota`).",
-        retryable=True,
     ),
     ErrorKind(
         "quota_dry_runs",
         429,
         "The organisation has made as many dry runs in the last minute as it may.",
         "Wait as long as Retry-After says, or ask the platform's operator for more (`trace quota`).",
-        retryable=True,
     ),
     ErrorKind(
         "quota_queued_tasks",
         429,
         "The organisation has as many queued tasks as it may.",
         "Wait until some have run, cancel some, or ask the platform's operator for more (`trace quota`).",
-        retryable=True,
     ),
     ErrorKind(
         "quota_stored_bytes",

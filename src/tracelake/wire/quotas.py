@@ -4,6 +4,8 @@ from datetime import datetime
 
 import msgspec
 
+from tracelake.wire.base import Name, Request
+
 
 class QuotaRow(msgspec.Struct, frozen=True, kw_only=True):
     """One quota. Without `limit` there is none; `used` is missing where nothing is counted, as of one range."""
@@ -27,10 +29,10 @@ class QuotasReply(msgspec.Struct, frozen=True, kw_only=True):
     orgs: list[QuotaReply]
 
 
-class QuotaRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QuotaRequest(Request, frozen=True, kw_only=True):
     """Change what an org may use: `values` by kind (and `weight`); `defaults` names those that go back."""
 
-    org: str
+    org: Name
     values: dict[str, float] = {}
     defaults: list[str] = []
 
