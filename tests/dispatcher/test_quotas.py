@@ -118,7 +118,7 @@ def test_many_triggers_at_once_stay_within_the_quota(flow: Flow) -> None:
     actions, actor = flow.harness.dispatcher.actions, flow.actor
 
     async def all_at_once() -> list[Any]:
-        bodies = [TriggerRequest(cursor=cursor, idempotency_key=str(uuid4())) for cursor in range(20)]
+        bodies = [TriggerRequest(partition_key=f"p{unit}", idempotency_key=str(uuid4())) for unit in range(20)]
         calls = (actions.trigger(actor, "d", "src", body) for body in bodies)
         return await asyncio.gather(*calls, return_exceptions=True)
 
