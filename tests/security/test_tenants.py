@@ -62,7 +62,7 @@ LOOKUPS: list[tuple[str, str, Any]] = [
 ]
 """They leave out what is not there, instead of 404."""
 LISTS = ["/v1/dags", "/v1/sources", "/v1/tasks", "/v1/events", "/v1/datasets", "/v1/dlq", "/v1/audit"]
-OWN = {("GET", "/v1/whoami"), ("POST", "/v1/dags/{dag}/versions")}
+OWN = {("GET", "/v1/whoami"), ("GET", "/v1/quota"), ("POST", "/v1/dags/{dag}/versions")}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
 TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
 """In one answer: `tests/why` and `test_overview` look at these."""
@@ -185,6 +185,11 @@ def test_lists_hold_nothing_of_another_org(owner: Owner, stranger: User, path: s
         owner.bury_batch()
     assert [row for row in rows_of(stranger.get(path)) if row.get("name") != "mine"] == []
     assert rows_of(owner.user.get(path)), "or the list above proves nothing"
+
+
+def test_a_quota_is_told_of_the_callers_org(owner: Owner, stranger: User) -> None:
+    for user in (owner.user, stranger):
+        assert user.get("/v1/quota")["org"] == user.org
 
 
 @pytest.mark.parametrize("query", ["/v1/tasks?status=Completed", "/v1/events?state=Routed"])
