@@ -98,6 +98,28 @@ def test_queue_role_writes_rows_but_makes_nothing(cluster: TestCluster) -> None:
             run(execute(user, refused))
 
 
+def test_the_reader_of_data_reads_every_table_and_writes_nothing(cluster: TestCluster) -> None:
+    owner = cluster.fresh("data")
+    reader = cluster.user_dsn(owner, "trace_data_reader")
+    run(execute(owner, "CREATE TABLE thing (id int); INSERT INTO thing VALUES (7); CREATE VIEW seen AS TABLE thing"))
+    assert run(fetchval(reader, "SELECT id FROM thing")) == 7
+    assert run(fetchval(reader, "SELECT id FROM seen")) == 7
+    for refused in (
+        "INSERT INTO thing VALUES (1)",
+        "UPDATE thing SET id = 1",
+        "DELETE FROM thing",
+        "DROP TABLE thing",
+        "CREATE TABLE mine (id int)",
+        "CREATE TEMPORARY TABLE mine (id int)",
+        "DELETE FROM schema_migrations",
+        "SET ROLE trace_data",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            run(execute(reader, refused))
+    with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+        run(fetchval(cluster.cluster.dsn("trace_data_reader", "state"), "SELECT 1"))
+
+
 def test_a_wrong_password_is_refused(cluster: TestCluster) -> None:
     dsn = cluster.cluster.dsn("trace_state", "state")
     with pytest.raises(asyncpg.InvalidPasswordError):

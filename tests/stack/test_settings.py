@@ -185,12 +185,16 @@ def test_dsns_of_embedded_clusters_come_from_their_files(tmp_path: Path) -> None
     with pytest.raises(SettingsError, match="trace up"):
         settings.resolve_state_dsn()
     settings.layout.make()
-    for name in ("state", "queue", "data"):
+    for name in ("state", "queue", "data", "data_read"):
         (tmp_path / "secrets" / f"{name}.dsn").write_text(f"{SECRET}{name}\n")
     assert settings.resolve_state_dsn() == f"{SECRET}state"
     assert settings.resolve_queue_dsn() == f"{SECRET}queue"
     assert settings.resolve_data_dsn() == f"{SECRET}data"
-    assert dataclasses.replace(settings, data_dsn=SECRET).resolve_data_dsn() == SECRET
+    assert settings.resolve_data_read_dsn() == f"{SECRET}data_read"
+    own = dataclasses.replace(settings, data_dsn=SECRET)
+    assert own.resolve_data_dsn() == own.resolve_data_read_dsn() == SECRET
+    read_only = dataclasses.replace(own, data_read_dsn=f"{SECRET}reader")
+    assert (read_only.resolve_data_dsn(), read_only.resolve_data_read_dsn()) == (SECRET, f"{SECRET}reader")
 
 
 def test_every_setting_is_documented() -> None:

@@ -115,6 +115,10 @@ class Home:
         return self.secrets / "data.dsn"
 
     @property
+    def data_read_dsn_file(self) -> Path:
+        return self.secrets / "data_read.dsn"
+
+    @property
     def rpc_file(self) -> Path:
         """The person's: RPC endpoints by name."""
         return self.root / "rpc.toml"

@@ -53,7 +53,7 @@ _NO_NAMESPACE = (
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSpec:
-    """A database, the role that owns it, and roles that may only use its tables.
+    """A database, the role that owns it, roles that may only use its tables, and roles that may only read them.
 
     `access` replaces the name in `pg_hba.conf`, e.g. by a pattern (`"/^state_"`) for many test databases.
     """
@@ -62,17 +62,18 @@ class DatabaseSpec:
     owner: str
     users: tuple[str, ...] = ()
     access: str | None = None
+    readers: tuple[str, ...] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return (self.owner, *self.users)
+        return (self.owner, *self.users, *self.readers)
 
 
 STATE_DATABASES = (
     DatabaseSpec("state", "trace_state"),
     DatabaseSpec("queue", "trace_state", users=("trace_queue",)),
 )
-DATA_DATABASES = (DatabaseSpec("data", "trace_data"),)
+DATA_DATABASES = (DatabaseSpec("data", "trace_data", readers=("trace_data_reader",)),)
 
 
 @dataclass(frozen=True, slots=True)

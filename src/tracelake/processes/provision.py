@@ -6,6 +6,7 @@ Who may do what:
 - A database belongs to its owner role, which runs its migrations.
 - A user role of a database (`trace_queue`) reads and writes the rows of tables that the owner makes, uses
   sequences and calls functions there. It creates nothing and cannot touch the record of migrations.
+- A reader role of a database (`trace_data_reader`) reads its tables and views, also those that are made later.
 """
 
 import asyncpg
@@ -39,7 +40,7 @@ async def provision(cluster: EmbeddedPostgres) -> None:
 async def grant_connect(conn: Connection, database: DatabaseSpec) -> None:
     """Who may connect to the database: the named roles alone."""
     await conn.execute(f"REVOKE ALL ON DATABASE {_name(database.name)} FROM PUBLIC")
-    for user in database.users:
+    for user in (*database.users, *database.readers):
         await conn.execute(f"GRANT CONNECT ON DATABASE {_name(database.name)} TO {_name(user)}")
 
 
@@ -84,6 +85,10 @@ async def _grant_inside(cluster: EmbeddedPostgres, database: DatabaseSpec) -> No
                 "EXECUTE ON FUNCTIONS",
             ):
                 await conn.execute(f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT {what} TO {user}")
+        for reader in map(_name, database.readers):
+            await conn.execute(f"GRANT USAGE ON SCHEMA public TO {reader}")
+            await conn.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {reader}")
+            await conn.execute(f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON TABLES TO {reader}")
     finally:
         await conn.close()
 

@@ -122,7 +122,7 @@ def _pieces(
     columns = {column.name: column for column in reply.columns}
     _check_names(names, [*columns])
     wanted = [columns[name] for name in names or columns]
-    return _of_table(settings.resolve_data_dsn(), reply.dataset_uuid, wanted, head)
+    return _of_table(settings.resolve_data_read_dsn(), reply.dataset_uuid, wanted, head)
 
 
 def _over_the_api(

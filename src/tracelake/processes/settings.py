@@ -259,6 +259,9 @@ class Settings:
     state_dsn: str | None = _dsn("Postgres state of your own instead of the embedded one (with queue_dsn).")
     queue_dsn: str | None = _dsn("The queue database of your own (with state_dsn).")
     data_dsn: str | None = _dsn("Postgres data of your own instead of the embedded one.")
+    data_read_dsn: str | None = _dsn(
+        "Postgres data of your own by a role that may only read, for Spark and `trace read`; without it, data_dsn."
+    )
     state_port: int = _port("Port of the embedded state cluster.")
     data_port: int = _port("Port of the embedded data cluster.")
     state_pool_size: int = _integer(
@@ -546,6 +549,10 @@ class Settings:
 
     def resolve_data_dsn(self) -> str:
         return self.data_dsn or _read_dsn("data_dsn", self.layout.data_dsn_file)
+
+    def resolve_data_read_dsn(self) -> str:
+        """Of a role that reads and cannot write."""
+        return self.data_read_dsn or self.data_dsn or _read_dsn("data_read_dsn", self.layout.data_read_dsn_file)
 
     def resolve_object_store(self) -> S3Access:
         if self.s3_endpoint is None:

@@ -116,15 +116,18 @@ async def prepare_databases(settings: Settings, clusters: Clusters) -> None:
         queue_users = ()
     if clusters.data is not None:
         data_dsn = clusters.data.dsn("trace_data", "data", tcp=True)
+        data_read_dsn = clusters.data.dsn("trace_data_reader", "data", tcp=True)
     else:
         assert settings.data_dsn is not None
         data_dsn = settings.data_dsn
+        data_read_dsn = settings.data_read_dsn or settings.data_dsn
     await _migrate(state_dsn, "state")
     await _migrate(queue_owner_dsn, "queue", users=queue_users)
     await _migrate(data_dsn, "data")
     write_private(home.state_dsn_file, state_dsn + "\n")
     write_private(home.queue_dsn_file, queue_dsn + "\n")
     write_private(home.data_dsn_file, data_dsn + "\n")
+    write_private(home.data_read_dsn_file, data_read_dsn + "\n")
 
 
 async def _migrate(dsn: str, database: Database, *, users: tuple[str, ...] = ()) -> None:

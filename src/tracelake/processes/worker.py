@@ -65,13 +65,18 @@ def build_engine(settings: Settings) -> Engine:
                 logs=settings.layout.logs,
             ),
             transfer,
-            settings.resolve_data_dsn,
+            settings.resolve_data_read_dsn,
             limit=settings.spark_processes,
             idle_seconds=settings.spark_idle_seconds,
             spare=settings.spark_spare,
         )
     return Engine(
-        SharedSession(config), transfer, scratch, settings.resolve_data_dsn, settings.worker_stop_seconds, isolation
+        SharedSession(config),
+        transfer,
+        scratch,
+        settings.resolve_data_read_dsn,
+        settings.worker_stop_seconds,
+        isolation,
     )
 
 
