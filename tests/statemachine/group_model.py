@@ -52,7 +52,7 @@ def make_call(kind: str, task: int, of_org: int = 0) -> Call:
         case "claim":
             return ClaimCall(ClaimRequest(task_id=task_id, worker_id="w"))
         case "heartbeat":
-            return HeartbeatCall(HeartbeatRequest(**fence))
+            return HeartbeatCall(HeartbeatRequest(**fence), org_id)
         case "events":
             return EventsCall(EventsRequest(**fence, events=[event]), org_id)
         case "complete":

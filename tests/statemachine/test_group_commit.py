@@ -322,8 +322,8 @@ def test_an_org_has_one_slow_lane_at_most() -> None:
     assert sorted(firsts) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("beside_heartbeats", [False, True])
-def test_an_org_rests_after_a_heavy_batch_while_claims_and_heartbeats_come_in(beside_heartbeats: bool) -> None:
+@pytest.mark.parametrize(("heartbeat_of", "rests"), [(None, False), (0, False), (1, True)])
+def test_an_org_rests_after_a_heavy_batch_while_another_one_calls(heartbeat_of: int | None, rests: bool) -> None:
     """And only that org: another one's heavy call takes the lane meanwhile."""
     store = model()
     begun: dict[int, float] = {}
@@ -339,14 +339,14 @@ def test_an_org_rests_after_a_heavy_batch_while_claims_and_heartbeats_come_in(be
         loop = asyncio.get_running_loop()
         futures = [group.enqueue(add(store, "heavy", number, 0)) for number in (1, 2)]
         await asyncio.sleep(0.05)
-        if beside_heartbeats:
-            await asyncio.wait([group.enqueue(add(store, "heartbeat", 3, 1))])
+        if heartbeat_of is not None:
+            await asyncio.wait([group.enqueue(add(store, "heartbeat", 3, heartbeat_of))])
         await asyncio.wait(futures[:1])
         after = loop.time()
         futures.append(group.enqueue(add(store, "heavy", 4, 1)))
         await asyncio.gather(*futures, return_exceptions=True)
         assert begun[4] == pytest.approx(after)
-        assert (begun[2] - after > 0.15) is beside_heartbeats
+        assert (begun[2] - after > 0.15) is rests
         await group.close()
 
     run_virtually(drive())

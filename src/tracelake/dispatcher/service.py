@@ -201,7 +201,7 @@ class DispatcherService:
                 capability_token=self._mint.renew(claims, task, answer.job, answer.now),
             )
 
-        return Submitted(self._group.enqueue(HeartbeatCall(body)), finish)
+        return Submitted(self._group.enqueue(HeartbeatCall(body, claims.org_id)), finish)
 
     def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
         _check_token(claims, body)

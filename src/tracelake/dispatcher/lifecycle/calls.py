@@ -115,6 +115,11 @@ class Call(Protocol):
         """A worker waits for it to keep or to get a lease."""
         ...
 
+    @property
+    def owner(self) -> UUID | None:
+        """The org whose call it is, where that is known before its task is read."""
+        ...
+
     def decide(self, subject: Subject | None, context: Context) -> Respond: ...
 
 
@@ -130,6 +135,10 @@ class LightCall:
     @property
     def urgent(self) -> bool:
         return False
+
+    @property
+    def owner(self) -> UUID | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +207,8 @@ class ClaimCall(LightCall):
 @dataclass(frozen=True, slots=True)
 class HeartbeatCall(LightCall):
     body: HeartbeatRequest
+    org_id: UUID | None = None
+    """By the token."""
 
     @property
     def task_id(self) -> UUID:
@@ -210,6 +221,10 @@ class HeartbeatCall(LightCall):
     @property
     def urgent(self) -> bool:
         return True
+
+    @property
+    def owner(self) -> UUID | None:
+        return self.org_id
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)
@@ -246,6 +261,10 @@ class EventsCall(LightCall):
     def weight(self) -> int:
         return LIGHT + weigh_events(self.body.events, self.readers)
 
+    @property
+    def owner(self) -> UUID | None:
+        return self.org_id
+
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, _ = _existing(subject)
         lifecycle.check_current(task, self.body.attempt, self.body.lease_token)
@@ -277,6 +296,10 @@ class CompleteCall(LightCall):
     @property
     def weight(self) -> int:
         return LIGHT + weigh_events(self.body.events, self.readers) + weigh_files(self.publications)
+
+    @property
+    def owner(self) -> UUID | None:
+        return self.org_id
 
     def decide(self, subject: Subject | None, context: Context) -> Respond:
         task, job, now = _existing(subject)

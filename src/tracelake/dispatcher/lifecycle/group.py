@@ -8,8 +8,8 @@ There is no timer: an idle Dispatcher commits a call at once, a busy one commits
   amount of estimated work.
 - Claims and heartbeats have a lane of their own, ordinary calls another. These transactions wait for nobody's rows: a
   call that meets a lock, and each heavy call, goes to the slow lanes, and for a moment so do the others of its org.
-  There a batch is of one org, an org has one lane at most, and it rests after a heavy batch while claims and heartbeats
-  come in: what one org asks for without a pause leaves most of the time to the others.
+  There a batch is of one org, an org has one lane at most, and it rests after a heavy batch while others call:
+  what one org asks for without a pause leaves most of the time to them.
 - An error that says nothing about the outcome of others (a statement that fails or takes too long) is repeated in
   smaller parts, at last one by one: one caller's input never fails its neighbours. A store that is away is 503 for the
   whole batch, since a connection lost at COMMIT leaves the outcome open.
@@ -44,8 +44,10 @@ _HEAVY_SHARE = 8
 """A call heavier than this part of a batch's weight is heavy."""
 SLOW_LANES = 2
 _REST_FACTOR = 2.0
-"""An org's slow batches take a third of the time at most beside claims and heartbeats."""
+"""An org's heavy batches take a third of the time at most while another org calls."""
 _LONGEST_REST_SECONDS = 0.5
+_AROUND_SECONDS = 1.0
+"""An org that called within this time is around."""
 _CONTENDED_SECONDS = 1.0
 """For this long after a call met a lock, its org's calls take the slow lane."""
 
@@ -101,7 +103,8 @@ class GroupCommit:
         self._runs: set[_Run] = set()
         self._slow_orgs: set[OrgKey] = set()
         """Those that have a slow lane, or rest."""
-        self._urgent_calls = 0
+        self._called_at: dict[UUID, float] = {}
+        """When each org last called."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -114,10 +117,9 @@ class GroupCommit:
             future.set_exception(StoreUnavailableError("The Dispatcher is stopping."))
             return future
         weight = call.weight
-        kind = LaneKind.ORDINARY
-        if call.urgent:
-            kind = LaneKind.URGENT
-            self._urgent_calls += 1
+        if (owner := call.owner) is not None:
+            self._called_at[owner] = asyncio.get_running_loop().time()
+        kind = LaneKind.URGENT if call.urgent else LaneKind.ORDINARY
         if weight > self._heavy:
             kind = LaneKind.SLOW
         line = self._lines.get(call.task_id)
@@ -243,12 +245,12 @@ class GroupCommit:
         self._runs.add(run)
         try:
             while self._take(lane, run):
-                began, urgent_calls = run.progress_at, self._urgent_calls
+                began = run.progress_at
                 try:
                     await self._commit_parts(run)
                 finally:
                     if lane.kind is LaneKind.SLOW:
-                        self._let_rest(lane, run, began, beside_urgent=urgent_calls != self._urgent_calls)
+                        self._let_rest(lane, run, began)
                     # Whatever happened: what has no answer yet gets one, and its task goes on.
                     for pending in run.batch:
                         if pending.run is run:
@@ -260,18 +262,24 @@ class GroupCommit:
             lane.free += 1
             self._start(lane)
 
-    def _let_rest(self, lane: _Lane, run: _Run, began: float, *, beside_urgent: bool) -> None:
+    def _let_rest(self, lane: _Lane, run: _Run, began: float) -> None:
         """After a heavy batch, the org's next one comes later; the lane goes on with others."""
-        org, loop = org_of(run.batch[0]), asyncio.get_running_loop()
+        org, now = org_of(run.batch[0]), asyncio.get_running_loop().time()
 
         def end() -> None:
             self._slow_orgs.discard(org)
             self._start(lane)
 
-        if beside_urgent and org is not None and any(item.weight > self._heavy for item in run.batch):
-            loop.call_later(min(_REST_FACTOR * (loop.time() - began), _LONGEST_REST_SECONDS), end)
+        heavy = org is not None and any(item.weight > self._heavy for item in run.batch)
+        if heavy and self._others_around(org, now):
+            seconds = min(_REST_FACTOR * (now - began), _LONGEST_REST_SECONDS)
+            asyncio.get_running_loop().call_later(seconds, end)
         else:
             self._slow_orgs.discard(org)
+
+    def _others_around(self, org: OrgKey, now: float) -> bool:
+        self._called_at = {key: at for key, at in self._called_at.items() if at > now - _AROUND_SECONDS}
+        return any(key != org for key in self._called_at)
 
     def _take(self, lane: _Lane, run: _Run) -> bool:
         run.progress_at = lane.taken_at = asyncio.get_running_loop().time()
