@@ -16,6 +16,8 @@ from tests.deploy.support import Text, say
 from tests.support.dags import activate, deploy
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.model.quota import Quotas
 from tracelake.wire.user import DeployReply
 
 NAMES = ["j0", "j1", "j2", "j3", "j4"]
@@ -26,7 +28,8 @@ LIMITS = ("max_attempts", "priority")
 def shared(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DispatcherHarness]:
     """One Dispatcher for all examples; each has a DAG of its own."""
     home: Path = tmp_path_factory.mktemp("home")
-    running = DispatcherHarness.start(cluster.fresh("state"), cluster.fresh("queue", role="trace_queue"), home)
+    config = DispatcherConfig(quotas=Quotas(deploys_per_hour=0, dry_runs_per_minute=0))
+    running = DispatcherHarness.start(cluster.fresh("state"), cluster.fresh("queue", role="trace_queue"), home, config)
     try:
         yield running
     finally:

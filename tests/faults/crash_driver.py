@@ -161,7 +161,8 @@ class CrashDriver:
                 {"call": calls[index][0], "capability_token": calls[index][1], "body": calls[index][2]}
                 for index in open_items
             ]
-            reply = await self.call("task", "/v1/task/batch", {"calls": body})
+            header = {"x-trace-task-capability": body[0]["capability_token"]}
+            reply = await self.call("task", "/v1/task/batch", {"calls": body}, header)
             for index, answer in zip(open_items, reply["answers"], strict=True):
                 if answer["status"] != 503:
                     assert answer["status"] == 200, answer

@@ -183,8 +183,9 @@ def quiet() -> None:
 def test_with_good_credentials(task: Claimed, listener: Listener, operation: Any) -> None:
     examples = 40 if operation.body else 8
     statuses = fuzz(task, listener, operation, credentials(task), examples)
-    assert 401 not in statuses
-    if operation.body:
+    # A webhook's credential is a signature of the body, which nothing here can make.
+    assert (401 in statuses) is ("/webhooks/" in operation.path)
+    if operation.body and "/webhooks/" not in operation.path:
         assert len(statuses) > 1, "accepted and refused, or it was no fuzzing"
 
 

@@ -1,7 +1,10 @@
 """No metric is there for nothing: over the whole registry, each is seen to change."""
 
 import re
+import select
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from tests.monitoring.promql import Scrape
@@ -10,6 +13,7 @@ from tests.routing.support import block
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.http.connections import ListenerLimits
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing.invalidate import AT_ONCE
@@ -117,4 +121,18 @@ def published(stage: Stage) -> None:
     flow.publish_by(*flow.attempt("left"), [{"key": 1}])
 
 
-MORE: tuple[Callable[[Stage], None], ...] = (drained, invalidated, invoked, hurried, swept, untold, published)
+def crowded(stage: Stage) -> None:
+    """An address that opens more connections than it may have loses one."""
+    where = stage.harness.sockets["task"].getsockname()
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(where, 30))
+            for _ in range(ListenerLimits().address_connections + 1)
+        ]
+        readable, _, _ = select.select(connections, [], [], 30)
+        assert [connection.recv(1) for connection in readable] == [b""]
+
+
+MORE: tuple[Callable[[Stage], None], ...] = (
+    *(drained, invalidated, invoked, hurried, swept, untold, published, crowded),
+)
