@@ -344,11 +344,10 @@ def update_statement(changes: Sequence[Change]) -> tuple[str, list[list[object]]
         [task.lease_token for task in before],
         *(list(values) for _, values in columns),
     ]
-    results = [change.result for change in changes]
-    if any(result is not None for result in results):
-        arguments.append([*results])
-        return _update_text(tuple(name for name, _ in columns), with_result=True), arguments
-    return _update_text(tuple(name for name, _ in columns), with_result=False), arguments
+    with_result = any(change.result is not None for change in changes)
+    if with_result:
+        arguments.append([change.result for change in changes])
+    return _update_text(tuple(name for name, _ in columns), with_result=with_result), arguments
 
 
 @cache
