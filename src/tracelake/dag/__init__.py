@@ -1,6 +1,6 @@
 """The DAG language: from YAML text to a `model.dag.Dag`, or to every problem with its place."""
 
-from tracelake.dag.canonical import canonical, document_hash
+from tracelake.dag.canonical import canonical, canonical_hash, document_hash
 from tracelake.dag.json_schema import json_schema
 from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
@@ -15,6 +15,7 @@ __all__ = [
     "ScheduleError",
     "Surroundings",
     "canonical",
+    "canonical_hash",
     "document_hash",
     "json_schema",
     "kept_as",

@@ -16,7 +16,12 @@ def canonical(dag: Dag) -> bytes:
 
 
 def document_hash(dag: Dag) -> str:
-    return f"sha256:{hashlib.sha256(canonical(dag)).hexdigest()}"
+    return canonical_hash(canonical(dag))
+
+
+def canonical_hash(document: bytes) -> str:
+    """The `document_hash` of a Dag whose canonical form is at hand."""
+    return f"sha256:{hashlib.sha256(document).hexdigest()}"
 
 
 def _without_defaults(value: Any) -> Any:

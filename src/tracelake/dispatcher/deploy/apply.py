@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 from uuid import UUID
 
-from tracelake.dag import canonical, document_hash
+from tracelake.dag import canonical, canonical_hash
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.definition import define
@@ -83,7 +83,6 @@ async def register(
     for number, job in enumerate(plan.jobs):
         rows.add(job)
         await pause_between(number)
-    content_hash = await compute_beside(document_hash, version.document)
     document = await compute_beside(canonical, version.document)
     await connection.execute(_INSERT_DAG, org_id, dag)
     await connection.execute(
@@ -92,7 +91,7 @@ async def register(
         org_id,
         dag,
         version.number,
-        content_hash,
+        canonical_hash(document),
         document.decode(),
         source,
         created_by,
