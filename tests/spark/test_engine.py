@@ -245,6 +245,15 @@ def test_lines_of_java_keep_their_level_and_name(caplog: pytest.LogCaptureFixtur
     ]
 
 
+def test_the_output_of_a_process_has_one_owner(caplog: pytest.LogCaptureFixture) -> None:
+    """A number that two files hold is closed twice, the second time when something else has it."""
+    with subprocess.Popen([sys.executable, "-c", "print('a line')"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        gateway.relay_log(process.stdout)
+        assert process.stdout.closed
+    assert "a line" in caplog.text
+
+
 def test_the_code_that_is_sent_is_the_package_as_it_is_installed(tmp_path: Path) -> None:
     packed = zipfile.ZipFile(pack_code(tmp_path / "code.zip"))
     names = packed.namelist()

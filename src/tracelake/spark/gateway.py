@@ -6,13 +6,14 @@ known of that is in this file.
 """
 
 import contextlib
+import io
 import json
 import logging
 import os
 import threading
 from collections.abc import Mapping
 from subprocess import TimeoutExpired
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,8 @@ def start(options: Mapping[str, str]) -> "SparkSession":
         # Without Java a SparkConf is kept in Python, and is handed over as arguments.
         conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
         reading, writing = os.pipe()
-        threading.Thread(target=relay_log, args=(reading,), name="spark-log", daemon=True).start()
+        log = os.fdopen(reading, "rb")
+        threading.Thread(target=relay_log, args=(log,), name="spark-log", daemon=True).start()
         try:
             SparkContext._gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, {"stdout": writing, "stderr": writing}
@@ -141,9 +143,12 @@ def quiet_pyspark() -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
-def relay_log(descriptor: int) -> None:
-    """Logs the lines of a process until it ends; takes over the descriptor."""
-    with open(descriptor, encoding="utf-8", errors="replace") as lines:
+def relay_log(output: IO[bytes]) -> None:
+    """Log the lines of a process until it ends, then close `output`.
+
+    It takes the file and not its descriptor: a second owner of the number would close whatever has it by then.
+    """
+    with io.TextIOWrapper(output, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with contextlib.suppress(Exception):
                 _log_line(line.rstrip())

@@ -181,7 +181,7 @@ class OrgProcess:
                 start_new_session=True,
             )
         assert self._process.stdout is not None
-        threading.Thread(target=relay_log, args=(self._process.stdout.fileno(),), name="spark-log", daemon=True).start()
+        threading.Thread(target=relay_log, args=(self._process.stdout,), name="spark-log", daemon=True).start()
         self._channel = worker_channel(ours)
         self._channel.send(
             Start(
@@ -325,7 +325,7 @@ class OrgProcess:
         for running in left:
             running.broker.close()
             running.ended.set()
-        self._requests.shutdown(wait=False, cancel_futures=True)
+        self._requests.shutdown(wait=False)  # queued requests still close their descriptors
         self._keep_reports()
         shutil.rmtree(self._directory, ignore_errors=True)
         self.ended.set()

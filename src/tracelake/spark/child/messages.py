@@ -284,8 +284,9 @@ class Channel(Generic[M]):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def free(self) -> None:
-        """The socket itself: once nobody receives any more."""
-        self._socket.close()
+        """Close the socket itself, once nobody receives any more and no send has its descriptor."""
+        with self._sending:
+            self._socket.close()
 
 
 def worker_channel(connection: socket.socket) -> "Channel[ToWorker]":
