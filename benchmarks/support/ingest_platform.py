@@ -14,7 +14,7 @@ from benchmarks.support.ingest_ours import BATCH, CHUNK
 from benchmarks.support.routing_stack import RoutingStack, job_id
 from tracelake.client.user import UserClient
 from tracelake.processes.home import Home
-from tracelake.wire.user import BlockRange, TriggerRequest
+from tracelake.wire.jobs import BlockRange, TriggerRequest
 
 _DAG = """
 name: chain_{number}

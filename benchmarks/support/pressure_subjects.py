@@ -27,7 +27,7 @@ from benchmarks.support.routing_stack import Watch, job_id
 from benchmarks.support.stack import Clients
 from tracelake.client.user import UserClient
 from tracelake.model.ids import new_id
-from tracelake.wire.user import TriggerRequest
+from tracelake.wire.jobs import TriggerRequest
 
 _A_CALL = 1000
 """Events in one call, at most."""

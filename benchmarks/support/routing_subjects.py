@@ -28,9 +28,9 @@ from tracelake.client.user import UserClient
 from tracelake.model.ids import new_id
 from tracelake.ports.queue import Delivery
 from tracelake.wire.claims import ClaimRequest
+from tracelake.wire.jobs import BlockRange, TriggerRequest
 from tracelake.wire.task_calls import EventsRequest
 from tracelake.wire.units import EventIn
-from tracelake.wire.user import BlockRange, TriggerRequest
 
 Database: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

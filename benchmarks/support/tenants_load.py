@@ -24,10 +24,10 @@ from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire.claims import ClaimRequest
+from tracelake.wire.jobs import BlockRange, TriggerRequest
 from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, TaskSpec, TasksRequest
 from tracelake.wire.task_calls import CompleteRequest, EventsRequest
 from tracelake.wire.units import EventIn, Invalidates
-from tracelake.wire.user import BlockRange, TriggerRequest
 
 ORG_A = "default"
 EVENTS = 1_000

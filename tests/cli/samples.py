@@ -4,45 +4,40 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tracelake.wire.overview import JobLoad, OverviewReply
-from tracelake.wire.pressure import PressureEdgeRow, QueueRow
-from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
-from tracelake.wire.units import CursorRange, PayloadInput, Unit
-from tracelake.wire.user import (
-    AttemptRow,
-    AuditPage,
-    AuditRow,
+from tracelake.wire.audit import AuditPage, AuditRow
+from tracelake.wire.dags import (
     BuildProgress,
-    ConsumerRow,
     DagRow,
     DagsReply,
     DagVersionRow,
     DagVersionsReply,
     DatasetChange,
+    DeployReply,
+    FieldChange,
+    JobChange,
+    Plan,
+)
+from tracelake.wire.datasets import (
+    ConsumerRow,
     DatasetDetail,
     DatasetRow,
     DatasetsReply,
-    DeployReply,
-    EdgeRow,
     EventRow,
     EventsPage,
-    FieldChange,
     GenerationRow,
     InvalidationRow,
-    JobChange,
-    JobOutputRow,
-    JobRow,
-    JobsReply,
     LineageEdge,
     LineageReply,
     LineageUnit,
-    Plan,
     PointerRow,
     RunRow,
-    TaskDetail,
-    TaskRow,
-    TasksPage,
 )
+from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
+from tracelake.wire.overview import JobLoad, OverviewReply
+from tracelake.wire.pressure import PressureEdgeRow, QueueRow
+from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
+from tracelake.wire.tasks import AttemptRow, TaskDetail, TaskRow, TasksPage
+from tracelake.wire.units import CursorRange, PayloadInput, Unit
 
 EVIL = "x\x1b[31m\x07[bold]y[/bold]\u202e\x9b2J"
 """Terminal escapes, rich markup, a right-to-left override and a C1 control character."""

@@ -9,18 +9,18 @@ from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import uuid
-from tracelake.wire.pressure import PressureEdgeRow, PressureReply, QueueRow
-from tracelake.wire.units import CursorRange, Unit
-from tracelake.wire.user import (
+from tracelake.wire.datasets import (
     BufferedTableRow,
     CommitBatch,
     DatasetDetail,
     DatasetsReply,
     EventsPage,
-    JobsReply,
     LineageReply,
     LineageUnit,
 )
+from tracelake.wire.jobs import JobsReply
+from tracelake.wire.pressure import PressureEdgeRow, PressureReply, QueueRow
+from tracelake.wire.units import CursorRange, Unit
 
 WIDTHS = pytest.mark.parametrize("columns", [80, 200])
 SCHEMA = {

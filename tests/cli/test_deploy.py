@@ -17,7 +17,8 @@ from tracelake.cli.diagnostics import problem_lines
 from tracelake.errors import TraceError
 from tracelake.model.dag import Problem
 from tracelake.wire.base import ErrorBody
-from tracelake.wire.user import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange, TasksPage
+from tracelake.wire.dags import BuildProgress, DatasetChange, DeployReply, InvalidDag, JobChange
+from tracelake.wire.tasks import TasksPage
 
 VERSIONS = "/v1/dags/pools/versions"
 DOCUMENT = b"name: pools\njobs: []\n"

@@ -16,8 +16,9 @@ from tracelake.cli import follow
 from tracelake.cli.task_changes import changes
 from tracelake.errors import TraceError
 from tracelake.wire.base import MAX_CURSOR
+from tracelake.wire.datasets import EventRow, EventsPage
 from tracelake.wire.sources_view import SourceRow, SourcesReply
-from tracelake.wire.user import EventRow, EventsPage, TaskRow, TasksPage
+from tracelake.wire.tasks import TaskRow, TasksPage
 from tracelake.wire.why import WhyReason, WhyReply, WhyStep
 
 Outage = TraceError("store_unavailable")

@@ -14,7 +14,7 @@ from tests.cli.samples import EARLIER, event, load, overview
 from tests.cli.test_top import on_a_terminal
 from tests.client.scripted_server import Certificates
 from tracelake.cli import session
-from tracelake.wire.user import EventsPage
+from tracelake.wire.datasets import EventsPage
 
 
 class Machine:

@@ -7,7 +7,7 @@ from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tracelake.errors import TraceError
-from tracelake.wire.user import RebuildReply
+from tracelake.wire.jobs import RebuildReply
 
 PATH = "POST /v1/dags/pools/jobs/blocks/rebuild"
 REPLY = RebuildReply(dag="pools", job="blocks", because="headers")

@@ -21,7 +21,8 @@ from tracelake.cli import session
 from tracelake.cli.dags import _print_source
 from tracelake.cli.listing import Column, Listing
 from tracelake.errors import TraceError
-from tracelake.wire.user import DagsReply, TasksPage
+from tracelake.wire.dags import DagsReply
+from tracelake.wire.tasks import TasksPage
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from tests.cli import samples
 from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
+from tracelake.wire.jobs import TriggerReply
 from tracelake.wire.sources_view import SourceRow, SourcesReply
-from tracelake.wire.user import TasksPage, TriggerReply
+from tracelake.wire.tasks import TasksPage
 
 NOW = datetime(2026, 1, 31, 6, 40, tzinfo=UTC)
 TRIGGER = "POST /v1/dags/pools/jobs/blocks/trigger"

@@ -11,23 +11,15 @@ from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import EVIL, TASK, uuid
 from tracelake.errors import TraceError
+from tracelake.wire.audit import AuditPage, AuditRow
 from tracelake.wire.base import ErrorBody
+from tracelake.wire.dags import DagsReply, DagVersionsReply
+from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventsPage, LineageReply
+from tracelake.wire.jobs import JobsReply
 from tracelake.wire.platform import WhoAmI
 from tracelake.wire.sources_view import SourcesReply
+from tracelake.wire.tasks import TaskDetail, TasksPage
 from tracelake.wire.units import Unit
-from tracelake.wire.user import (
-    AuditPage,
-    AuditRow,
-    DagsReply,
-    DagVersionsReply,
-    DatasetDetail,
-    DatasetsReply,
-    EventsPage,
-    JobsReply,
-    LineageReply,
-    TaskDetail,
-    TasksPage,
-)
 
 # The command, the route it asks, the answer, and what a person must find in the table.
 VIEWS: list[tuple[str, str, Any, list[str]]] = [

@@ -13,7 +13,7 @@ from tracelake.cli.diagnostics import dag_name, name_of_file
 from tracelake.cli.parse import parse_cursor, parse_range, parse_time
 from tracelake.cli.text import ago, clean, clean_lines, compact, count, escape_json, moment, shortened
 from tracelake.wire.base import MAX_CURSOR
-from tracelake.wire.user import BlockRange
+from tracelake.wire.jobs import BlockRange
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 cursors = st.integers(0, MAX_CURSOR)

@@ -12,8 +12,10 @@ from tests.cli.conftest import Trace
 from tests.cli.fake_api import FakeApi
 from tests.cli.samples import EVIL, TASK, task_row, uuid
 from tracelake.errors import TraceError
+from tracelake.wire.dags import DagsReply
+from tracelake.wire.jobs import TriggerReply
 from tracelake.wire.platform import CancelReply
-from tracelake.wire.user import DagsReply, RetryReply, SkipReply, TasksPage, TriggerReply
+from tracelake.wire.tasks import RetryReply, SkipReply, TasksPage
 
 TRIGGER = "POST /v1/dags/pools/jobs/blocks/trigger"
 EMITTED = TriggerReply(idempotency_key="k", event_id=7, tasks=[TASK, uuid(2)])

@@ -21,8 +21,9 @@ from tracelake.client import DispatcherUnavailableError, FileCredential, HttpCli
 from tracelake.client.stack import find_stack
 from tracelake.client.user import TextCredential, UserClient, user_credential
 from tracelake.errors import TraceError
+from tracelake.wire.jobs import BlockRange, TriggerReply, TriggerRequest
 from tracelake.wire.platform import CancelReply, WhoAmI
-from tracelake.wire.user import BlockRange, RetryReply, SkipReply, TriggerReply, TriggerRequest
+from tracelake.wire.tasks import RetryReply, SkipReply
 
 TASK = UUID("01890000-0000-7000-8000-000000000001")
 

@@ -14,7 +14,7 @@ from tests.support.dags import activate, actor, deploy, edge, job, job_id, outpu
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.deploy.builds import Builds
 from tracelake.dispatcher.views.dags import list_versions
-from tracelake.wire.user import ActivateRequest, BuildProgress, DeployReply
+from tracelake.wire.dags import ActivateRequest, BuildProgress, DeployReply
 
 
 def start(harness: DispatcherHarness) -> DeployReply:

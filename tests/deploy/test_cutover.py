@@ -12,7 +12,7 @@ from tests.deploy.support import Text, chain, dataset, everything, generations, 
 from tests.support.dags import activate, actor, deploy, edge, job, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.deploy.deployments import Deployments
-from tracelake.wire.user import ActivateRequest
+from tracelake.wire.dags import ActivateRequest
 
 NEVER_AGAIN = ("activations", "dataset_pointers", "orgs", "dags", "audit_log", "outbox")
 """Tables in which each activation leaves a trace."""

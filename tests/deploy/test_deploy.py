@@ -16,7 +16,7 @@ from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.registry import Datasets
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag
-from tracelake.wire.user import ActivateRequest, DeployReply
+from tracelake.wire.dags import ActivateRequest, DeployReply
 
 
 def refused(harness: DispatcherHarness, text: Text | str, **options: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.quota import Quotas
-from tracelake.wire.user import DeployReply
+from tracelake.wire.dags import DeployReply
 
 NAMES = ["j0", "j1", "j2", "j3", "j4"]
 LIMITS = ("max_attempts", "priority")

@@ -16,7 +16,8 @@ from tests.support.dags import activate, actor, deploy, run_builds
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.errors import TraceError
-from tracelake.wire.user import ActivateRequest, TriggerRequest
+from tracelake.wire.dags import ActivateRequest
+from tracelake.wire.jobs import TriggerRequest
 
 numbers = count()
 

@@ -15,7 +15,7 @@ from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNod
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry, Standing, make_plan
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag
-from tracelake.wire.user import Plan
+from tracelake.wire.dags import Plan
 
 CONFIG = DispatcherConfig()
 SPACE = UUID("00000000-0000-0000-0000-000000000001")

@@ -17,8 +17,8 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import TraceError
+from tracelake.wire.jobs import TriggerRequest
 from tracelake.wire.quotas import QuotaReply
-from tracelake.wire.user import TriggerRequest
 
 DAG = """
 name: d

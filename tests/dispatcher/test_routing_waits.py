@@ -16,7 +16,7 @@ from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import AWAY, StatementTimeoutError, Store
 from tracelake.dispatcher.actor import Actor
 from tracelake.errors import StoreUnavailableError
-from tracelake.wire.user import TriggerRequest
+from tracelake.wire.jobs import TriggerRequest
 
 WAITERS = 12
 """More than the pool has connections."""

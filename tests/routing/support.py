@@ -9,7 +9,8 @@ import msgspec
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.dispatcher.actor import Actor
-from tracelake.wire.user import DeployReply, TriggerReply, TriggerRequest
+from tracelake.wire.dags import DeployReply
+from tracelake.wire.jobs import TriggerReply, TriggerRequest
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tests.routing.model import Unit
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.dispatcher.actor import Actor
-from tracelake.wire.user import TriggerReply, TriggerRequest
+from tracelake.wire.jobs import TriggerReply, TriggerRequest
 
 _TASKS = """
     SELECT t.task_id, t.node_id, t.edge, t.unit_key, t.revision, t.revision_kind, t.status, t.held, t.held_by, t.unit,

@@ -7,8 +7,8 @@ from uuid import uuid4
 from rich.console import Console
 
 from tracelake.processes.demo.screen import Screen
+from tracelake.wire.tasks import TaskRow
 from tracelake.wire.units import Unit
-from tracelake.wire.user import TaskRow
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

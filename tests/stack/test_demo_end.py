@@ -15,7 +15,7 @@ from tests.stack.demo_support import START, quiet, task
 from tests.support.postgres import scratch_directory
 from tracelake.client.stack import ObjectStoreAddress, Stack
 from tracelake.processes.demo import DemoError, command, plan, results, stack, table, tell, watch
-from tracelake.wire.user import LineageEdge, LineageReply
+from tracelake.wire.datasets import LineageEdge, LineageReply
 
 # --- what is left
 

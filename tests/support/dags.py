@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.actor import Actor
-from tracelake.wire.user import ActivateRequest, DeployReply
+from tracelake.wire.dags import ActivateRequest, DeployReply
 
 ORG = "acme"
 

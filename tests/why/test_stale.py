@@ -9,7 +9,7 @@ from tests.why.support import Situation as Flow
 from tracelake.dispatcher.views.datasets import list_datasets
 from tracelake.dispatcher.why.dataset import why_dataset
 from tracelake.errors import TraceError
-from tracelake.wire.user import StaleRow
+from tracelake.wire.datasets import StaleRow
 
 OWNER = """
 name: owner

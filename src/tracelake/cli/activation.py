@@ -13,7 +13,8 @@ from tracelake.cli.session import Session, away, live_view, looks
 from tracelake.cli.text import ago, clean, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
-from tracelake.wire.user import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan, TaskRow
+from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan
+from tracelake.wire.tasks import TaskRow
 
 # Symbol and colour of each kind of change; the symbols also say it without colour.
 _CHANGES = {

@@ -13,7 +13,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, clean_lines, count
 from tracelake.client.user import UserClient
-from tracelake.wire.user import DagsReply, DagVersionsReply
+from tracelake.wire.dags import DagsReply, DagVersionsReply
 
 _STATES = {"Active": "green", "Building": "yellow", "Inactive": "dim"}
 

@@ -11,7 +11,7 @@ from tracelake.cli.listing import Cell, Column, Listing, fields
 from tracelake.cli.missing import explained
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, moment, span
-from tracelake.wire.user import BufferedTableRow, DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
+from tracelake.wire.datasets import BufferedTableRow, DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
 
 _STATES = {"current": "green", "staged": "yellow", "past": "dim"}
 _RANGES_SHOWN = 5

@@ -10,7 +10,7 @@ from tracelake.cli.activation import settle, show_plan
 from tracelake.cli.diagnostics import dag_name, name_of_file, problem_lines
 from tracelake.cli.session import Session, make_console, show, user_command
 from tracelake.errors import TraceError
-from tracelake.wire.user import DeployReply, InvalidDag
+from tracelake.wire.dags import DeployReply, InvalidDag
 
 _STDIN = "<stdin>"
 

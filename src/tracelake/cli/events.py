@@ -14,7 +14,7 @@ from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
 from tracelake.client.user import UserClient
-from tracelake.wire.user import EventRow, EventsPage
+from tracelake.wire.datasets import EventRow, EventsPage
 
 _STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
 

@@ -29,7 +29,8 @@ from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire.base import MAX_CURSOR
-from tracelake.wire.user import EventKey, EventRow, TaskRow
+from tracelake.wire.datasets import EventKey, EventRow
+from tracelake.wire.tasks import TaskRow
 
 MOST_OPEN = 5000
 """Tasks, or events that wait for a state, that are remembered."""

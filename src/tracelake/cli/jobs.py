@@ -10,7 +10,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, compact, count
 from tracelake.client.user import UserClient
-from tracelake.wire.user import EdgeRow, JobOutputRow, JobRow, JobsReply
+from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 EDGE_STYLES = {
     "live": "green",

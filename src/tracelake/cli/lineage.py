@@ -13,7 +13,8 @@ from tracelake.cli.paging import collect
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
-from tracelake.wire.user import BlockRange, CommitBatch, LineageEdge, LineageReply, LineageUnit
+from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, LineageUnit
+from tracelake.wire.jobs import BlockRange
 
 _MAX_NODES = 500
 """A drawing with more is none; `--json` has everything."""

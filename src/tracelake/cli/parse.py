@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tracelake.wire.base import MAX_CURSOR
-from tracelake.wire.user import BlockRange
+from tracelake.wire.jobs import BlockRange
 
 _NUMBER = r"[0-9]+(?:[_,][0-9]+)*"
 _CURSOR = re.compile(_NUMBER)

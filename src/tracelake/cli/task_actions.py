@@ -16,7 +16,7 @@ from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorInfo
 from tracelake.wire.platform import CancelReply
-from tracelake.wire.user import RetryReply, SkipReply
+from tracelake.wire.tasks import RetryReply, SkipReply
 
 Action = Callable[[UserClient, UUID], Awaitable[Any]]
 

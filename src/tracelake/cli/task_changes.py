@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelake.cli import text as words
 from tracelake.cli.text import ago, clean, shortened, unit_text
-from tracelake.wire.user import TaskRow
+from tracelake.wire.tasks import TaskRow
 
 _ERROR_LENGTH = 200
 

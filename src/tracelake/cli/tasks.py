@@ -20,8 +20,8 @@ from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, unit_text
 from tracelake.client.user import UserClient
 from tracelake.wire.overview import CountName
+from tracelake.wire.tasks import TaskDetail, TaskRow, TasksPage
 from tracelake.wire.units import PayloadInput
-from tracelake.wire.user import TaskDetail, TaskRow, TasksPage
 
 STATUS_STYLES = {
     "Queued": "",

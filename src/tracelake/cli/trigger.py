@@ -18,7 +18,8 @@ from tracelake.cli.sources import why_kept
 from tracelake.cli.text import count
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
-from tracelake.wire.user import BlockRange, TaskRow, TriggerReply, TriggerRequest
+from tracelake.wire.jobs import BlockRange, TriggerReply, TriggerRequest
+from tracelake.wire.tasks import TaskRow
 
 _INDEX = click.IntRange(0, 63)
 _LOOK_ROWS = 2000

@@ -30,35 +30,18 @@ from tracelake.client.errors import DispatcherUnavailableError, StackDownError, 
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack
 from tracelake.errors import TraceError
+from tracelake.wire.audit import AuditPage
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
 from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit
+from tracelake.wire.dags import ActivateRequest, DagsReply, DagVersionsReply, DeployReply
+from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventKey, EventLookup, EventsPage, LineageReply
+from tracelake.wire.jobs import JobsReply, RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.platform import CancelReply, WhoAmI
 from tracelake.wire.pressure import PressureReply
 from tracelake.wire.quotas import QuotaReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
-from tracelake.wire.user import (
-    ActivateRequest,
-    AuditPage,
-    DagsReply,
-    DagVersionsReply,
-    DatasetDetail,
-    DatasetsReply,
-    DeployReply,
-    EventKey,
-    EventLookup,
-    EventsPage,
-    JobsReply,
-    LineageReply,
-    RebuildReply,
-    RetryReply,
-    SkipReply,
-    TaskDetail,
-    TaskLookup,
-    TasksPage,
-    TriggerReply,
-    TriggerRequest,
-)
+from tracelake.wire.tasks import RetryReply, SkipReply, TaskDetail, TaskLookup, TasksPage
 from tracelake.wire.webhooks import WebhookReply
 from tracelake.wire.why import WhyReply
 

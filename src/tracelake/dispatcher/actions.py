@@ -34,8 +34,9 @@ from tracelake.model.dag import Activation, JobDocument, SourceKind
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
 from tracelake.model.task import RevisionKind
+from tracelake.wire.jobs import RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.platform import CancelReply
-from tracelake.wire.user import RebuildReply, RetryReply, SkipReply, TriggerReply, TriggerRequest
+from tracelake.wire.tasks import RetryReply, SkipReply
 
 SHOWN_TASKS = 100
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation
 from tracelake.model.dag import Dag, Problem, Publish, Schema
-from tracelake.wire.user import DatasetChange
+from tracelake.wire.dags import DatasetChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from tracelake.dispatcher.sources import webhooks
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import Dag, Problem
 from tracelake.model.ids import new_id
-from tracelake.wire.user import ActivateRequest, DeployReply
+from tracelake.wire.dags import ActivateRequest, DeployReply
 
 State: TypeAlias = Literal["Planned", "Created", "Building", "Active"]
 

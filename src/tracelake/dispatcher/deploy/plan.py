@@ -18,7 +18,7 @@ from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publication
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
-from tracelake.wire.user import DatasetChange, FieldChange, JobChange, Plan
+from tracelake.wire.dags import DatasetChange, FieldChange, JobChange, Plan
 
 _SHORT = 100
 """Longer values are named, not repeated."""

@@ -23,6 +23,7 @@ from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.errors import CATALOGUE
 from tracelake.wire.base import Answer, ErrorBody
 from tracelake.wire.claims import MAX_BATCH, ClaimRequest
+from tracelake.wire.dags import InvalidDag
 from tracelake.wire.platform import Health
 from tracelake.wire.task_calls import (
     BatchCall,
@@ -31,7 +32,6 @@ from tracelake.wire.task_calls import (
     EventsRequest,
     HeartbeatRequest,
 )
-from tracelake.wire.user import InvalidDag
 from tracelake.wire.webhooks import DELIVERY_HEADER
 
 _REF = "#/components/schemas/{name}"

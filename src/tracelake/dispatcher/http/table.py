@@ -7,11 +7,16 @@ from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.routing import Listener, Principal, Route
 from tracelake.dispatcher.http.user_handlers import YAML, UserHandlers
 from tracelake.dispatcher.users import Role
-from tracelake.wire import buffers, claims, content, platform, quotas, retention, sources, task_calls, user, webhooks
+from tracelake.wire import buffers, claims, content, platform, quotas, retention, sources, task_calls, webhooks
+from tracelake.wire.audit import AuditPage
 from tracelake.wire.base import Answers
+from tracelake.wire.dags import ActivateRequest, DagsReply, DagVersionsReply, DeployReply
+from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventLookup, EventsPage, LineageReply
+from tracelake.wire.jobs import JobsReply, RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.overview import OverviewReply
 from tracelake.wire.pressure import PressureReply
 from tracelake.wire.sources_view import PauseReply, SourcesReply
+from tracelake.wire.tasks import RetryReply, SkipReply, TaskDetail, TaskLookup, TasksPage, TaskStatusFilter
 from tracelake.wire.why import WhyReply
 
 _INTERNAL = (Listener.INTERNAL,)
@@ -125,24 +130,24 @@ def _user_routes(u: UserHandlers) -> list[Route]:
         Route(_PUBLIC, "GET", "/v1/quota", who, u.quota, "What your org may use, and what it uses",
               reply=quotas.QuotaReply, role=reader),
         # DAGs
-        Route(_PUBLIC, "GET", "/v1/dags", who, u.list_dags, "The DAGs", reply=user.DagsReply, role=reader),
+        Route(_PUBLIC, "GET", "/v1/dags", who, u.list_dags, "The DAGs", reply=DagsReply, role=reader),
         Route(_PUBLIC, "POST", f"{dag}/versions", who, u.deploy, "Deploy a DAG document (idempotent by its meaning)",
-              raw_body=YAML, reply=user.DeployReply, role=reader,
+              raw_body=YAML, reply=DeployReply, role=reader,
               query=(p.flag("dry_run", "Answer the plan and change nothing; everything else needs a writer."),
                      p.flag("activate", "Make the version active, after a build if it needs one."))),
         Route(_PUBLIC, "GET", f"{dag}/versions", who, u.dag_versions, "The versions of a DAG, newest first",
-              reply=user.DagVersionsReply, role=reader),
+              reply=DagVersionsReply, role=reader),
         Route(_PUBLIC, "GET", f"{dag}/versions/{{number}}", who, u.dag_source, "The document of a version, as deployed",
               raw_reply=YAML, role=reader),
         Route(_PUBLIC, "PUT", f"{dag}/active", who, u.activate, "Make a version active, forward or back",
-              body=user.ActivateRequest, reply=user.DeployReply, role=writer),
+              body=ActivateRequest, reply=DeployReply, role=writer),
         Route(_PUBLIC, "GET", f"{dag}/jobs", who, u.dag_jobs, "The jobs of a version, with their edges and counts",
-              reply=user.JobsReply, role=reader,
+              reply=JobsReply, role=reader,
               query=(p.number("version", "Its number; the active one without it.", least=1),)),
         Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/trigger", who, u.trigger, "Trigger a job (idempotent by its key)",
-              body=user.TriggerRequest, reply=user.TriggerReply, role=writer),
+              body=TriggerRequest, reply=TriggerReply, role=writer),
         Route(_PUBLIC, "POST", f"{job}/rebuild", who, u.rebuild, "Make the stale outputs of a job again (idempotent)",
-              reply=user.RebuildReply, role=writer),
+              reply=RebuildReply, role=writer),
         # Webhooks
         Route(_PUBLIC, "GET", f"{job}/webhook", who, u.webhook, "The path and the secret of a webhook (audited)",
               reply=webhooks.WebhookReply, role=admin),
@@ -171,37 +176,37 @@ def _user_routes(u: UserHandlers) -> list[Route]:
         Route(_PUBLIC, "POST", f"{dag}/jobs/{{job}}/resume", who, u.resume, "Let a paused source go on",
               reply=PauseReply, role=writer),
         # Tasks
-        Route(_PUBLIC, "GET", "/v1/tasks", who, u.list_tasks, "Tasks, newest first", reply=user.TasksPage, role=reader,
+        Route(_PUBLIC, "GET", "/v1/tasks", who, u.list_tasks, "Tasks, newest first", reply=TasksPage, role=reader,
               query=(p.name("dag", "Of this DAG."), p.name("job", "Of jobs with this name."),
-                     p.word("status", user.TaskStatusFilter, get_args(user.TaskStatusFilter),
+                     p.word("status", TaskStatusFilter, get_args(TaskStatusFilter),
                             "In this state. `Retrying` waits for its next attempt, `Failed` failed for good, "
                             "`Skipped` failed for good and was skipped."),
                      p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
                      p.limit(), p.cursor_uuid(), p.after_uuid())),
         Route(_PUBLIC, "POST", "/v1/task-lookup", who, u.look_up_tasks, "Given tasks as they are now, newest first",
-              body=user.TaskLookup, reply=user.TasksPage, role=reader),
+              body=TaskLookup, reply=TasksPage, role=reader),
         Route(_PUBLIC, "GET", task, who, u.task, "A task with its inputs, outputs, attempts and events",
-              reply=user.TaskDetail, role=reader),
+              reply=TaskDetail, role=reader),
         Route(_PUBLIC, "POST", f"{task}/cancel", who, u.cancel, "Cancel, or ask to stop", reply=platform.CancelReply,
               role=writer),
-        Route(_PUBLIC, "POST", f"{task}/retry", who, u.retry, "Try a failed task again", reply=user.RetryReply,
+        Route(_PUBLIC, "POST", f"{task}/retry", who, u.retry, "Try a failed task again", reply=RetryReply,
               role=writer),
-        Route(_PUBLIC, "POST", f"{task}/skip", who, u.skip, "Go on without a failed task", reply=user.SkipReply,
+        Route(_PUBLIC, "POST", f"{task}/skip", who, u.skip, "Go on without a failed task", reply=SkipReply,
               role=writer),
         # Data
-        Route(_PUBLIC, "GET", "/v1/events", who, u.list_events, "Events, newest first", reply=user.EventsPage,
+        Route(_PUBLIC, "GET", "/v1/events", who, u.list_events, "Events, newest first", reply=EventsPage,
               role=reader,
               query=(p.name("dataset", "Of this dataset."),
                      p.word("state", _EventState, get_args(_EventState), "In this state."),
                      p.limit(), p.cursor_number(), p.after_number())),
         Route(_PUBLIC, "POST", "/v1/event-lookup", who, u.look_up_events, "Given events as they are now, oldest first",
-              body=user.EventLookup, reply=user.EventsPage, role=reader),
-        Route(_PUBLIC, "GET", "/v1/datasets", who, u.list_datasets, "The datasets", reply=user.DatasetsReply,
+              body=EventLookup, reply=EventsPage, role=reader),
+        Route(_PUBLIC, "GET", "/v1/datasets", who, u.list_datasets, "The datasets", reply=DatasetsReply,
               role=reader),
         Route(_PUBLIC, "GET", "/v1/datasets/{name}", who, u.dataset, "A dataset with its generations and consumers",
-              reply=user.DatasetDetail, role=reader),
+              reply=DatasetDetail, role=reader),
         Route(_PUBLIC, "GET", "/v1/datasets/{name}/lineage", who, u.lineage, "Which task made what, from what",
-              reply=user.LineageReply, role=reader,
+              reply=LineageReply, role=reader,
               query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
                      p.UNIT, p.limit(), p.cursor_number())),
         Route(_PUBLIC, "POST", "/v1/datasets/{name}/files", who, u.list_content, "The files of a dataset",
@@ -227,7 +232,7 @@ def _user_routes(u: UserHandlers) -> list[Route]:
         Route(_PUBLIC, "GET", "/v1/why/dataset/{name}", who, u.why_dataset, "Why a dataset is not fresh",
               reply=WhyReply, role=reader),
         # Admins
-        Route(_PUBLIC, "GET", "/v1/audit", who, u.audit, "What users changed, newest first", reply=user.AuditPage,
+        Route(_PUBLIC, "GET", "/v1/audit", who, u.audit, "What users changed, newest first", reply=AuditPage,
               role=admin, query=(p.limit(), p.cursor_number())),
     ]  # fmt: skip
 

@@ -42,9 +42,12 @@ from tracelake.dispatcher.why.job import why_job
 from tracelake.dispatcher.why.task import why_task
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.ports import ObjectStore
-from tracelake.wire import platform, user
+from tracelake.wire import platform
 from tracelake.wire.content import PIECE_BYTES
+from tracelake.wire.dags import ActivateRequest, DeployReply
+from tracelake.wire.jobs import RebuildReply, TriggerReply, TriggerRequest
 from tracelake.wire.sources_view import PauseReply
+from tracelake.wire.tasks import RetryReply, SkipReply
 from tracelake.wire.webhooks import WebhookReply
 
 YAML = "application/yaml"
@@ -63,25 +66,23 @@ T = TypeVar("T")
 
 
 class DeploysDags(Protocol):
-    async def deploy(
-        self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool
-    ) -> user.DeployReply: ...
+    async def deploy(self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool) -> DeployReply: ...
 
-    async def activate(self, actor: Actor, dag: str, request: user.ActivateRequest) -> user.DeployReply: ...
+    async def activate(self, actor: Actor, dag: str, request: ActivateRequest) -> DeployReply: ...
 
 
 class ActsOnTasks(Protocol):
     async def trigger(
-        self, actor: Actor, dag: str, job: str, body: user.TriggerRequest, traceparent: str | None = None
-    ) -> user.TriggerReply: ...
+        self, actor: Actor, dag: str, job: str, body: TriggerRequest, traceparent: str | None = None
+    ) -> TriggerReply: ...
 
-    async def rebuild(self, actor: Actor, dag: str, job: str) -> user.RebuildReply: ...
+    async def rebuild(self, actor: Actor, dag: str, job: str) -> RebuildReply: ...
 
     async def cancel(self, actor: Actor, task_id: UUID) -> platform.CancelReply: ...
 
-    async def retry(self, actor: Actor, task_id: UUID) -> user.RetryReply: ...
+    async def retry(self, actor: Actor, task_id: UUID) -> RetryReply: ...
 
-    async def skip(self, actor: Actor, task_id: UUID) -> user.SkipReply: ...
+    async def skip(self, actor: Actor, task_id: UUID) -> SkipReply: ...
 
 
 class ManagesWebhooks(Protocol):

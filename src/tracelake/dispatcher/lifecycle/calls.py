@@ -54,8 +54,8 @@ from tracelake.wire.task_calls import (
     EventsRequest,
     HeartbeatRequest,
 )
+from tracelake.wire.tasks import RetryReply, SkipReply
 from tracelake.wire.units import EventIn, TaskInput
-from tracelake.wire.user import RetryReply, SkipReply
 
 Answer: TypeAlias = object
 FREE_STOPS = 10

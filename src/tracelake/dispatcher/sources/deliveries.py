@@ -31,7 +31,7 @@ from tracelake.errors import TraceError
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey
-from tracelake.wire.user import BlockRange
+from tracelake.wire.jobs import BlockRange
 from tracelake.wire.webhooks import DeliveryReply, SignedHead, is_signed
 
 AT_ONCE = 3

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.shared import from_json
-from tracelake.wire.user import AuditPage, AuditRow
+from tracelake.wire.audit import AuditPage, AuditRow
 
 _ENTRIES = """
     SELECT audit_id, at, subject, action, target, details FROM audit_log

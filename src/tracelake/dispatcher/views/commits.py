@@ -8,7 +8,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.shared import to_unit
-from tracelake.wire.user import CommitBatch
+from tracelake.wire.datasets import CommitBatch
 
 FIRST = 10
 """Batches that are shown of a commit."""

@@ -5,7 +5,7 @@ from uuid import UUID
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.errors import TraceError
-from tracelake.wire.user import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
+from tracelake.wire.dags import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
 
 MAX_VERSIONS = 500
 

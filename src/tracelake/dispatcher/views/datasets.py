@@ -10,7 +10,7 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
 from tracelake.errors import TraceError
 from tracelake.model.buffered import table_name, view_names
-from tracelake.wire.user import (
+from tracelake.wire.datasets import (
     BufferedTableRow,
     ConsumerRow,
     DatasetDetail,

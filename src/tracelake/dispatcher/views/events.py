@@ -18,7 +18,7 @@ from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.commits import is_commit, read_commits
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, to_event
 from tracelake.errors import TraceError
-from tracelake.wire.user import EventKey, EventRow, EventsPage
+from tracelake.wire.datasets import EventKey, EventRow, EventsPage
 
 _DATASETS = "SELECT dataset_uuid, name FROM datasets WHERE org_id = $1 AND ($2::text IS NULL OR name = $2)"
 

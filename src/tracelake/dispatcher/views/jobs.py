@@ -13,7 +13,7 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
 from tracelake.model.dag import JobDocument
-from tracelake.wire.user import EdgeRow, JobOutputRow, JobRow, JobsReply
+from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 _VERSION = """
     SELECT v.dag_version_id, v.number, v.document FROM dag_versions v LEFT JOIN dags d USING (org_id, dag_name)

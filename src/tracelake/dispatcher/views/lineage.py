@@ -17,8 +17,8 @@ from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
 from tracelake.dispatcher.views.shared import read_inputs
 from tracelake.errors import TraceError
+from tracelake.wire.datasets import LineageEdge, LineageReply, LineageUnit
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
-from tracelake.wire.user import LineageEdge, LineageReply, LineageUnit
 
 MAX_DEPTH = 50
 _MOST = 2**63 - 1

@@ -9,8 +9,9 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.paging import CAP
+from tracelake.wire.datasets import EventRow
+from tracelake.wire.jobs import EdgeRow
 from tracelake.wire.units import PayloadInput, TaskInput, Unit
-from tracelake.wire.user import EdgeRow, EventRow
 
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 _UNIT = msgspec.json.Decoder(Unit)

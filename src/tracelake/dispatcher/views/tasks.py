@@ -14,7 +14,7 @@ from tracelake.dispatcher.views.jobs import read_outputs
 from tracelake.dispatcher.views.settled import task_horizon
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
 from tracelake.errors import TraceError
-from tracelake.wire.user import AttemptRow, TaskDetail, TaskRow, TasksPage
+from tracelake.wire.tasks import AttemptRow, TaskDetail, TaskRow, TasksPage
 
 MAX_EVENTS = 100
 
@@ -79,7 +79,7 @@ class TaskFilter:
     dag: str | None = None
     job: str | None = None
     status: str | None = None
-    """One of `wire.user.TaskStatusFilter`."""
+    """One of `wire.tasks.TaskStatusFilter`."""
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 50

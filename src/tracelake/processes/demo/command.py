@@ -22,7 +22,7 @@ from tracelake.processes.demo.screen import Screen
 from tracelake.processes.demo.stack import LEASE_SECONDS, DemoStack
 from tracelake.processes.demo.table import Table
 from tracelake.processes.home import Home
-from tracelake.wire.user import BlockRange
+from tracelake.wire.jobs import BlockRange
 
 EXIT_INTERRUPTED = 130
 

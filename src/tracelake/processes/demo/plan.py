@@ -17,7 +17,7 @@ from tracelake.spark.evm.calls import answers_of, quantity
 from tracelake.spark.evm.endpoints import PREFIX, RpcEndpoint, parse_endpoint
 from tracelake.spark.evm.errors import RefusedError, RpcError, UnavailableError
 from tracelake.spark.evm.node import Node, ProgressDeadline, RpcOptions
-from tracelake.wire.user import BlockRange
+from tracelake.wire.jobs import BlockRange
 
 DAG = "token_flows"
 SOURCE = "backfill"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracelake.processes.demo.plan import JOBS, SPLIT, Plan
-from tracelake.wire.user import TaskRow
+from tracelake.wire.tasks import TaskRow
 
 
 @dataclass(frozen=True, slots=True)

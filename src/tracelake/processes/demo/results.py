@@ -23,9 +23,10 @@ from tracelake.processes.demo.table import Row, Table
 from tracelake.processes.demo.watch import Story
 from tracelake.processes.home import Home
 from tracelake.processes.read import list_files, of_files
+from tracelake.wire.datasets import DatasetRow, LineageReply
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
-from tracelake.wire.user import DatasetRow, LineageReply, TaskDetail
+from tracelake.wire.tasks import TaskDetail
 
 _HOUR = 3600
 _LARGEST_OF_TOKEN = 20

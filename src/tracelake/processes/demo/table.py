@@ -26,7 +26,7 @@ from tracelake.processes.home import Home
 from tracelake.processes.status import read_parts
 from tracelake.sink.tables import quoted, table_name
 from tracelake.wire.buffers import BufferedDataset, DeadBatch
-from tracelake.wire.user import TaskRow
+from tracelake.wire.tasks import TaskRow
 
 SINK = "sink"
 _LOOK_SECONDS = 0.2

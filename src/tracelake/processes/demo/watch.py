@@ -27,8 +27,9 @@ from tracelake.processes.demo.screen import Screen
 from tracelake.processes.demo.table import Table, TableStory
 from tracelake.processes.home import Home
 from tracelake.processes.status import read_parts
-from tracelake.wire.user import BlockRange as Range
-from tracelake.wire.user import TaskRow, TriggerRequest
+from tracelake.wire.jobs import BlockRange as Range
+from tracelake.wire.jobs import TriggerRequest
+from tracelake.wire.tasks import TaskRow
 
 _LOOK_SECONDS = 0.4
 _STALLED_SECONDS = 300.0

@@ -1,0 +1,214 @@
+"""Datasets in the user API: events, generations, consumers, lineage."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import Meta
+
+from tracelake.wire.base import Cursor, Name, Reply, Request
+from tracelake.wire.jobs import EdgeRow
+from tracelake.wire.units import PayloadInput, Unit
+
+
+class CommitBatch(Reply, frozen=True, kw_only=True):
+    """A batch that came into the table of a buffered dataset with a commit, and the task that wrote it."""
+
+    publish_id: UUID
+    task_id: UUID
+    attempt: int
+    dag: str
+    job: str
+    unit: Unit | None = None
+    """Of the task."""
+    record_count: int | None = None
+
+
+EventState = Literal["Routed", "AwaitsCommit", "NotCurrent", "Outdated"]
+
+
+class EventRow(Reply, frozen=True, kw_only=True):
+    event_id: int
+    dataset: str
+    dataset_version: UUID
+    cursor: int | None = None
+    partition_key: str | None = None
+    revision: str = ""
+    state: EventState
+    producer: str
+    attempt: int | None = None
+    invalidates: Any = None
+    created_at: datetime
+    batches: list[CommitBatch] = []
+    """Of a commit of a buffered dataset: what came with it, the first ten."""
+    batch_count: int | None = None
+    """Of such a commit: how many there are."""
+
+
+class EventsPage(Reply, frozen=True, kw_only=True):
+    events: list[EventRow]
+    next: str | None = None
+    """Pass it as `cursor` for the following page; after a page that was asked for with `after`, as `after`."""
+    settled: int | None = None
+    """With `after`: no event will appear any more up to this id, and the pages hold none above it. When there is no
+    `next`, pass the larger of the two as `after` next time."""
+    serving_since: datetime | None = None
+    """With `after`: since when the Dispatcher that answers has been running."""
+
+
+class EventKey(Request, frozen=True, kw_only=True):
+    dataset: Name
+    event_id: Cursor
+
+
+class EventLookup(Request, frozen=True, kw_only=True):
+    events: Annotated[list[EventKey], Meta(min_length=1, max_length=1000)]
+
+
+class StaleRow(Reply, frozen=True, kw_only=True):
+    """Units of a dataset were made from a generation of another that is not current any more."""
+
+    because: str
+    """That dataset."""
+    job: str
+    """The job that reads it, as `dag/job`: `trace rebuild` makes its units again."""
+    since: datetime
+    rebuilding: bool = False
+
+
+class DatasetRow(Reply, frozen=True, kw_only=True):
+    name: str
+    dataset_uuid: UUID
+    storage: str
+    published: bool
+    dag: str | None = None
+    job: str | None = None
+    """Who makes it, if it is one job."""
+    writers: list[str] = []
+    """Every job of an active version that writes it, as `dag/job`."""
+    current_version: UUID
+    staged_version: UUID | None = None
+    generations: int
+    blocks: int | None = None
+    """How many blocks the current generation's ranges cover."""
+    max_cursor: int | None = None
+    updated_at: datetime | None = None
+    retired_after: int | None = None
+    """No job of the active version writes it any more; this is the number of the last version that did."""
+    waiting_batches: int | None = None
+    """Of a buffered dataset: published and not in the table yet. Counted no further than 10,000."""
+    dead_letters: int | None = None
+    """Of a buffered dataset: batches that were refused and wait for a person. Counted no further than 10,000."""
+    stale: StaleRow | None = None
+
+
+class DatasetsReply(Reply, frozen=True, kw_only=True):
+    datasets: list[DatasetRow]
+
+
+class RunRow(Reply, frozen=True, kw_only=True):
+    """Adjoining units of one size."""
+
+    start: int
+    end: int
+    unit_size: int
+
+
+class GenerationRow(Reply, frozen=True, kw_only=True):
+    dataset_version: UUID
+    state: Literal["current", "staged", "past"]
+    config_hash: str | None = None
+    schema_hash: str | None = None
+    created_at: datetime
+    max_cursor: int | None = None
+    ranges: list[RunRow] = []
+    """The first hundred."""
+    range_count: int
+    partition_keys: int
+    commits: int
+    """Of files, or of the table of a buffered dataset."""
+
+
+class PointerRow(Reply, frozen=True, kw_only=True):
+    dataset_version: UUID
+    since: datetime
+    dag_version: int | None = None
+
+
+class ConsumerRow(Reply, frozen=True, kw_only=True):
+    dag: str
+    job: str
+    edge: EdgeRow
+
+
+class InvalidationRow(Reply, frozen=True, kw_only=True):
+    invalidation_id: str
+    start: int
+    end: int
+    reason: str
+    producer: str
+    created_at: datetime
+
+
+class BufferedTableRow(Reply, frozen=True, kw_only=True):
+    """The table of a buffered dataset."""
+
+    on_conflict: Literal["update", "nothing"]
+    max_queue_depth: int | None = None
+    """Batches that may wait before its writers are stopped."""
+    max_queue_age_seconds: int | None = None
+    """How long the oldest of them may."""
+    table: str
+    view: str
+    """By which people read it in Postgres data."""
+    last_commit: int | None = None
+    committed_at: datetime | None = None
+
+
+class DatasetDetail(Reply, frozen=True, kw_only=True):
+    dataset: DatasetRow
+    table: BufferedTableRow | None = None
+    schema: Any = None
+    generations: list[GenerationRow]
+    pointers: list[PointerRow]
+    consumers: list[ConsumerRow]
+    invalidations: list[InvalidationRow]
+
+
+class LineageUnit(Reply, frozen=True, kw_only=True):
+    """Which task made a unit, from which inputs. A unit that a source announced has a producer and no task."""
+
+    unit: Unit
+    revision: str = ""
+    dataset_version: UUID
+    at: datetime
+    producer: str
+    task_id: UUID | None = None
+    attempt: int | None = None
+    dag: str | None = None
+    job: str | None = None
+    inputs: list[PayloadInput] = []
+    files: int | None = None
+    batches: list[CommitBatch] = []
+    """Of a commit of a buffered dataset: what came with it, the first ten. Each has a task of its own."""
+    batch_count: int | None = None
+    """Of such a commit: how many there are."""
+
+
+class LineageEdge(Reply, frozen=True, kw_only=True):
+    """`job` reads `from_dataset` and writes `to_dataset`; a source has no `from_dataset`, a job at the end no
+    `to_dataset`."""
+
+    from_dataset: str | None = None
+    dag: str
+    job: str
+    to_dataset: str | None = None
+
+
+class LineageReply(Reply, frozen=True, kw_only=True):
+    dataset: str
+    dataset_version: UUID
+    upstream: list[LineageEdge]
+    downstream: list[LineageEdge]
+    units: list[LineageUnit]
+    next: str | None = None
