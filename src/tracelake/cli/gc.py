@@ -7,8 +7,9 @@ import click
 import msgspec
 from rich.console import Console
 
+from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import Column, Listing
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.options import home_option
 from tracelake.cli.session import show
 from tracelake.client.internal import InternalClient
 from tracelake.client.stack import find_stack

@@ -11,7 +11,6 @@ home_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="The home of the stack, where it keeps everything (default: TRACE_HOME, else ~/.trace).",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 token_file_option = click.option(
     "--token-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, readable=True),

@@ -10,9 +10,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
 from tracelake.cli.session import show
-from tracelake.cli.text import clean, escape_json
+from tracelake.cli.text import clean
 from tracelake.client.internal import InternalClient
 from tracelake.client.stack import find_stack
 from tracelake.wire.platform import DeadLettersReply, OutboxReply
@@ -40,7 +41,7 @@ def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) 
     chosen: Any = status
     reply = _ask(home, lambda client: client.outbox(chosen, limit))
     if as_json:
-        click.echo(escape_json(msgspec.json.encode(reply)))
+        click.echo(msgspec.json.encode(reply))
         return
     console = Console()
     if reply.rows:
@@ -61,7 +62,7 @@ def requeue(outbox_ids: tuple[int, ...], home: Path | None, as_json: bool) -> No
     """Try failed rows again: the given ones, or all of them."""
     reply = _ask(home, lambda client: client.requeue_outbox(list(outbox_ids) or None))
     if as_json:
-        click.echo(escape_json(msgspec.json.encode(reply)))
+        click.echo(msgspec.json.encode(reply))
     else:
         click.echo(f"{reply.requeued} rows will be tried again." if reply.requeued else "There is no failed row.")
 
@@ -78,7 +79,7 @@ def dead(home: Path | None, as_json: bool, limit: int) -> None:
     """
     reply = _ask(home, lambda client: client.dead_letters(limit))
     if as_json:
-        click.echo(escape_json(msgspec.json.encode(reply)))
+        click.echo(msgspec.json.encode(reply))
         return
     console = Console()
     if reply.letters:
@@ -99,7 +100,7 @@ def drop(message_ids: tuple[str, ...], everything: bool, home: Path | None, as_j
         raise click.UsageError("Name the dead letters to drop, or say --all.")
     reply = _ask(home, lambda client: client.drop_dead_letters(list(message_ids) or None))
     if as_json:
-        click.echo(escape_json(msgspec.json.encode(reply)))
+        click.echo(msgspec.json.encode(reply))
     else:
         click.echo(f"{reply.dropped} dead letters dropped.")
 

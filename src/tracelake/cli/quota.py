@@ -8,8 +8,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import Column, Listing
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.options import home_option
 from tracelake.cli.session import Session, show, user_command
 from tracelake.client.stack import find_stack
 from tracelake.wire.quotas import QuotaChange, QuotaReply, QuotaRequest, QuotasReply

@@ -21,9 +21,10 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
-from tracelake.cli.options import home_option, json_option, token_file_option
-from tracelake.cli.text import clean, escape_json
+from tracelake.cli.options import home_option, token_file_option
+from tracelake.cli.text import clean
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient
@@ -75,7 +76,7 @@ class Session:
     # --- showing
 
     def json(self, document: Any) -> None:
-        click.echo(escape_json(msgspec.json.encode(document)))
+        click.echo(msgspec.json.encode(document))
 
     def error(self, error: TraceError) -> None:
         """The document of a failure, as the API writes it."""

@@ -33,10 +33,12 @@ def _spelled(found: re.Match[str]) -> str:
     return {"\n": " ", "\t": " "}.get(found[0]) or found[0].encode("unicode_escape").decode("ascii")
 
 
-def escape_json(document: bytes) -> bytes:
-    """The same JSON, with such characters as escapes: they are in strings alone, and mean the same there."""
-    text = document.decode()
-    return document if _TRICKS.search(text) is None else _TRICKS.sub(_escaped, text).encode()
+def escape_json(text: str) -> str:
+    """The same JSON, with such characters as escapes: they are in strings alone, and mean the same there.
+
+    Line ends and tabs stay: in JSON they stand between values alone.
+    """
+    return _TRICKS_IN_LINES.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:

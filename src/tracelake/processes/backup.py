@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
 from tracelake.processes import dumps
 from tracelake.processes.dumps import BackupError
 from tracelake.processes.home import sync_directory

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.json_output import json_flag, json_option
+from tracelake.cli.options import home_option
 from tracelake.client.stack import default_home
 from tracelake.processes.home import Home
 from tracelake.processes.settings import Settings, SettingsError
@@ -27,7 +28,7 @@ from tracelake.processes.settings import Settings, SettingsError
 @click.option("--data-port", type=int, help="Port of the data cluster (default: a free one).")
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print stack.json as one line when ready, no more.")
+@json_flag("Print stack.json as one line when ready, no more.")
 def up(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Start the whole stack on this machine: Postgres, the object store, Dispatcher, scheduler, workers.
 

@@ -71,8 +71,8 @@ class _JsonRows(_RowWriter):
 
     def write(self, table: pa.Table) -> None:
         for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            lines = (escape_json(msgspec.json.encode(plain(row))) + b"\n" for row in batch.to_pylist())
-            self._file.write(b"".join(lines))
+            lines = (msgspec.json.encode(plain(row)).decode() + "\n" for row in batch.to_pylist())
+            self._file.write(escape_json("".join(lines)).encode())
 
     def close(self) -> None:
         pass

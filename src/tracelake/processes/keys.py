@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from tracelake.adapters.lite.shared_secrets import utc_now
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
 from tracelake.client.stack import NoStackError
 from tracelake.processes.credentials import LiteCredentials, prepare
 from tracelake.processes.settings import Settings

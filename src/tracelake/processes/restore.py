@@ -22,7 +22,8 @@ import click
 import msgspec
 
 from tracelake.adapters.lite.postgres_queue import PostgresQueue
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
 from tracelake.db import MigrationError, migrate, migrations
 from tracelake.db.migrate import Connection
 from tracelake.db.transaction import Store

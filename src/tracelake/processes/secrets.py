@@ -24,7 +24,8 @@ from tracelake.adapters.lite.secret_file import (
     set_secret,
     stray_names,
 )
-from tracelake.cli.options import home_option, json_option
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
 from tracelake.model.dag import SECRET_NAME
 from tracelake.ports import SecretProvider
 from tracelake.processes import logs

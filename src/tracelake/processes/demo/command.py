@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from tracelake.cli.json_output import json_flag
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import make_console
 from tracelake.client.stack import Stack
@@ -40,7 +41,7 @@ EXIT_INTERRUPTED = 130
     metavar="FIRST-LAST",
     help="Which blocks (default: the whole recording; with --rpc the last 100).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end; what happens goes to stderr.")
+@json_flag("Print one JSON object at the end; what happens goes to stderr.")
 def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: bool) -> None:
     """From a chain to flows of tokens, on a stack of its own, while parts of it are killed.
 
