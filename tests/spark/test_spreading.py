@@ -152,7 +152,7 @@ def test_decoding_a_large_unit_keeps_every_log_and_its_order(large: Bench) -> No
         (block, index, reason) for block in range(8) for index, reason in ((1, "other_event"), (3, "topic_count"))
     ]
     assert len(large.files(0)) == len(large.files(1)) == 4
-    assert large.said == ["24 logs decoded, 8 undecodable, 8 of other events"]
+    assert large.progress_texts == ["24 logs decoded, 8 undecodable, 8 of other events"]
 
 
 def test_row_groups_are_filled(tmp_path: Path) -> None:

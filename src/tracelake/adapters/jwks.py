@@ -15,17 +15,17 @@ class JwksFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._version: tuple[int, int, int] | None = None
 
     def __call__(self) -> bytes | None:
         with self._path.open("rb") as file:
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             # A replaced file is another inode, an edited one has another time or length.
-            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if seen == self._seen:
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if version == self._version:
                 return None
             document = _bounded(file.read(MAX_BYTES + 1))
-        self._seen = seen
+        self._version = version
         return document
 
 

@@ -57,9 +57,9 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
             raise _field_refused(operator, error.__cause__) from None
         what, _, where = str(error).partition(" - at `")
         path = where.removesuffix("`").removeprefix("$")
-        said = _not_among(what, path, spec.config_type) or _said(what)
+        detail = _not_among(what, path, spec.config_type) or _said(what)
         raise TraceError(
-            "job_invalid", f"The config of {operator} is not valid: {said}.", field=f"config{path}"
+            "job_invalid", f"The config of {operator} is not valid: {detail}.", field=f"config{path}"
         ) from None
 
 
@@ -99,15 +99,15 @@ def _literals(hint: Any) -> list[str]:
 
 def _said(what: str) -> str:
     """In our words, what the decoder says; its own where it says something else."""
-    if found := re.fullmatch("Object missing required field `(.+)`", what):
-        return f"the field `{found[1]}` is missing"
-    if found := re.fullmatch("Object contains unknown field `(.+)`", what):
-        return f"there is no field `{found[1]}`"
-    if found := re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", what):
-        wanted = " or ".join(_TYPES.get(name, name) for name in found[1].split(" | "))
-        return f"it must be {wanted}, not {_TYPES.get(found[2], found[2])}"
-    if found := re.fullmatch(r"Expected `\w+` ([<>]=?) (\S+)", what):
-        return f"it must be {_BOUNDS[found[1]]} {found[2].removesuffix('.0')}"
-    if found := re.fullmatch(r"Expected `\w+` of length ([<>]=?) (\d+)", what):
-        return f"its length must be {_BOUNDS[found[1]]} {found[2]}"
+    if match := re.fullmatch("Object missing required field `(.+)`", what):
+        return f"the field `{match[1]}` is missing"
+    if match := re.fullmatch("Object contains unknown field `(.+)`", what):
+        return f"there is no field `{match[1]}`"
+    if match := re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", what):
+        expected = " or ".join(_TYPES.get(name, name) for name in match[1].split(" | "))
+        return f"it must be {expected}, not {_TYPES.get(match[2], match[2])}"
+    if match := re.fullmatch(r"Expected `\w+` ([<>]=?) (\S+)", what):
+        return f"it must be {_BOUNDS[match[1]]} {match[2].removesuffix('.0')}"
+    if match := re.fullmatch(r"Expected `\w+` of length ([<>]=?) (\d+)", what):
+        return f"its length must be {_BOUNDS[match[1]]} {match[2]}"
     return what

@@ -124,8 +124,8 @@ def head_words(abi_type: AbiType) -> int:
             return 1
 
 
-def read_event(written: str | Mapping[str, Any]) -> Event:
-    return parse_event(written) if isinstance(written, str) else event_of_json(written)
+def read_event(source: str | Mapping[str, Any]) -> Event:
+    return parse_event(source) if isinstance(source, str) else event_of_json(source)
 
 
 def parse_event(text: str) -> Event:
@@ -135,12 +135,12 @@ def parse_event(text: str) -> Event:
     reader = _Reader(text)
     reader.skip("event")
     name = reader.name("the event's name")
-    found = list(reader.parameters(depth=0, indexable=True))
+    parameters = list(reader.parameters(depth=0, indexable=True))
     if reader.skip("anonymous"):
         raise ValueError(f"{name} is anonymous: it has no topic to be found by")
     reader.skip(";")
     reader.end()
-    return _event(name, found)
+    return _event(name, parameters)
 
 
 def event_of_json(item: Mapping[str, Any]) -> Event:
@@ -153,12 +153,15 @@ def event_of_json(item: Mapping[str, Any]) -> Event:
     return _event(name, [_json_parameter(each, 0) for each in _json_list(item, "inputs")])
 
 
-def _event(name: str, found: Sequence[tuple[str, AbiType, bool]]) -> Event:
-    if len(found) > MAX_PARAMETERS:
+def _event(name: str, parameters: Sequence[tuple[str, AbiType, bool]]) -> Event:
+    if len(parameters) > MAX_PARAMETERS:
         raise ValueError(f"{name} has more than {MAX_PARAMETERS} parameters")
-    named = [(given or f"arg{position}", kind, indexed) for position, (given, kind, indexed) in enumerate(found)]
-    _distinct([given for given, _, _ in named], name)
-    event = Event(name, tuple(Parameter(*each) for each in named))
+    named_parameters = [
+        (parameter_name or f"arg{position}", kind, indexed)
+        for position, (parameter_name, kind, indexed) in enumerate(parameters)
+    ]
+    _distinct([parameter_name for parameter_name, _, _ in named_parameters], name)
+    event = Event(name, tuple(Parameter(*each) for each in named_parameters))
     if len(event.indexed) > MAX_INDEXED:
         raise ValueError(f"{name} has more than {MAX_INDEXED} indexed parameters")
     if sum(head_words(parameter.type) for parameter in event.plain) > MAX_HEAD_WORDS:
@@ -184,19 +187,19 @@ class _Reader:
         self._tokens: list[str] = []
         position = 0
         while text[position:].strip():
-            found = _TOKEN.match(text, position)
-            if found is None:
+            token = _TOKEN.match(text, position)
+            if token is None:
                 raise ValueError(f"{text[position:].strip()[:20]!r} does not belong into an event signature")
-            self._tokens.append(found[1])
-            position = found.end()
+            self._tokens.append(token[1])
+            position = token.end()
         self._at = 0
 
     def _peek(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
-    def skip(self, wanted: str) -> bool:
+    def skip(self, symbol: str) -> bool:
         # An event may be called `event`: the word is one only if a name follows.
-        if self._peek() != wanted or (wanted == "event" and self._tokens[self._at + 1 : self._at + 2] == ["("]):
+        if self._peek() != symbol or (symbol == "event" and self._tokens[self._at + 1 : self._at + 2] == ["("]):
             return False
         self._at += 1
         return True
@@ -234,12 +237,12 @@ class _Reader:
     def _type(self, depth: int) -> AbiType:
         if depth > MAX_DEPTH:
             raise ValueError(f"types are nested deeper than {MAX_DEPTH}")
-        found: AbiType
+        parsed_type: AbiType
         if self._peek() == "(" or self.skip("tuple"):
-            found = _tuple([(name, kind) for name, kind, _ in self.parameters(depth=depth + 1, indexable=False)])
+            parsed_type = _tuple([(name, kind) for name, kind, _ in self.parameters(depth=depth + 1, indexable=False)])
         else:
             word = self.name("a type")
-            found = _elementary(word)
+            parsed_type = _elementary(word)
             if word == "address":
                 self.skip("payable")
         while self.skip("["):
@@ -247,8 +250,8 @@ class _Reader:
             if digits.isdigit():
                 self._at += 1
             self._need("]")
-            found = _array(found, digits if digits.isdigit() else "")
-        return found
+            parsed_type = _array(parsed_type, digits if digits.isdigit() else "")
+        return parsed_type
 
 
 def _elementary(word: str) -> AbiType:
@@ -258,10 +261,10 @@ def _elementary(word: str) -> AbiType:
         return Bytes(word == "string")
     if word == "function":
         return Plain("bytes", 24)
-    found = _ELEMENTARY.fullmatch(word)
-    if found is None:
+    match = _ELEMENTARY.fullmatch(word)
+    if match is None:
         raise ValueError(f"there is no ABI type {word!r} (of contracts write address, of enums uint8)")
-    kind, digits = found[1], found[2] or "256"
+    kind, digits = match[1], match[2] or "256"
     size = int(digits)
     if str(size) != digits or not (1 <= size <= 32 if kind == "bytes" else 8 <= size <= 256 and size % 8 == 0):
         raise ValueError(f"there is no ABI type {word!r}")
@@ -271,13 +274,13 @@ def _elementary(word: str) -> AbiType:
 def _array(element: AbiType, digits: str) -> Array:
     if len(digits) > 9 or digits == "0" * len(digits) != "":
         raise ValueError(f"an array cannot have {digits} elements")
-    found = Array(element, int(digits) if digits else None)
-    if _depth(found) > MAX_DEPTH:
+    array = Array(element, int(digits) if digits else None)
+    if _depth(array) > MAX_DEPTH:
         raise ValueError(f"types are nested deeper than {MAX_DEPTH}")
     # Also where an offset stands for it: whatever is decoded has that many words.
-    if (found.length or 1) * _smallest_words(element) > MAX_HEAD_WORDS:
-        raise ValueError(f"{found} has more than {MAX_HEAD_WORDS} fixed words")
-    return found
+    if (array.length or 1) * _smallest_words(element) > MAX_HEAD_WORDS:
+        raise ValueError(f"{array} has more than {MAX_HEAD_WORDS} fixed words")
+    return array
 
 
 def _smallest_words(abi_type: AbiType) -> int:
@@ -305,38 +308,38 @@ def _tuple(fields: Sequence[tuple[str, AbiType]]) -> Tuple:
         raise ValueError("a tuple has at least one field")
     names = [name or f"_{position}" for position, (name, _) in enumerate(fields)]
     _distinct(names, "a tuple")
-    found = Tuple(tuple(names), tuple(kind for _, kind in fields))
-    if _depth(found) > MAX_DEPTH:
+    tuple_type = Tuple(tuple(names), tuple(kind for _, kind in fields))
+    if _depth(tuple_type) > MAX_DEPTH:
         raise ValueError(f"types are nested deeper than {MAX_DEPTH}")
-    return found
+    return tuple_type
 
 
 def _json_list(item: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = item.get(key, [])
-    if not isinstance(found, list) or len(found) > MAX_PARAMETERS or not all(isinstance(each, dict) for each in found):
+    items = item.get(key, [])
+    if not isinstance(items, list) or len(items) > MAX_PARAMETERS or not all(isinstance(each, dict) for each in items):
         raise ValueError(f'"{key}" of a JSON ABI is a list of at most {MAX_PARAMETERS} maps')
-    return found
+    return items
 
 
 def _json_parameter(item: Mapping[str, Any], depth: int) -> tuple[str, AbiType, bool]:
     if depth > MAX_DEPTH:
         raise ValueError(f"types are nested deeper than {MAX_DEPTH}")
-    name, written, indexed = item.get("name", ""), item.get("type"), item.get("indexed", False)
+    name, type_text, indexed = item.get("name", ""), item.get("type"), item.get("indexed", False)
     if not isinstance(name, str) or (name and not _NAME.fullmatch(name)):
         raise ValueError(f"{name!r} is no name of a parameter")
-    if not isinstance(written, str) or len(written) > MAX_TEXT or not isinstance(indexed, bool):
+    if not isinstance(type_text, str) or len(type_text) > MAX_TEXT or not isinstance(indexed, bool):
         raise ValueError('a parameter of a JSON ABI has "name", "type" and "indexed"')
-    word, bracket, _ = written.partition("[")
+    word, bracket, _ = type_text.partition("[")
     if word == "tuple":
         fields = [_json_parameter(each, depth + 1) for each in _json_list(item, "components")]
-        found: AbiType = _tuple([(given, kind) for given, kind, _ in fields])
+        parsed_type: AbiType = _tuple([(field_name, kind) for field_name, kind, _ in fields])
     else:
-        found = _elementary(word)
+        parsed_type = _elementary(word)
     position = len(word)
-    while bracket and position < len(written):
-        suffix = _SUFFIX.match(written, position)
+    while bracket and position < len(type_text):
+        suffix = _SUFFIX.match(type_text, position)
         if suffix is None:
-            raise ValueError(f"there is no ABI type {written!r}")
-        found = _array(found, suffix[1])
+            raise ValueError(f"there is no ABI type {type_text!r}")
+        parsed_type = _array(parsed_type, suffix[1])
         position = suffix.end()
-    return name, found, indexed
+    return name, parsed_type, indexed

@@ -72,14 +72,14 @@ class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
         return [_read(each) for each in self.events]
 
 
-def _read(written: str | dict[str, Any]) -> Event:
-    if isinstance(written, str):
-        if written in BUILT_IN:
-            return built_in(written)
-        if "(" not in written:
-            known = ", ".join(BUILT_IN)
-            raise ValueError(f"there is no built-in event {written[:80]!r}; there are {known}")
-    return read_event(written)
+def _read(source: str | dict[str, Any]) -> Event:
+    if isinstance(source, str):
+        if source in BUILT_IN:
+            return built_in(source)
+        if "(" not in source:
+            names = ", ".join(BUILT_IN)
+            raise ValueError(f"there is no built-in event {source[:80]!r}; there are {names}")
+    return read_event(source)
 
 
 def built_in(name: str) -> Event:
@@ -88,12 +88,12 @@ def built_in(name: str) -> Event:
 
 def check_events(events: Sequence[Event]) -> None:
     """That each log fits one event at most, and that events that share a column agree on its type."""
-    seen: set[tuple[str, int]] = set()
+    earlier: set[tuple[str, int]] = set()
     types: dict[str, tuple[str, str]] = {}
     for event in events:
-        if (event.signature, event.topics) in seen:
+        if (event.signature, event.topics) in earlier:
             raise ValueError(f"{event.signature} is there twice with {event.topics} topics: no log could tell which")
-        seen.add((event.signature, event.topics))
+        earlier.add((event.signature, event.topics))
         own: set[str] = set()
         for name, kind in event_columns(event):
             if name.lower() in own:

@@ -63,6 +63,6 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
         return EVM_COLUMNS[self.tables[output_index]] if output_index < len(self.tables) else None
 
     def writes(self) -> Writes:
-        said = self.tables != EVM_TABLES
+        chosen_tables = self.tables != EVM_TABLES
         # A table without an output is not written.
-        return Writes(len(self.tables), 0, f"tables: [{', '.join(self.tables)}]" if said else "", "tables")
+        return Writes(len(self.tables), 0, f"tables: [{', '.join(self.tables)}]" if chosen_tables else "", "tables")

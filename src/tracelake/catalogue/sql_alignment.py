@@ -50,11 +50,11 @@ class _Words:
         self.starts.append(start)
 
 
-def first_difference(query: Sequence[Token], written: Sequence[Token], renamed: Mapping[str, str]) -> int | None:
+def first_difference(query: Sequence[Token], output: Sequence[Token], renamed: Mapping[str, str]) -> int | None:
     """Where the query says something that the written text does not, or the other way round; None: nowhere.
 
     `renamed` has the name in the query for each name that the writer made up."""
-    ours, theirs = _words(written), _words(query)
+    ours, theirs = _words(output), _words(query)
     index = 0
     for place, key in enumerate(ours.keys):
         if index < len(theirs.keys) and (key == theirs.keys[index] or _renamed(key, renamed) == theirs.keys[index]):

@@ -36,11 +36,11 @@ class CallWriter(ValueWriter):
             self._refuse_function(node, name)
         arguments = [item for argument in node.expressions for item in self._flat(argument, name)]
         signature, kinds = self._choose(node, name, arguments)
-        written = [self._argument(item, kind, signature) for item, kind in zip(arguments, kinds, strict=True)]
+        texts = [self._argument(item, kind, signature) for item, kind in zip(arguments, kinds, strict=True)]
         if any(kind.form is Form.SEQUENCE_END for kind in kinds):
             self._check_sequence(node, arguments)
         distinct = "DISTINCT " if isinstance(next(iter(node.expressions), None), exp.Distinct) else ""
-        return f"{name}({distinct}{', '.join(written)})"
+        return f"{name}({distinct}{', '.join(texts)})"
 
     def _refuse_function(self, node: Any, name: str) -> NoReturn:
         close = get_close_matches(name[:64], SIGNATURES, 1, 0.8)
@@ -85,7 +85,7 @@ class CallWriter(ValueWriter):
             message = f"{name} takes no lambda here"
             self.refuse(node, "sql_argument", message, f"It takes {kind.expected}.")
         # What is wrong with it in itself comes first.
-        written = self.expression(node)
+        text = self.expression(node)
         if kind.form is Form.FLAG and not isinstance(node, exp.Boolean):
             self._refuse_argument(node, kind, name)
         elif kind.form is Form.TEXT:
@@ -98,7 +98,7 @@ class CallWriter(ValueWriter):
             (self._check_number if plain_text(node) is None else self._check_text)(node, kind, name)
         elif kind.form is Form.OPTIONS:
             self._check_options(node, kind, name)
-        return written
+        return text
 
     def _refuse_argument(self, node: Any, kind: ArgumentKind, name: str, detail: str = "") -> NoReturn:
         """`detail` is what the parser of the literal says; without it, there is no literal at all."""

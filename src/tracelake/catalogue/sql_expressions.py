@@ -109,8 +109,8 @@ class ExpressionWriter(WindowWriter):
             self._pattern(node)
         own = {exp.Like: ("negate",), exp.ILike: ("negate",), exp.Div: ("typed", "safe"), exp.DPipe: ("safe",)}
         self._only(node, "this", "expression", *own.get(type(node), ()))
-        written = f"({self.expression(node.this)} {sign} {self.expression(node.expression)}{behind})"
-        return f"(NOT {written})" if node.args.get("negate") else written
+        text = f"({self.expression(node.this)} {sign} {self.expression(node.expression)}{behind})"
+        return f"(NOT {text})" if node.args.get("negate") else text
 
     def _column(self, node: Any) -> str:
         if isinstance(node.this, exp.Star):

@@ -177,7 +177,7 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
         if (deepest := _deeper_than(trees[0], MAX_HEIGHT)) is not None:
             raise _too_deep(query, deepest)
         writer = QueryWriter(query, inputs, frozenset(PARAMETERS))
-        written = writer.query(trees[0], outermost=True)
+        text = writer.query(trees[0], outermost=True)
     except SqlglotError as error:
         raise _syntax(query, error) from None
     except _RereadError as error:
@@ -186,13 +186,13 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
         raise _refused(query, error.offset, "sql_limit", message, hint) from None
     except RecursionError:
         raise _too_deep(query, 0) from None
-    assert all(" " <= character <= "~" or character == MARK for character in written)
-    assert "${" not in written
-    _check_alignment(query, tokens, written, writer)
+    assert all(" " <= character <= "~" or character == MARK for character in text)
+    assert "${" not in text
+    _check_alignment(query, tokens, text, writer)
     _check_cost(query, trees[0])
     columns, names_all = result_columns(trees[0])
     return GatedQuery(
-        written,
+        text,
         frozenset(writer.used_inputs),
         frozenset(writer.used_parameters),
         tuple((name, *position(query, offset)) for name, offset in columns),
@@ -231,9 +231,9 @@ def _mark_parameters(query: str) -> tuple[str, dict[int, str]]:
     def mark(match: "re.Match[str]") -> str:
         name = match[1]
         if name not in PARAMETERS:
-            known = ", ".join(f"`${{{item}}}`" for item in PARAMETERS)
+            names = ", ".join(f"`${{{item}}}`" for item in PARAMETERS)
             message = f"there is no parameter {shown(match[0])}"
-            raise _refused(query, match.start(), "sql_parameter", message, f"There are {known}.")
+            raise _refused(query, match.start(), "sql_parameter", message, f"There are {names}.")
         places[match.start()] = name
         return f":{name}  "
 
@@ -356,8 +356,8 @@ def _syntax(query: str, error: SqlglotError) -> SqlRefusedError:
     return SqlRefusedError(Finding("sql_syntax", message, int(line), column, "Look at brackets, commas and quotes."))
 
 
-def _check_alignment(query: str, tokens: list[Token], written: str, writer: QueryWriter) -> None:
-    ours = list(_DIALECT.tokenize(written.replace(MARK, "`")))
+def _check_alignment(query: str, tokens: list[Token], text: str, writer: QueryWriter) -> None:
+    ours = list(_DIALECT.tokenize(text.replace(MARK, "`")))
     offset = first_difference(tokens, ours, writer.cte_names)
     if offset is not None:
         near = next(token.text for token in tokens if token.start == offset)

@@ -40,9 +40,9 @@ class NodeWriter:
     def refuse(self, node: Any, code: str, message: str, suggestion: str = "") -> NoReturn:
         raise SqlRefusedError(Finding(code, message, *position(self.text, offset(node)), suggestion))
 
-    def _only(self, node: exp.Expression, *known: str) -> None:
+    def _only(self, node: exp.Expression, *fields: str) -> None:
         for name, value in node.args.items():
-            if name not in known and value is not None and value is not False and value != []:
+            if name not in fields and value is not None and value is not False and value != []:
                 word = name.rstrip("_").upper().replace("_", " ")
                 self.refuse(
                     value if isinstance(value, exp.Expression) else node,

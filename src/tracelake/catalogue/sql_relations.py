@@ -113,8 +113,8 @@ class QueryCost(ExpressionCost):
         left, right = (self._query(part, ctes, outer) for part in (node.this, node.expression))
         pairs = zip(left.columns.named.items(), right.columns.named.values(), strict=False)
         widest = left.columns.largest() | right.columns.largest()
-        named = {name: cost | other for (name, cost), other in pairs}
-        columns = Columns({name: named.get(name, widest) for name in left.columns.named}, widest)
+        by_name = {name: cost | other for (name, cost), other in pairs}
+        columns = Columns({name: by_name.get(name, widest) for name in left.columns.named}, widest)
         is_union = isinstance(node, exp.Union)
         rows = left.rows + right.rows if is_union else max(left.rows, right.rows)
         bounds = [part.bound for part in (left, right)]
@@ -165,12 +165,14 @@ class QueryCost(ExpressionCost):
 
     def _items(self, node: Any, frame: _Frame) -> tuple[Columns, Cost]:
         """The columns of the result, and how large a row is."""
-        named: dict[str, Cost] = {}
+        by_name: dict[str, Cost] = {}
         others, width = UNIT, 0
         for item in node.expressions:
             if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
                 for source in frame.sources:
-                    named |= {name: named.get(name, UNIT) | cost for name, cost in source.cost.columns.named.items()}
+                    by_name |= {
+                        name: by_name.get(name, UNIT) | cost for name, cost in source.cost.columns.named.items()
+                    }
                     others |= source.cost.columns.others
                 width += others.growth
                 continue
@@ -178,10 +180,10 @@ class QueryCost(ExpressionCost):
             cost = self._generated(value, frame) if is_generator(value) else self.measure(value, frame.scope)
             names = item.expressions if isinstance(item, exp.Aliases) else []
             for name in [str(name.this) for name in names] or [item.alias_or_name]:
-                named[name.lower()] = cost
+                by_name[name.lower()] = cost
                 frame.scope.aliases[name.lower()] = cost
             width += cost.growth
-        return Columns(named, others), Cost(max(1, width))
+        return Columns(by_name, others), Cost(max(1, width))
 
     # --- relations
 
@@ -256,8 +258,8 @@ class QueryCost(ExpressionCost):
             raise CostError(call, "sql_limit", message, "Each of them multiplies the rows.")
         cost = self.measure(call, frame.scope)
         is_stack = str(call.this).lower() == "stack"
-        made = plain_number(call.expressions[0]) if is_stack else None
-        frame.factor *= int(made) if made is not None else max(cost.growth, DATA_ITEMS)
+        row_count = plain_number(call.expressions[0]) if is_stack else None
+        frame.factor *= int(row_count) if row_count is not None else max(cost.growth, DATA_ITEMS)
         # An item is a part of what it comes from; how large a part is not known. Spark makes it before it goes on.
         return Cost(1 if _is_sequence(call) else cost.growth)
 
@@ -275,8 +277,8 @@ def _renamed(relation: RelationCost, alias: Any) -> RelationCost:
     costs = list(relation.columns.named.values())
     widest = relation.columns.largest()
     is_known = len(costs) == len(names)
-    named = {name: costs[index] if is_known else widest for index, name in enumerate(names)}
-    return RelationCost(Columns(named, UNIT), relation.rows, relation.bound, relation.leaves)
+    by_name = {name: costs[index] if is_known else widest for index, name in enumerate(names)}
+    return RelationCost(Columns(by_name, UNIT), relation.rows, relation.bound, relation.leaves)
 
 
 def _connect(node: Any, sources: list[_Source]) -> None:

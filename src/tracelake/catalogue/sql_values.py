@@ -58,8 +58,8 @@ class ValueWriter(NodeWriter):
     def _placeholder(self, node: Any) -> str:
         name = str(node.this or "")
         if name not in self.parameters:
-            known = ", ".join(f"`${{{item}}}`" for item in sorted(self.parameters))
-            self.refuse(node, "sql_parameter", f"there is no parameter {shown(name)}", f"There are {known}.")
+            names = ", ".join(f"`${{{item}}}`" for item in sorted(self.parameters))
+            self.refuse(node, "sql_parameter", f"there is no parameter {shown(name)}", f"There are {names}.")
         self.used_parameters.add(name)
         return f":{name}"
 

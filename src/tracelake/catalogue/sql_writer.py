@@ -57,7 +57,7 @@ class QueryWriter(ExpressionWriter):
         if node is None:
             return ""
         self._only(node, "expressions")
-        written = []
+        texts = []
         for cte in node.expressions:
             self._only(cte, "this", "alias")
             alias = cte.args["alias"]
@@ -68,8 +68,8 @@ class QueryWriter(ExpressionWriter):
                 self.refuse(alias, "sql_relation", f"{shown(name)} is defined twice", "Rename one of them.")
             scope[name] = f"cte_{len(self.cte_names) + 1}"
             self.cte_names[scope[name]] = name
-            written.append(f"`{scope[name]}`{self._columns(alias)} AS ({body})")
-        return f"WITH {', '.join(written)} "
+            texts.append(f"`{scope[name]}`{self._columns(alias)} AS ({body})")
+        return f"WITH {', '.join(texts)} "
 
     def _set(self, node: exp.SetOperation, outermost: bool) -> str:
         self._only(node, "this", "expression", "distinct", "with_", "order", "limit", "offset")
@@ -196,9 +196,9 @@ class QueryWriter(ExpressionWriter):
         self._only(node, "this", "alias")
         name = self.name(node.this)
         folded = name.lower()
-        known = next((scope[folded] for scope in reversed(self._scopes) if folded in scope), None)
-        if known is not None:
-            relation = f"`{known}`"
+        definition = next((scope[folded] for scope in reversed(self._scopes) if folded in scope), None)
+        if definition is not None:
+            relation = f"`{definition}`"
         elif self.inputs is None or folded in self.inputs:
             self.used_inputs.add(folded)
             relation = f"{MARK}{folded}{MARK}"
@@ -273,7 +273,7 @@ def result_columns(query: Any) -> tuple[list[tuple[str, int]], bool]:
     Spark calls a column as it is written, and a result of several queries by the names of the first."""
     while isinstance(query, exp.Subquery | exp.SetOperation):
         query = query.this
-    found: list[tuple[str, int]] = []
+    columns: list[tuple[str, int]] = []
     complete = True
     for item in query.expressions:
         if isinstance(item, exp.Aliases):
@@ -284,5 +284,5 @@ def result_columns(query: Any) -> tuple[list[tuple[str, int]], bool]:
             last = item.expression if isinstance(item, exp.Dot) else item.this if isinstance(item, exp.Column) else item
             names = [last] if isinstance(last, exp.Identifier) else []
             complete = complete and bool(names)
-        found += [(str(name.this), offset(name)) for name in names]
-    return found, complete
+        columns += [(str(name.this), offset(name)) for name in names]
+    return columns, complete

@@ -66,7 +66,7 @@ def plan_table(old: Schema | None, new: Schema) -> TablePlan:
         for column in old.columns
         if new.column(column.name) is None
     ]
-    told = set(new.unique) - set(old.unique)  # that they are never null follows from `unique`
+    implied = set(new.unique) - set(old.unique)  # that they are never null follows from `unique`
     for index, column in enumerate(new.columns):
         place = f"columns[{index}]"
         before = old.column(column.name)
@@ -74,13 +74,13 @@ def plan_table(old: Schema | None, new: Schema) -> TablePlan:
             reasons = [
                 TableRefusal(text, f"{place}.{field}")
                 for text, field in _narrower(before, column)
-                if field != "nullable" or column.name not in told
+                if field != "nullable" or column.name not in implied
             ]
             refusals += reasons
             changes += [] if reasons else _wider(before, column)
         elif column.nullable:
             changes.append(f"add the column `{column.name}` ({describe(column)})")
-        elif column.name not in told:
+        elif column.name not in implied:
             text = f"The new column `{column.name}` must be nullable: rows without it may be there already."
             refusals.append(TableRefusal(f"{text} Leave out `nullable: false`.", f"{place}.nullable"))
     changes += [f"add an index on ({', '.join(index)})" for index in new.indexes if index not in old.indexes]
@@ -130,8 +130,8 @@ def _widest(before: Column, declared: Column) -> Column:
     if before.enum is None or declared.enum is None:
         merged = msgspec.structs.replace(merged, enum=None)
     else:
-        known = [value for value in before.enum if value not in declared.enum]
-        merged = msgspec.structs.replace(merged, enum=(*declared.enum, *known))
+        removed_values = [value for value in before.enum if value not in declared.enum]
+        merged = msgspec.structs.replace(merged, enum=(*declared.enum, *removed_values))
     if before.type is ColumnType.DECIMAL and not any(True for _ in _narrower(declared, before)):
         merged = msgspec.structs.replace(merged, precision=before.precision, scale=before.scale)
     return merged
@@ -199,6 +199,9 @@ def _narrower(before: Column, after: Column) -> Iterator[tuple[str, str]]:
             )
     if after.enum is not None and before.enum is None:
         yield f"{name} may hold any text; it cannot be limited by an `enum`. Leave it out, {_OR_ELSE}", "enum"
-    elif gone := [value for value in before.enum or () if after.enum is not None and value not in after.enum]:
-        them = "Keep it" if len(gone) == 1 else "Keep them"
-        yield f"{name} may hold {_values(gone)}, which the new `enum` does not have. {them}, {_OR_ELSE}", "enum"
+    elif removed_values := [value for value in before.enum or () if after.enum is not None and value not in after.enum]:
+        them = "Keep it" if len(removed_values) == 1 else "Keep them"
+        yield (
+            f"{name} may hold {_values(removed_values)}, which the new `enum` does not have. {them}, {_OR_ELSE}",
+            "enum",
+        )

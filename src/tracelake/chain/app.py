@@ -27,12 +27,12 @@ class Pace:
         self._most = max(1.0, per_second)
         self._saved = self._most
         self._clock = clock
-        self._seen = clock()
+        self._updated_at = clock()
 
     def wait(self) -> float:
         now = self._clock()
-        self._saved = min(self._most, self._saved + (now - self._seen) * self._per_second)
-        self._seen = now
+        self._saved = min(self._most, self._saved + (now - self._updated_at) * self._per_second)
+        self._updated_at = now
         if self._saved >= 1:
             self._saved -= 1
             return 0.0

@@ -29,51 +29,51 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if len(self.topics) > len(log.topics):
             return False
-        return all(not wanted or topic in wanted for wanted, topic in zip(self.topics, log.topics, strict=False))
+        return all(not choices or topic in choices for choices, topic in zip(self.topics, log.topics, strict=False))
 
 
-def parse_filter(given: Any) -> LogFilter:
-    if not isinstance(given, dict):
+def parse_filter(value: Any) -> LogFilter:
+    if not isinstance(value, dict):
         raise RpcError(INVALID_PARAMS, "invalid argument 0: a filter object is wanted")
-    unknown = sorted(given.keys() - _KEYS)
+    unknown = sorted(value.keys() - _KEYS)
     if unknown:
         raise RpcError(INVALID_PARAMS, f"invalid argument 0: a filter has no {unknown[0][:40]}")
-    if given.get("blockHash") is not None:
-        if given.get("fromBlock") is not None or given.get("toBlock") is not None:
+    if value.get("blockHash") is not None:
+        if value.get("fromBlock") is not None or value.get("toBlock") is not None:
             message = "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
             raise RpcError(INVALID_PARAMS, f"invalid argument 0: {message}")
-        block_hash = parse_hash(given["blockHash"], "blockHash")
+        block_hash = parse_hash(value["blockHash"], "blockHash")
     else:
         block_hash = None
     return LogFilter(
         block_hash=block_hash,
-        first=_number(given.get("fromBlock"), "fromBlock"),
-        last=_number(given.get("toBlock"), "toBlock"),
-        addresses=_addresses(given.get("address")),
-        topics=_topics(given.get("topics")),
+        first=_number(value.get("fromBlock"), "fromBlock"),
+        last=_number(value.get("toBlock"), "toBlock"),
+        addresses=_addresses(value.get("address")),
+        topics=_topics(value.get("topics")),
     )
 
 
-def _number(given: Any, what: str) -> int | None:
-    if given is None or (isinstance(given, str) and given in _NEWEST):
+def _number(value: Any, what: str) -> int | None:
+    if value is None or (isinstance(value, str) and value in _NEWEST):
         return None
-    return 0 if given == "earliest" else parse_quantity(given, what)
+    return 0 if value == "earliest" else parse_quantity(value, what)
 
 
-def _addresses(given: Any) -> frozenset[str]:
-    if given is None:
+def _addresses(value: Any) -> frozenset[str]:
+    if value is None:
         return frozenset()
-    choices = given if isinstance(given, list) else [given]
+    choices = value if isinstance(value, list) else [value]
     _limit(choices, "address")
     return frozenset(parse_address(address, "address") for address in choices)
 
 
-def _topics(given: Any) -> tuple[frozenset[str], ...]:
-    if given is None:
+def _topics(value: Any) -> tuple[frozenset[str], ...]:
+    if value is None:
         return ()
-    if not isinstance(given, list) or len(given) > MAX_TOPICS:
+    if not isinstance(value, list) or len(value) > MAX_TOPICS:
         raise RpcError(INVALID_PARAMS, f"invalid topics: a list of at most {MAX_TOPICS} places")
-    return tuple(_choices(place) for place in given)
+    return tuple(_choices(place) for place in value)
 
 
 def _choices(place: Any) -> frozenset[str]:

@@ -92,16 +92,16 @@ class Methods:
 
     def logs(self, params: list[Any]) -> bytes:
         _expect(params, 1)
-        wanted = parse_filter(params[0])
-        if wanted.block_hash is not None:
-            block = self._of_hash(wanted.block_hash)
+        log_filter = parse_filter(params[0])
+        if log_filter.block_hash is not None:
+            block = self._of_hash(log_filter.block_hash)
             if block is None:
                 raise RpcError(SERVER_ERROR, "unknown block")
             blocks = [block]
         else:
             head = self._visible.head
-            first = head if wanted.first is None else wanted.first
-            last = head if wanted.last is None else wanted.last
+            first = head if log_filter.first is None else log_filter.first
+            last = head if log_filter.last is None else log_filter.last
             if first > last:
                 raise RpcError(INVALID_PARAMS, "invalid block range params")
             if last > head:
@@ -109,31 +109,31 @@ class Methods:
             if last - first >= MAX_FILTER_BLOCKS:
                 raise RpcError(LIMIT_EXCEEDED, f"the range has more than {MAX_FILTER_BLOCKS} blocks; ask for fewer")
             blocks = self._store.blocks[first : last + 1]
-        found = [log.sent for block in blocks for log in block.logs if wanted.takes(log)]
-        if len(found) > MAX_FILTER_LOGS:
+        matching = [log.body for block in blocks for log in block.logs if log_filter.takes(log)]
+        if len(matching) > MAX_FILTER_LOGS:
             raise RpcError(LIMIT_EXCEEDED, f"the answer has more than {MAX_FILTER_LOGS} logs; ask for fewer blocks")
-        return b"[" + b",".join(found) + b"]"
+        return b"[" + b",".join(matching) + b"]"
 
-    def _at(self, given: Any) -> StoredBlock | None:
+    def _at(self, value: Any) -> StoredBlock | None:
         """The visible block of a number or a tag."""
-        if isinstance(given, str) and given in _HEADS:
+        if isinstance(value, str) and value in _HEADS:
             return self._store.blocks[self._visible.head]
-        number = 0 if given == "earliest" else parse_quantity(given, "argument 0")
+        number = 0 if value == "earliest" else parse_quantity(value, "argument 0")
         return self._store.blocks[number] if number <= self._visible.head else None
 
-    def _of_hash(self, given: str) -> StoredBlock | None:
-        number = self._store.by_hash.get(given)
+    def _of_hash(self, block_hash: str) -> StoredBlock | None:
+        number = self._store.by_hash.get(block_hash)
         return None if number is None or number > self._visible.head else self._store.blocks[number]
 
-    def _named(self, given: Any) -> StoredBlock | None:
+    def _named(self, value: Any) -> StoredBlock | None:
         """The block of a number, a tag, a hash, or an object with one of them."""
-        if isinstance(given, dict):
-            if "blockHash" in given:
-                return self._of_hash(parse_hash(given["blockHash"], "blockHash"))
-            return self._at(given.get("blockNumber"))
-        if isinstance(given, str) and len(given) == HASH_CHARS:
-            return self._of_hash(parse_hash(given, "argument 0"))
-        return self._at(given)
+        if isinstance(value, dict):
+            if "blockHash" in value:
+                return self._of_hash(parse_hash(value["blockHash"], "blockHash"))
+            return self._at(value.get("blockNumber"))
+        if isinstance(value, str) and len(value) == HASH_CHARS:
+            return self._of_hash(parse_hash(value, "argument 0"))
+        return self._at(value)
 
     def _place(self, params: list[Any]) -> tuple[int, int] | None:
         _expect(params, 1)

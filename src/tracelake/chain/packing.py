@@ -69,13 +69,13 @@ class Packer:
         self._parent_hash = block["hash"]
         return block, receipts
 
-    def _pack(self, given: Json, implied: Json) -> Packed:
-        keys = tuple(given)
+    def _pack(self, item: Json, implied: Json) -> Packed:
+        keys = tuple(item)
         if keys not in self._numbers:
             self._numbers[keys] = len(self.shapes)
             self.shapes.append(keys)
         packed: Packed = [self._numbers[keys]]
-        for key, value in given.items():
+        for key, value in item.items():
             if isinstance(value, str) and value == LEFT_OUT:
                 raise ValueError(f"an answer with an empty string cannot be recorded: {key}")
             follows = key in implied and implied[key] == value and type(implied[key]) is type(value)
@@ -136,11 +136,11 @@ def _of_log(block: Json, transaction: Json, index: int, log_index: int) -> Json:
     }
 
 
-def _fill(named: Json, implied: Json) -> Json:
-    for key, value in named.items():
+def _fill(fields: Json, implied: Json) -> Json:
+    for key, value in fields.items():
         if value == LEFT_OUT:
-            named[key] = implied[key]
-    return named
+            fields[key] = implied[key]
+    return fields
 
 
 def _at(transactions: list[Json], index: int) -> Json:

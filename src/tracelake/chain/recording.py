@@ -146,14 +146,14 @@ def write_recording(
     head = RecordingHead(format=FORMAT, version=VERSION, chain_id=chain_id, client=client, blocks=count, about=about)
     packer = Packer(chain_id)
     encoder = msgspec.json.Encoder()
-    written = 0
+    block_count = 0
     with lzma.open(path, "wb", format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, filters=_FILTERS) as out:
         out.write(encoder.encode(head) + b"\n")
         for block, receipts in blocks:
-            known = len(packer.shapes)
+            shape_count = len(packer.shapes)
             packed, packed_receipts = packer.pack(block, receipts)
-            line = _Line(block=packed, receipts=packed_receipts, shapes=packer.shapes[known:])
+            line = _Line(block=packed, receipts=packed_receipts, shapes=packer.shapes[shape_count:])
             out.write(encoder.encode(line) + b"\n")
-            written += 1
-    if written != count:
-        raise ValueError(f"{count} blocks were announced and {written} came")
+            block_count += 1
+    if block_count != count:
+        raise ValueError(f"{count} blocks were announced and {block_count} came")

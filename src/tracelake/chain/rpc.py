@@ -90,16 +90,16 @@ class Rpc:
             return self._refuse(bytes(part))
 
     def _answer_call(self, call: _Call) -> bytes | None:
-        known = bytes(call.id)
-        if known and not _is_id(known):
+        call_id = bytes(call.id)
+        if call_id and not _is_id(call_id):
             return _error(b"null", INVALID_REQUEST, "An id is a string, a number or null.")
         if call.jsonrpc != "2.0":
-            return _error(known or b"null", INVALID_REQUEST, 'The request lacks "jsonrpc": "2.0".')
+            return _error(call_id or b"null", INVALID_REQUEST, 'The request lacks "jsonrpc": "2.0".')
         try:
             result = self._result(call)
         except RpcError as error:
-            return _error(known, error.code, error.message) if known else None
-        return b'{"jsonrpc":"2.0","id":' + known + b',"result":' + result + b"}" if known else None
+            return _error(call_id, error.code, error.message) if call_id else None
+        return b'{"jsonrpc":"2.0","id":' + call_id + b',"result":' + result + b"}" if call_id else None
 
     def _result(self, call: _Call) -> bytes:
         method = self._methods.get(call.method)
@@ -112,12 +112,12 @@ class Rpc:
     def _refuse(self, body: bytes) -> bytes:
         """Say what is wrong with something that is no call."""
         try:
-            given = _anything.decode(body)
+            request = _anything.decode(body)
         except (msgspec.MsgspecError, RecursionError):
             return _error(b"null", PARSE_ERROR, "The body is not valid JSON.")
-        known = given.get("id") if isinstance(given, dict) else None
-        usable = isinstance(known, str | int | float) and not isinstance(known, bool)
-        echoed = msgspec.json.encode(known) if usable else b"null"
+        call_id = request.get("id") if isinstance(request, dict) else None
+        usable = isinstance(call_id, str | int | float) and not isinstance(call_id, bool)
+        echoed = msgspec.json.encode(call_id) if usable else b"null"
         return _error(echoed, INVALID_REQUEST, "The request is not a JSON-RPC 2.0 call.")
 
 
@@ -133,6 +133,6 @@ def _is_id(raw: bytes | msgspec.Raw) -> bool:
     return bytes(raw)[:1] in b'"-0123456789n' and len(raw) > 0
 
 
-def _error(known: bytes | msgspec.Raw, code: int, message: str) -> bytes:
-    said = msgspec.json.encode({"code": code, "message": message})
-    return b'{"jsonrpc":"2.0","id":' + bytes(known) + b',"error":' + said + b"}"
+def _error(call_id: bytes | msgspec.Raw, code: int, message: str) -> bytes:
+    error = msgspec.json.encode({"code": code, "message": message})
+    return b'{"jsonrpc":"2.0","id":' + bytes(call_id) + b',"error":' + error + b"}"

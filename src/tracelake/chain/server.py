@@ -240,29 +240,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(given: str) -> float:
-    value = float(given)
+def _positive(text: str) -> float:
+    value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("a number above 0")
     return value
 
 
-def _positive_int(given: str) -> int:
-    value = int(given)
+def _positive_int(text: str) -> int:
+    value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("a whole number above 0")
     return value
 
 
-def _port(given: str) -> int:
-    value = int(given)
+def _port(text: str) -> int:
+    value = int(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError("a port number, or 0")
     return value
 
 
-def _workers(given: str) -> int:
-    value = _positive_int(given)
+def _workers(text: str) -> int:
+    value = _positive_int(text)
     if value > MAX_WORKERS:
         raise argparse.ArgumentTypeError(f"at most {MAX_WORKERS}")
     return value

@@ -16,7 +16,7 @@ class StoredLog(msgspec.Struct, frozen=True, gc=False):
 
     address: str
     topics: tuple[str, ...]
-    sent: bytes
+    body: bytes
 
 
 class StoredBlock(msgspec.Struct, frozen=True, kw_only=True, gc=False):

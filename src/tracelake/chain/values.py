@@ -11,19 +11,19 @@ _HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 
 
-def parse_quantity(given: Any, what: str) -> int:
-    if isinstance(given, str) and _QUANTITY.fullmatch(given):
-        return int(given, 16)
+def parse_quantity(value: Any, what: str) -> int:
+    if isinstance(value, str) and _QUANTITY.fullmatch(value):
+        return int(value, 16)
     raise RpcError(INVALID_PARAMS, f"invalid {what}: a hex quantity without leading zeros (0x1b4), or a block tag")
 
 
-def parse_hash(given: Any, what: str) -> str:
-    if isinstance(given, str) and _HASH.fullmatch(given):
-        return given.lower()
+def parse_hash(value: Any, what: str) -> str:
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return value.lower()
     raise RpcError(INVALID_PARAMS, f"invalid {what}: 0x and 64 hex digits")
 
 
-def parse_address(given: Any, what: str) -> str:
-    if isinstance(given, str) and _ADDRESS.fullmatch(given):
-        return given.lower()
+def parse_address(value: Any, what: str) -> str:
+    if isinstance(value, str) and _ADDRESS.fullmatch(value):
+        return value.lower()
     raise RpcError(INVALID_PARAMS, f"invalid {what}: 0x and 40 hex digits")

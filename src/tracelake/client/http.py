@@ -79,10 +79,10 @@ class HttpClient:
         await asyncio.sleep(0)  # let the transports see it
 
     async def _send(self, data: bytes, *, repeatable: bool) -> HttpReply:
-        kept = self._kept()
-        if kept is not None:
+        idle_connection = self._kept()
+        if idle_connection is not None:
             try:
-                return await self._exchange(kept, data)
+                return await self._exchange(idle_connection, data)
             except ConnectionLost as lost:
                 if not (lost.untouched and repeatable):
                     raise

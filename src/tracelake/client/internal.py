@@ -145,8 +145,8 @@ class InternalClient:
 
     async def outbox(self, status: Literal["failed", "pending"] | None = None, limit: int = 100) -> OutboxReply:
         """Rows of that status, or of both."""
-        wanted = "" if status is None else f"status={status}&"
-        return await self._service("GET", f"/internal/outbox?{wanted}limit={limit:d}", _outbox)
+        status_filter = "" if status is None else f"status={status}&"
+        return await self._service("GET", f"/internal/outbox?{status_filter}limit={limit:d}", _outbox)
 
     async def requeue_outbox(self, outbox_ids: Sequence[int] | None = None) -> RequeueReply:
         """Without ids, every failed row."""

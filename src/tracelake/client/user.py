@@ -411,8 +411,8 @@ def _segment(name: str, code: str) -> str:
 
 
 def _query(**values: str | int | None) -> str:
-    given = {name: value for name, value in values.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
+    parameters = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(parameters)}" if parameters else ""
 
 
 def _time(value: datetime | None) -> str | None:

@@ -30,12 +30,12 @@ def _without_defaults(value: Any) -> Any:
         return [_without_defaults(item) for item in value]
     if not isinstance(value, msgspec.Struct):
         return value
-    kept = {}
+    fields = {}
     for name, encoded_name, default in _fields(type(value)):
         item = getattr(value, name)
         if item != default:
-            kept[encoded_name] = _without_defaults(item)
-    return kept
+            fields[encoded_name] = _without_defaults(item)
+    return fields
 
 
 class _NoDefault:

@@ -100,19 +100,19 @@ class ColumnsKind:
             records = self._short_form(place)
         else:
             return place.wrong_type("a list of columns, or a map of name to type")
-        found = Columns(complete=bool(records))
+        columns = Columns(complete=bool(records))
         for record in records:
             if record is INVALID or "name" not in record.values:
-                found.complete = False
-            elif (name := record.values["name"]).casefold() in found.names:
+                columns.complete = False
+            elif (name := record.values["name"]).casefold() in columns.names:
                 message = f"There is a column {shown(name)} already."
                 record.at("name").problem("duplicate_item", message, "Names differ in more than their case.")
             else:
-                found.names[name.casefold()] = name
-                found.records[name] = record
+                columns.names[name.casefold()] = name
+                columns.records[name] = record
                 if (column := _column(record)) is not None:
-                    found.columns.append(column)
-        return found
+                    columns.columns.append(column)
+        return columns
 
     @staticmethod
     def _short_form(place: Place) -> list[Record]:
@@ -226,13 +226,13 @@ def check_schema(record: Record) -> None:
     if columns is None:
         return
     for name, place in _named_columns(record):
-        known = columns.records.get(name)
-        if known is None:
+        column_record = columns.records.get(name)
+        if column_record is None:
             check_column(name, place, columns)
-        elif "type" in known.values and known.values["type"].kind is ColumnType.JSON:
+        elif "type" in column_record.values and column_record.values["type"].kind is ColumnType.JSON:
             place.problem("invalid_value", f"The column `{name}` is json, which has no order.", "Leave it out.")
-        elif known.get("nullable") is True and place.path.startswith(record.place.below("unique")):
-            known.at("nullable").problem("unique_nullable", f"`{name}` is in `unique` and cannot be null.")
+        elif column_record.get("nullable") is True and place.path.startswith(record.place.below("unique")):
+            column_record.at("nullable").problem("unique_nullable", f"`{name}` is in `unique` and cannot be null.")
 
 
 def check_column(name: str, place: Place, columns: Columns) -> bool:
@@ -246,14 +246,14 @@ def check_column(name: str, place: Place, columns: Columns) -> bool:
 
 
 def _named_columns(record: Record) -> list[tuple[str, Place]]:
-    named: list[tuple[str, Place]] = []
+    references: list[tuple[str, Place]] = []
     if "unique" in record.values:
-        named += zip(record.values["unique"], record.at("unique").items(), strict=True)
+        references += zip(record.values["unique"], record.at("unique").items(), strict=True)
     if "indexes" in record.values:
         for index, place in zip(record.values["indexes"], record.at("indexes").items(), strict=True):
             places = place.items() if isinstance(place.node, ListNode) else [place]
-            named += zip(index, places, strict=True)
-    return named
+            references += zip(index, places, strict=True)
+    return references
 
 
 def build_schema(record: Record) -> Schema | None:

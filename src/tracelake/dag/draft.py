@@ -110,10 +110,10 @@ class Draft:
 
     def columns_of(self, schema: Schema) -> Mapping[str, Column]:
         """By name. A document may ask for the same ones thousands of times."""
-        found = self._columns.get(id(schema))
-        if found is None:
-            found = self._columns[id(schema)] = {column.name: column for column in schema.columns}
-        return found
+        columns = self._columns.get(id(schema))
+        if columns is None:
+            columns = self._columns[id(schema)] = {column.name: column for column in schema.columns}
+        return columns
 
     def canonical_address(self, address: OutputAddress) -> OutputAddress:
         """Outputs that are written to one buffered dataset are one thing to a reader: the first stands for all."""

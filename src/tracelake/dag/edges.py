@@ -45,22 +45,22 @@ def resolve_output(draft: Draft, record: Record) -> OutputAddress | None:
 
 def resolve_inputs(draft: Draft, job: JobDraft) -> None:
     read = job.record.get("inputs")
-    seen: dict[bytes, str] = {}
+    earlier_inputs: dict[bytes, str] = {}
     for record in read or ():
         if record is INVALID:
             continue
-        found = _resolve_input(draft, record)
-        if found is None or record.bad("where"):  # which of its units it reads cannot be told
+        resolved = _resolve_input(draft, record)
+        if resolved is None or record.bad("where"):  # which of its units it reads cannot be told
             continue
-        job.inputs.append(found)
-        _check_operator(draft, job, found)
-        values = None if found.where is None else found.where.values
-        key = msgspec.json.encode([found.output, found.dataset, values], order="deterministic")
-        if key in seen:
-            message = f"The same source with the same `where` is `{seen[key]}` already."
-            found.place.problem("duplicate_input", message, "Leave one of them out.")
+        job.inputs.append(resolved)
+        _check_operator(draft, job, resolved)
+        values = None if resolved.where is None else resolved.where.values
+        key = msgspec.json.encode([resolved.output, resolved.dataset, values], order="deterministic")
+        if key in earlier_inputs:
+            message = f"The same source with the same `where` is `{earlier_inputs[key]}` already."
+            resolved.place.problem("duplicate_input", message, "Leave one of them out.")
         else:
-            seen[key] = found.place.path
+            earlier_inputs[key] = resolved.place.path
 
 
 def _resolve_input(draft: Draft, record: Record) -> InputDraft | None:
@@ -73,21 +73,21 @@ def _resolve_input(draft: Draft, record: Record) -> InputDraft | None:
         else:
             origin.missing("job", "Write `{job: ...}` or `{dataset: ...}`.")
         return None
-    found = InputDraft(record.place, where=record.get("where"))
-    if found.where is not None and not found.where.values:
-        found.where = None
+    resolved = InputDraft(record.place, where=record.get("where"))
+    if resolved.where is not None and not resolved.where.values:
+        resolved.where = None
     if origin.has("job"):
         address = resolve_output(draft, origin)
         if address is None:
             return None
-        found.output = draft.canonical_address(address)
-    elif not _resolve_dataset(draft, origin, found):
+        resolved.output = draft.canonical_address(address)
+    elif not _resolve_dataset(draft, origin, resolved):
         return None
-    _check_filter(draft, found)
-    return found
+    _check_filter(draft, resolved)
+    return resolved
 
 
-def _resolve_dataset(draft: Draft, origin: Record, found: InputDraft) -> bool:
+def _resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft) -> bool:
     if origin.has("output_index"):
         origin.at("output_index").problem("wrong_type", "A dataset has no `output_index`.", "Leave it out.")
     name = origin.get("dataset")
@@ -97,14 +97,14 @@ def _resolve_dataset(draft: Draft, origin: Record, found: InputDraft) -> bool:
         entry = draft.publish.get(name)
         if entry is None or not entry.writers:
             return False
-        found.output = entry.writers[0]
+        resolved.output = entry.writers[0]
         return True
-    known = draft.surroundings.datasets.get(name)
-    if known is not None and (known.owner_dag is None or known.owner_dag != draft.name):
-        found.dataset = name
+    dataset = draft.surroundings.datasets.get(name)
+    if dataset is not None and (dataset.owner_dag is None or dataset.owner_dag != draft.name):
+        resolved.dataset = name
         return True
     place = origin.at("dataset")
-    if known is not None:
+    if dataset is not None:
         message = f"This DAG made the dataset {shown(name)} before, but does not publish it in this document."
         place.problem("unknown_dataset", message, "Publish it, or read the job's output: `from: {job: ...}`.")
         return False
@@ -115,36 +115,36 @@ def _resolve_dataset(draft: Draft, origin: Record, found: InputDraft) -> bool:
     return False
 
 
-def _check_operator(draft: Draft, job: JobDraft, found: InputDraft) -> None:
+def _check_operator(draft: Draft, job: JobDraft, resolved: InputDraft) -> None:
     operator = job.record.get("operator")
     if operator not in CATALOGUE or not CATALOGUE[operator].only_files:
         return
-    if found.output is not None:
-        entry = draft.publishers.get(found.output)
+    if resolved.output is not None:
+        entry = draft.publishers.get(resolved.output)
         buffered = entry is not None and entry.buffered
     else:
-        assert found.dataset is not None
-        buffered = draft.surroundings.datasets[found.dataset].storage == "buffered"
+        assert resolved.dataset is not None
+        buffered = draft.surroundings.datasets[resolved.dataset].storage == "buffered"
     if buffered:
         message = f"`{operator}` works on blocks in files, and this dataset is a table that is read by commits."
-        found.place.problem("operator_storage", message, "Read it by a `spark_sql` job.")
+        resolved.place.problem("operator_storage", message, "Read it by a `spark_sql` job.")
 
 
-def _check_filter(draft: Draft, found: InputDraft) -> None:
-    if found.where is None:
+def _check_filter(draft: Draft, resolved: InputDraft) -> None:
+    if resolved.where is None:
         return
-    if found.output is not None:
-        entry = draft.publishers.get(found.output)
+    if resolved.output is not None:
+        entry = draft.publishers.get(resolved.output)
         schema = None if entry is None else entry.schema
     else:
-        assert found.dataset is not None
-        schema = draft.surroundings.datasets[found.dataset].schema
+        assert resolved.dataset is not None
+        schema = draft.surroundings.datasets[resolved.dataset].schema
     if schema is not None:
-        check_where(found.where, draft.columns_of(schema))
-    elif found.output is not None:
-        columns = _known_columns(draft, found.output)
+        check_where(resolved.where, draft.columns_of(schema))
+    elif resolved.output is not None:
+        columns = _known_columns(draft, resolved.output)
         if columns is not None:
-            check_names(found.where, columns)
+            check_names(resolved.where, columns)
 
 
 def _known_columns(draft: Draft, output: OutputAddress) -> Sequence[str] | None:
@@ -213,14 +213,14 @@ class Graph:
 
     def report_circles(self) -> None:
         """One problem per circle that has a job in no other one reported before."""
-        told = set(self.in_order())
+        reported = set(self.in_order())
         for name in self.names:
-            if name in told:
+            if name in reported:
                 continue
             circle = self._circle_through(name)
-            if circle is None or told.intersection(circle):
+            if circle is None or reported.intersection(circle):
                 continue
-            told.update(circle)
+            reported.update(circle)
             way = [f"`{job}`" for job in (*circle, name)]
             if len(way) > _SHOWN_JOBS:
                 way[_SHOWN_JOBS // 2 : -_SHOWN_JOBS // 2] = ["..."]

@@ -96,15 +96,15 @@ def _check_source(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) ->
             place.problem("duplicate_webhook_path", message, "Choose another path.")
         else:
             webhook_paths[path] = place.path
-            taken = draft.surroundings.taken_webhook_paths.get(path)
-            if taken is not None:
-                place.problem("webhook_path_taken", taken, "Choose another path.")
+            path_owner = draft.surroundings.taken_webhook_paths.get(path)
+            if path_owner is not None:
+                place.problem("webhook_path_taken", path_owner, "Choose another path.")
 
 
 def _check_time_zone(name: str, place: Place) -> None:
-    known = time_zone_names()
-    if name not in known:
-        hint = place.problems.did_you_mean(name, sorted(known)) or "Use a name of the IANA database: `Europe/Berlin`."
+    names = time_zone_names()
+    if name not in names:
+        hint = place.problems.did_you_mean(name, sorted(names)) or "Use a name of the IANA database: `Europe/Berlin`."
         place.problem("unknown_time_zone", f"There is no time zone {shown(name)}.", hint)
 
 
@@ -124,9 +124,9 @@ def _runtime(draft: Draft, job: JobDraft) -> Runtime | None:
         return None
     runtime = draft.surroundings.runtimes.get(name)
     if runtime is None:
-        known = draft.surroundings.runtimes.runtimes
+        runtimes = draft.surroundings.runtimes.runtimes
         place = job.place_of("runtime")
-        hint = place.problems.did_you_mean(name, known) or f"There are {one_of(sorted(known))}."
+        hint = place.problems.did_you_mean(name, runtimes) or f"There are {one_of(sorted(runtimes))}."
         place.problem("unknown_runtime", f"There is no runtime {shown(name)}.", hint)
     return runtime
 
@@ -189,13 +189,13 @@ def _check_key(draft: Draft, job: JobDraft) -> None:
             continue
         compared = True
         if columns is not None:
-            known = [check_column(name, item, columns) for name, item in zip(key, place.items(), strict=True)]
-            if not all(known):
+            valid = [check_column(name, item, columns) for name, item in zip(key, place.items(), strict=True)]
+            if not all(valid):
                 continue
         unique = entry.schema.unique if entry.schema is not None else ()
         if entry.schema is not None and set(unique) != set(key):
-            told = f"`unique: [{', '.join(unique)}]`" if unique else "no `unique`"
-            message = f"`unique_key` is ({', '.join(key)}), and the schema of {shown(entry.name)} has {told}."
+            declaration = f"`unique: [{', '.join(unique)}]`" if unique else "no `unique`"
+            message = f"`unique_key` is ({', '.join(key)}), and the schema of {shown(entry.name)} has {declaration}."
             place.problem("unique_key_mismatch", message, "Let both name the same columns.")
     if not compared and not record.bad("outputs"):
         message = "`unique_key` is compared with `schema.unique`, and no output of the job is published with a schema."
@@ -282,10 +282,10 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
             unknown = _UNKNOWN_CONFIG_FIELD.search(error.message)
             if any(f"the field `{name}` is missing" in error.message for name in aside):
                 return
-            said = error.message.partition(" is not valid: ")[2]
+            detail = error.message.partition(" is not valid: ")[2]
             place = locate(record.at("config"), path, unknown[1] if unknown else None)
             hint = str(error.details.get("suggestion", "")) or _config_hint(place, operator, path, unknown)
-            place.problem("config_invalid", said[:1].upper() + said[1:], hint)
+            place.problem("config_invalid", detail[:1].upper() + detail[1:], hint)
             first = unknown[1] if unknown and not path else (re.findall(r"^\.([^.\[]+)", path) or [None])[0]
             if first is None or first not in config:
                 return
@@ -309,9 +309,9 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
     except TraceError:
         return  # said already
     except ConfigFieldError as error:
-        said = str(error)
+        detail = str(error)
         place = locate(record.at("config"), f".{error.field}", None)
-        place.problem("config_invalid", f"{said[:1].upper()}{said[1:]}.", error.suggestion)
+        place.problem("config_invalid", f"{detail[:1].upper()}{detail[1:]}.", error.suggestion)
 
 
 def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:

@@ -52,9 +52,9 @@ class Place:
         assert isinstance(self.node, ListNode)
         return [Place(item, f"{self.path}[{index}]", self.problems) for index, item in enumerate(self.node.items)]
 
-    def wrong_type(self, wanted: str, suggestion: str = "") -> _Invalid:
+    def wrong_type(self, expected: str, suggestion: str = "") -> _Invalid:
         if not isinstance(self.node, BadNode):
-            self.problem("wrong_type", f"{self.title} must be {wanted}, not {_described(self.node)}.", suggestion)
+            self.problem("wrong_type", f"{self.title} must be {expected}, not {_described(self.node)}.", suggestion)
         return INVALID
 
     @property
@@ -108,9 +108,9 @@ class Choice:
         if not isinstance(node, ScalarNode) or (node.plain and not node.text):
             return place.wrong_type(f"one of {one_of(self.words)}")
         if node.text not in self.words:
-            known = f"It takes {one_of(self.words)}."
+            choices = f"It takes {one_of(self.words)}."
             hint = place.problems.did_you_mean(node.text, self.words)
-            place.problem("unknown_value", f"{place.title} cannot be {shown(node.text)}. {known}", hint)
+            place.problem("unknown_value", f"{place.title} cannot be {shown(node.text)}. {choices}", hint)
             return INVALID
         # The known word itself: encoders that leave out defaults compare by identity.
         return self.words[self.words.index(node.text)]
@@ -204,12 +204,12 @@ class ListOf:
         places = place.items()
         values = [self.item.read(item) for item in places]
         if self.distinct:
-            seen: list[Any] = []
+            earlier_values: list[Any] = []
             for value, item in zip(values, places, strict=True):
-                if value is not INVALID and value in seen:
+                if value is not INVALID and value in earlier_values:
                     text = ", ".join(value) if isinstance(value, list) else str(value)
                     item.problem("duplicate_item", f"{shown(text)} is in the list already.", "Keep one of them.")
-                seen.append(value)
+                earlier_values.append(value)
         return INVALID if self.whole and INVALID in values else values
 
     def schema(self) -> JsonSchema:
@@ -259,8 +259,8 @@ class Record:
 
     def at(self, name: str) -> Place:
         """Where the field is, or else where it would be."""
-        found = self.places.get(name)
-        return found or Place(self.place.node, self.place.below(name), self.place.problems)
+        place = self.places.get(name)
+        return place or Place(self.place.node, self.place.below(name), self.place.problems)
 
     def missing(self, name: str, suggestion: str = "") -> None:
         self.at(name).problem("missing_field", f"`{name}` is missing.", suggestion)
@@ -282,35 +282,35 @@ class Fields:
             return place.wrong_type(self.what)
         record = Record(place)
         for name, (key, value) in place.entries().items():
-            known = self.table.get(name)
-            if known is None:
+            field = self.table.get(name)
+            if field is None:
                 hint = self.not_supported.get(name) or place.problems.did_you_mean(name, self.table)
                 hint = hint or f"It takes {one_of(self.table)}."
                 key.problem("unknown_field", f"There is no field {shown(name)} here.", hint)
                 continue
             record.places[name] = value
-            result = known.kind.read(value)
+            result = field.kind.read(value)
             if result is not INVALID:
                 record.values[name] = result
-        for name, known in self.table.items():
-            if known.required and name not in record.places:
+        for name, field in self.table.items():
+            if field.required and name not in record.places:
                 record.missing(name)
         return record
 
     def schema(self) -> JsonSchema:
-        required = [name for name, known in self.table.items() if known.required]
+        required = [name for name, field in self.table.items() if field.required]
         return {
             "type": "object",
-            "properties": {name: _field_schema(known) for name, known in self.table.items()},
+            "properties": {name: _field_schema(field) for name, field in self.table.items()},
             **({"required": required} if required else {}),
             "additionalProperties": False,
             **self.rule(),
         }
 
 
-def _field_schema(known: Field) -> JsonSchema:
-    default = {} if known.default is None else {"default": known.default}
-    return {"description": known.help, **known.kind.schema(), **default}
+def _field_schema(field: Field) -> JsonSchema:
+    default = {} if field.default is None else {"default": field.default}
+    return {"description": field.help, **field.kind.schema(), **default}
 
 
 def free_value(place: Place) -> Any:

@@ -95,9 +95,9 @@ def _decoded(text: bytes, problems: ProblemList) -> str | None:
         )
         return None
     decoded = decoded.replace("\r\n", "\n")
-    found = False
+    has_escapes = False
     for _, match in zip(range(_MAX_BAD_CHARACTERS), _BAD_CHARACTER.finditer(decoded), strict=False):
-        found = True
+        has_escapes = True
         line, column = _position(decoded[: match.start()])
         problems.add(
             "text_invalid",
@@ -107,7 +107,7 @@ def _decoded(text: bytes, problems: ProblemList) -> str | None:
             path="",
             suggestion='Remove it, or write it as an escape like "\\u2028" in double quotes.',
         )
-    return None if found else decoded
+    return None if has_escapes else decoded
 
 
 def _position(before: str) -> tuple[int, int]:

@@ -122,18 +122,18 @@ class ProblemList:
             self._problems.values(), key=lambda problem: (problem.line, problem.column, problem.path, problem.code)
         )
 
-    def did_you_mean(self, word: str, known: Iterable[str]) -> str:
+    def did_you_mean(self, word: str, candidates: Iterable[str]) -> str:
         """`Did you mean x?`, or nothing when no known word is near."""
-        wanted = _folded(word)
-        nearest, best = "", max(1, min(3, len(wanted) // 3)) + 1
-        for candidate in known:
+        folded_word = _folded(word)
+        nearest, best = "", max(1, min(3, len(folded_word) // 3)) + 1
+        for candidate in candidates:
             if self._work < 0:
                 return ""
             folded = _folded(candidate)
             self._work -= 1
-            if abs(len(folded) - len(wanted)) > best:
+            if abs(len(folded) - len(folded_word)) > best:
                 continue
-            distance, work = _distance(wanted, folded, best + 1)
+            distance, work = _distance(folded_word, folded, best + 1)
             self._work -= work
             if distance < best or (nearest and distance == best and candidate < nearest):
                 nearest, best = candidate, distance

@@ -45,34 +45,34 @@ def read_publish(draft: Draft) -> None:
 
 def _check_owner(draft: Draft, entry: PublishDraft) -> bool:
     """False if the dataset belongs to somebody else who does not let this DAG write it."""
-    known = draft.surroundings.datasets.get(entry.name)
-    if known is None or draft.name is None:
+    dataset = draft.surroundings.datasets.get(entry.name)
+    if dataset is None or draft.name is None:
         return True
-    if known.owner_dag != draft.name:
-        if known.owner_dag is not None and draft.name in known.writers:
-            _check_granted(known, known.owner_dag, entry)
+    if dataset.owner_dag != draft.name:
+        if dataset.owner_dag is not None and draft.name in dataset.writers:
+            _check_granted(dataset, dataset.owner_dag, entry)
             return True
-        owner = f"the DAG `{known.owner_dag}`" if known.owner_dag is not None else "jobs that no DAG made"
+        owner = f"the DAG `{dataset.owner_dag}`" if dataset.owner_dag is not None else "jobs that no DAG made"
         hint = "Choose another name."
-        if known.storage == "buffered" and known.owner_dag is not None:
+        if dataset.storage == "buffered" and dataset.owner_dag is not None:
             hint = f"Choose another name, or list `{draft.name}` in `publish.{entry.name}.writers` of {owner}."
         entry.key.problem("dataset_owned", f"The dataset {shown(entry.name)} belongs to {owner}.", hint)
         return False
     storage = _storage(draft, entry)
-    if storage is not None and storage != known.storage:
+    if storage is not None and storage != dataset.storage:
         message = (
-            f"The dataset {shown(entry.name)} has {kept_as(known.storage)}, which cannot become {kept_as(storage)}."
+            f"The dataset {shown(entry.name)} has {kept_as(dataset.storage)}, which cannot become {kept_as(storage)}."
         )
         hint = "Publish under another name."
-        if known.storage == "buffered" and storage == "postgres":
+        if dataset.storage == "buffered" and storage == "postgres":
             hint = "Add `write_mode: buffered`, or publish under another name."
         entry.record.at("storage").problem("dataset_storage", message, hint)
     return True
 
 
-def _check_granted(known: KnownDataset, owner: str, entry: PublishDraft) -> None:
+def _check_granted(dataset: KnownDataset, owner: str, entry: PublishDraft) -> None:
     """An entry that only names writers: what the dataset is, its owner declares."""
-    entry.owner, entry.schema = owner, known.schema
+    entry.owner, entry.schema = owner, dataset.schema
     for name in _OF_THE_OWNER:
         if entry.record.has(name):
             message = f"`{name}` of {shown(entry.name)} is declared by the DAG `{owner}`, which owns it."

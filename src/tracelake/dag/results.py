@@ -28,9 +28,9 @@ def check_result(draft: Draft, job: JobDraft) -> None:
     except TraceError:
         return  # said already
     place = locate(record.at("config"), f".{result.field}", None)
-    meant = _check_unknown(entry.name, entry.schema, result, place)
+    misspelled = _check_unknown(entry.name, entry.schema, result, place)
     if result.complete:
-        _check_missing(entry.name, entry.schema, result, meant, place)
+        _check_missing(entry.name, entry.schema, result, misspelled, place)
 
 
 def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
@@ -44,8 +44,8 @@ def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
 def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Place) -> set[str]:
     """The columns that were meant, as far as that can be guessed."""
     names = [column.name for column in schema.columns]
-    known = {*names, OWNER}
-    unknown = [column for column in result.places if column not in known]
+    known_columns = {*names, OWNER}
+    unknown = [column for column in result.places if column not in known_columns]
     if not unknown:
         return set()
     free = [column for column in names if column not in result.places]
@@ -54,14 +54,14 @@ def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Plac
     hint = " ".join(dict.fromkeys(filter(None, hints))) or f"It has {one_of(names[:_SHOWN])}."
     columns = "column" if len(unknown) == 1 else "columns"
     place.problem("unknown_column", f"The schema of {shown(name)} has no {columns} {listed}.", hint)
-    return {column for column in free if any(f"`{column}`" in said for said in hints)}
+    return {column for column in free if any(f"`{column}`" in text for text in hints)}
 
 
-def _check_missing(name: str, schema: Schema, result: ResultColumns, meant: set[str], place: Place) -> None:
+def _check_missing(name: str, schema: Schema, result: ResultColumns, misspelled: set[str], place: Place) -> None:
     missing = [
         column.name
         for column in schema.columns
-        if not column.nullable and column.name not in result.places and column.name not in meant
+        if not column.nullable and column.name not in result.places and column.name not in misspelled
     ]
     if not missing:
         return

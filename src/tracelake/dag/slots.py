@@ -63,14 +63,14 @@ class Slots:
             wall = self._next_on_wall(_wall(position, offset), inclusive=inclusive)
             if wall is None:
                 return None
-            found = (wall - offset).replace(tzinfo=UTC)
-            change = self._first_change(position, found)
+            slot = (wall - offset).replace(tzinfo=UTC)
+            change = self._first_change(position, slot)
             if change is None:
-                if self.every_hour or not found.astimezone(self.zone).fold:
-                    return found
+                if self.every_hour or not slot.astimezone(self.zone).fold:
+                    return slot
                 # The clock has shown it before.
-                shown_anew = self._end_of_repeat(found, offset)
-                position, inclusive = (found, False) if shown_anew is None else (shown_anew, True)
+                shown_anew = self._end_of_repeat(slot, offset)
+                position, inclusive = (slot, False) if shown_anew is None else (shown_anew, True)
                 continue
             # The clock moves before it shows that time.
             new_offset = self._offset(change)
@@ -93,9 +93,9 @@ class Slots:
         empty_from = until  # there is no slot after this, up to `until`
         while empty_from - newest >= _SECOND:
             middle = newest + (empty_from - newest) / 2
-            found = self.after(middle)
-            if found is not None and found <= empty_from:
-                newest = found
+            slot = self.after(middle)
+            if slot is not None and slot <= empty_from:
+                newest = slot
             else:
                 empty_from = middle
         return newest
@@ -133,9 +133,9 @@ class Slots:
             if at < wall or not inclusive:
                 at += _SECOND
             if self.schedule.matches_day(at):
-                found = self._next_in_day(at.hour, at.minute, at.second)
-                if found is not None:
-                    return datetime.combine(at, found)
+                time_of_day = self._next_in_day(at.hour, at.minute, at.second)
+                if time_of_day is not None:
+                    return datetime.combine(at, time_of_day)
             day = self._next_day(at.date())
         except OverflowError:
             return None
@@ -145,9 +145,9 @@ class Slots:
         """The first time of a matching day, from this one on."""
         if hour in self.schedule.hours:
             if minute in self.schedule.minutes:
-                found = _from(self._seconds, second)
-                if found is not None:
-                    return time(hour, minute, found)
+                next_second = _from(self._seconds, second)
+                if next_second is not None:
+                    return time(hour, minute, next_second)
             later = _from(self._minutes, minute + 1)
             if later is not None:
                 return self._time(hour, later)

@@ -65,7 +65,7 @@ _VALUES = ListOf(_ScalarKind(), 1, _MAX_VALUES)
 
 
 def _read_map(place: Place) -> object:
-    found = ReadWhere({}, {})
+    where = ReadWhere({}, {})
     entries = place.entries()
     if len(entries) > _MAX_CONDITIONS:
         place.problem("out_of_range", f"{place.title} has {len(entries)} fields; it takes {_MAX_CONDITIONS}.")
@@ -74,9 +74,9 @@ def _read_map(place: Place) -> object:
         read = _VALUES.read(value) if isinstance(value.node, ListNode) else scalar_value(value)
         if read is INVALID:
             return INVALID
-        found.values[name] = _normal(read)
-        found.places[name] = value
-    return found
+        where.values[name] = _normal(read)
+        where.places[name] = value
+    return where
 
 
 def _normal(value: Scalar | list[Scalar]) -> Scalar | list[Scalar]:

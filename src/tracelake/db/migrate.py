@@ -69,7 +69,7 @@ def read_migrations(directory: Traversable | Path) -> list[Migration]:
     """Every migration of the directory in order. Raises MigrationError unless the numbers run 1, 2, 3, ..."""
     if not directory.is_dir():
         raise MigrationError(f"there is no migrations directory {directory}")
-    found = []
+    migrations = []
     for entry in directory.iterdir():
         if not entry.name.endswith(".sql"):
             continue
@@ -79,24 +79,24 @@ def read_migrations(directory: Traversable | Path) -> list[Migration]:
         # Line ends may change in a checkout without the SQL changing.
         text = entry.read_bytes().decode("utf-8").replace("\r\n", "\n")
         checksum = hashlib.sha256(text.encode()).hexdigest()
-        found.append(Migration(int(match[1]), match[2], text, checksum))
-    found.sort(key=lambda migration: (migration.version, migration.name))
-    for before, after in itertools.pairwise(found):
+        migrations.append(Migration(int(match[1]), match[2], text, checksum))
+    migrations.sort(key=lambda migration: (migration.version, migration.name))
+    for before, after in itertools.pairwise(migrations):
         if before.version == after.version:
             raise MigrationError(f"two migrations share a number: {before.file_name}, {after.file_name}")
-    for expected, migration in enumerate(found, start=1):
+    for expected, migration in enumerate(migrations, start=1):
         if migration.version != expected:
             raise MigrationError(f"migration {expected:04d} is missing, found {migration.file_name} instead")
-    return found
+    return migrations
 
 
 async def migrate(conn: Connection, directory: Traversable | Path) -> list[str]:
     """Bring the database up to the last migration; answers the file names that this call applied."""
-    wanted = read_migrations(directory)
+    migrations = read_migrations(directory)
     await conn.execute("SELECT pg_advisory_lock($1)", _LOCK_KEY)
     try:
         await conn.execute(_CREATE_TABLE)
-        pending = await _pending(conn, wanted)
+        pending = await _pending(conn, migrations)
         for migration in pending:
             await _apply_unless_locked(conn, migration)
     finally:
@@ -105,15 +105,15 @@ async def migrate(conn: Connection, directory: Traversable | Path) -> list[str]:
     return [migration.file_name for migration in pending]
 
 
-async def _pending(conn: Connection, wanted: Sequence[Migration]) -> list[Migration]:
+async def _pending(conn: Connection, migrations: Sequence[Migration]) -> list[Migration]:
     rows = await conn.fetch("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
-    by_version = {migration.version: migration for migration in wanted}
+    by_version = {migration.version: migration for migration in migrations}
     for position, row in enumerate(rows, start=1):
         version: int = row["version"]
         if version not in by_version:
             raise MigrationError(
                 f"the database is newer than this code: it has migration {version:04d}_{row['name']}, "
-                f"this code ends at {len(wanted):04d}; use the newer release"
+                f"this code ends at {len(migrations):04d}; use the newer release"
             )
         if version != position:
             raise MigrationError(f"the database has migration {version:04d} but not {position:04d}")
@@ -122,7 +122,7 @@ async def _pending(conn: Connection, wanted: Sequence[Migration]) -> list[Migrat
                 f"{by_version[version].file_name} was changed after it was applied; "
                 "put the file back as it was and write a new migration instead"
             )
-    return list(wanted[len(rows) :])
+    return list(migrations[len(rows) :])
 
 
 async def _apply_unless_locked(conn: Connection, migration: Migration) -> None:

@@ -41,5 +41,5 @@ def patient(dsn: str) -> str:
     """With times after which a connection is given up. What the setting says itself counts: it stands behind."""
     if "://" not in dsn:
         return " ".join([*(f"{name}={value}" for name, value in _PATIENCE.items()), dsn])
-    where, _, said = dsn.partition("?")
-    return f"{where}?{urlencode(_PATIENCE)}{'&' if said else ''}{said}"
+    where, _, parameters = dsn.partition("?")
+    return f"{where}?{urlencode(_PATIENCE)}{'&' if parameters else ''}{parameters}"

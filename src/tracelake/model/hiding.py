@@ -24,11 +24,11 @@ class Hiding:
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        found = {form for value in values for form in _forms(value)}
+        forms = {form for value in values for form in _forms(value)}
         with self._lock:
-            if found <= self._forms:
+            if forms <= self._forms:
                 return
-            self._forms |= found
+            self._forms |= forms
             # The longest first: one value may begin with another.
             longest_first = sorted(self._forms, key=lambda form: (-len(form), form))
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))

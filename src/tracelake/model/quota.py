@@ -28,9 +28,9 @@ class Quotas:
 
     def override(self, values: Mapping[str, object]) -> "Quotas":
         """With those of `values` that are not None."""
-        known = {field.name for field in fields(self)}
-        given = {name: value for name, value in values.items() if name in known and value is not None}
-        merged = {field.name: given.get(field.name, getattr(self, field.name)) for field in fields(self)}
+        names = {field.name for field in fields(self)}
+        overrides = {name: value for name, value in values.items() if name in names and value is not None}
+        merged = {field.name: overrides.get(field.name, getattr(self, field.name)) for field in fields(self)}
         return Quotas(**merged)  # type: ignore[arg-type]
 
 

@@ -75,20 +75,20 @@ BUILT_IN = RuntimeRegistry(
 )
 
 
-def resolve_timeout(runtime: Runtime, wanted: int | None, default_seconds: int) -> int:
+def resolve_timeout(runtime: Runtime, requested: int | None, default_seconds: int) -> int:
     """The limit of one attempt: what the job wants, or the runtime's default, or `default_seconds`.
 
     A wish above the runtime's limit is refused; a general default above it gives way.
     """
     most = runtime.max_timeout_seconds
-    if wanted is not None:
-        if most is not None and wanted > most:
+    if requested is not None:
+        if most is not None and requested > most:
             raise TraceError(
                 "job_invalid",
                 f"timeout_seconds of a {runtime.name} job is at most {most}.",
                 field="limits.timeout_seconds",
             )
-        return wanted
+        return requested
     if runtime.default_timeout_seconds is not None:
         return runtime.default_timeout_seconds
     return default_seconds if most is None else min(default_seconds, most)

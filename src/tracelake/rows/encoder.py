@@ -84,12 +84,12 @@ def _struct_converter(name: str, fields: Sequence[pa.Field]) -> Convert | None:
     if len(set(names)) != len(names):
         twice = next(item for item in names if names.count(item) > 1)
         raise UnwritableError(f"the column `{name}` holds a structure with two fields `{twice}`; rename one")
-    found = {field.name: convert for field in fields if (convert := _converter(name, field.type)) is not None}
-    if not found:
+    converters = {field.name: convert for field in fields if (convert := _converter(name, field.type)) is not None}
+    if not converters:
         return None
 
     def convert_struct(value: dict[str, Any]) -> dict[str, Any]:
-        return value | {key: convert(value[key]) for key, convert in found.items() if value[key] is not None}
+        return value | {key: convert(value[key]) for key, convert in converters.items() if value[key] is not None}
 
     return convert_struct
 
@@ -100,13 +100,13 @@ def _map_converter(name: str, kind: pa.MapType) -> Convert:
     convert_key, convert = _converter(name, kind.key_type), _converter(name, kind.item_type)
 
     def convert_map(entries: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-        written: dict[str, Any] = {}
+        converted: dict[str, Any] = {}
         for key, value in entries:
             text = _text(key if convert_key is None else convert_key(key))
-            if text in written:
+            if text in converted:
                 raise UnwritableError(f"the column `{name}` holds a map with two keys {text[:60]!r}")
-            written[text] = value if value is None or convert is None else convert(value)
-        return written
+            converted[text] = value if value is None or convert is None else convert(value)
+        return converted
 
     return convert_map
 

@@ -23,31 +23,31 @@ _JSON = {
 }
 
 
-def explain(said: str, columns: Mapping[str, Column]) -> str:
+def explain(message: str, columns: Mapping[str, Column]) -> str:
     """`said` is the text of a ValidationError; what is not known here is passed on as it is."""
-    what, _, place = said.partition(_PLACE)
+    what, _, place = message.partition(_PLACE)
     column = columns.get(place.strip("`").removeprefix("."))
     if column is not None:
         return f"{column.name}: {_of_column(what, column)}"
-    if found := _FIELD.fullmatch(what):
-        kind, name = found.groups()
+    if match := _FIELD.fullmatch(what):
+        kind, name = match.groups()
         return f"{name}: is missing, and it is never null" if kind.startswith("missing") else f"{name}: is no column"
-    if found := _GOT.fullmatch(what):
-        return f"the line is {_JSON.get(found[1], found[1])}, not an object"
+    if match := _GOT.fullmatch(what):
+        return f"the line is {_JSON.get(match[1], match[1])}, not an object"
     return f"{place.strip('`').removeprefix('.') or 'the line'}: {what}"
 
 
 def _of_column(what: str, column: Column) -> str:
-    if found := _ENUM.fullmatch(what):
+    if match := _ENUM.fullmatch(what):
         values = column.enum or ()
         rest = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
-        return f"{found[1]} is not one of {', '.join(values[:_MOST_VALUES])}{rest}"
-    if found := _LENGTH.fullmatch(what):
-        return f"is longer than {found[1]} characters"
+        return f"{match[1]} is not one of {', '.join(values[:_MOST_VALUES])}{rest}"
+    if match := _LENGTH.fullmatch(what):
+        return f"is longer than {match[1]} characters"
     if _RANGE.fullmatch(what):
         return f"does not fit {column.type}"
-    if found := _GOT.fullmatch(what):
-        if found[1] == "null":
+    if match := _GOT.fullmatch(what):
+        if match[1] == "null":
             return "is null, and it is never null"
-        return f"is {_JSON.get(found[1], found[1])} instead of {column.type}"
+        return f"is {_JSON.get(match[1], match[1])} instead of {column.type}"
     return what

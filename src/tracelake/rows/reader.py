@@ -82,11 +82,11 @@ class BatchReader:
         rows, wrong = self._decode(lines)
         columns: list[pa.Array] = []
         for order, (name, kind) in enumerate(zip(self._names, self.kinds, strict=True)):
-            found = _column(list(map(attrgetter(name), rows)), kind, order)
-            if isinstance(found, _Wrong):
-                wrong.append(found)
+            column_values = _column(list(map(attrgetter(name), rows)), kind, order)
+            if isinstance(column_values, _Wrong):
+                wrong.append(column_values)
             else:
-                columns.append(found)
+                columns.append(column_values)
         if org_id is not None:
             wrong += self._lies(rows, org_id)
         if not wrong:
@@ -123,10 +123,10 @@ class BatchReader:
 
     def _lies(self, rows: Sequence[Any], org_id: UUID) -> list[_Wrong]:
         own = {None, str(org_id)}
-        said = list(map(attrgetter("org_id"), rows))
-        if set(said) <= own:
+        org_ids = list(map(attrgetter("org_id"), rows))
+        if set(org_ids) <= own:
             return []
-        index = next(index for index, org in enumerate(said) if org not in own)
+        index = next(index for index, org in enumerate(org_ids) if org not in own)
         return [_Wrong(index, len(self.kinds), "org_id: is not the org of the publisher; leave it out")]
 
     def _too_long(self, columns: Sequence[pa.Array]) -> list[_Wrong]:
@@ -186,8 +186,8 @@ def _whole(values: list[Any], read: Callable[[Sequence[Any]], pa.Array | None]) 
     array = read(present) if present else None
     if array is None:
         return None
-    there = np.array([value is not None for value in values])
-    return array.take(pa.array(np.cumsum(there) - 1, pa.int64(), mask=~there))
+    mask = np.array([value is not None for value in values])
+    return array.take(pa.array(np.cumsum(mask) - 1, pa.int64(), mask=~mask))
 
 
 def _first_wrong(values: Sequence[Any], convert: Callable[[Any], Any], name: str, order: int) -> _Wrong:

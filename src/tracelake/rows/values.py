@@ -68,11 +68,11 @@ def kind_of(column: Column) -> ColumnKind:
     return _KINDS[column.type](column)
 
 
-def _whole(arrow: pa.DataType, kept: str) -> Callable[[Column], ColumnKind]:
+def _whole(arrow: pa.DataType, sql_type: str) -> Callable[[Column], ColumnKind]:
     def kind(column: Column) -> ColumnKind:
         least, most = _RANGES[column.type]
         # A bound of msgspec is at most 64 bits wide; both of these are.
-        return ColumnKind(column, Annotated[int, Meta(ge=least, le=most)], None, arrow, kept, kept)
+        return ColumnKind(column, Annotated[int, Meta(ge=least, le=most)], None, arrow, sql_type, sql_type)
 
     return kind
 
@@ -94,7 +94,7 @@ def _large(column: Column) -> ColumnKind:
 
 def _decimal(column: Column) -> ColumnKind:
     precision, scale = column.precision or 38, column.scale or 0
-    kept = f"numeric({precision},{scale})"
+    sql_type = f"numeric({precision},{scale})"
     unit = Decimal((0, (1,), -scale))
     never = [InvalidOperation, Overflow, Underflow, Inexact]
     exactly = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=never)
@@ -125,7 +125,7 @@ def _decimal(column: Column) -> ColumnKind:
             raise ValueError(f"has more than {precision - scale} digits before the point")
         return value if -scale <= exponent <= 0 else value.quantize(unit, context=exactly)
 
-    return ColumnKind(column, msgspec.Raw, convert, pa.decimal128(precision, scale), kept, kept)
+    return ColumnKind(column, msgspec.Raw, convert, pa.decimal128(precision, scale), sql_type, sql_type)
 
 
 def _float(column: Column) -> ColumnKind:
@@ -227,9 +227,9 @@ def _check_json(value: Any) -> None:
         below: list[Any] = []
         for item in level:
             if isinstance(item, dict):
-                for key, held in item.items():
+                for key, member in item.items():
                     _plain(key)
-                    below.append(held)
+                    below.append(member)
             elif isinstance(item, list):
                 below += item
             elif isinstance(item, str):

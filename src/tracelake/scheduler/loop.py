@@ -131,27 +131,27 @@ class Scheduler:
         return list(islice(slots.between(floor, now), self._config.batch))
 
     def _seen_in_time(self, source: CronSource, slots: Slots, floor: datetime, now: datetime) -> list[datetime]:
-        heard = source.last_slot
+        last_slot = source.last_slot
         recent = max(floor, now - timedelta(seconds=self._config.tolerance_seconds))
         first = self._next(source.job_id, slots, recent)
         owed = [
-            seen if heard is None else _Seen(max(seen.after, heard), seen.until)
-            for seen in self._owed.pop(source.job_id, ())
-            if heard is None or seen.until > heard
+            stretch if last_slot is None else _Seen(max(stretch.after, last_slot), stretch.until)
+            for stretch in self._owed.pop(source.job_id, ())
+            if last_slot is None or stretch.until > last_slot
         ]
         if first is not None and first <= now:
             owed = _joined([*owed, _Seen(recent, now)])
-        seen_slots = chain.from_iterable(slots.between(seen.after, seen.until) for seen in owed)
-        found = list(islice(seen_slots, self._config.batch))
-        if found:
+        seen_slots = chain.from_iterable(slots.between(stretch.after, stretch.until) for stretch in owed)
+        due_slots = list(islice(seen_slots, self._config.batch))
+        if due_slots:
             self._owed[source.job_id] = owed
-        return found
+        return due_slots
 
     def _next(self, job_id: UUID, slots: Slots, floor: datetime) -> datetime | None:
-        known = self._coming.get(job_id)
-        if known is None or not known.holds_for(slots, floor):
-            known = self._coming[job_id] = _Coming(slots, floor, slots.after(floor))
-        return known.slot
+        coming = self._coming.get(job_id)
+        if coming is None or not coming.holds_for(slots, floor):
+            coming = self._coming[job_id] = _Coming(slots, floor, slots.after(floor))
+        return coming.slot
 
     def _slots(self, source: CronSource) -> Slots | None:
         try:
@@ -183,20 +183,20 @@ class Scheduler:
         return self._config.backoff.seconds(self._tries)
 
     def _forget_others(self, job_ids: set[UUID]) -> None:
-        for known in (self._coming, self._owed):
-            for job_id in known.keys() - job_ids:
-                del known[job_id]
+        for table in (self._coming, self._owed):
+            for job_id in table.keys() - job_ids:
+                del table[job_id]
         self._refused &= job_ids
 
 
 def _joined(stretches: Sequence[_Seen]) -> list[_Seen]:
     """In order. Slots that were seen without a break are one stretch, however long nobody hears of them."""
     joined: list[_Seen] = []
-    for seen in sorted(stretches):
-        if joined and seen.after <= joined[-1].until:
-            joined[-1] = _Seen(joined[-1].after, max(joined[-1].until, seen.until))
+    for stretch in sorted(stretches):
+        if joined and stretch.after <= joined[-1].until:
+            joined[-1] = _Seen(joined[-1].after, max(joined[-1].until, stretch.until))
         else:
-            joined.append(seen)
+            joined.append(stretch)
     return joined
 
 

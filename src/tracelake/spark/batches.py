@@ -50,21 +50,21 @@ def _writing(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         judge = None if schema is None else make_judge(schema, dataset)
-        held: list[bytes] = []
+        lines: list[bytes] = []
         size = count = 0
         for batch in batches:
             slices = (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))
             for rows, data in (piece for part in slices for piece in _pieces(part)):
                 if judge is not None:
                     judge(data)
-                if held and size + len(data) > MAX_BYTES:
-                    yield _upload(prefix, transfer, held, count)
-                    held, size, count = [], 0, 0
-                held.append(data)
+                if lines and size + len(data) > MAX_BYTES:
+                    yield _upload(prefix, transfer, lines, count)
+                    lines, size, count = [], 0, 0
+                lines.append(data)
                 size += len(data)
                 count += rows
-        if held:
-            yield _upload(prefix, transfer, held, count)
+        if lines:
+            yield _upload(prefix, transfer, lines, count)
 
     return write
 

@@ -47,18 +47,18 @@ def explain(error: Exception) -> Exception:
     raised = _LAST_LINE.findall(text) if "Traceback (most recent call last)" in text else []
     if raised:
         kind, message = raised[-1]
-        said = _short(message)
+        summary = _short(message)
         if kind == _NON_RETRYABLE:
-            return NonRetryableError(said)
+            return NonRetryableError(summary)
         if kind == _UNAVAILABLE:
-            return StoreUnavailableError(said.partition(": ")[2])
-        return SparkFailedError(f"{kind.rpartition('.')[2]}: {said}")
+            return StoreUnavailableError(summary.partition(": ")[2])
+        return SparkFailedError(f"{kind.rpartition('.')[2]}: {summary}")
     state = ""
     if isinstance(error, PySparkException):
         state = error.getSqlState() or ""
         text = error.getMessage() or text
-    said = _short(text.split("\n", 1)[0])
-    return NonRetryableError(said) if state[:2] in _USER_ERRORS else SparkFailedError(said)
+    summary = _short(text.split("\n", 1)[0])
+    return NonRetryableError(summary) if state[:2] in _USER_ERRORS else SparkFailedError(summary)
 
 
 def _short(text: str) -> str:

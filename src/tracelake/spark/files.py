@@ -48,16 +48,16 @@ class FileCache:
 
     def _shrink(self) -> None:
         """The copies that were used longest ago go first."""
-        found = []
+        entries = []
         for path in self.directory.glob("*.parquet"):
             try:
                 stat = path.stat()
             except FileNotFoundError:
                 continue
-            found.append((stat.st_mtime_ns, stat.st_size, path))
-        left = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
-            if left <= self.max_bytes:
+            entries.append((stat.st_mtime_ns, stat.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= self.max_bytes:
                 return
             path.unlink(missing_ok=True)
-            left -= size
+            total -= size

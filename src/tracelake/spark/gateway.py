@@ -158,8 +158,8 @@ def _log_line(line: str) -> None:
     if not line or line.startswith(_CHATTER):
         return
     try:
-        said = json.loads(line)
-        level, name, message = _LEVELS[said["level"]], f"spark.{said['logger']}", said["message"]
+        record = json.loads(line)
+        level, name, message = _LEVELS[record["level"]], f"spark.{record['logger']}", record["message"]
     except (ValueError, KeyError, TypeError):
         level, name, message = logging.WARNING, "spark", line
     logging.getLogger(name).log(level, "%s", message[:_MOST_TEXT])

@@ -48,22 +48,22 @@ def find_java(scratch: Path) -> Java:
 
 def _of_machine() -> list[Path]:
     homes = []
-    said = os.environ.get("JAVA_HOME")
-    if said:
-        homes.append(Path(said))
-    found = shutil.which("java")
-    if found is not None:
-        homes.append(Path(found).resolve().parent.parent)
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        homes.append(Path(home))
+    executable = shutil.which("java")
+    if executable is not None:
+        homes.append(Path(executable).resolve().parent.parent)
     return homes
 
 
 def _version(java: Path) -> int | None:
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(said.stderr + said.stdout)
-    return int(found[1]) if found and said.returncode == 0 else None
+    match = _VERSION.search(output.stderr + output.stdout)
+    return int(match[1]) if match and output.returncode == 0 else None
 
 
 def _bundled(scratch: Path) -> Java:

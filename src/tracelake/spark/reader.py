@@ -67,8 +67,8 @@ class Reader:
             first = pq.read_schema(paths[0])
             for path, file in zip(paths, files, strict=True):
                 check_columns(name, (files[0], first), (file, pq.read_schema(path)))
-            told = _spark_schema(first)
-            reader = self.session.read if told is None else self.session.read.schema(told)
+            schema = _spark_schema(first)
+            reader = self.session.read if schema is None else self.session.read.schema(schema)
             frame = reader.parquet(*(str(path) for path in paths))
         else:
             frame = self._read_by_executors(name, files, selection)
@@ -143,12 +143,12 @@ def kept_values(columns: Sequence[TableColumn], where: Where | None) -> dict[str
         ColumnType.DECIMAL: lambda value: Decimal(str(value)),
     }
     kinds = {column.name: column.type for column in columns}
-    kept: dict[str, Any] = {}
+    by_column: dict[str, Any] = {}
     for field, value in (where or {}).items():
         convert = exact.get(kinds[field]) if field in kinds else None
         values = value if isinstance(value, list) else [value]
-        kept[field] = [item if item is None or convert is None else convert(item) for item in values]
-    return kept
+        by_column[field] = [item if item is None or convert is None else convert(item) for item in values]
+    return by_column
 
 
 def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:
@@ -158,10 +158,12 @@ def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[Obj
         return
     files = [meta.uri.rsplit("/", 1)[1] for meta, _ in (one, other)]
     column = next(column for column in {**columns[0], **columns[1]} if columns[0].get(column) != columns[1].get(column))
-    said = " and ".join(f"{has.get(column, 'missing')} in {file}" for has, file in zip(columns, files, strict=True))
+    differences = " and ".join(
+        f"{has.get(column, 'missing')} in {file}" for has, file in zip(columns, files, strict=True)
+    )
     raise NonRetryableError(
-        f"the files of {name} differ: the column {column} is {said}. Trigger the job that writes {name} again for the"
-        " blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
+        f"the files of {name} differ: the column {column} is {differences}. Trigger the job that writes {name} again"
+        " for the blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
     )
 
 
@@ -207,9 +209,11 @@ def _fetch_function(
                 with _downloaded(transfer, meta) as path:
                     check_columns(name, first, (meta, pq.read_schema(path)))
                     # By and by: however large the file is, no more than some batches of it are in memory.
-                    wanted = _arrow_filter(schema, selection)
-                    found = ds.dataset(path, format="parquet").to_batches(schema.names, wanted, _ROWS_PER_BATCH)
-                    yield from (part.cast(schema) for part in found if part.num_rows)
+                    row_filter = _arrow_filter(schema, selection)
+                    file_batches = ds.dataset(path, format="parquet").to_batches(
+                        schema.names, row_filter, _ROWS_PER_BATCH
+                    )
+                    yield from (part.cast(schema) for part in file_batches if part.num_rows)
 
     return fetch
 
@@ -250,10 +254,10 @@ def _matches(frame: "DataFrame", field: str, value: Scalar | list[Scalar]) -> "C
 
     column = F.col(f"`{field}`")
     binary = frame.schema[field].dataType.typeName() == "binary"
-    wanted = [_literal(item, binary=binary) for item in (value if isinstance(value, list) else [value])]
-    some = [item for item in wanted if item is not None]
+    literals = [_literal(item, binary=binary) for item in (value if isinstance(value, list) else [value])]
+    some = [item for item in literals if item is not None]
     condition = column.isin(some) if len(some) != 1 else column == F.lit(some[0])
-    return condition if len(some) == len(wanted) else condition | column.isNull()
+    return condition if len(some) == len(literals) else condition | column.isNull()
 
 
 def _literal(value: Scalar, *, binary: bool) -> Any:

@@ -89,8 +89,8 @@ def open_session(config: SparkConfig) -> "SparkSession":
         if config.local:
             # Nobody else has to find it, and Spark looks for another address with many words.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        given = {"spark.app.name": "trace", "spark.master": config.master}
-        session = gateway.start({**given, **_options(config), **config.options})
+        options = {"spark.app.name": "trace", "spark.master": config.master}
+        session = gateway.start({**options, **_options(config), **config.options})
     if not config.local:
         ship_code(session, config)
     return session

@@ -23,10 +23,10 @@ def weigh(files: Sequence[ObjectMeta], start: int | None, end: int | None) -> in
 
 
 def _share(uri: str, start: int | None, end: int | None) -> float:
-    named = _NAMED.search(uri)
-    if named is None or start is None or end is None:
+    match = _NAMED.search(uri)
+    if match is None or start is None or end is None:
         return 1.0
-    first, last = int(named[1]), int(named[2])
+    first, last = int(match[1]), int(match[2])
     common = min(last, end) - max(first, start) + 1
     return min(1.0, max(0, common) / max(1, last - first + 1))
 

@@ -153,12 +153,12 @@ class Snapshot:
         late = dataset_uuid not in self._locked
         if late:
             self._lock(dataset_uuid)
-        found = self._ask(_DEFINITION, str(dataset_uuid))
-        if late and found != self._defined_now(dataset_uuid):
+        definition = self._ask(_DEFINITION, str(dataset_uuid))
+        if late and definition != self._defined_now(dataset_uuid):
             raise StoreUnavailableError("The table was changed after the task began to read: another try sees it.")
-        if not found:
+        if not definition:
             raise StoreUnavailableError(_NOT_YET)
-        schema = msgspec.json.decode(found[0][0], type=BufferedDataset).schema
+        schema = msgspec.json.decode(definition[0][0], type=BufferedDataset).schema
         return Table(dataset_uuid, tuple(columns), tuple(schema.column(column.name) for column in columns))
 
     def _lock(self, dataset_uuid: UUID) -> None:
@@ -172,11 +172,11 @@ class Snapshot:
 
     def split(self, table: Table, commits: CursorRange, size: int) -> tuple[list[Part], int]:
         """Together every row of these commits, each in one part, with about so many in each; and how many there are."""
-        found = self._ask(_CUTS.format(table=table.name, after=commits.after, to=commits.to, size=size))
-        cuts = [(commit, batch) for commit, batch, _ in found[:-1]]
+        rows = self._ask(_CUTS.format(table=table.name, after=commits.after, to=commits.to, size=size))
+        cuts = [(commit, batch) for commit, batch, _ in rows[:-1]]
         firsts = [(commits.after + 1, 0), *((commit, batch + 1) for commit, batch in cuts)]
         parts = [Part(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
-        return parts, found[-1][2] if found else 0
+        return parts, rows[-1][2] if rows else 0
 
     def rows(self, table: Table, rest: str) -> Iterator[pa.RecordBatch]:
         """By and by: however many there are, no more than some megabytes are in memory."""
@@ -208,22 +208,22 @@ def _arrow(column: TableColumn) -> pa.DataType:
     return _ARROW[column.type]
 
 
-def _expression(column: TableColumn, kept: Column | None) -> str:
+def _expression(column: TableColumn, stored: Column | None) -> str:
     name = quoted(column.name)
-    if kept is None:
+    if stored is None:
         return f"NULL::text AS {name}"
-    return f"{name}::text AS {name}" if kept.type in _SENT_AS_TEXT else name
+    return f"{name}::text AS {name}" if stored.type in _SENT_AS_TEXT else name
 
 
-def _fit(field: pa.Field, column: TableColumn, kept: Column | None, values: pa.Array) -> pa.Array:
-    if kept is None:
+def _fit(field: pa.Field, column: TableColumn, stored: Column | None, values: pa.Array) -> pa.Array:
+    if stored is None:
         return pa.nulls(len(values), field.type)
     try:
         return values.cast(field.type)
     except pa.ArrowInvalid:
         raise NonRetryableError(
             f"a value of the column {column.name} no longer fits {_words(column)}, as which this version of the job "
-            f"reads it: the table has {_words(kept)}. Let a version take over, or deploy one, that declares it so"
+            f"reads it: the table has {_words(stored)}. Let a version take over, or deploy one, that declares it so"
         ) from None
 
 
@@ -240,5 +240,7 @@ def _retryable() -> Iterator[None]:
         yield
     except (adbc_driver_manager.Error, OSError) as error:  # the second is a stream that breaks
         state = getattr(error, "sqlstate", None)
-        said = f" (SQLSTATE {state})" if state else ""
-        raise StoreUnavailableError(_BY_STATE.get(state or "", f"Postgres data does not answer{said}.")) from error
+        state_text = f" (SQLSTATE {state})" if state else ""
+        raise StoreUnavailableError(
+            _BY_STATE.get(state or "", f"Postgres data does not answer{state_text}.")
+        ) from error

@@ -95,7 +95,7 @@ class Trial:
     outputs: list[str] = field(default_factory=list)
     cancel: threading.Event = field(default_factory=threading.Event)
     """Set it, and the operator is told to stop."""
-    said: list[str] = field(default_factory=list)
+    progress_texts: list[str] = field(default_factory=list)
     """What the operator said of its progress."""
     task_id: UUID = field(default_factory=uuid4)
     attempts: int = 0
@@ -148,7 +148,7 @@ class Trial:
             attempt=attempt,
             secrets=secrets,
             cancel=self.cancel,
-            progress=self.said.append,
+            progress=self.progress_texts.append,
         )
         reader = Reader(self.session, FileCache(self.root / "cache", self.transfer), self.root / "links", local=True)
         return SparkWork(
@@ -201,7 +201,7 @@ def make_context(
 ) -> OperatorContext:
     """A task made by hand; `outputs`: by name, the prefix that each is written to."""
     # A task without inputs of data is still made for a unit: its source's.
-    named = inputs or [("ranges", [], None)]
+    named_inputs = inputs or [("ranges", [], None)]
     return OperatorContext(
         task_id=task_id or uuid4(),
         attempt=attempt,
@@ -216,7 +216,7 @@ def make_context(
                 revision="",
                 where=None if where is None else dict(where),
             )
-            for index, (name, _, where) in enumerate(named)
+            for index, (name, _, where) in enumerate(named_inputs)
         ],
         outputs=[
             TaskOutput(
@@ -232,6 +232,6 @@ def make_context(
         cancel=cancel or threading.Event(),
         paused=threading.Event(),
         emit=lambda _events: None,
-        files=lambda item: named[item.input_index][1],
+        files=lambda item: named_inputs[item.input_index][1],
         secrets=SecretValues(secrets),
     )

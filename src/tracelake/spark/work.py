@@ -109,8 +109,8 @@ class SparkWork:
         if self.output(output_index).storage.kind == "buffered":
             return self._hand_over(frame, output_index)
         target = self.target(output_index)
-        written = write_frame(frame, target, *self.blocks, order=order, spread=self.spread(files))
-        return self.publish(output_index, written.files, None)
+        report = write_frame(frame, target, *self.blocks, order=order, spread=self.spread(files))
+        return self.publish(output_index, report.files, None)
 
     def _hand_over(self, frame: "DataFrame", output_index: int) -> Written:
         """To the sinks: published when all of them are there, so that an attempt that fails on the way says nothing."""
@@ -136,12 +136,12 @@ class SparkWork:
         """These files are the output's content; without any, an empty one with this schema is."""
         self.stop_if_canceled()
         target = self.target(output_index)
-        found = list(files)
-        if not found:
+        batch_files = list(files)
+        if not batch_files:
             assert schema is not None
-            found = [write_empty(target, schema, *self.blocks)]
-        mark_success(target, found)
-        self.written[output_index] = Written(found)
+            batch_files = [write_empty(target, schema, *self.blocks)]
+        mark_success(target, batch_files)
+        self.written[output_index] = Written(batch_files)
         return self.written[output_index]
 
     def stop_if_canceled(self) -> None:
@@ -151,16 +151,16 @@ class SparkWork:
     def result(self) -> OperatorResult:
         """Every output that was written, committed and announced as a range: the unit, or what its cursor passed."""
         result = OperatorResult()
-        for index, written in sorted(self.handed_over.items()):
-            result.outputs.append(self._report(index, written))
-        for index, written in sorted(self.written.items()):
+        for index, report in sorted(self.handed_over.items()):
+            result.outputs.append(self._report(index, report))
+        for index, report in sorted(self.written.items()):
             output = self.output(index)
             assert output.storage.write_prefix is not None
             place = parse_uri(output.storage.write_prefix)
             assert place is not None
             ref = StorageRef(scheme="s3", bucket=place[0], prefix=place[1], glob="*.parquet")
             start, end = self.blocks
-            result.outputs.append(self._report(index, written))
+            result.outputs.append(self._report(index, report))
             result.datasets_published.append(
                 DatasetPublished(
                     dataset_uuid=output.dataset_uuid,
@@ -181,15 +181,15 @@ class SparkWork:
             )
         return result
 
-    def _report(self, index: int, written: Written) -> OutputReport:
+    def _report(self, index: int, report: Written) -> OutputReport:
         output = self.output(index)
         return OutputReport(
             output_index=index,
             dataset_uuid=output.dataset_uuid,
             dataset_version=output.dataset_version,
-            row_count=written.rows,
-            size_bytes=written.size,
-            file_count=len(written.files),
+            row_count=report.rows,
+            size_bytes=report.size,
+            file_count=len(report.files),
         )
 
 

@@ -210,16 +210,16 @@ def write_split(
         placed = placed.sortWithinPartitions(*columns)
     function = _part_function(outputs, split, by, (start, end), files, columns)
     rows = placed.mapInArrow(function, _MANIFEST).collect()
-    found: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
+    files_by_output: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
     for row in rows:
         if row.uri is not None:
             meta = ObjectMeta(row.uri, row["size"], row.etag, row.sha256)
-            found[row.output].append(WrittenFile(meta, row["rows"]))
+            files_by_output[row.output].append(WrittenFile(meta, row["rows"]))
     for number, output in outputs.items():
-        if not found[number]:
-            found[number] = [write_empty(output.target, output.schema, start, end)]
+        if not files_by_output[number]:
+            files_by_output[number] = [write_empty(output.target, output.schema, start, end)]
     return SplitWritten(
-        {number: Written(sorted(files, key=lambda file: file.meta.uri)) for number, files in found.items()},
+        {number: Written(sorted(files, key=lambda file: file.meta.uri)) for number, files in files_by_output.items()},
         sum(row["rows"] for row in rows if row.output == _RECEIVED),
         sum(row["rows"] for row in rows if row.output == _DROPPED),
     )
@@ -278,12 +278,12 @@ def mark_success(target: Target, files: Sequence[WrittenFile]) -> None:
     """These files, with these bytes, and no others below the prefix, are the output's content."""
     if any(file.meta.sha256 is None for file in files):
         raise ValueError("a file was uploaded without its hash")
-    named = [
+    entries = [
         {"name": file.meta.uri.removeprefix(target.prefix), "size": file.meta.size, "sha256": file.meta.sha256}
         for file in files
     ]
     with tempfile.TemporaryFile(prefix="trace-success-") as marker:
-        marker.write(MARKER_FORMAT + msgspec.json.encode(named) + b"}")
+        marker.write(MARKER_FORMAT + msgspec.json.encode(entries) + b"}")
         marker.flush()
         target.transfer.upload(Path(f"/proc/self/fd/{marker.fileno()}"), target.prefix + SUCCESS)
 
@@ -314,10 +314,10 @@ def _part_function(
                         if number not in parts:
                             parts[number] = PartWriter(outputs[number].target, outputs[number].schema, order=order)
                         parts[number].write(rows)
-            named = _named(unit, blocks, by, files)
+            unit_name = _named(unit, blocks, by, files)
             yield _manifest([(_RECEIVED, None, received), (_DROPPED, None, dropped)])
             for number, part in parts.items():
-                file = part.upload(*named)
+                file = part.upload(*unit_name)
                 yield _manifest([(number, file.meta, file.rows)])
         finally:
             for part in parts.values():
@@ -343,8 +343,8 @@ def _manifest(rows: "list[tuple[int, ObjectMeta | None, int]]") -> pa.RecordBatc
 def _ends(column: pa.Array, before: list[int]) -> list[int]:
     """The lowest and the highest block so far; none while there are none."""
     here = pc.min_max(column).as_py()
-    seen = [int(number) for number in (*before, here["min"], here["max"]) if number is not None]
-    return [min(seen), max(seen)] if seen else []
+    numbers = [int(number) for number in (*before, here["min"], here["max"]) if number is not None]
+    return [min(numbers), max(numbers)] if numbers else []
 
 
 def _check_blocks(column: pa.Array, name: str, blocks: Sequence[int], unit: tuple[int, int]) -> None:

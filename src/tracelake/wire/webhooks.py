@@ -42,12 +42,14 @@ class SignedHead(NamedTuple):
 
 def read_head(signature: str, delivery_id: str, content_type: str | None) -> SignedHead | None:
     """None for what is not spelled as above. A content type that cannot be sent back as it came is none."""
-    found = _SIGNATURE.fullmatch(signature)
-    if found is None or not _DELIVERY.fullmatch(delivery_id):
+    match = _SIGNATURE.fullmatch(signature)
+    if match is None or not _DELIVERY.fullmatch(delivery_id):
         return None
-    signatures = tuple(part.removeprefix("v1=") for part in found[2].split(","))
-    known = content_type is not None and _CONTENT_TYPE.fullmatch(content_type)
-    return SignedHead(int(found[1]), signatures, delivery_id, content_type if known and content_type else UNKNOWN_TYPE)
+    signatures = tuple(part.removeprefix("v1=") for part in match[2].split(","))
+    is_accepted_type = content_type is not None and _CONTENT_TYPE.fullmatch(content_type)
+    return SignedHead(
+        int(match[1]), signatures, delivery_id, content_type if is_accepted_type and content_type else UNKNOWN_TYPE
+    )
 
 
 def sign(secret: str, time: int, delivery_id: str, body: bytes) -> str:

@@ -81,7 +81,7 @@ class AttemptBroker:
         self._device = device
         self._lock = threading.Lock()
         self._readable: dict[tuple[str, str], ObjectMeta] = {}
-        self._written: dict[str, ObjectMeta] = {}
+        self._uploads: dict[str, ObjectMeta] = {}
         self._tables: dict[int, TableInput] = {}
         self._cuts: dict[int, tuple[Table, list[Part]]] = {}
         self._snapshot: Snapshot | None = None
@@ -130,16 +130,16 @@ class AttemptBroker:
     # --- files
 
     def _files(self, item: PayloadInput, body: AskFiles) -> AnswerBody:
-        found = self._context.files(msgspec.structs.replace(item, unit=body.unit))
-        if isinstance(found, TableInput):
-            self._tables[item.input_index] = found
-            return TableAnswer(list(found.columns))
-        for meta in found:
+        files = self._context.files(msgspec.structs.replace(item, unit=body.unit))
+        if isinstance(files, TableInput):
+            self._tables[item.input_index] = files
+            return TableAnswer(list(files.columns))
+        for meta in files:
             self._readable[meta.uri, meta.etag] = meta
-        return FilesAnswer(found)
+        return FilesAnswer(files)
 
     def _download(self, body: AskDownload, descriptor: int | None) -> None:
-        meta = self._readable.get((body.uri, body.etag)) or self._written.get(body.uri)
+        meta = self._readable.get((body.uri, body.etag)) or self._uploads.get(body.uri)
         if meta is None or meta.etag != body.etag:
             raise RequestRefusedError("a file was asked for that is not an input of the task")
         target = self._checked(descriptor, writing=True)
@@ -161,7 +161,7 @@ class AttemptBroker:
             raise RequestRefusedError("a file was to be written to a place that is not an output of the task")
         source = self._checked(descriptor, writing=False)
         meta = self._transfer.upload(Path(f"/proc/self/fd/{source}"), uri)
-        self._written[meta.uri] = meta
+        self._uploads[meta.uri] = meta
         return meta
 
     def _checked(self, descriptor: int | None, *, writing: bool) -> int:
@@ -219,7 +219,7 @@ class AttemptBroker:
 
     def _publish(self, body: AskPublish) -> None:
         output = self._output(body.output_index)
-        meta = self._written.get(body.uri)
+        meta = self._uploads.get(body.uri)
         if meta is None:
             raise RequestRefusedError("a batch was to be published that the task has not written")
         self._context.publish(Batch(output, meta.uri, body.records, meta.sha256))

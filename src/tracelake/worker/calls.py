@@ -136,17 +136,17 @@ class Reporter:
 
     async def files(self, attempt: Attempt, item: PayloadInput) -> list[ObjectMeta] | TableInput:
         """Asks until it was answered; raises as `OperatorContext.files` does."""
-        found: list[ObjectMeta] = []
+        objects: list[ObjectMeta] = []
         request = attempt.files_request(item)
         while True:
             reply = await self._files(attempt, request)
             if reply.columns is not None:
                 return TableInput(tuple(reply.columns))
-            found += [
+            objects += [
                 ObjectMeta(file.uri, file.size, file.etag, file.sha256) for unit in reply.units for file in unit.files
             ]
             if reply.next is None:
-                return found
+                return objects
             request = msgspec.structs.replace(request, after=reply.next, as_of=reply.as_of)
 
     async def publish(self, attempt: Attempt, batch: Batch) -> None:
@@ -185,14 +185,14 @@ class Reporter:
 
     async def heartbeat(self, attempts: Sequence[Attempt]) -> bool:
         """One call for all. False if the Dispatcher did not take it."""
-        heard = True
+        is_accepted = True
         for start in range(0, len(attempts), MAX_BATCH):
             refreshed = await self._beat(attempts[start : start + MAX_BATCH])
             if refreshed is None:
-                heard = False
+                is_accepted = False
             elif refreshed:
-                heard = await self._beat(refreshed) is not None and heard
-        return heard
+                is_accepted = await self._beat(refreshed) is not None and is_accepted
+        return is_accepted
 
     async def _beat(self, attempts: Sequence[Attempt]) -> list[Attempt] | None:
         """Answers those whose token was replaced, to be tried again; None if nobody answered."""

@@ -80,7 +80,7 @@ class Worker:
         self._operators = operators
         self._secrets = secrets
         self._signal = on_signal
-        self._held: dict[tuple[str, str], tuple[Delivery, Slots]] = {}
+        self._deliveries: dict[tuple[str, str], tuple[Delivery, Slots]] = {}
         self._attempts: set[Attempt] = set()
         self._claimed = asyncio.Event()
         self._work: set[asyncio.Task[None]] = set()
@@ -161,22 +161,22 @@ class Worker:
     async def _receive(self, name: str, slots: Slots, idle_after: float | None) -> None:
         tries = 0
         while True:
-            wanted = await slots.take_all()
+            free = await slots.take_all()
             try:
                 deliveries = await self._queue.receive(
-                    name, wanted, self._config.visibility_seconds, _LONG_POLL_SECONDS, idle_after=idle_after
+                    name, free, self._config.visibility_seconds, _LONG_POLL_SECONDS, idle_after=idle_after
                 )
             except QueueUnavailableError as error:
-                slots.release(wanted)
+                slots.release(free)
                 tries += 1
                 if tries == 1 or tries % 10 == 0:
                     logger.warning("the queue is away", extra={"queue": name, "error": str(error)})
                 await asyncio.sleep(self._config.backoff.seconds(tries))
                 continue
             tries = 0
-            slots.release(wanted - len(deliveries))
+            slots.release(free - len(deliveries))
             for delivery in deliveries:
-                self._held[_name(delivery)] = (delivery, slots)
+                self._deliveries[_name(delivery)] = (delivery, slots)
             for start in range(0, len(deliveries), MAX_BATCH):
                 self._spawn(self._take_in(deliveries[start : start + MAX_BATCH]))
 
@@ -306,18 +306,18 @@ class Worker:
         tries = 0
         while True:
             self._claimed.clear()
-            held = [attempt for attempt in self._attempts if not attempt.fenced.done()]
-            if not held:
+            live_attempts = [attempt for attempt in self._attempts if not attempt.fenced.done()]
+            if not live_attempts:
                 await self._claimed.wait()
                 last = loop.time()
                 continue
-            interval = min(map(self._interval, held))
+            interval = min(map(self._interval, live_attempts))
             if tries:
                 interval = min(interval, self._config.backoff.seconds(tries))
             if await _happens(self._claimed, last + interval - loop.time()):
                 continue  # a new attempt may need a shorter interval
             last = loop.time()
-            running = [attempt for attempt in held if not attempt.finishing or attempt.unheard]
+            running = [attempt for attempt in live_attempts if not attempt.finishing or attempt.unheard]
             if not await self._reporter.heartbeat(running):
                 tries += 1
                 continue
@@ -335,22 +335,22 @@ class Worker:
         tries = 0
         while True:
             await asyncio.sleep(interval if not tries else min(interval, self._config.backoff.seconds(tries)))
-            if not self._held:
+            if not self._deliveries:
                 continue
             try:
-                held = [delivery for delivery, _ in self._held.values()]
-                await self._queue.extend(held, self._config.visibility_seconds)
+                deliveries = [delivery for delivery, _ in self._deliveries.values()]
+                await self._queue.extend(deliveries, self._config.visibility_seconds)
                 tries = 0
             except QueueUnavailableError as error:
                 tries += 1
-                logger.warning("extend not heard", extra={"messages": len(self._held), "error": str(error)})
+                logger.warning("extend not heard", extra={"messages": len(self._deliveries), "error": str(error)})
 
     # --- slots
 
     def _let_go(self, delivery: Delivery) -> None:
-        held = self._held.pop(_name(delivery), None)
-        if held is not None:
-            held[1].release(1)
+        entry = self._deliveries.pop(_name(delivery), None)
+        if entry is not None:
+            entry[1].release(1)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -198,11 +198,11 @@ class OrgProcess:
     def _environment(self) -> dict[str, str]:
         """From nothing: the worker's own may hold anything."""
         names = _ENVIRONMENT if self._config.local else (*_ENVIRONMENT, *_OF_CLUSTERS)
-        given = {name: os.environ[name] for name in names if name in os.environ}
+        environment = {name: os.environ[name] for name in names if name in os.environ}
         home, temporary = str(self._directory / "home"), str(self._directory / "tmp")
         # Java and Python have many threads, and an arena for each would keep what it once had.
         ours = {"HOME": home, "TMPDIR": temporary, "MALLOC_ARENA_MAX": "2"}
-        return {"PATH": os.defpath, "LANG": "C.UTF-8", **given, **ours}
+        return {"PATH": os.defpath, "LANG": "C.UTF-8", **environment, **ours}
 
     def _java_options(self) -> list[str]:
         return [

@@ -14,8 +14,8 @@ class Slots:
         while self._free == 0:
             self._freed.clear()
             await self._freed.wait()
-        taken, self._free = self._free, 0
-        return taken
+        count, self._free = self._free, 0
+        return count
 
     def release(self, count: int) -> None:
         self._free += count

@@ -90,10 +90,10 @@ async def run_operator(
         return _failed(attempt, error)
 
 
-async def _fetch_secrets(wanted: TaskSecrets, provider: SecretProvider) -> SecretValues:
+async def _fetch_secrets(requested: TaskSecrets, provider: SecretProvider) -> SecretValues:
     try:
         async with asyncio.timeout(SECRETS_SECONDS):
-            return SecretValues(await provider.fetch(wanted.org, wanted.names))
+            return SecretValues(await provider.fetch(requested.org, requested.names))
     except TraceError:
         raise
     except TimeoutError:
@@ -215,11 +215,11 @@ def _failed(attempt: Attempt, error: BaseException) -> CompleteRequest:
         logger.warning("attempt lost", extra={**attempt.log_fields, "reason": str(error)})
         return attempt.final_when_leaving(reason=str(error))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    shown = error
+    message = error
     source = _told_a_secret(attempt, error)
     if source is not None:
-        text, shown = f"{type(error).__name__}: it repeated part of a secret; see the worker's log", source
-    logger.warning("operator failed", exc_info=shown, extra=attempt.log_fields)
+        text, message = f"{type(error).__name__}: it repeated part of a secret; see the worker's log", source
+    logger.warning("operator failed", exc_info=message, extra=attempt.log_fields)
     return attempt.final("Failed", text, retryable=not isinstance(error, NonRetryableError))
 
 

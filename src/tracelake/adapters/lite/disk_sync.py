@@ -56,7 +56,7 @@ class DiskSync:
     def sync(self) -> int:
         """Syncs what has changed; answers how many files and directories that were."""
         changed = 0
-        seen: dict[Path, tuple[int, int, int]] = {}
+        states: dict[Path, tuple[int, int, int]] = {}
         for root, _, names in os.walk(self._directory):
             for path in (*(Path(root, name) for name in names), Path(root)):
                 try:
@@ -69,9 +69,9 @@ class DiskSync:
                 before = self._synced.get(path)
                 if before != state and _sync(path):
                     changed += 1
-                seen[path] = state
-        newest = max((state[2] for state in seen.values()), default=0)
-        self._synced = {path: state for path, state in seen.items() if state[2] < newest - _RECENT_NANOSECONDS}
+                states[path] = state
+        newest = max((state[2] for state in states.values()), default=0)
+        self._synced = {path: state for path, state in states.items() if state[2] < newest - _RECENT_NANOSECONDS}
         return changed
 
 

@@ -68,12 +68,12 @@ class PemKeyring:
 
     def public_keys(self, now: datetime) -> Sequence[PublicKey]:
         keys = self._ordered()
-        kept = [
+        valid_keys = [
             key
             for key, successor in zip(keys, [*keys[1:], None], strict=True)
             if successor is None or now < successor.signs_from + self._longest_token
         ]
-        return [key.public for key in kept]
+        return [key.public for key in valid_keys]
 
     def refresh(self) -> None:
         listing = tuple(sorted(path.name for path in self._directory.glob("*_*.pem")))

@@ -224,19 +224,19 @@ class PostgresQueue:
     async def _take(
         self, queue: str, limit: int, visibility_seconds: float, idle_after: float | None
     ) -> list[Delivery]:
-        taken: list[Delivery] = []
-        while len(taken) < limit:
+        deliveries: list[Delivery] = []
+        while len(deliveries) < limit:
             if idle_after is not None:
-                fresh = await self._take_of_idle(queue, limit - len(taken), visibility_seconds, idle_after)
+                fresh = await self._take_of_idle(queue, limit - len(deliveries), visibility_seconds, idle_after)
             else:
-                fresh = await self._take_shares(queue, limit - len(taken), visibility_seconds)
+                fresh = await self._take_shares(queue, limit - len(deliveries), visibility_seconds)
             exhausted = [delivery for delivery in fresh if delivery.receives > self._max_receives]
             if not exhausted:
-                return taken + fresh if taken else fresh
-            taken += [delivery for delivery in fresh if delivery.receives <= self._max_receives]
+                return deliveries + fresh if deliveries else fresh
+            deliveries += [delivery for delivery in fresh if delivery.receives <= self._max_receives]
             reason = f"received {self._max_receives} times without an ack"
             await self._taking.fetch(statements.BURY_IF_HELD, *_columns(exhausted), reason)
-        return taken
+        return deliveries
 
     async def _take_shares(self, queue: str, limit: int, visibility_seconds: float) -> list[Delivery]:
         if queue in self._alone:
@@ -246,19 +246,19 @@ class PostgresQueue:
                 self._share_of(queue).charge({rows[0]["group_key"]: len(rows)}, {})
                 return _deliveries(rows, receipt)
         backlogs = await self._backlogs(queue)
-        taken: list[Delivery] = []
+        deliveries: list[Delivery] = []
         for _ in range(_MAX_ROUNDS):
-            allotted = self._share_of(queue).allot(backlogs, limit - len(taken))
+            allotted = self._share_of(queue).allot(backlogs, limit - len(deliveries))
             if not allotted:
                 break
             fresh, received = await self._take_allotted(queue, allotted, visibility_seconds, backlogs)
-            taken += fresh
+            deliveries += fresh
             backlogs = [
                 Backlog(item.group, item.in_flight + received[item.group], item.weight)
                 for item in backlogs
                 if received[item.group] == allotted.get(item.group, 0)
             ]
-        return taken
+        return deliveries
 
     async def _take_of_idle(
         self, queue: str, limit: int, visibility_seconds: float, idle_after: float
@@ -328,7 +328,7 @@ class PostgresQueue:
             else:
                 hides.update(dict.fromkeys(call.deliveries, call.seconds))
         hidden: set[str] = set()
-        gone: set[str] = set()
+        missing: set[str] = set()
         if hides:
             # The order keeps two adapters from waiting for each other.
             ordered = sorted(hides, key=_order)
@@ -336,15 +336,15 @@ class PostgresQueue:
             hidden = _ids(await self._settling.fetch(statements.HIDE_IF_HELD, *_columns(ordered), seconds))
         if acks:
             ordered = sorted(acks, key=_order)
-            gone = _ids(await self._settling.fetch(statements.DELETE_IF_HELD, *_columns(ordered)))
-        return [self._count(call, hidden, gone) for call in calls]
+            missing = _ids(await self._settling.fetch(statements.DELETE_IF_HELD, *_columns(ordered)))
+        return [self._count(call, hidden, missing) for call in calls]
 
     @staticmethod
-    def _count(call: _Settling, hidden: set[str], gone: set[str]) -> int:
+    def _count(call: _Settling, hidden: set[str], missing: set[str]) -> int:
         if call.seconds is not None:
             return len({delivery.message_id for delivery in call.deliveries} & hidden)
-        mine = {delivery.message_id for delivery in call.deliveries} & gone
-        gone -= mine  # a message leaves once: a second ack of it in the same batch removed nothing
+        mine = {delivery.message_id for delivery in call.deliveries} & missing
+        missing -= mine  # a message leaves once: a second ack of it in the same batch removed nothing
         return len(mine)
 
 

@@ -22,7 +22,7 @@ class _Receiver:
     limit: int
     deadline: float
     answer: asyncio.Future[list[Delivery]]
-    got: list[Delivery] = field(default_factory=list)
+    received: list[Delivery] = field(default_factory=list)
 
     @property
     def waits(self) -> bool:
@@ -65,9 +65,9 @@ class Station:
         try:
             return await receiver.answer
         except asyncio.CancelledError:
-            if receiver.answer.done() and not receiver.answer.cancelled() and receiver.got:
+            if receiver.answer.done() and not receiver.answer.cancelled() and receiver.received:
                 # The messages were ours already: hand them back without holding up the cancellation.
-                self._return_later(receiver.got)
+                self._return_later(receiver.received)
             raise
         finally:
             if receiver in self._receivers:
@@ -89,9 +89,9 @@ class Station:
             while self._receivers:
                 # Cleared before looking: news that comes during the look leads to another look.
                 self._news.clear()
-                wanted = min(sum(receiver.limit for receiver in self._receivers), MAX_TAKE)
+                limit = min(sum(receiver.limit for receiver in self._receivers), MAX_TAKE)
                 looked_for = list(self._receivers)
-                deliveries = await self._take(wanted)
+                deliveries = await self._take(limit)
                 await self._share(deliveries)
                 self._answer_those_who_are_done(looked_for)
                 if self._receivers and not deliveries and not self._news.is_set():
@@ -111,11 +111,11 @@ class Station:
             for receiver in open_receivers:
                 if not left:
                     break
-                receiver.got.append(left.pop())
-            open_receivers = [receiver for receiver in open_receivers if len(receiver.got) < receiver.limit]
-        for receiver in [receiver for receiver in self._receivers if receiver.got]:
+                receiver.received.append(left.pop())
+            open_receivers = [receiver for receiver in open_receivers if len(receiver.received) < receiver.limit]
+        for receiver in [receiver for receiver in self._receivers if receiver.received]:
             self._receivers.remove(receiver)
-            receiver.answer.set_result(receiver.got)
+            receiver.answer.set_result(receiver.received)
         if left:
             await self._give_back(left)
 

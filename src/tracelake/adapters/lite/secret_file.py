@@ -49,26 +49,26 @@ class SecretFileError(Exception):
 class LiteSecrets:
     """`told` is what the environment said, by org; it comes before the file."""
 
-    def __init__(self, path: Path, told: Callable[[], Mapping[str, Mapping[str, str]]] = dict) -> None:
+    def __init__(self, path: Path, overrides: Callable[[], Mapping[str, Mapping[str, str]]] = dict) -> None:
         self._path = path
-        self._told = told
+        self._overrides = overrides
 
     async def fetch(self, org: str, names: Sequence[str]) -> Mapping[str, str]:
         return await asyncio.to_thread(self._fetch, org, names)
 
     def _fetch(self, org: str, names: Sequence[str]) -> Mapping[str, str]:
-        told = self._told().get(org, {})
-        found = {name: told[name] for name in names if told.get(name)}
-        if len(found) < len(set(names)):
-            kept = self._kept().get(org, {})
-            found |= {name: kept[name] for name in names if name not in found and kept.get(name)}
-        missing = [name for name in names if name not in found]
+        overrides = self._overrides().get(org, {})
+        values = {name: overrides[name] for name in names if overrides.get(name)}
+        if len(values) < len(set(names)):
+            table = self._kept().get(org, {})
+            values |= {name: table[name] for name in names if name not in values and table.get(name)}
+        missing = [name for name in names if name not in values]
         if missing:
             first = f"`trace secrets set {missing[0]} --org {org}`"
             raise SecretMissingError(
                 f"The org {org} has no secret {' or '.join(missing)}; set it with {first}, then retry the task."
             )
-        return found
+        return values
 
     def _kept(self) -> Tables:
         try:
@@ -80,9 +80,9 @@ class LiteSecrets:
 
 def read_tables(path: Path) -> Tables:
     """What the file says; what stands there in no org's table is nobody's. No file says nothing."""
-    said = _read(path)
+    text = _read(path)
     tables: Tables = {}
-    for org, table in said.items():
+    for org, table in text.items():
         if not isinstance(table, dict):
             continue
         for name, value in table.items():

@@ -35,19 +35,19 @@ WORKING = Patience(60.0, 60.0, 1000)
 
 def write_access(path: Path, access: S3Access) -> None:
     """For the parts of a stack, in a file that only they can read."""
-    said = {
+    fields = {
         "endpoint": access.endpoint,
         "region": access.region,
         "access_key": access.access_key,
         "secret_key": access.secret_key,
     }
-    write_private(path, json.dumps(said) + "\n")
+    write_private(path, json.dumps(fields) + "\n")
 
 
 def read_access(path: Path) -> S3Access:
     """Raises FileNotFoundError or another OSError, and ValueError for what is no such file."""
     try:
-        said = json.loads(path.read_text())
-        return S3Access(said["endpoint"], said["region"], said["access_key"], said["secret_key"])
+        fields = json.loads(path.read_text())
+        return S3Access(fields["endpoint"], fields["region"], fields["access_key"], fields["secret_key"])
     except (KeyError, TypeError) as error:
         raise ValueError("not an object store's access file") from error

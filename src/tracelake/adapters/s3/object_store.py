@@ -26,7 +26,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 
 def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
     """A client of one bucket. It repeats what failed on the way for a while; longer waits are the caller's."""
-    said = {
+    config = {
         "region": access.region,
         "virtual_hosted_style_request": "false",
         "endpoint": access.endpoint,
@@ -34,7 +34,7 @@ def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
         "secret_access_key": access.secret_key,
         "session_token": access.session_token,
     }
-    options = {name: value for name, value in said.items() if value is not None}
+    options = {name: value for name, value in config.items() if value is not None}
     return S3Store(
         name,
         config=options,  # type: ignore[arg-type]
@@ -66,10 +66,10 @@ class S3ObjectStore:
         store, key = self._object(uri)
         with _away():
             try:
-                found = await obstore.head_async(store, key)
+                metadata = await obstore.head_async(store, key)
             except FileNotFoundError:
                 return None
-        return ObjectMeta(uri, found["size"], found["e_tag"] or "")
+        return ObjectMeta(uri, metadata["size"], metadata["e_tag"] or "")
 
     async def list(self, prefix: str, *, limit: int = LISTING_LIMIT) -> list[ObjectMeta]:
         listing: builtins.list[ObjectMeta] = []

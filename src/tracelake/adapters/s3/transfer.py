@@ -79,11 +79,11 @@ class S3Transfer:
     def _find_own(self, store: obstore.store.S3Store, key: str, path: Path) -> str:
         """The ETag of an object that is there already, if it has these bytes."""
         try:
-            found = obstore.get(store, key)
-            if found.meta["size"] == path.stat().st_size:
+            result = obstore.get(store, key)
+            if result.meta["size"] == path.stat().st_size:
                 with path.open("rb") as own:
-                    if all(own.read(len(chunk)) == bytes(chunk) for chunk in found.stream(min_chunk_size=_CHUNK)):
-                        return found.meta["e_tag"] or ""
+                    if all(own.read(len(chunk)) == bytes(chunk) for chunk in result.stream(min_chunk_size=_CHUNK)):
+                        return result.meta["e_tag"] or ""
         except (BaseError, FileNotFoundError) as error:
             raise unavailable(error) from error
         raise ObjectExistsError(f"{Path(key).name} is there already, with other bytes")

@@ -39,8 +39,8 @@ def functions_markdown() -> str:
     for name, reason in REFUSED.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
-        shown = ", ".join(f"<code>{_escaped(name)}</code>" for name in sorted(names))
-        lines.append(f"| {reason} | {shown} |")
+        listed = ", ".join(f"<code>{_escaped(name)}</code>" for name in sorted(names))
+        lines.append(f"| {reason} | {listed} |")
     return "\n".join(lines) + "\n"
 
 

@@ -459,8 +459,8 @@ class Signature:
         return self.kinds + self.kinds[-self.repeated :] * (more // self.repeated)
 
     def __str__(self) -> str:
-        shown = [kind.name + ("?" if index >= self.least else "") for index, kind in enumerate(self.kinds)]
-        return f"{self.name}({', '.join(shown + ['...'] * bool(self.repeated))})"
+        parts = [kind.name + ("?" if index >= self.least else "") for index, kind in enumerate(self.kinds)]
+        return f"{self.name}({', '.join(parts + ['...'] * bool(self.repeated))})"
 
 
 def _read(line: str, default: str) -> Signature:

@@ -38,20 +38,20 @@ class Verdict:
 
     def __init__(self, count: int) -> None:
         self.codes = np.zeros(count, np.int32)
-        self._said: list[tuple[str, str]] = [("", "")]
-        self._known: dict[tuple[str, str], int] = {}
+        self._reasons: list[tuple[str, str]] = [("", "")]
+        self._codes: dict[tuple[str, str], int] = {}
 
     def mark(self, rows: Rows, reason: str, detail: str) -> None:
-        code = self._known.setdefault((reason, detail), len(self._said))
-        if code == len(self._said):
-            self._said.append((reason, detail))
+        code = self._codes.setdefault((reason, detail), len(self._reasons))
+        if code == len(self._reasons):
+            self._reasons.append((reason, detail))
         self.codes[rows[self.codes[rows] == 0]] = code
 
     def take_over(self, rows: Rows, other: "Verdict") -> None:
-        for code, (reason, detail) in enumerate(other._said):
-            found = rows[other.codes == code] if code else rows[:0]
-            if len(found):
-                self.mark(found, reason, detail)
+        for code, (reason, detail) in enumerate(other._reasons):
+            matching = rows[other.codes == code] if code else rows[:0]
+            if len(matching):
+                self.mark(matching, reason, detail)
 
     @property
     def good(self) -> Rows:
@@ -64,7 +64,7 @@ class Verdict:
     def said(self, rows: Rows) -> tuple[pa.Array, pa.Array]:
         """Reason and detail of these."""
         codes = pa.array(self.codes[rows])
-        reasons, details = zip(*self._said, strict=True)
+        reasons, details = zip(*self._reasons, strict=True)
         return pa.array(reasons, pa.string()).take(codes), pa.array(details, pa.string()).take(codes)
 
 
@@ -136,14 +136,14 @@ class EventDecoder:
     def _without_bad(self, judged: Judged, alive: Rows) -> Judged:
         judged.good = judged.verdict.good
         if len(judged.good) != len(alive):
-            kept = judged.verdict.codes[alive] == 0
-            judged.words = {name: words[kept] for name, words in judged.words.items()}
-            judged.values = [value for value, keep in zip(judged.values, kept, strict=False) if keep]
+            good = judged.verdict.codes[alive] == 0
+            judged.words = {name: words[good] for name, words in judged.words.items()}
+            judged.values = [value for value, keep in zip(judged.values, good, strict=False) if keep]
         return judged
 
     def columns(self, judged: Judged) -> dict[str, pa.Array]:
         """Of the parameters, for the logs that are good."""
-        found: dict[str, pa.Array] = {}
+        by_name: dict[str, pa.Array] = {}
         place = {parameter.name: number for number, parameter in enumerate(self.event.plain)}
         for parameter in self.event.parameters:
             names = [name for name, _ in parameter_columns(parameter)]
@@ -151,8 +151,8 @@ class EventDecoder:
                 arrays = _word_columns(parameter, judged.words[parameter.name])
             else:
                 arrays = _value_columns(parameter.type, [value[place[parameter.name]] for value in judged.values])
-            found.update(zip(names, arrays, strict=True))
-        return found
+            by_name.update(zip(names, arrays, strict=True))
+        return by_name
 
 
 def _present(data: pa.Array) -> pa.Array:
@@ -225,17 +225,17 @@ def judge_batch(batch: pa.RecordBatch, decoders: Sequence[EventDecoder]) -> tupl
         by_topic.setdefault(decoder.topic0, []).append(decoder)
     for topic0, candidates in by_topic.items():
         same = pc.fill_null(pc.equal(batch.column("topic0"), pa.scalar(topic0, batch.column("topic0").type)), False)
-        left: npt.NDArray[np.bool_] = same.to_numpy(zero_copy_only=False).copy()
-        matched |= left
+        undecided: npt.NDArray[np.bool_] = same.to_numpy(zero_copy_only=False).copy()
+        matched |= undecided
         for decoder in candidates:
-            rows = np.flatnonzero(left & (counts == decoder.event.topics))
-            left[rows] = False
+            rows = np.flatnonzero(undecided & (counts == decoder.event.topics))
+            undecided[rows] = False
             if len(rows):
                 judged = decoder.judge(batch if len(rows) == batch.num_rows else batch.take(pa.array(rows)))
                 verdict.take_over(rows, judged.verdict)
                 groups.append(Group(decoder, rows, judged))
-        wanted = " or ".join(sorted({str(decoder.event.topics) for decoder in candidates}))
-        verdict.mark(np.flatnonzero(left), "topic_count", f"not {wanted} topics")
+        expected = " or ".join(sorted({str(decoder.event.topics) for decoder in candidates}))
+        verdict.mark(np.flatnonzero(undecided), "topic_count", f"not {expected} topics")
     return groups, verdict, np.flatnonzero(matched)
 
 
@@ -276,21 +276,21 @@ def assemble(schema: pa.Schema, columns: Mapping[str, pa.Array], batch: pa.Recor
     arrays = []
     for column in schema:
         if column.name in columns:
-            found = columns[column.name]
+            array = columns[column.name]
         elif column.name in batch.schema.names:
-            found = taken(batch.column(column.name), rows)
+            array = taken(batch.column(column.name), rows)
         else:
-            found = pa.nulls(len(rows), column.type)
-        arrays.append(found if found.type == column.type else found.cast(column.type))
+            array = pa.nulls(len(rows), column.type)
+        arrays.append(array if array.type == column.type else array.cast(column.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def reject(batches: Iterator[pa.RecordBatch], decoders: Sequence[EventDecoder]) -> Iterator[pa.RecordBatch]:
     """The logs of these events that cannot be decoded, whole, with `reason` and `detail`."""
     for batch in batches:
-        left = rejected(batch, judge_batch(batch, decoders)[1])
-        if left.num_rows:
-            yield left
+        rejects = rejected(batch, judge_batch(batch, decoders)[1])
+        if rejects.num_rows:
+            yield rejects
 
 
 def rejected(batch: pa.RecordBatch, verdict: Verdict) -> pa.RecordBatch:

@@ -30,19 +30,19 @@ class LogSplit:
             batch = batch.take(pa.array(np.flatnonzero(flags)))
         groups, verdict, _ = judge_batch(batch, self.table.all_decoders)
         good = sum(len(group.judged.good) for group in groups)
-        left = rejected(batch, verdict)
-        if good + left.num_rows != batch.num_rows:
+        rejects = rejected(batch, verdict)
+        if good + rejects.num_rows != batch.num_rows:
             raise RuntimeError(
-                f"of {batch.num_rows} logs {good} were decoded and {left.num_rows} not: some are missing"
+                f"of {batch.num_rows} logs {good} were decoded and {rejects.num_rows} not: some are missing"
             )
         decoded = list(self.table.decoded(batch, groups))
         if decoded:
             yield DECODED, self._sorted(decoded)
         if others is not None and others.num_rows:
-            told = [pa.repeat(pa.scalar(text), others.num_rows) for text in ("other_event", "")]
-            others = pa.RecordBatch.from_arrays([*others.columns, *told], names=left.schema.names)
-            left = self._sorted([left, others], self.order[:2])
-        yield LEFT, left
+            reasons = [pa.repeat(pa.scalar(text), others.num_rows) for text in ("other_event", "")]
+            others = pa.RecordBatch.from_arrays([*others.columns, *reasons], names=rejects.schema.names)
+            rejects = self._sorted([rejects, others], self.order[:2])
+        yield LEFT, rejects
 
     def _sorted(self, batches: list[pa.RecordBatch], order: tuple[str, ...] | None = None) -> pa.RecordBatch:
         if len(batches) == 1:

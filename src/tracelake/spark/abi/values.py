@@ -35,12 +35,12 @@ def decode_values(types: Sequence[AbiType], data: bytes) -> list[Any]:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._left = len(data)
+        self._budget = len(data)
 
     def _pay(self, size: int) -> None:
-        if size > self._left:
+        if size > self._budget:
             raise UndecodableError("overlap", OVERLAP)
-        self._left -= size
+        self._budget -= size
 
     def _word(self, at: int) -> bytes:
         if at + WORD > len(self._data):
@@ -69,7 +69,7 @@ class _Reader:
         length = int.from_bytes(self._word(at), "big")
         if length * each > len(self._data) - at - WORD:
             raise UndecodableError("length", f"a length of {_short(length)} is more than the data holds")
-        if length * each > self._left:
+        if length * each > self._budget:
             raise UndecodableError("overlap", OVERLAP)
         return length
 
@@ -80,8 +80,8 @@ class _Reader:
             case Bytes(text):
                 length = self._length(at, 1)
                 self._pay(length)
-                found = self._data[at + WORD : at + WORD + length]
-                return _text(found) if text else found
+                content = self._data[at + WORD : at + WORD + length]
+                return _text(content) if text else content
             case Array(element, None):
                 length = self._length(at, WORD * head_words(element))
                 return self.sequence([element] * length, at + WORD)
@@ -92,9 +92,9 @@ class _Reader:
                 return tuple(self.sequence(types, at))
 
 
-def _text(found: bytes) -> str:
+def _text(content: bytes) -> str:
     try:
-        return found.decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise UndecodableError("utf8", "a string is not UTF-8") from None
 

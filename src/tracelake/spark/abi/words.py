@@ -17,8 +17,8 @@ _BILLION = np.uint64(10**9)
 
 def lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     """Bytes of each value; -1 where there is none."""
-    found: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(column).cast(pa.int64()), -1).to_numpy()
-    return found
+    counts: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(column).cast(pa.int64()), -1).to_numpy()
+    return counts
 
 
 def fixed_bytes(column: pa.Array, size: int) -> Words:
@@ -44,8 +44,8 @@ def _some_nonzero(values: Words) -> Flags:
     folded = np.zeros(len(values), np.uint8)
     for column in range(values.shape[1]):
         np.bitwise_or(folded, values[:, column], out=folded)
-    found: Flags = folded != 0
-    return found
+    flags: Flags = folded != 0
+    return flags
 
 
 def _prefix_nonzero(words: Words, size: int) -> Flags:
@@ -53,8 +53,8 @@ def _prefix_nonzero(words: Words, size: int) -> Flags:
     folded = np.zeros(len(words), np.uint32)
     for column in range(size // 4):
         np.bitwise_or(folded, quads[:, column], out=folded)
-    found: Flags = (folded != 0) | _some_nonzero(words[:, size // 4 * 4 : size])
-    return found
+    flags: Flags = (folded != 0) | _some_nonzero(words[:, size // 4 * 4 : size])
+    return flags
 
 
 def wrong(abi_type: Plain, words: Words) -> tuple[Flags, str]:
@@ -111,12 +111,12 @@ def decimal_text(words: Words, *, signed: bool = False) -> pa.Array:
 
 
 def _negated(limbs: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    found = ~limbs
+    negated = ~limbs
     carry = np.ones(len(limbs), np.bool_)
     for column in (3, 2, 1, 0):
-        found[:, column] += carry
-        carry &= found[:, column] == 0
-    return found
+        negated[:, column] += carry
+        carry &= negated[:, column] == 0
+    return negated
 
 
 def _unsigned_text(limbs: npt.NDArray[np.uint64]) -> pa.Array:

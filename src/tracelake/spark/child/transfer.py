@@ -180,14 +180,14 @@ class BrokeredTables:
         """The rows, and about how many bytes they are."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        found = self.ask(AskTable(item.input_index))
-        assert isinstance(found, TableParts)
-        schema = pa.ipc.read_schema(pa.py_buffer(found.arrow_schema))
-        frame = self.session.range(0, found.parts, 1, found.parts).mapInArrow(
+        answer = self.ask(AskTable(item.input_index))
+        assert isinstance(answer, TableParts)
+        schema = pa.ipc.read_schema(pa.py_buffer(answer.arrow_schema))
+        frame = self.session.range(0, answer.parts, 1, answer.parts).mapInArrow(
             _rows_function(self.transfer, item.input_index), from_arrow_schema(schema)
         )
         selection = Selection(where=kept_values(declared.columns, item.where))
-        return select(frame, item.name, selection), found.rows * len(schema) * BYTES_PER_VALUE
+        return select(frame, item.name, selection), answer.rows * len(schema) * BYTES_PER_VALUE
 
 
 def _rows_function(

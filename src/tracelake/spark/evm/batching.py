@@ -60,11 +60,11 @@ class BatchSize:
             self._set_ceiling(float(limit or max(1, count - 1)), _CEILING_SECONDS)
             self._size = max(1.0, min(self._size, float(limit or count // 2)))
 
-    def slow(self, count: int, answered: int) -> None:
+    def slow(self, count: int, answer_count: int) -> None:
         """Of a request of so many calls only some were answered, since there were too many at a time."""
         with self._lock:
-            self._size = max(1.0, min(self._size, float(answered or count // 2)))
-            if not answered:
+            self._size = max(1.0, min(self._size, float(answer_count or count // 2)))
+            if not answer_count:
                 self._set_ceiling(self._size, _SLOW_SECONDS)
 
     def halve(self, count: int) -> None:

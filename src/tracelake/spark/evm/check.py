@@ -34,9 +34,9 @@ def check_blocks(numbers: Sequence[int], blocks: Sequence[Block | Header | None]
     for number, block in zip(numbers, blocks, strict=True):
         if block is None:
             raise MissingAnswerError(f"null for block {number}", host=host)
-        said = quantity(block.number, host)
-        if said != number:
-            raise WrongBlockError(f"asked for block {number}, it gave one that calls itself {said}", host=host)
+        reported = quantity(block.number, host)
+        if reported != number:
+            raise WrongBlockError(f"asked for block {number}, it gave one that calls itself {reported}", host=host)
         if checked and block.parent_hash != checked[-1].hash:
             raise BrokenChainError(f"block {number} is not the child of block {number - 1}", host=host)
         _check_transactions(number, block, host)
@@ -52,8 +52,8 @@ def _check_transactions(number: int, block: Block | Header, host: str) -> None:
         raise ForeignReceiptsError(f"block {number} has transactions that say they are of another block", host=host)
     places = [transaction.transaction_index for transaction in transactions]
     if places != counted(len(places)):
-        known = [_position(place, number, host) for place in places]
-        if known != list(range(len(places))):
+        positions = [_position(place, number, host) for place in places]
+        if positions != list(range(len(places))):
             raise WrongBlockError(f"the transactions of block {number} are not numbered from 0 on", host=host)
 
 
@@ -68,13 +68,13 @@ def check_receipts(number: int, block: Block | Header, receipts: Sequence[Receip
         )
     if {receipt.block_hash for receipt in receipts} - {block.hash}:
         raise ForeignReceiptsError(f"receipts of block {number} are of another block with that number", host=host)
-    found = list(receipts)
-    if [receipt.transaction_hash for receipt in found] != hashes:
-        found.sort(key=lambda receipt: _position(receipt.transaction_index, number, host))
-        if [receipt.transaction_hash for receipt in found] != hashes:
+    present = list(receipts)
+    if [receipt.transaction_hash for receipt in present] != hashes:
+        present.sort(key=lambda receipt: _position(receipt.transaction_index, number, host))
+        if [receipt.transaction_hash for receipt in present] != hashes:
             raise WrongReceiptsError(f"receipts of block {number} are of other transactions", host=host)
-    _check_logs(number, block, found, host)
-    return found
+    _check_logs(number, block, present, host)
+    return present
 
 
 def _check_logs(number: int, block: Block | Header, receipts: Sequence[Receipt], host: str) -> None:
@@ -83,8 +83,8 @@ def _check_logs(number: int, block: Block | Header, receipts: Sequence[Receipt],
         return
     places = [log.log_index for log in logs]
     if places != counted(len(places)):
-        known = [_position(place, number, host) for place in places]
-        if known != list(range(len(known))):
+        positions = [_position(place, number, host) for place in places]
+        if positions != list(range(len(positions))):
             raise LogGapError(f"the logs of block {number} are not numbered from 0 on without a gap", host=host)
     if {log.block_hash for log in logs} != {block.hash} or True in [log.removed for log in logs]:
         raise ForeignReceiptsError(f"logs of block {number} are of another block with that number", host=host)
@@ -101,8 +101,8 @@ def check_follows(number: int, parent_hash: str, previous: str | None, broken: C
         raise broken(f"block {number} is not the child of the block {number - 1} that was read before it")
 
 
-def _position(said: str | None, number: int, host: str) -> int:
+def _position(value: str | None, number: int, host: str) -> int:
     try:
-        return quantity(said or "", host)
+        return quantity(value or "", host)
     except AnswerError:
         raise AnswerError(f"something in block {number} has no place", host=host) from None

@@ -95,15 +95,15 @@ class Chunks:
     def _rows(self, first: int, last: int) -> list[dict[str, object]]:
         attempt = ",".join(target.prefix for target in self.targets.values())
         if attempt in _failed:
-            told = {"kind": SKIPPED, "message": "another chunk failed before", "retryable": True}
-            return [{"first": first, "last": last, **told}]
+            skipped = {"kind": SKIPPED, "message": "another chunk failed before", "retryable": True}
+            return [{"first": first, "last": last, **skipped}]
         try:
             return self._written(first, last)
         except (RpcError, NonRetryableError) as error:
             _failed.append(attempt)
             retryable = isinstance(error, RpcError) and error.retryable
-            told = {"kind": getattr(error, "kind", "failed"), "message": str(error), "retryable": retryable}
-            return [{"first": first, "last": last, **told}]
+            skipped = {"kind": getattr(error, "kind", "failed"), "message": str(error), "retryable": retryable}
+            return [{"first": first, "last": last, **skipped}]
 
     def _written(self, first: int, last: int) -> list[dict[str, object]]:
         pool = shared_pool(self.endpoints, self.options)
@@ -162,8 +162,8 @@ def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> 
                     coming.append(threads.submit(fetch, pool, numbers, tables, stop))
                     following = numbers[-1] + 1
                 stretch = coming.popleft().result()
-                held = sum(table.nbytes for table in stretch.tables.values()) / len(stretch.numbers)
-                size = max(1, min(_MOST_BLOCKS, int(_STRETCH_BYTES / max(1.0, held))))
+                bytes_per_block = sum(table.nbytes for table in stretch.tables.values()) / len(stretch.numbers)
+                size = max(1, min(_MOST_BLOCKS, int(_STRETCH_BYTES / max(1.0, bytes_per_block))))
                 yield stretch
         finally:
             stop.set()  # after a failure the others are not waited for longer than their requests take

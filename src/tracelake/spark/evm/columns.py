@@ -111,15 +111,15 @@ def numbers(name: str, values: Sequence[str | None], kind: str, *, saturate: boo
     if None in values:
         mask = np.fromiter([value is None for value in values], np.bool_, len(values))
         values = ["0x0" if value is None else value for value in values]
-    found = _parse(name, values) if len(values) >= _MANY else None  # type: ignore[arg-type]
-    if found is None or int(found.max()) > _MOST[kind]:
+    parsed = _parse(name, values) if len(values) >= _MANY else None  # type: ignore[arg-type]
+    if parsed is None or int(parsed.max()) > _MOST[kind]:
         exact = integers(name, values)
         if saturate:
             exact = [min(value, _MOST[kind]) for value in exact]
         elif exact and max(exact) > _MOST[kind]:
             raise ValueTooLargeError(f"a value of {name} is {max(exact)}, and its column holds {_MOST[kind]} at most")
-        found = np.array(exact, np.uint64)
-    return pa.array(found.astype(kind), mask=mask)
+        parsed = np.array(exact, np.uint64)
+    return pa.array(parsed.astype(kind), mask=mask)
 
 
 def _parse(name: str, values: Sequence[str]) -> npt.NDArray[np.uint64] | None:
@@ -143,41 +143,41 @@ def _parse(name: str, values: Sequence[str]) -> npt.NDArray[np.uint64] | None:
         decoded = np.frombuffer(binascii.unhexlify(filled), np.uint8)
     except binascii.Error:
         raise BadHexError(name) from None
-    found: npt.NDArray[np.uint64] = (
+    parsed: npt.NDArray[np.uint64] = (
         decoded.reshape(count, -1)[:, 1:].copy().view(">u8").reshape(count).astype(np.uint64)
     )
-    return found
+    return parsed
 
 
 def integers(name: str, values: Sequence[str | None]) -> list[int]:
     """One by one, of any size."""
     try:
-        found = [int(value, 16) for value in values]  # type: ignore[arg-type]
+        parsed = [int(value, 16) for value in values]  # type: ignore[arg-type]
         joined = "".join(values).encode("ascii")  # type: ignore[arg-type]
     except ValueError:
         raise BadHexError(name) from None
     # `int` takes signs, spaces, underscores and bare digits too: nothing but digits and one x for each may be there.
-    if joined.translate(None, _DIGITS) != b"x" * len(found):
+    if joined.translate(None, _DIGITS) != b"x" * len(parsed):
         raise BadHexError(name)
-    return found
+    return parsed
 
 
-def words(name: str, found: Sequence[int]) -> pa.Array:
+def words(name: str, values: Sequence[int]) -> pa.Array:
     """Numbers as 32 bytes each, the highest first."""
-    if found and max(found).bit_length() > 8 * WORD_BYTES:
+    if values and max(values).bit_length() > 8 * WORD_BYTES:
         raise ValueTooLargeError(f"a value of {name} has more than {8 * WORD_BYTES} bits")
-    content = b"".join([number.to_bytes(WORD_BYTES, "big") for number in found])
-    return _binary_array(name, np.full(len(found), WORD_BYTES, np.int64), content, None)
+    content = b"".join([number.to_bytes(WORD_BYTES, "big") for number in values])
+    return _binary_array(name, np.full(len(values), WORD_BYTES, np.int64), content, None)
 
 
 def zeros_in(values: pa.Array) -> npt.NDArray[np.uint32]:
     """How many bytes of each are zero."""
     _, raw_offsets, content = values.buffers()
     offsets = np.frombuffer(raw_offsets, np.int32, len(values) + 1)
-    counted = np.zeros(int(offsets[-1]) + 1, np.uint32)
+    sums = np.zeros(int(offsets[-1]) + 1, np.uint32)
     if content is not None:
-        np.cumsum(np.frombuffer(content, np.uint8, int(offsets[-1])) == 0, out=counted[1:], dtype=np.uint32)
-    totals: npt.NDArray[np.uint32] = counted[offsets[1:]] - counted[offsets[:-1]]
+        np.cumsum(np.frombuffer(content, np.uint8, int(offsets[-1])) == 0, out=sums[1:], dtype=np.uint32)
+    totals: npt.NDArray[np.uint32] = sums[offsets[1:]] - sums[offsets[:-1]]
     return totals
 
 
@@ -189,14 +189,14 @@ def lists(name: str, values: Sequence[Sequence[str]], places: int, width: int) -
     starts = np.cumsum(counts) - counts
     columns = []
     for place in range(places):
-        there = counts > place
-        chosen = items[which[starts[there] + place]].tobytes()
-        columns.append(_binary_array(name, np.where(there, width, 0), chosen, None if there.all() else there))
+        present = counts > place
+        data = items[which[starts[present] + place]].tobytes()
+        columns.append(_binary_array(name, np.where(present, width, 0), data, None if present.all() else present))
     return columns
 
 
 def distinct(values: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Each text once, and which of them stands at each place: for what is decoded dearly and says the same often."""
-    found = list(dict.fromkeys(values))
-    place_of = {value: place for place, value in enumerate(found)}
-    return found, np.fromiter(map(place_of.__getitem__, values), np.int64, len(values))
+    unique = list(dict.fromkeys(values))
+    place_of = {value: place for place, value in enumerate(unique)}
+    return unique, np.fromiter(map(place_of.__getitem__, values), np.int64, len(values))

@@ -85,10 +85,10 @@ def endpoints_of(name: str, addresses: Mapping[str, str], *, absent: str | None 
             " to the URLs of the nodes, separated by commas"
         )
     try:
-        found = tuple(dict.fromkeys(parse_endpoint(url) for url in urls))
+        endpoints = tuple(dict.fromkeys(parse_endpoint(url) for url in urls))
     except ValueError as error:
         raise NoEndpointError(f"the RPC endpoints called {name!r} cannot be used: {error}") from None
-    return found
+    return endpoints
 
 
 def from_environment(name: str) -> tuple[RpcEndpoint, ...]:

@@ -61,7 +61,7 @@ def fetch(
             del readings[next(iter(readings))]
         try:
             reading.complete(deadline)
-            made = make_tables(reading.blocks, reading.receipts, tables, pool.options.chain_id)
+            chunk_tables = make_tables(reading.blocks, reading.receipts, tables, pool.options.chain_id)
         except MissingAnswerError:
             raise  # what is missing is asked for again, and the rest stays
         except AnswerError:
@@ -76,7 +76,7 @@ def fetch(
             if all(one in too_large or one.refused is not None for one in pool.nodes):
                 raise
             raise AnswerError(f"blocks {numbers[0]} to {numbers[-1]}: {error}", host=node.label) from None
-        return Stretch(numbers, reading.blocks[0].parent_hash, reading.blocks[-1].hash, made)
+        return Stretch(numbers, reading.blocks[0].parent_hash, reading.blocks[-1].hash, chunk_tables)
 
     return pool.run(read, stop)
 
@@ -143,25 +143,25 @@ class _Reading:
             self._single_calls = None
         by_block.reopen_nulls()
 
-    def _read_by_block(self, asked: CallSet, deadline: ProgressDeadline) -> None:
+    def _read_by_block(self, call_set: CallSet, deadline: ProgressDeadline) -> None:
         """If the node cannot, receipts that are still missing become single calls."""
-        while asked.open and not self._node.lacks(_RECEIPTS):
+        while call_set.open and not self._node.lacks(_RECEIPTS):
             try:
-                self._node.complete(asked, _block_receipts, deadline)
+                self._node.complete(call_set, _block_receipts, deadline)
             except NoSuchMethodError as error:
-                if error.certain or not self._is_answered(asked, deadline):
+                if error.certain or not self._is_answered(call_set, deadline):
                     self._node.mark_missing(_RECEIPTS)
             except TooLargeError:
                 break  # those of one block together, so they are asked for one by one
-        if asked.open:
-            hashes = [name for open_place in asked.open for name in self._hashes[self._places[open_place]]]
+        if call_set.open:
+            hashes = [name for open_place in call_set.open for name in self._hashes[self._places[open_place]]]
             self._single_calls = CallSet([("eth_getTransactionReceipt", [name]) for name in hashes])
 
-    def _is_answered(self, asked: CallSet, deadline: ProgressDeadline) -> bool:
+    def _is_answered(self, call_set: CallSet, deadline: ProgressDeadline) -> bool:
         """Asks for the first open call alone once more: words like "blocked" may be about something else."""
-        place = asked.open[0]
+        place = call_set.open[0]
         try:
-            asked.close([place], {place: self._node.ask([asked.calls[place]], _block_receipts, deadline)[0]})
+            call_set.close([place], {place: self._node.ask([call_set.calls[place]], _block_receipts, deadline)[0]})
         except NoSuchMethodError:
             return False
         return True
@@ -179,12 +179,12 @@ class _Reading:
 def make_tables(
     blocks: Sequence[Block | Header], receipts: Sequence[Sequence[Receipt]], tables: Collection[str], chain_id: int
 ) -> dict[str, pa.Table]:
-    made = {}
+    results = {}
     if "blocks" in tables:
-        made["blocks"] = blocks_table(blocks, chain_id)
+        results["blocks"] = blocks_table(blocks, chain_id)
     if "transactions" in tables:
-        made["transactions"] = transactions_table(cast("Sequence[Block]", blocks), receipts, chain_id)
+        results["transactions"] = transactions_table(cast("Sequence[Block]", blocks), receipts, chain_id)
     if "logs" in tables:
-        known = made["transactions"]["transaction_hash"] if "transactions" in made else None
-        made["logs"] = logs_table(blocks, receipts, chain_id, known)
-    return made
+        transaction_hashes = results["transactions"]["transaction_hash"] if "transactions" in results else None
+        results["logs"] = logs_table(blocks, receipts, chain_id, transaction_hashes)
+    return results

@@ -84,7 +84,7 @@ class ProgressDeadline:
         self, seconds: float, clock: Callable[[], float] = time.monotonic, stop: threading.Event | None = None
     ) -> None:
         self.until = clock() + seconds
-        self.answered = 0
+        self.answer_count = 0
         """Calls, so far."""
         self._seconds = seconds
         self._clock = clock
@@ -93,7 +93,7 @@ class ProgressDeadline:
 
     def progress(self, calls: int) -> None:
         if calls:
-            self.answered += calls
+            self.answer_count += calls
             if self._extends:
                 self.until = self._clock() + self._seconds
 
@@ -163,19 +163,19 @@ class Node:
 
     def ask(self, calls: Sequence[Call], decoder: AnswerDecoder, deadline: ProgressDeadline) -> list[Any]:
         """The results in the order of the calls; null is None."""
-        asked = CallSet(calls)
-        self.complete(asked, decoder, deadline)
-        return asked.results
+        call_set = CallSet(calls)
+        self.complete(call_set, decoder, deadline)
+        return call_set.results
 
-    def complete(self, asked: CallSet, decoder: AnswerDecoder, deadline: ProgressDeadline) -> None:
+    def complete(self, call_set: CallSet, decoder: AnswerDecoder, deadline: ProgressDeadline) -> None:
         """Asks for all that is open, in as many requests as it takes. After an error the answers so far are there."""
-        while asked.open:
-            places = asked.open[: self.batch_size]
+        while call_set.open:
+            places = call_set.open[: self.batch_size]
             sent_at = self._wait_for_turn(len(places), deadline)
             answers: dict[int, Any] = {}
             error: RpcError | None
             try:
-                outcomes = self._exchange([asked.calls[place] for place in places], decoder, deadline)
+                outcomes = self._exchange([call_set.calls[place] for place in places], decoder, deadline)
             except RpcError as whole:
                 error = whole
             else:
@@ -185,14 +185,14 @@ class Node:
                     if isinstance(outcome, Answer)
                 }
                 error = _gravest([outcome for outcome in outcomes if isinstance(outcome, RpcError)])
-                asked.close(places, answers)
+                call_set.close(places, answers)
             deadline.progress(sum(result is not None for result in answers.values()))
             if answers:
                 self._limits_in_a_row = 0
                 self._requests.answered()
                 self._calls.answered(len(answers))
             if error is None:
-                self._judge_size(asked, places, len(answers))
+                self._judge_size(call_set, places, len(answers))
                 continue
             error.sent_at = sent_at
             if not self._adapt(error, len(places), len(answers)):
@@ -217,39 +217,39 @@ class Node:
         rest = max(at_least, pause * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads tries
         self.rests_until = max(self.rests_until, now + rest)
 
-    def _judge_size(self, asked: CallSet, places: Sequence[int], answered: int) -> None:
-        if answered == len(places):
-            self._batches.answered(answered)
-        elif answered:
-            self._batches.shrink(len(places), limit=answered)
+    def _judge_size(self, call_set: CallSet, places: Sequence[int], answer_count: int) -> None:
+        if answer_count == len(places):
+            self._batches.answered(answer_count)
+        elif answer_count:
+            self._batches.shrink(len(places), limit=answer_count)
         else:
-            raise MissingAnswerError(f"no answer to {asked.calls[places[0]][0]}", host=self.label)
+            raise MissingAnswerError(f"no answer to {call_set.calls[places[0]][0]}", host=self.label)
 
-    def _adapt(self, error: RpcError, count: int, answered: int) -> bool:
+    def _adapt(self, error: RpcError, count: int, answer_count: int) -> bool:
         """Whether the node can be asked for the rest at once, in another way."""
         match error:
             case BatchRefusedError():
                 self._batches.refuse(certain=error.certain)
                 return count > 1
             case TooLargeError() if count > 1:
-                self._batches.shrink(count, limit=error.limit or answered or None)
+                self._batches.shrink(count, limit=error.limit or answer_count or None)
                 return True
             case RateLimitedError():
-                self._slow_down(error, count, answered)
+                self._slow_down(error, count, answer_count)
             case IncompleteAnswerError() if count > 1:
                 self._batches.halve(count)
             case LateBlockError():
                 pass
-            case UnavailableError() if not answered:
+            case UnavailableError() if not answer_count:
                 self._batches.strike(count)
         return False
 
-    def _slow_down(self, error: RateLimitedError, count: int, answered: int) -> None:
+    def _slow_down(self, error: RateLimitedError, count: int, answer_count: int) -> None:
         if error.retry_after is not None:
             self._limited_until = max(self._limited_until, self._clock() + error.retry_after)
-        if answered:
+        if answer_count:
             self._calls.slower(error.sent_at)  # it counts calls
-            self._batches.slow(count, answered)
+            self._batches.slow(count, answer_count)
             return
         self._requests.slower(error.sent_at)
         if error.sent_at is None or error.sent_at >= self.failed_at:
@@ -341,14 +341,14 @@ class Node:
 
 def _place(answer: Answer[Any], first: int, single: bool) -> int | None:
     """Which call it answers. Some servers give ids back as text, and none with an error."""
-    given = answer.id
-    if isinstance(given, str) and given.isascii() and given.isdigit():
-        given = int(given[:30])
-    if isinstance(given, float) and given.is_integer():
-        given = int(given)
-    if isinstance(given, int) and given >= first:
-        return given - first
-    return 0 if single and given is None and answer.error is not None else None
+    answer_id = answer.id
+    if isinstance(answer_id, str) and answer_id.isascii() and answer_id.isdigit():
+        answer_id = int(answer_id[:30])
+    if isinstance(answer_id, float) and answer_id.is_integer():
+        answer_id = int(answer_id)
+    if isinstance(answer_id, int) and answer_id >= first:
+        return answer_id - first
+    return 0 if single and answer_id is None and answer.error is not None else None
 
 
 def _gravest(errors: Sequence[RpcError]) -> RpcError | None:

@@ -111,8 +111,8 @@ def refusal_in(body: bytes) -> tuple[int | None, str]:
     error = content.get("error")
     inner = error if isinstance(error, dict) else content
     code = inner.get("code")
-    named = (inner.get(name) for name in ("message", "detail", "reason", "title", "description"))
-    words = error if isinstance(error, str) else next((text for text in named if isinstance(text, str)), "")
+    texts = (inner.get(name) for name in ("message", "detail", "reason", "title", "description"))
+    words = error if isinstance(error, str) else next((text for text in texts if isinstance(text, str)), "")
     return code if isinstance(code, int) else None, words
 
 

@@ -70,7 +70,7 @@ class RpcPool:
         pages: dict[Node, int] = {}
         while failed + wrong < self.options.tries:
             node = self._take(deadline, last)
-            answered = deadline.answered
+            answer_count = deadline.answer_count
             try:
                 self._verify(node, deadline)
                 result = operation(node, deadline)
@@ -86,7 +86,7 @@ class RpcPool:
                     deadline.freeze()
                     node.failed(error)
                     continue
-                progress = deadline.answered > answered
+                progress = deadline.answer_count > answer_count
                 failed = 1 if progress else failed + 1
                 pages[node] = pages.get(node, 0) + 1 if isinstance(error, HtmlAnswerError) and not progress else 0
                 node.failed(error, progress=progress)
@@ -114,8 +114,8 @@ class RpcPool:
                     return node
                 wait = min(node.rests_until for node in usable) - now
             if now + wait > deadline.until:
-                known = next((node.trouble for node in usable if node.trouble is not None), None)
-                raise last or known or UnavailableError("every node rests after failures", host=usable[0].label)
+                trouble = next((node.trouble for node in usable if node.trouble is not None), None)
+                raise last or trouble or UnavailableError("every node rests after failures", host=usable[0].label)
             deadline.pause(wait, self._sleep)
 
     def _refusal(self) -> RpcError:

@@ -96,9 +96,9 @@ def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Rece
     values, which = distinct([row.value for row in rows])
     places = pa.array(which)
     exact = integers("value", values)
-    sent = binary("input", [row.input for row in rows])
-    sizes = np.diff(np.frombuffer(sent.buffers()[1], np.int32, len(rows) + 1)).astype(np.uint32)
-    zeros = zeros_in(sent)
+    input_data = binary("input", [row.input for row in rows])
+    sizes = np.diff(np.frombuffer(input_data.buffers()[1], np.int32, len(rows) + 1)).astype(np.uint32)
+    zeros = zeros_in(input_data)
     prices = [
         fate.effective_gas_price if row.gas_price is None else row.gas_price
         for row, fate in zip(rows, fates, strict=True)
@@ -114,7 +114,7 @@ def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Rece
         words("value", exact).take(places),
         pa.array([str(value) for value in exact], pa.string()).take(places),
         pa.array([float(value) for value in exact], pa.float64()).take(places),
-        sent,
+        input_data,
         _saturated("gas_limit", [row.gas for row in rows]),
         numbers("gas_used", [fate.gas_used for fate in fates], "uint64"),
         _saturated("gas_price", prices),
@@ -172,10 +172,10 @@ def _same(value: int, count: int) -> pa.Array:
 
 
 def _numbers_of(blocks: Sequence[Block | Header]) -> npt.NDArray[np.uint32]:
-    found: npt.NDArray[np.uint32] = numbers("block_number", [block.number for block in blocks], "uint32").to_numpy(
-        zero_copy_only=False
-    )
-    return found
+    block_numbers: npt.NDArray[np.uint32] = numbers(
+        "block_number", [block.number for block in blocks], "uint32"
+    ).to_numpy(zero_copy_only=False)
+    return block_numbers
 
 
 def _positions(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -185,11 +185,11 @@ def _positions(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.arange(total, dtype=np.int64) - np.repeat(starts, counts)
 
 
-def _success(said: Sequence[str | None]) -> pa.Array:
+def _success(statuses: Sequence[str | None]) -> pa.Array:
     """Null where the receipt does not say, as before Byzantium."""
-    known = set(said)
-    if known <= {"0x1"}:
-        return pa.array(np.ones(len(said), np.bool_))
-    if known - {"0x0", "0x1", None}:
+    distinct_statuses = set(statuses)
+    if distinct_statuses <= {"0x1"}:
+        return pa.array(np.ones(len(statuses), np.bool_))
+    if distinct_statuses - {"0x0", "0x1", None}:
         raise BadHexError("success")
-    return pa.array([None if status is None else status == "0x1" for status in said], pa.bool_())
+    return pa.array([None if status is None else status == "0x1" for status in statuses], pa.bool_())

@@ -54,19 +54,21 @@ def run(work: SparkWork) -> OperatorResult:
     else:  # what nobody keeps need not travel
         logs = logs.select(*(name for name in logs.columns if name in (*REQUIRED, *COMMON_COLUMNS)))
 
-    seen = Observation()
-    counted = logs.observe(seen, F.count(F.lit(1)).alias("logs"), F.count_if(matches).alias("matched"))
-    rows = counted.withColumn(MATCHES, matches) if config.keep_other else counted.filter(matches)
+    observation = Observation()
+    observed = logs.observe(observation, F.count(F.lit(1)).alias("logs"), F.count_if(matches).alias("matched"))
+    rows = observed.withColumn(MATCHES, matches) if config.keep_other else observed.filter(matches)
     work.stop_if_canceled()
     split = LogSplit(table, (*ORDER, "batch_index") if tokens else ORDER)
-    done = write_split(rows, outputs, split, *work.blocks, order=ORDER, spread=work.spread())
-    total, matched = (int(seen.get.get(name) or 0) for name in ("logs", "matched"))
-    if done.received != (total if config.keep_other else matched):
-        raise RuntimeError(f"of {total} logs {matched} are of these events, but {done.received} arrived to be decoded")
+    result = write_split(rows, outputs, split, *work.blocks, order=ORDER, spread=work.spread())
+    total, matched = (int(observation.get.get(name) or 0) for name in ("logs", "matched"))
+    if result.received != (total if config.keep_other else matched):
+        raise RuntimeError(
+            f"of {total} logs {matched} are of these events, but {result.received} arrived to be decoded"
+        )
     for index in outputs:
-        work.publish(index, done.written[index].files, None)
+        work.publish(index, result.written[index].files, None)
     other = total - matched
-    bad = done.written[LEFT].rows - (other if config.keep_other else 0) if LEFT in outputs else done.dropped
+    bad = result.written[LEFT].rows - (other if config.keep_other else 0) if LEFT in outputs else result.dropped
     work.context.progress(f"{matched - bad} logs decoded, {bad} undecodable, {other} of other events")
     return work.result()
 
@@ -83,11 +85,11 @@ def _matches(table: EventTable | TransferTable, config: DecodeLogsConfig) -> "Co
 
     decoders = table.decoders.values() if isinstance(table, TransferTable) else table.decoders
     topics = sorted({decoder.topic0 for decoder in decoders})
-    found = F.col("topic0").isin(topics)
+    condition = F.col("topic0").isin(topics)
     if config.addresses:
         contracts = sorted({bytes.fromhex(address.removeprefix("0x")) for address in config.addresses})
-        found = found & F.col("address").isin(contracts)
-    return F.coalesce(found, F.lit(False))
+        condition = condition & F.col("address").isin(contracts)
+    return F.coalesce(condition, F.lit(False))
 
 
 def _events(logs: "DataFrame", config: DecodeLogsConfig) -> "tuple[EventTable, StructType]":
@@ -109,13 +111,13 @@ def _schema(logs: "DataFrame", common: Sequence[str], own: Sequence[tuple[str, s
     from pyspark.sql.types import StructType
 
     fields = [logs.schema[name] for name in common if name in logs.columns]
-    told = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in own))
-    assert isinstance(told, StructType)
-    return StructType(fields + told.fields)
+    schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in own))
+    assert isinstance(schema, StructType)
+    return StructType(fields + schema.fields)
 
 
 def _arrow(schema: "StructType") -> "pa.Schema":
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return found
+    arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return arrow_schema

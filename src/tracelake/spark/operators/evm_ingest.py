@@ -63,7 +63,7 @@ def run(work: SparkWork) -> OperatorResult:
 
 def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], first: int, last: int) -> Chunks:
     try:
-        found = endpoints.resolve(work.context.org, config.rpc)
+        endpoint_set = endpoints.resolve(work.context.org, config.rpc)
     except NoEndpointError as error:
         raise NonRetryableError(f"{error.kind}: {error}") from None
     size = min(config.chunk_blocks, last - first + 1)
@@ -78,7 +78,7 @@ def _chunks(work: SparkWork, config: EvmIngestConfig, outputs: dict[str, int], f
     )
     targets = {table: work.target(index) for table, index in outputs.items()}
     parts = min(count, _MOST_PARTITIONS, max(at_once, -(-count // _MOST_CHUNKS)))
-    return Chunks(found, options, targets, first, last, size, parts)
+    return Chunks(endpoint_set, options, targets, first, last, size, parts)
 
 
 def _share(pace: float | None, at_once: int) -> float | None:
@@ -137,11 +137,11 @@ def _check_rows(rows: Sequence[Any], chunks: Chunks) -> None:
         if not worst.retryable:
             raise NonRetryableError(f"{worst.kind}: {worst.message}")
         raise IngestError(worst.kind, f"blocks {worst.first} to {worst.last}: {worst.message}")
-    found = {row.first: row for row in rows}
-    wanted = [chunks.range_of(number) for number in range(chunks.count)]
-    if [(row.first, row.last) for row in (found[first] for first in sorted(found))] != wanted:
+    by_first = {row.first: row for row in rows}
+    expected_ranges = [chunks.range_of(number) for number in range(chunks.count)]
+    if [(row.first, row.last) for row in (by_first[first] for first in sorted(by_first))] != expected_ranges:
         raise IngestError("chunks_missing", "Spark did not return every chunk")
-    for before, after in pairwise(found[first] for first, _ in wanted):
+    for before, after in pairwise(by_first[first] for first, _ in expected_ranges):
         if after.first_parent != before.last_hash:
             raise IngestError(
                 "reorganised",

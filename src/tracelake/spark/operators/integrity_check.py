@@ -34,14 +34,14 @@ _SHOWN = 5
 def run(work: SparkWork) -> OperatorResult:
     config = work.context.config
     assert isinstance(config, IntegrityCheckConfig)
-    found = findings(work)
+    frame = findings(work)
     work.stop_if_canceled()
     # Findings are few, whatever was looked at: one file.
     spread = Spread(small=work.spread().small)
-    written = write_frame(found, work.target(), *work.blocks, order=ORDER, spread=spread)
-    if config.fail_on != "never" and written.rows:
-        _fail_if_bad(work, written, config.fail_on)
-    work.publish(0, written.files, None)
+    report = write_frame(frame, work.target(), *work.blocks, order=ORDER, spread=spread)
+    if config.fail_on != "never" and report.rows:
+        _fail_if_bad(work, report, config.fail_on)
+    work.publish(0, report.files, None)
     return work.result()
 
 
@@ -69,11 +69,11 @@ def findings(work: SparkWork) -> "DataFrame":
         parts.append(_duplicate_transactions(transactions))
         if logs is not None and set(_PLACE) <= set(logs.columns):
             parts.append(_strays(logs, transactions, together=together))
-    found = parts[0]
+    union = parts[0]
     for part in parts[1:]:
-        found = found.unionByName(part)
-    found = found.select(*COLUMNS)
-    return found.coalesce(1) if together else found
+        union = union.unionByName(part)
+    union = union.select(*COLUMNS)
+    return union.coalesce(1) if together else union
 
 
 def _others(work: SparkWork) -> "tuple[DataFrame | None, DataFrame | None]":
@@ -105,30 +105,30 @@ def _neighbour(work: SparkWork, number: int) -> "DataFrame | None":
         return None
     item = next(item for item in work.context.inputs if item.input_index == 0)
     unit = Unit(partition_key=f"{number}-{number}", start=number, end=number)
-    there = msgspec.structs.replace(item, unit=unit)
-    if not work.context.files(there):
+    neighbour = msgspec.structs.replace(item, unit=unit)
+    if not work.context.files(neighbour):
         work.context.progress(f"block {number} is not there yet: what joins it to this unit is not looked at")
         return None
-    return work.read_input(there)
+    return work.read_input(neighbour)
 
 
-def _fail_if_bad(work: SparkWork, written: Written, fail_on: str) -> None:
+def _fail_if_bad(work: SparkWork, report: Written, fail_on: str) -> None:
     """Nothing of it is committed then; the files go the way of everything that is not."""
     bad = (ERROR,) if fail_on == ERROR else (ERROR, WARNING)
     counts: Counter[str] = Counter()
-    shown: list[str] = []
-    for file in written.files:
+    examples: list[str] = []
+    for file in report.files:
         with tempfile.TemporaryDirectory(prefix="trace-findings-") as directory:
             path = Path(directory, "findings.parquet")
             work.transfer.download(file.meta, path)
             for batch in pq.ParquetFile(path).iter_batches():
                 counts.update(batch.column("severity").to_pylist())
-                wanted = (row for row in batch.to_pylist() if len(shown) < _SHOWN and row["severity"] in bad)
-                shown += [
+                bad_rows = (row for row in batch.to_pylist() if len(examples) < _SHOWN and row["severity"] in bad)
+                examples += [
                     f"{row['check']} at block {row['block_number']} (expected {row['expected']}, found {row['found']}):"
                     f" {row['detail']}"
-                    for row in wanted
-                ][: _SHOWN - len(shown)]
+                    for row in bad_rows
+                ][: _SHOWN - len(examples)]
     total = sum(counts[severity] for severity in bad)
     if not total:
         return
@@ -136,7 +136,7 @@ def _fail_if_bad(work: SparkWork, written: Written, fail_on: str) -> None:
     more = f"; and {total - _SHOWN} more" if total > _SHOWN else ""
     raise NonRetryableError(
         f"blocks {first} to {last} do not hold together: {counts[ERROR]} errors, {counts[WARNING]} warnings."
-        f" {'; '.join(shown)}{more}. All of them: run the check with `fail_on: never`."
+        f" {'; '.join(examples)}{more}. All of them: run the check with `fail_on: never`."
     )
 
 
@@ -166,12 +166,12 @@ def _totals(work: SparkWork, blocks: "DataFrame", around: "list[DataFrame]", sum
     The ends are rows, not numbers in expressions: what Spark compiled for one unit then serves the next one too."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    kept = [name for name in _KEPT if name in blocks.columns]
+    hash_columns = [name for name in _KEPT if name in blocks.columns]
     columns = [_number(), F.lit(1).alias("there")]
-    columns += [F.col(name) if name.endswith("_hash") else _whole(name).alias(name) for name in kept]
+    columns += [F.col(name) if name.endswith("_hash") else _whole(name).alias(name) for name in hash_columns]
     rows = blocks.select(*columns)
     for frame in around:
-        if set(kept) <= set(frame.columns):
+        if set(hash_columns) <= set(frame.columns):
             rows = rows.unionByName(frame.select(*columns))
     first, last = work.blocks
     ends = [
@@ -182,11 +182,11 @@ def _totals(work: SparkWork, blocks: "DataFrame", around: "list[DataFrame]", sum
         rows = rows.unionByName(other, allowMissingColumns=True)
     if work.spread().small:
         rows = rows.coalesce(1)
-    lowest_and_highest = [of(name).alias(f"{of.__name__}_{name}") for name in kept for of in (F.min, F.max)]
+    lowest_and_highest = [of(name).alias(f"{of.__name__}_{name}") for name in hash_columns for of in (F.min, F.max)]
     the_only_one = [F.max(name).alias(name) for each in sums for name in each.columns if name != "number"]
-    there = F.coalesce(F.sum("there"), F.lit(0)).alias("blocks")
+    block_count = F.coalesce(F.sum("there"), F.lit(0)).alias("blocks")
     edge = F.coalesce(F.max("edge"), F.lit(_INSIDE)).alias("edge")
-    return rows.groupBy("number").agg(there, edge, *lowest_and_highest, *the_only_one)
+    return rows.groupBy("number").agg(block_count, edge, *lowest_and_highest, *the_only_one)
 
 
 def _index_totals(frame: "DataFrame", index: str, kind: str, *more: "Column") -> "DataFrame":
@@ -221,20 +221,20 @@ def _check(
     check: str,
     severity: str,
     expected: "Column",
-    found: "Column",
+    actual: "Column",
     detail: "Column | str",
     at: "Column | None" = None,
 ) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
-    told = F.lit(detail) if isinstance(detail, str) else detail
+    detail_column = F.lit(detail) if isinstance(detail, str) else detail
     finding = {
         "block_number": F.col("number") if at is None else at,
         "check": F.lit(check),
         "severity": F.lit(severity),
         "expected": expected.cast("string"),
-        "found": found.cast("string"),
-        "detail": told,
+        "found": actual.cast("string"),
+        "detail": detail_column,
     }
     return F.when(wrong, F.struct(*(value.alias(name) for name, value in finding.items())))
 
@@ -248,11 +248,11 @@ def _hex(name: str) -> "Column":
 def _block_checks(columns: list[str]) -> "list[Column]":
     from pyspark.sql import functions as F  # noqa: N812
 
-    there, number, before = F.col("blocks") > 0, F.col("number"), F.col("before.number")
+    present, number, before = F.col("blocks") > 0, F.col("number"), F.col("before.number")
     after = F.col("edge") == _END  # the next unit's: only what joins it to this one is looked at
     missing = number - before - 1
     texts = F.concat(F.lit("blocks "), before + 1, F.lit(" to "), number - 1, F.lit(" are missing"))
-    gap = (there | (F.col("edge") == _END)) & (missing > 0)
+    gap = (present | (F.col("edge") == _END)) & (missing > 0)
     checks = [
         _check(gap, "gap", ERROR, missing, F.lit(0), texts, at=before + 1),
         _check(
@@ -264,20 +264,20 @@ def _block_checks(columns: list[str]) -> "list[Column]":
             "the block is there more than once",
         ),
     ]
-    follows = there & (F.col("before.blocks") > 0) & (before == number - 1)
+    follows = present & (F.col("before.blocks") > 0) & (before == number - 1)
     if {"min_block_hash", "min_parent_hash"} <= set(columns):
         broken = F.lit(False)
         for parent in ("min_parent_hash", "max_parent_hash"):
             for block in ("before.min_block_hash", "before.max_block_hash"):
                 broken = broken | ~F.col(parent).eqNullSafe(F.col(block))
-        expected, found = _hex("before.min_block_hash"), _hex("min_parent_hash")
+        expected, actual = _hex("before.min_block_hash"), _hex("min_parent_hash")
         # Of two blocks with one number, what is shown is a pair that does not fit.
         other = F.col("min_parent_hash").eqNullSafe(F.col("before.min_block_hash"))
         expected = F.when(other, _hex("before.max_block_hash")).otherwise(expected)
-        found = F.when(other, _hex("max_parent_hash")).otherwise(found)
-        told = F.when(after, "the block after it has another parent").otherwise("the parent is not the block before")
+        actual = F.when(other, _hex("max_parent_hash")).otherwise(actual)
+        detail = F.when(after, "the block after it has another parent").otherwise("the parent is not the block before")
         at = F.when(after, before).otherwise(number)
-        checks.append(_check(follows & broken, "parent_hash", ERROR, expected, found, told, at=at))
+        checks.append(_check(follows & broken, "parent_hash", ERROR, expected, actual, detail, at=at))
     if "min_timestamp" in columns:
         earlier = F.col("min_timestamp") < F.col("before.max_timestamp")
         expected = F.concat(F.lit("at least "), F.col("before.max_timestamp"))
@@ -292,14 +292,14 @@ def _index_checks(kind: str, one: str) -> "list[Column]":
 
     n, lowest, highest, different = (F.col(f"{word}{kind}") for word in ("", "lowest_", "highest_", "different_"))
     right = (lowest == 0) & (highest == n - 1) & (different == n)
-    found = F.concat(lowest, F.lit(" to "), highest, F.lit(", "), different, F.lit(" of them"))
+    actual = F.concat(lowest, F.lit(" to "), highest, F.lit(", "), different, F.lit(" of them"))
     return [
         _check(
             (n > 0) & ~F.coalesce(right, F.lit(False)),
             f"{one}_index",
             ERROR,
             F.concat(F.lit("0 to "), n - 1),
-            found,
+            actual,
             f"{kind} are missing or there more than once",
         ),
         _check(
@@ -316,11 +316,11 @@ def _index_checks(kind: str, one: str) -> "list[Column]":
 def _said_by_block(check: str, column: str, total: str) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
-    counted = F.coalesce(F.col(total), F.lit(0))
-    right = F.col(f"min_{column}").eqNullSafe(counted) & F.col(f"max_{column}").eqNullSafe(counted)
-    said = F.when(F.col(f"min_{column}") == counted, F.col(f"max_{column}")).otherwise(F.col(f"min_{column}"))
+    row_count = F.coalesce(F.col(total), F.lit(0))
+    right = F.col(f"min_{column}").eqNullSafe(row_count) & F.col(f"max_{column}").eqNullSafe(row_count)
+    declared = F.when(F.col(f"min_{column}") == row_count, F.col(f"max_{column}")).otherwise(F.col(f"min_{column}"))
     wrong = (F.col("blocks") > 0) & ~right & (F.col("edge") != _END)
-    return _check(wrong, check, ERROR, F.coalesce(said, F.lit(0)), counted, f"the block says {column}")
+    return _check(wrong, check, ERROR, F.coalesce(declared, F.lit(0)), row_count, f"the block says {column}")
 
 
 def _transaction_checks(columns: list[str]) -> "list[Column]":
@@ -345,11 +345,11 @@ def _walk(totals: "DataFrame", checks: "list[Column]") -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     of_before = ("number", "blocks", "min_block_hash", "max_block_hash", "max_timestamp")
-    kept = F.struct(*(F.col(name) for name in of_before if name in totals.columns))
+    before_columns = F.struct(*(F.col(name) for name in of_before if name in totals.columns))
     # One partition: it has a row for each block, not for what is in them.
     earlier = Window.partitionBy(F.lit(1)).orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
-    known = (F.col("blocks") > 0) | (F.col("edge") == _BEGIN)
-    before = F.last(F.when(known, kept), ignorenulls=True).over(earlier)
+    is_known = (F.col("blocks") > 0) | (F.col("edge") == _BEGIN)
+    before = F.last(F.when(is_known, before_columns), ignorenulls=True).over(earlier)
     rows = totals.withColumn("before", before).filter(F.col("edge") != _BEGIN)
     return rows.select(F.inline(F.array_compact(F.array(*checks))))
 
@@ -359,7 +359,7 @@ def _walk(totals: "DataFrame", checks: "list[Column]") -> "DataFrame":
 _PLACE = ("block_number", "transaction_index", "transaction_hash")
 
 
-def _finding(frame: "DataFrame", check: str, found: "Column", expected: int, detail: "Column") -> "DataFrame":
+def _finding(frame: "DataFrame", check: str, actual: "Column", expected: int, detail: "Column") -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.select(
@@ -367,7 +367,7 @@ def _finding(frame: "DataFrame", check: str, found: "Column", expected: int, det
         F.lit(check).alias("check"),
         F.lit(ERROR).alias("severity"),
         F.lit(str(expected)).alias("expected"),
-        found.cast("string").alias("found"),
+        actual.cast("string").alias("found"),
         detail.alias("detail"),
     )
 

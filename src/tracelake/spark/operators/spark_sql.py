@@ -57,11 +57,11 @@ def run(work: SparkWork) -> OperatorResult:
             if config.unique:
                 _check_unique(work, frame, config.unique)
             work.context.progress("the query runs")
-            written = work.write(frame, order=config.order_by or (), files=config.files)
+            report = work.write(frame, order=config.order_by or (), files=config.files)
         finally:
             for view in views.values():
                 work.session.catalog.dropTempView(view)
-    work.context.progress(f"{written.rows} rows in {len(written.files)} files")
+    work.context.progress(f"{report.rows} rows in {len(report.files)} files")
     return work.result()
 
 
@@ -73,9 +73,9 @@ def _resolve(work: SparkWork, config: SparkSqlConfig) -> tuple[GatedQuery, dict[
     except SqlRefusedError as error:
         raise NonRetryableError(f"{error.finding} {error.finding.suggestion}".strip()) from None
     if config.inputs:
-        there = {item.input_index for item in inputs}
+        indexes = {item.input_index for item in inputs}
         sources = {name.lower(): index for name, index in config.inputs.items()}
-        if missing := sorted(index for index in sources.values() if index not in there):
+        if missing := sorted(index for index in sources.values() if index not in indexes):
             raise NonRetryableError(f"the config names input {missing[0]}, and the job has {len(inputs)}")
         return query, sources
     sources = {}
@@ -115,16 +115,16 @@ def _check_result(work: SparkWork, frame: "DataFrame", config: SparkSqlConfig) -
     folded = [name.lower() for name in columns]
     if twice := [name for name in folded if folded.count(name) > 1]:
         raise NonRetryableError(f"the result has two columns {twice[0]}: rename one, or name the columns you want")
-    for wanted in (*(config.order_by or ()), *config.unique):
-        if wanted not in columns:
-            raise NonRetryableError(f"the result has no column {wanted}; it has {', '.join(columns[:20])}")
+    for column in (*(config.order_by or ()), *config.unique):
+        if column not in columns:
+            raise NonRetryableError(f"the result has no column {column}; it has {', '.join(columns[:20])}")
     if BLOCK in columns and work.tables and work.output().storage.kind != "buffered":
         raise NonRetryableError(
             f"the unit of this task counts commits of a table, so files cannot have a column {BLOCK}: rename it"
         )
     for item in frame.schema.fields:
-        if found := _type_words(item.dataType) & _WITHOUT_FILES:
-            raise NonRetryableError(f"the column {item.name} is {min(found)}, which no file can hold: CAST it")
+        if unstorable := _type_words(item.dataType) & _WITHOUT_FILES:
+            raise NonRetryableError(f"the column {item.name} is {min(unstorable)}, which no file can hold: CAST it")
         whole = isinstance(item.dataType, IntegralType) or (
             isinstance(item.dataType, DecimalType) and item.dataType.scale == 0
         )
@@ -163,9 +163,9 @@ def _names_of_the_query(work: SparkWork, names: Mapping[str, str]) -> Iterator[N
             raise CanceledError from None
         explained = explain(error)
         # Some errors of the engine come without their class; what they say is in the text.
-        if isinstance(explained, SparkFailedError) and (found := _CONDITION.search(str(error))):
-            kind = NonRetryableError if found["state"].startswith(_FINAL_STATES) else SparkFailedError
-            explained = kind(f"[{found['name']}] {found['text'].strip()[:300]}")
+        if isinstance(explained, SparkFailedError) and (match := _CONDITION.search(str(error))):
+            kind = NonRetryableError if match["state"].startswith(_FINAL_STATES) else SparkFailedError
+            explained = kind(f"[{match['name']}] {match['text'].strip()[:300]}")
         message = str(explained)
         for view, name in names.items():
             message = message.replace(view, name)
