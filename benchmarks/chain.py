@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.support.options import parse_scale
-from tracelake.chain.recording import RecordedBlock, Recording
+from tracelake.demo.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.answers import Block, Receipt
 from tracelake.spark.evm.calls import answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
@@ -85,7 +85,7 @@ class Answers:
 
 @contextmanager
 def served() -> Iterator[str]:
-    command = [sys.executable, "-m", "tracelake.chain.server", "--recording", str(RECORDING), "--no-gzip"]
+    command = [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(RECORDING), "--no-gzip"]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdin is not None
     assert server.stdout is not None

@@ -21,7 +21,7 @@ from benchmarks.support import choices_http as http
 from benchmarks.support import choices_postgres as postgres
 from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.stats import Series, interleave, ratio
-from tracelake.processes.tls import ensure_tls
+from tracelake.stack.tls import ensure_tls
 
 TRANSACTIONS = {1: 1000, driver.ROWS: 250}
 """Transactions a reading, by how many rows each changes."""

@@ -25,9 +25,9 @@ from uuid import uuid4
 
 from benchmarks.support.options import parse_scale, say
 from benchmarks.support.stats import Series, interleave, ratio
-from tracelake.adapters.lite.disk_sync import DiskSync
+from tracelake.adapters.disk_sync import DiskSync
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
 
 AT_ONCE = 8
 START_SECONDS = 60.0

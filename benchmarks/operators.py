@@ -40,10 +40,10 @@ from benchmarks.support.operator_scripts import decode, integrity, query
 from benchmarks.support.options import Scale, make_parser, parse, say
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.ports import ObjectMeta
-from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.testing import Given, make_context, make_unit
 from tracelake.spark.writer import Spread, Target, write_frame
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
 from tracelake.worker.spark import Engine
 
 BUCKET = "bench"

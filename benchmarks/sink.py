@@ -34,8 +34,8 @@ from benchmarks.support.stats import interleave, percentile, ratio
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.processes.settings import Settings
 from tracelake.rows.reader import BatchReader
+from tracelake.settings import Settings
 from tracelake.sink import tables
 from tracelake.sink.large import SparkLoader
 from tracelake.sink.store import Loaded, TableStore

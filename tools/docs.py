@@ -14,7 +14,7 @@ from tracelake.dag.json_schema import json_schema_text
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.why.reasons import reasons_markdown
 from tracelake.errors import CATALOGUE
-from tracelake.processes.settings import reference_markdown
+from tracelake.settings import reference_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -13,9 +13,9 @@ from types import TracebackType
 
 import asyncpg
 
-from tracelake.processes.machine import free_port
-from tracelake.processes.postgres import STATE_DATABASES, EmbeddedPostgres
-from tracelake.processes.provision import migrate_dsn, provision
+from tracelake.stack.machine import free_port
+from tracelake.stack.postgres import STATE_DATABASES, EmbeddedPostgres
+from tracelake.stack.provision import migrate_dsn, provision
 
 
 class Cluster:

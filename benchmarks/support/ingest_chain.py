@@ -20,7 +20,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 class Replay:
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tracelake.chain.server", "--recording", str(RECORDING), "--no-gzip"]
+        command = [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(RECORDING), "--no-gzip"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         said = json.loads(self._process.stdout.readline())

@@ -13,7 +13,7 @@ import asyncpg
 from benchmarks.support.ingest_ours import BATCH, CHUNK
 from benchmarks.support.routing_stack import RoutingStack, job_id
 from tracelake.client.user import UserClient
-from tracelake.processes.home import Home
+from tracelake.settings.home import Home
 from tracelake.wire.jobs import BlockRange, TriggerRequest
 
 _DAG = """

@@ -19,8 +19,8 @@ import msgspec
 from benchmarks.support.stack import BenchStack
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
-from tracelake.processes.home import Home
-from tracelake.processes.machine import wrap
+from tracelake.settings.home import Home
+from tracelake.stack.machine import wrap
 
 CHAIN = 40
 FAN_UNITS = 10_000

@@ -15,12 +15,12 @@ from typing import Any, Self
 
 import asyncpg
 
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client.credentials import FileCredential
 from tracelake.client.http import HttpClient
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
-from tracelake.processes.machine import wrap
+from tracelake.stack.machine import wrap
 
 
 @dataclass
@@ -128,8 +128,8 @@ class SecondDispatcher:
         self.task_url = ""
 
     async def start(self) -> None:
-        from tracelake.processes import listeners
-        from tracelake.processes.settings import Settings
+        from tracelake.settings import Settings
+        from tracelake.stack import listeners
 
         settings = Settings.load({"home": self._stack.home}, environ={})
         sockets = listeners.bind(settings)

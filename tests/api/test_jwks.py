@@ -18,8 +18,8 @@ from tests.api.issuer import NOW, b64, document, ec_jwk, rsa_jwk, signed, verify
 from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.dispatcher.tokens.jwks import JwksKeys, read_jwks
 from tracelake.processes.dispatcher import _user_keys, config_from
-from tracelake.processes.settings import Settings, SettingsError
-from tracelake.processes.tls import ensure_tls
+from tracelake.settings import Settings, SettingsError
+from tracelake.stack.tls import ensure_tls
 
 
 def test_keys_that_cannot_be_trusted_are_left_out() -> None:

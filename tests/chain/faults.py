@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tracelake.chain.app import ChainApp, Receive, Scope, Send
+from tracelake.demo.chain.app import ChainApp, Receive, Scope, Send
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chain.faults import Call, _Base, _gone, _right, _transport, calls_of
-from tracelake.chain.app import ChainApp, Receive, Scope, Send
+from tracelake.demo.chain.app import ChainApp, Receive, Scope, Send
 
 Json = dict[str, Any]
 RECEIPTS = "eth_getBlockReceipts"

@@ -4,8 +4,8 @@ import copy
 from collections.abc import Iterator, Sequence
 
 from tests.chain import ethereum
-from tracelake.chain.packing import Json
-from tracelake.chain.recording import RecordedBlock
+from tracelake.demo.chain.packing import Json
+from tracelake.demo.chain.recording import RecordedBlock
 
 MARK = "0x" + b"another branch".hex()
 

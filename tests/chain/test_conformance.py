@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tracelake.chain.head import Visible
-from tracelake.chain.methods import Methods
-from tracelake.chain.rpc import Rpc
-from tracelake.chain.store import ChainStore
+from tracelake.demo.chain.head import Visible
+from tracelake.demo.chain.methods import Methods
+from tracelake.demo.chain.rpc import Rpc
+from tracelake.demo.chain.store import ChainStore
 
 DATA = Path(__file__).parent / "data" / "rpc_conformance"
 HEAD = 0x36

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.chain import recorded
-from tracelake.chain import methods as module
-from tracelake.chain.head import Visible
-from tracelake.chain.methods import Methods
-from tracelake.chain.rpc import RpcError
-from tracelake.chain.store import ChainStore
+from tracelake.demo.chain import methods as module
+from tracelake.demo.chain.head import Visible
+from tracelake.demo.chain.methods import Methods
+from tracelake.demo.chain.rpc import RpcError
+from tracelake.demo.chain.store import ChainStore
 
 BLOCKS = 500
 HEAD = 449

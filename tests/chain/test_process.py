@@ -15,8 +15,8 @@ import pytest
 
 from tests.chain.client import connected, request
 from tests.support.chain import recorded
-from tracelake.chain.app import Pace
-from tracelake.chain.recording import write_recording
+from tracelake.demo.chain.app import Pace
+from tracelake.demo.chain.recording import write_recording
 
 BLOCKS = 60
 PROC = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="looks at processes and sockets in /proc")
@@ -42,7 +42,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _command(recording: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "tracelake.chain.server", "--recording", str(recording), *options]
+    return [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(recording), *options]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chain import ethereum
 from tests.support.chain import RECORDING
-from tracelake.chain.recording import RecordedBlock, Recording
+from tracelake.demo.chain.recording import RecordedBlock, Recording
 
 TRANSFER = "0x" + ethereum.keccak256(b"Transfer(address,address,uint256)").hex()
 DOLLAR = "0x5fbdb2315678afecb367f032d93f642f64180aa3"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.chain import RECORDING, recorded
-from tracelake.chain import recording as module
-from tracelake.chain.packing import Packer
-from tracelake.chain.recording import Recording, RecordingError, write_recording
+from tracelake.demo.chain import recording as module
+from tracelake.demo.chain.packing import Packer
+from tracelake.demo.chain.recording import Recording, RecordingError, write_recording
 
 BLOCKS = 60
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracelake.chain import rpc as module
-from tracelake.chain.rpc import Rpc, RpcError
+from tracelake.demo.chain import rpc as module
+from tracelake.demo.chain.rpc import Rpc, RpcError
 
 
 def _echo(params: list[Any]) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chain.client import Client, connected, request
 from tests.support.chain import ServedChain, recorded, serve_chain
-from tracelake.chain.app import MAX_BODY_BYTES
+from tracelake.demo.chain.app import MAX_BODY_BYTES
 
 BLOCKS = 60
 NOBODY = "0x" + "00" * 31 + "01"

@@ -14,8 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tracelake.processes import export
-from tracelake.processes.export import write_rows
+from tracelake.cli import export
+from tracelake.cli.export import write_rows
 
 ROWS = pa.table(
     {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelake.adapters.lite.disk_sync import DiskSync
+from tracelake.adapters.disk_sync import DiskSync
 from tracelake.errors import StoreUnavailableError
 
 
@@ -20,7 +20,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def fsync(descriptor: int) -> None:
         paths.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
 
-    monkeypatch.setattr("tracelake.adapters.lite.disk_sync.os.fsync", fsync)
+    monkeypatch.setattr("tracelake.adapters.disk_sync.os.fsync", fsync)
     return paths
 
 
@@ -60,7 +60,7 @@ def test_a_file_that_goes_meanwhile_is_no_failure(tmp_path: Path, monkeypatch: p
         file.unlink(missing_ok=True)
         return real(path, flags)
 
-    monkeypatch.setattr("tracelake.adapters.lite.disk_sync.os.open", removing)
+    monkeypatch.setattr("tracelake.adapters.disk_sync.os.open", removing)
     assert DiskSync(tmp_path).sync() == 1
 
 
@@ -102,7 +102,7 @@ def test_a_disk_that_failed_once_is_not_trusted_again(tmp_path: Path, monkeypatc
     async def scenario() -> None:
         sync = DiskSync(tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr("tracelake.adapters.lite.disk_sync.os.fsync", fail)
+            patch.setattr("tracelake.adapters.disk_sync.os.fsync", fail)
             with pytest.raises(StoreUnavailableError):
                 await sync.run()
         with pytest.raises(StoreUnavailableError):

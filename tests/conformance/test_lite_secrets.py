@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.secrets_suite import KEPT, Kept, SecretProviderSuite
-from tracelake.adapters.lite.secret_file import (
+from tracelake.adapters.secret_file import (
     LiteSecrets,
     SecretFileError,
     read_tables,

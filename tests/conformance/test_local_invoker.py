@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.invoker_suite import InvokerSuite, claimed
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.adapters.lite.local_invoker import LocalInvoker
+from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.client import DispatcherUnavailableError, TaskClient
 from tracelake.ports import Invoker
 from tracelake.wire.task_calls import CompleteReply, CompleteRequest

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.conformance.signer_suite import LEAD, START, Ring, SignerSuite, kids
-from tracelake.adapters.lite.keyring import LONGEST_TOKEN, PemKeyring
+from tracelake.adapters.keyring import LONGEST_TOKEN, PemKeyring
 
 
 class PemRing:

@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.conformance.queue_machine import QueueMachine
 from tests.conformance.queue_suite import Q, QueueSuite, message
 from tests.support.postgres import TestCluster
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
-from tracelake.adapters.lite.queue_station import Station
+from tracelake.adapters.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue.receive_buffer import Station
 from tracelake.db.queue import statements as sql
 from tracelake.db.queue.lane import Lane
 from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError

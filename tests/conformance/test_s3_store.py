@@ -15,8 +15,8 @@ from tracelake.adapters.s3.access import ASKING
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.errors import StoreUnavailableError
-from tracelake.processes import seaweedfs
-from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack import seaweedfs
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.processes import listeners, probe
+from tracelake.stack import listeners, probe
 
 
 def test_a_stuck_lane_fails_the_liveness_check(

@@ -11,7 +11,7 @@ from tracelake.dispatcher.http.openapi import declared_routes
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import CATALOGUE
 from tracelake.processes.main import _COMMANDS
-from tracelake.processes.settings import Settings
+from tracelake.settings import Settings
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ADRS = sorted((ROOT / "docs/adr").glob("[0-9]*.md"))

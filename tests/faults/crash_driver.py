@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.http import HttpClient
 from tracelake.ports import QueueUnavailableError
-from tracelake.processes import listeners
-from tracelake.processes.credentials import LiteCredentials
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings
-from tracelake.processes.tls import ensure_tls
+from tracelake.settings import Settings
+from tracelake.settings.home import Home
+from tracelake.stack import listeners
+from tracelake.stack.credentials import LiteCredentials
+from tracelake.stack.tls import ensure_tls
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0

@@ -20,12 +20,13 @@ from unittest.mock import patch
 import uvloop
 
 from tests.support.directory_store import DirectoryStore
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.http import app
 from tracelake.ports import Message
-from tracelake.processes import dispatcher, logs
-from tracelake.processes.settings import Settings
+from tracelake.processes import dispatcher
+from tracelake.settings import Settings
+from tracelake.stack import logs
 
 POINTS = ("before commit", "after commit", "before reply", "after publish")
 _PR_SET_PDEATHSIG = 1

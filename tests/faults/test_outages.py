@@ -17,8 +17,8 @@ from tests.support.postgres import TestCluster, make_cluster, run, scratch_direc
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.ids import new_id
-from tracelake.processes.postgres import STATE_DATABASES, EmbeddedPostgres
-from tracelake.processes.provision import migrate_dsn, provision
+from tracelake.stack.postgres import STATE_DATABASES, EmbeddedPostgres
+from tracelake.stack.provision import migrate_dsn, provision
 
 QUICK = DispatcherConfig(relay_poll_seconds=0.05, retry_seconds=0.05, reaper_seconds=0.1)
 

@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.dispatcher import MOVABLE_CLOCK
 from tests.support.postgres import TestCluster
-from tracelake.processes import dispatcher, listeners
-from tracelake.processes.credentials import LiteCredentials
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings, SettingsError
-from tracelake.processes.tls import ensure_tls
+from tracelake.processes import dispatcher
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.home import Home
+from tracelake.stack import listeners
+from tracelake.stack.credentials import LiteCredentials
+from tracelake.stack.tls import ensure_tls
 
 
 async def execute(dsn: str, statement: str) -> None:

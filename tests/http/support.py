@@ -12,7 +12,7 @@ import msgspec
 
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.errors import CATALOGUE
-from tracelake.processes.credentials import user_token as make_token
+from tracelake.stack.credentials import user_token as make_token
 
 TABLES = (
     "orgs", "datasets", "dataset_versions", "jobs", "job_outputs", "tasks", "task_attempts", "events", "manifests",

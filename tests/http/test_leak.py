@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import wait_until
-from tracelake.adapters.lite.keyring import PemKeyring
-from tracelake.adapters.lite.shared_secrets import SharedSecret, utc_now
-from tracelake.processes.keys import command as keys
+from tracelake.adapters.keyring import PemKeyring
+from tracelake.adapters.shared_secrets import SharedSecret, utc_now
+from tracelake.cli.keys import command as keys
 
 
 def test_tokens_of_a_leaked_key_are_refused_and_workers_get_new_ones(harness: DispatcherHarness) -> None:

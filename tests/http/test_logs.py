@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.http.support import CAPABILITY, NOWHERE, SERVICE, WORKER, claimed, user_token
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.tokens import jws
-from tracelake.processes.logs import JsonFormatter, scrub
+from tracelake.stack.logs import JsonFormatter, scrub
 from tracelake.wire.task_calls import HeartbeatRequest
 
 

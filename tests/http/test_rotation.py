@@ -17,8 +17,8 @@ import pytest
 from tests.http.support import CAPABILITY, NOWHERE, SERVICE, WORKER, Claimed, claimed
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import wait_until
-from tracelake.adapters.lite.keyring import LONGEST_TOKEN, PemKeyring
-from tracelake.adapters.lite.shared_secrets import SharedSecret
+from tracelake.adapters.keyring import LONGEST_TOKEN, PemKeyring
+from tracelake.adapters.shared_secrets import SharedSecret
 
 LEAD = 300.0
 

@@ -22,8 +22,8 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.http.health import Health
 from tracelake.ports import QueueRejectedError
-from tracelake.processes.home import Home
-from tracelake.processes.renewal import CredentialRenewal, read_renewal
+from tracelake.settings.home import Home
+from tracelake.stack.renewal import CredentialRenewal, read_renewal
 from tracelake.wire.sources import FireRequest
 
 Trouble: TypeAlias = Iterator[None]

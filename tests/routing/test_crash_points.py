@@ -20,10 +20,10 @@ from tests.faults.crash_driver import PATIENCE, CrashDriver
 from tests.routing.support import block
 from tests.routing.versions import Version
 from tests.support.postgres import TestCluster
-from tracelake.adapters.lite.shared_secrets import utc_now
+from tracelake.adapters.shared_secrets import utc_now
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.config import UserTokenRules
-from tracelake.processes.credentials import user_token
+from tracelake.stack.credentials import user_token
 
 State = Any
 _names = count(1)

@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from tracelake.processes import restore
 from tracelake.processes.main import main
+from tracelake.stack import restore
 
 _change_names = restore._change_names
 

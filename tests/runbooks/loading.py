@@ -9,8 +9,8 @@ import asyncpg
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.retry import Backoff
-from tracelake.processes import dumps, restore
-from tracelake.processes.restore import Place, Report
+from tracelake.stack import dumps, restore
+from tracelake.stack.restore import Place, Report
 
 CONFIG = DispatcherConfig(retry=Backoff(0.001, 0.001))
 

@@ -17,8 +17,8 @@ import asyncpg
 
 from tests.support.postgres import run, scratch_directory, wait_until
 from tracelake.client.stack import Stack
-from tracelake.processes.home import Home
-from tracelake.processes.machine import postgres_processes_in, socket_directory
+from tracelake.settings.home import Home
+from tracelake.stack.machine import postgres_processes_in, socket_directory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.runbooks.page import follow
 from tests.runbooks.stack import ROOT, RealStack
-from tracelake.processes import dumps
-from tracelake.processes.postgres import STATE_DATABASES
-from tracelake.processes.restore import _running
-from tracelake.processes.settings import Settings
 from tracelake.processes.up import Clusters
+from tracelake.settings import Settings
+from tracelake.stack import dumps
+from tracelake.stack.postgres import STATE_DATABASES
+from tracelake.stack.restore import _running
 
 PAGE = "restore.md"
 DAG = """\

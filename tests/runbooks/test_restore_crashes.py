@@ -12,9 +12,9 @@ import pytest
 from tests.runbooks.loading import CONFIG, ask, databases, dump_of, load, place_of
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.processes import dumps, leftovers, restore
-from tracelake.processes.dumps import BackupError
-from tracelake.processes.restore import Place
+from tracelake.stack import dumps, leftovers, restore
+from tracelake.stack.dumps import BackupError
+from tracelake.stack.restore import Place
 
 _DEAD_LETTER = """
     INSERT INTO dead_letters (message_id, queue, key, body, published_at, receives, died_at, reason)

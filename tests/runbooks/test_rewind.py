@@ -16,10 +16,10 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.db import migrations
 from tracelake.db.migrate import _CREATE_TABLE, _apply, read_migrations
-from tracelake.processes import dumps
-from tracelake.processes.backup import write_dump
-from tracelake.processes.rewind import ATTEMPT_GAP, SEQUENCE_GAP
-from tracelake.processes.settings import Settings
+from tracelake.settings import Settings
+from tracelake.stack import dumps
+from tracelake.stack.backup import write_dump
+from tracelake.stack.rewind import ATTEMPT_GAP, SEQUENCE_GAP
 
 
 @pytest.fixture

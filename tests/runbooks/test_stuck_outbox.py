@@ -6,8 +6,8 @@ from typing import Any
 from tests.runbooks.page import follow
 from tests.runbooks.stack import RealStack
 from tests.support.postgres import wait_until
-from tracelake.processes import dumps
-from tracelake.processes.home import write_private
+from tracelake.settings.home import write_private
+from tracelake.stack import dumps
 
 DAG = """\
 name: boxes

@@ -12,7 +12,7 @@ import pytest
 from tests.http.conftest import harness as harness
 from tests.support.object_store import running_store
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.processes.seaweedfs import EmbeddedObjectStore
+from tracelake.stack.seaweedfs import EmbeddedObjectStore
 
 RunningStore: TypeAlias = tuple[EmbeddedObjectStore, "subprocess.Popen[bytes]"]
 

@@ -19,7 +19,7 @@ from tests.http.support import (
 from tests.security.test_capability_tokens import resigned
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.routing import Listener, Principal
-from tracelake.processes.credentials import user_token as make_token
+from tracelake.stack.credentials import user_token as make_token
 from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, signature_header
 
 ROLES = {

@@ -22,7 +22,7 @@ from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
-from tracelake.processes.credentials import admin_token
+from tracelake.stack.credentials import admin_token
 
 
 @pytest.fixture(scope="module")

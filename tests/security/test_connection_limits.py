@@ -17,7 +17,7 @@ from tracelake.dispatcher.http.connections import (
     address_key,
 )
 from tracelake.errors import TraceError
-from tracelake.processes import descriptors
+from tracelake.stack import descriptors
 
 LIMITS = ListenerLimits(
     connections=4,

@@ -19,11 +19,11 @@ import pytest
 from tests.support.postgres import TestCluster
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.http import HttpClient
-from tracelake.processes import listeners
-from tracelake.processes.credentials import LiteCredentials
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings
-from tracelake.processes.tls import ensure_tls
+from tracelake.settings import Settings
+from tracelake.settings.home import Home
+from tracelake.stack import listeners
+from tracelake.stack.credentials import LiteCredentials
+from tracelake.stack.tls import ensure_tls
 
 DESCRIPTORS = 512
 SILENT, HALF, SLOW = 500, 100, 60

@@ -22,15 +22,15 @@ from tests.security.conftest import RunningStore
 from tracelake.adapters.s3.access import ASKING
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.cli.read import of_files
 from tracelake.errors import TraceError
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.ports import ContentMismatchError, ObjectMeta
-from tracelake.processes.read import of_files
-from tracelake.processes.seaweedfs import EmbeddedObjectStore
 from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.settling import read_batch
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Selection, _fetch_function
+from tracelake.stack.seaweedfs import EmbeddedObjectStore
 from tracelake.wire.buffers import BufferBatch, Producer
 from tracelake.wire.task_calls import DataFile
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.security.conftest import RunningStore
 from tests.security.port_probe import NOBODY, Probe, list_listeners
-from tracelake.processes.seaweedfs import EmbeddedObjectStore
-from tracelake.processes.store_security import write_security
+from tracelake.stack.seaweedfs import EmbeddedObjectStore
+from tracelake.stack.store_security import write_security
 
 OTHER_USER = NOBODY if os.geteuid() == 0 else None
 """Without the rights to become another user, the same one asks, who does not read the store's keys for it."""

@@ -17,7 +17,7 @@ from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import Listener, Principal, Raw, Request, Route, Router
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.processes.tls import TlsFiles, ensure_tls
+from tracelake.stack.tls import TlsFiles, ensure_tls
 
 DEADLINE = 30.0
 """Of a test that waits for a deadline of the listener: long after each of those."""

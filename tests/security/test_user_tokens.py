@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.api.issuer import EC, GOOD, RSA, RULES, b64, keys_of, refused, rsa_jwk, signed, verify
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.adapters.lite.keyring import PemKeyring
-from tracelake.adapters.lite.shared_secrets import utc_now
+from tracelake.adapters.keyring import PemKeyring
+from tracelake.adapters.shared_secrets import utc_now
+from tracelake.cli.token import command as token_command
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.dispatcher.users import Role, UserClaims, UserVerifier
-from tracelake.processes.credentials import user_token
-from tracelake.processes.token import command as token_command
+from tracelake.stack.credentials import user_token
 
 
 def test_both_algorithms_of_another_issuer() -> None:

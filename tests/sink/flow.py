@@ -13,7 +13,7 @@ import pyarrow as pa
 from tests.routing.support import Flow
 from tests.sink.support import lines
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client import DispatcherUnavailableError
 from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.views.pressure import list_pressure

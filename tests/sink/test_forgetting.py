@@ -12,7 +12,7 @@ from tests.sink.flow import BufferFlow, DispatcherCalls
 from tests.sink.support import dataset
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.sink import store as sink_store
 from tracelake.sink.drain import SinkConfig
 from tracelake.sink.loop import Sink

@@ -12,7 +12,7 @@ import pytest
 from tests.sink.conftest import MakeFlow
 from tests.sink.flow import BufferFlow, DispatcherCalls, WatchedStores
 from tests.support.postgres import wait_until
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.model.retry import Backoff
 from tracelake.sink.drain import SinkConfig
 from tracelake.sink.loop import Sink

@@ -13,10 +13,10 @@ from tests.faults.crash_driver import PATIENCE, CrashDriver
 from tests.sources.webhook_support import BODY, Hook, dag_text, running, send_together
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import TestCluster
-from tracelake.adapters.lite.shared_secrets import utc_now
+from tracelake.adapters.shared_secrets import utc_now
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.dispatcher.config import UserTokenRules
-from tracelake.processes.credentials import user_token
+from tracelake.stack.credentials import user_token
 from tracelake.wire.webhooks import DeliveryReply, signature_header
 
 POINTS = ["before commit", "after commit", "before reply"]

@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from tracelake.adapters.lite.webhook_key import FILE_NAME, ensure_webhook_key
+from tracelake.adapters.webhook_key import FILE_NAME, ensure_webhook_key
 from tracelake.model.ids import new_id
 
 NAME = (new_id(), "dag", "job", 1)

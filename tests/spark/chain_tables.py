@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.chain import recorded
-from tracelake.chain.recording import RecordedBlock
+from tracelake.demo.chain.recording import RecordedBlock
 
 BLOCKS = pa.schema(
     [

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from rich.console import Console
 
-from tracelake.processes.demo.screen import Screen
+from tracelake.demo.screen import Screen
 from tracelake.wire.tasks import TaskRow
 from tracelake.wire.units import Unit
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tracelake.cli.status import Status, _advice
 from tracelake.errors import TraceError
-from tracelake.processes import backup, listeners, lock, ports, probe
-from tracelake.processes.credentials import LiteCredentials
-from tracelake.processes.dumps import BackupError
-from tracelake.processes.home import Home
-from tracelake.processes.machine import free_port
 from tracelake.processes.main import one_line, trace
-from tracelake.processes.settings import Settings, SettingsError
-from tracelake.processes.status import Status, _advice
-from tracelake.processes.supervisor import PartState, PartView
 from tracelake.processes.up import Clusters
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.home import Home
+from tracelake.stack import backup, listeners, lock, ports, probe
+from tracelake.stack.credentials import LiteCredentials
+from tracelake.stack.dumps import BackupError
+from tracelake.stack.machine import free_port
+from tracelake.stack.supervisor import PartState, PartView
 
 
 def test_help_is_complete_and_imports_no_heavy_module() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.stack.demo_support import START, quiet, task
 from tests.support.postgres import scratch_directory
 from tracelake.client.stack import ObjectStoreAddress, Stack
-from tracelake.processes.demo import DemoError, command, plan, results, stack, table, tell, watch
+from tracelake.demo import DemoError, command, plan, results, stack, table, tell, watch
 from tracelake.wire.datasets import LineageEdge, LineageReply
 
 # --- what is left

@@ -7,7 +7,7 @@ import yaml
 
 from tests.chain.faults import Status
 from tests.support.chain import RECORDING, serve_chain
-from tracelake.processes.demo import DemoError, plan, stack
+from tracelake.demo import DemoError, plan, stack
 from tracelake.wire.jobs import BlockRange
 
 KEY = "a-key-that-nobody-may-see"

@@ -5,9 +5,9 @@ import io
 from rich.console import Console
 
 from tests.stack.demo_support import after, task
-from tracelake.processes.demo import plan
-from tracelake.processes.demo.progress import JobProgress, clock, measure, per_second
-from tracelake.processes.demo.screen import Screen
+from tracelake.demo import plan
+from tracelake.demo.progress import JobProgress, clock, measure, per_second
+from tracelake.demo.screen import Screen
 
 
 def test_rates_and_time_left() -> None:

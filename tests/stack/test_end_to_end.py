@@ -16,9 +16,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.postgres import scratch_directory, wait_until
-from tracelake.processes.home import Home, Stack
-from tracelake.processes.machine import postgres_processes_in, socket_directory
-from tracelake.processes.probe import ready
+from tracelake.settings.home import Home, Stack
+from tracelake.stack.machine import postgres_processes_in, socket_directory
+from tracelake.stack.probe import ready
 
 
 @pytest.fixture

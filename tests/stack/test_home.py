@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tracelake.client.stack import ObjectStoreAddress
-from tracelake.processes.home import Home, Stack, write_private
+from tracelake.settings.home import Home, Stack, write_private
 
 
 def make_stack(home: Path) -> Stack:
@@ -77,7 +77,7 @@ def test_a_failed_write_leaves_the_old_text_and_no_scratch(tmp_path: Path, monke
     def fail(descriptor: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("tracelake.adapters.lite.files.os.fsync", fail)
+    monkeypatch.setattr("tracelake.private_files.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         write_private(target, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]

@@ -13,8 +13,8 @@ from tests.support.postgres import TestCluster, run
 from tracelake.db import Database, migrate, migrations
 from tracelake.db.migrate import Connection, LockedError, MigrationError, read_migrations
 from tracelake.processes import up
-from tracelake.processes.provision import migrate_dsn
-from tracelake.processes.supervisor import StartError
+from tracelake.stack.provision import migrate_dsn
+from tracelake.stack.supervisor import StartError
 
 # `tracelake.db.migrate` is a function as an attribute, and a module by its name.
 migrate_module = sys.modules[migrate.__module__]

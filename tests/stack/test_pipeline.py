@@ -19,8 +19,8 @@ from tests.support.chain import recorded, serve_chain
 from tests.support.postgres import scratch_directory, wait_until
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.processes.home import Home
-from tracelake.processes.machine import postgres_processes_in, socket_directory
+from tracelake.settings.home import Home
+from tracelake.stack.machine import postgres_processes_in, socket_directory
 
 BLOCKS = 120
 DAG = """

@@ -22,8 +22,8 @@ from tests.support.chain import RECORDING, recorded
 from tests.support.postgres import scratch_directory, wait_until
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.processes.home import Home
-from tracelake.processes.machine import free_port, postgres_processes_in, socket_directory
+from tracelake.settings.home import Home
+from tracelake.stack.machine import free_port, postgres_processes_in, socket_directory
 
 DAG = """
 name: flows
@@ -77,7 +77,7 @@ class Stack:
         return Home(self.root / "home")
 
     def start_node(self) -> None:
-        command = [sys.executable, "-m", "tracelake.chain.server", "--recording", str(RECORDING)]
+        command = [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(RECORDING)]
         self.node = subprocess.Popen([*command, "--port", str(self.port)], stdout=subprocess.PIPE, text=True)
         assert self.node.stdout is not None
         assert self.node.stdout.readline()

@@ -23,14 +23,14 @@ from tests.support.postgres import (
     wait_ready,
     wait_until,
 )
-from tracelake.processes.machine import (
+from tracelake.stack.machine import (
     PostgresError,
     ensure_socket_directory,
     postgres_processes_in,
     socket_directory,
 )
-from tracelake.processes.postgres import STATE_DATABASES, EmbeddedPostgres
-from tracelake.processes.provision import provision
+from tracelake.stack.postgres import STATE_DATABASES, EmbeddedPostgres
+from tracelake.stack.provision import provision
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_the_socket_directory_is_short_stable_and_ours(root: Path, monkeypatch: 
 
 _STARTER = """
 import os, pickle, signal, sys, time
-from tracelake.processes.machine import postgres_processes_in
+from tracelake.stack.machine import postgres_processes_in
 postgres = pickle.loads(bytes.fromhex(sys.argv[1]))
 postgres.start()
 while not postgres_processes_in(postgres.data_dir.resolve()):
@@ -283,7 +283,7 @@ def test_the_server_ends_with_the_process_that_started_it(root: Path) -> None:
 
 _FORKER = """
 import signal, subprocess, sys
-from tracelake.processes.machine import wrap
+from tracelake.stack.machine import wrap
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 program = subprocess.Popen(wrap(["/bin/sleep", "600"], death_signal=signal.SIGINT), stdout=subprocess.DEVNULL)
 print(program.pid, flush=True)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tracelake.processes import lock, status
-from tracelake.processes.home import Home
-from tracelake.processes.renewal import RENEW_SECONDS, CredentialRenewal, RenewalState, read_renewal
-from tracelake.processes.screen import PlainScreen
-from tracelake.processes.settings import Settings
-from tracelake.processes.supervisor import PartState, PartView
+from tracelake.cli import status
+from tracelake.cli.stack_screen import PlainScreen
 from tracelake.processes.up import Up
+from tracelake.settings import Settings
+from tracelake.settings.home import Home
+from tracelake.stack import lock
+from tracelake.stack.renewal import RENEW_SECONDS, CredentialRenewal, RenewalState, read_renewal
+from tracelake.stack.supervisor import PartState, PartView
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ class Rounds:
 
 
 def run(renewing: CredentialRenewal, rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.processes.renewal._sleep", rounds.pause)
+    monkeypatch.setattr("tracelake.stack.renewal._sleep", rounds.pause)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(renewing.run())
 

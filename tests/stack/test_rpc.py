@@ -3,9 +3,8 @@
 import pytest
 
 from tests.support.postgres import scratch_directory
-from tracelake.processes import rpc
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings, SettingsError
+from tracelake.settings import Settings, SettingsError, rpc
+from tracelake.settings.home import Home
 from tracelake.spark.evm.errors import NoEndpointError
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tracelake.errors import TraceError
 from tracelake.model.runtime import BUILT_IN, Runtime, RuntimeKind, RuntimeRegistry, resolve_timeout
 from tracelake.processes.dispatcher import config_from
-from tracelake.processes.runtimes import load_runtimes, worker_queue
-from tracelake.processes.settings import Settings, SettingsError
 from tracelake.processes.up import run_up
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.runtimes import load_runtimes, worker_queue
 
 
 def settings(folder: Path, toml: str | bytes | None = None, **overrides: Any) -> Settings:

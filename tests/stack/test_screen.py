@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from tests.stack.test_home import make_stack
-from tracelake.processes.home import Home
-from tracelake.processes.screen import LiveScreen, PlainScreen, ago
-from tracelake.processes.supervisor import PartState, PartView
+from tracelake.cli.stack_screen import LiveScreen, PlainScreen, ago
+from tracelake.settings.home import Home
+from tracelake.stack.supervisor import PartState, PartView
 
 
 def test_the_live_screen_shows_parts_addresses_and_how_to_stop(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from tests.support.postgres import scratch_directory, wait_until
 from tests.tracing.support import Collector, collector
-from tracelake.adapters.lite.secret_file import set_secret
-from tracelake.processes.home import Home, private_directory
-from tracelake.processes.machine import postgres_processes_in, socket_directory
+from tracelake.adapters.secret_file import set_secret
+from tracelake.settings.home import Home, private_directory
+from tracelake.stack.machine import postgres_processes_in, socket_directory
 
 FILED = "filed-5d41402abc4b2a76/b9719d91+1017c592"
 TOLD = "told https://user:hunter2@node.example/v3/?key=31d6cfe0d16ae931"

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Trace, run_trace
+from tracelake.cli import secrets
 from tracelake.errors import SecretMissingError
-from tracelake.processes import logs, secrets
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings, SettingsError
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.home import Home
+from tracelake.stack import logs
 
 
 @pytest.fixture

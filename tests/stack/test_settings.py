@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.processes.settings import CHILD_VARIABLE, Settings, SettingsError, reference_markdown
+from tracelake.settings import CHILD_VARIABLE, Settings, SettingsError, reference_markdown
 
 SECRET = "postgresql://u:very-secret@db/x"
 

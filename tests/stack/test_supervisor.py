@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres import pid_alive, run
-from tracelake.processes import supervisor as supervisor_module
-from tracelake.processes.log_files import rotate_log
-from tracelake.processes.machine import wrap
-from tracelake.processes.supervisor import (
+from tracelake.stack import supervisor as supervisor_module
+from tracelake.stack.log_files import rotate_log
+from tracelake.stack.machine import wrap
+from tracelake.stack.supervisor import (
     Part,
     PartState,
     PartView,
@@ -116,7 +116,7 @@ def test_waits_grow_and_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         waits.append(timeout)
         return await real(awaitable, 0.001)
 
-    monkeypatch.setattr("tracelake.processes.supervisor.asyncio.wait_for", recording)
+    monkeypatch.setattr("tracelake.stack.supervisor.asyncio.wait_for", recording)
 
     async def scenario() -> None:
         changes = Changes()
@@ -283,8 +283,8 @@ def test_stopping_during_a_start_ends_what_was_begun(tmp_path: Path) -> None:
 
 
 def test_a_log_stays_small_while_its_part_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.processes.log_files.MAX_BYTES", 10_000)
-    monkeypatch.setattr("tracelake.processes.log_files._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("tracelake.stack.log_files.MAX_BYTES", 10_000)
+    monkeypatch.setattr("tracelake.stack.log_files._CHECK_SECONDS", 0.01)
 
     async def scenario() -> None:
         lines = "n = 0\nwhile True:\n    n += 1\n    print(f'line {n:08d}', flush=True)\n    time.sleep(0.0005)"
@@ -307,7 +307,7 @@ def test_a_log_stays_small_while_its_part_runs(tmp_path: Path, monkeypatch: pyte
 
 
 def test_large_logs_are_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.processes.log_files.MAX_BYTES", 10)
+    monkeypatch.setattr("tracelake.stack.log_files.MAX_BYTES", 10)
     log = tmp_path / "part.log"
     rotate_log(log)
     for text in ("first first", "second second", "third third", "fourth fourth", "fifth fifth"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelake.processes.tls import TlsFiles, ensure_tls
+from tracelake.stack.tls import TlsFiles, ensure_tls
 
 NOW = datetime.now(UTC)
 

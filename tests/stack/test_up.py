@@ -14,9 +14,9 @@ import asyncpg
 import pytest
 
 from tests.support.postgres import TestCluster, pid_alive, run, scratch_directory, wait_until
-from tracelake.processes.home import Home
-from tracelake.processes.machine import postgres_processes_in, socket_directory
-from tracelake.processes.postgres import SUPERUSER
+from tracelake.settings.home import Home
+from tracelake.stack.machine import postgres_processes_in, socket_directory
+from tracelake.stack.postgres import SUPERUSER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

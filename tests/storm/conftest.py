@@ -10,7 +10,7 @@ from tests.storm.support import Storm
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.processes.home import Home
+from tracelake.settings.home import Home
 
 NO_RATES = DispatcherConfig(user_rate_per_second=10**6, user_rate_burst=10**6)
 

@@ -19,9 +19,9 @@ from tests.faults.crash_driver import ROOT
 from tests.storm.support import Storm
 from tests.support.dags import deploy
 from tracelake.client.stack import ObjectStoreAddress, Stack
-from tracelake.processes import listeners
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings
+from tracelake.settings import Settings
+from tracelake.settings.home import Home
+from tracelake.stack import listeners
 
 SECOND = timedelta(seconds=1)
 TOLERANCE = 20

@@ -24,14 +24,14 @@ import msgspec
 
 from tests.chain.faults import Call, Fault, Rule, calls_of
 from tests.chain.reorganise import alternatives
-from tracelake.chain.app import MAX_BODY_BYTES, ChainApp, Receive, Scope, Send
-from tracelake.chain.head import Visible
-from tracelake.chain.methods import NULL, Methods
-from tracelake.chain.packing import Json
-from tracelake.chain.recording import RecordedBlock, Recording
-from tracelake.chain.rpc import Method, Rpc
-from tracelake.chain.server import ChainServer, bound_socket
-from tracelake.chain.store import ChainStore
+from tracelake.demo.chain.app import MAX_BODY_BYTES, ChainApp, Receive, Scope, Send
+from tracelake.demo.chain.head import Visible
+from tracelake.demo.chain.methods import NULL, Methods
+from tracelake.demo.chain.packing import Json
+from tracelake.demo.chain.recording import RecordedBlock, Recording
+from tracelake.demo.chain.rpc import Method, Rpc
+from tracelake.demo.chain.server import ChainServer, bound_socket
+from tracelake.demo.chain.store import ChainStore
 
 RECORDING = Path(__file__).parents[2] / "examples" / "token_flows" / "chain.jsonl.xz"
 T = TypeVar("T")

@@ -17,8 +17,8 @@ import msgspec
 import uvloop
 
 from tests.support.directory_store import DirectoryStore
-from tracelake.adapters.lite.local_invoker import LocalInvoker
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.local_invoker import LocalInvoker
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client.http import HttpClient
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
@@ -26,10 +26,10 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.ports import Invoker, ObjectStore
-from tracelake.processes import listeners
-from tracelake.processes.credentials import LiteCredentials
-from tracelake.processes.settings import Settings
-from tracelake.processes.tls import TlsFiles, ensure_tls
+from tracelake.settings import Settings
+from tracelake.stack import listeners
+from tracelake.stack.credentials import LiteCredentials
+from tracelake.stack.tls import TlsFiles, ensure_tls
 
 T = TypeVar("T")
 

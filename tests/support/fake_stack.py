@@ -12,12 +12,12 @@ from pathlib import Path
 from socket import socket
 
 from tracelake.processes import up
-from tracelake.processes.home import CredentialFiles, Home, write_private
-from tracelake.processes.listeners import inherited
-from tracelake.processes.machine import wrap
 from tracelake.processes.main import main
-from tracelake.processes.settings import Settings
-from tracelake.processes.tls import tls_files
+from tracelake.settings import Settings
+from tracelake.settings.home import CredentialFiles, Home, write_private
+from tracelake.stack.listeners import inherited
+from tracelake.stack.machine import wrap
+from tracelake.stack.tls import tls_files
 
 
 class _Ready(BaseHTTPRequestHandler):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 
 import asyncpg
 
-from tracelake.processes.machine import free_port
-from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
-from tracelake.processes.provision import grant_connect, migrate_dsn, provision
+from tracelake.stack.machine import free_port
+from tracelake.stack.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
+from tracelake.stack.provision import grant_connect, migrate_dsn, provision
 
 T = TypeVar("T")
 

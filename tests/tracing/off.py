@@ -8,8 +8,8 @@ from pathlib import Path
 
 async def _build() -> None:
     from tracelake.processes.dispatcher import build
-    from tracelake.processes.settings import Settings
-    from tracelake.processes.tls import ensure_tls
+    from tracelake.settings import Settings
+    from tracelake.stack.tls import ensure_tls
 
     with tempfile.TemporaryDirectory() as home:
         dsn = "postgresql://nobody@127.0.0.1:1/nothing"

@@ -13,7 +13,7 @@ import pytest
 from tests.support.dispatcher import DispatcherHarness
 from tests.tracing.support import Collector, Traced, chain
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.processes.settings import Settings, SettingsError
+from tracelake.settings import Settings, SettingsError
 
 _IMPORTS = """
 import sys

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.postgres import TestCluster
 from tests.worker.fake_dispatcher import FakeDispatcher, FakeTask
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.model.retry import Backoff
 from tracelake.ports import NoSecrets, SecretProvider
 from tracelake.ports.queue import Message, QueueDepth

@@ -10,9 +10,9 @@ import pytest
 
 from tests.worker.conftest import Bench
 from tests.worker.fake_dispatcher import FakeTask, until
-from tracelake.adapters.lite.secret_file import LiteSecrets, set_secret
+from tracelake.adapters.secret_file import LiteSecrets, set_secret
 from tracelake.errors import SecretsUnavailableError, TraceError
-from tracelake.processes.logs import JsonFormatter
+from tracelake.stack.logs import JsonFormatter
 from tracelake.wire.claims import TaskSecrets
 from tracelake.wire.task_calls import CompleteRequest
 from tracelake.wire.units import EventIn, Invalidates, StorageOut, TaskOutput
@@ -190,7 +190,8 @@ def test_an_error_that_was_shortened_does_not_hold_a_piece_of_it(
 
 def test_the_log_of_a_worker_does_not_repeat_it(bench: Bench, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As `trace worker` formats it, with its provider."""
-    from tracelake.processes import logs, secrets
+    from tracelake.cli import secrets
+    from tracelake.stack import logs
 
     bench.secrets = secrets._HiddenInLogs(bench.secrets)
     seen = Seen(bench)

@@ -15,8 +15,8 @@ from tools.recorder.days import Moment, moments
 from tools.recorder.ledger import Ledger
 from tools.recorder.node import HARDFORK, Node, Tools
 from tools.recorder.town import ACCOUNTS, Town
-from tracelake.chain.packing import Json
-from tracelake.chain.recording import Recording, write_recording
+from tracelake.demo.chain.packing import Json
+from tracelake.demo.chain.recording import Recording, write_recording
 
 OUT = Path(__file__).parents[2] / "examples" / "token_flows" / "chain.jsonl.xz"
 MNEMONIC = "test test test test test test test test test test test junk"

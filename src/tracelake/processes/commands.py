@@ -8,8 +8,8 @@ import click
 from tracelake.cli.json_output import json_flag, json_option
 from tracelake.cli.options import home_option
 from tracelake.client.stack import default_home
-from tracelake.processes.home import Home
-from tracelake.processes.settings import Settings, SettingsError
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.home import Home
 
 
 @click.command()
@@ -36,7 +36,7 @@ def up(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **optio
     stay the same from one start to the next, unless somebody else has taken one meanwhile; name those that must not
     change.
     """
-    from tracelake.processes.screen import choose_screen
+    from tracelake.cli.stack_screen import choose_screen
     from tracelake.processes.up import run_up
 
     overrides = dict(_assignment(text) for text in assignments)
@@ -54,7 +54,7 @@ def status(home: Path | None, as_json: bool) -> None:
 
     Exit status: 0 ready, 1 running but not ready, 3 not running.
     """
-    from tracelake.processes.status import show_status
+    from tracelake.cli.status import show_status
 
     click.get_current_context().exit(show_status(Home(home or default_home()), json=as_json))
 
@@ -63,7 +63,7 @@ def status(home: Path | None, as_json: bool) -> None:
 @home_option
 def down(home: Path | None) -> None:
     """Stop the stack; it is fine if none runs."""
-    from tracelake.processes.status import stop_stack
+    from tracelake.cli.status import stop_stack
 
     click.get_current_context().exit(stop_stack(Home(home or default_home())))
 

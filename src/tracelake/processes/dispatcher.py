@@ -15,11 +15,11 @@ import asyncpg
 import click
 import uvloop
 
+from tracelake.adapters.disk_sync import DiskSync
+from tracelake.adapters.document_processes import DocumentProcesses
 from tracelake.adapters.jwks import JwksFile, JwksUrl
-from tracelake.adapters.lite.disk_sync import DiskSync
-from tracelake.adapters.lite.document_processes import DocumentProcesses
-from tracelake.adapters.lite.local_invoker import LocalInvoker
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.local_invoker import LocalInvoker
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, Patience
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
@@ -34,14 +34,14 @@ from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
 from tracelake.model.retry import Backoff
-from tracelake.processes import descriptors, listeners, logs
-from tracelake.processes.credentials import ISSUER, LiteCredentials, user_token_rules
-from tracelake.processes.provision import migrate_dsn
-from tracelake.processes.renewal import read_renewal
-from tracelake.processes.runtimes import load_runtimes
-from tracelake.processes.settings import Settings, SettingsError
-from tracelake.processes.signals import stop_event
-from tracelake.processes.tls import TlsFiles, certificate_end, ensure_tls
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.runtimes import load_runtimes
+from tracelake.stack import descriptors, listeners, logs
+from tracelake.stack.credentials import ISSUER, LiteCredentials, user_token_rules
+from tracelake.stack.provision import migrate_dsn
+from tracelake.stack.renewal import read_renewal
+from tracelake.stack.signals import stop_event
+from tracelake.stack.tls import TlsFiles, certificate_end, ensure_tls
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ _COMMANDS = {
     "skip": ("tracelake.cli.task_actions:skip", "Go on without tasks that failed for good."),
     "events": ("tracelake.cli.events:command", "List updates of datasets."),
     "datasets": ("tracelake.cli.datasets:command", "List datasets, or show one."),
-    "read": ("tracelake.processes.read:command", "Show rows of a dataset, or write them to a file."),
+    "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
     "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
     "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
     "quota": ("tracelake.cli.quota:command", "Show what your org may use, and what it uses; set it."),
@@ -46,12 +46,12 @@ _COMMANDS = {
     "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
     "audit": ("tracelake.cli.audit:command", "List who did what."),
     "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
-    "backup": ("tracelake.processes.backup:command", "Write a dump of the state database."),
-    "restore": ("tracelake.processes.restore:command", "Replace the state database by a dump."),
-    "demo": ("tracelake.processes.demo.command:command", "See it work: from a chain to flows of tokens."),
-    "keys": ("tracelake.processes.keys:command", "Rotate signing keys and tokens."),
-    "secrets": ("tracelake.processes.secrets:command", "List, set and remove secrets that jobs name."),
-    "token": ("tracelake.processes.token:command", "Print a user token of this stack."),
+    "backup": ("tracelake.stack.backup:command", "Write a dump of the state database."),
+    "restore": ("tracelake.stack.restore:command", "Replace the state database by a dump."),
+    "demo": ("tracelake.demo.command:command", "See it work: from a chain to flows of tokens."),
+    "keys": ("tracelake.cli.keys:command", "Rotate signing keys and tokens."),
+    "secrets": ("tracelake.cli.secrets:command", "List, set and remove secrets that jobs name."),
+    "token": ("tracelake.cli.token:command", "Print a user token of this stack."),
     "gc": ("tracelake.cli.gc:command", "Remove what was kept long enough, or show what would go."),
     "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
     "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
@@ -110,12 +110,12 @@ def one_line(error: Exception) -> str | None:
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
-    from tracelake.processes.dumps import BackupError
-    from tracelake.processes.home import HomeError
-    from tracelake.processes.lock import AlreadyRunningError
-    from tracelake.processes.machine import PostgresError
-    from tracelake.processes.settings import SettingsError
-    from tracelake.processes.supervisor import StartError
+    from tracelake.settings import SettingsError
+    from tracelake.settings.home import HomeError
+    from tracelake.stack.dumps import BackupError
+    from tracelake.stack.lock import AlreadyRunningError
+    from tracelake.stack.machine import PostgresError
+    from tracelake.stack.supervisor import StartError
 
     expected = (
         AlreadyRunningError,

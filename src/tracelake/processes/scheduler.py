@@ -10,12 +10,12 @@ import click
 import uvloop
 
 from tracelake.client import FileCredential, HttpClient, InternalClient
-from tracelake.processes import logs
-from tracelake.processes.follow import follow_stack
-from tracelake.processes.home import Stack
-from tracelake.processes.settings import Settings
-from tracelake.processes.signals import stop_event
 from tracelake.scheduler import Scheduler, SchedulerConfig
+from tracelake.settings import Settings
+from tracelake.settings.home import Stack
+from tracelake.stack import logs
+from tracelake.stack.follow import follow_stack
+from tracelake.stack.signals import stop_event
 
 logger = logging.getLogger(__name__)
 

@@ -12,21 +12,21 @@ from contextlib import AsyncExitStack, suppress
 import click
 import uvloop
 
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.model.retry import Backoff
 from tracelake.ports import FileTransfer
-from tracelake.processes import logs
-from tracelake.processes.follow import follow_stack
-from tracelake.processes.home import Stack
-from tracelake.processes.settings import Settings
-from tracelake.processes.signals import stop_event
+from tracelake.settings import Settings
+from tracelake.settings.home import Stack
 from tracelake.sink.drain import SinkConfig
 from tracelake.sink.large import SparkLoader
 from tracelake.sink.loop import Sink
 from tracelake.spark.session import SharedSession, SparkConfig
+from tracelake.stack import logs
+from tracelake.stack.follow import follow_stack
+from tracelake.stack.signals import stop_event
 
 logger = logging.getLogger(__name__)
 

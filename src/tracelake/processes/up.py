@@ -23,23 +23,24 @@ import click
 import msgspec
 
 from tracelake.adapters.s3.access import write_access
+from tracelake.cli import secrets
+from tracelake.cli.stack_screen import Screen
 from tracelake.client.stack import ObjectStoreAddress
 from tracelake.db import Database, LockedError
-from tracelake.processes import credentials, leftovers, listeners, lock, probe, rpc, secrets
-from tracelake.processes.home import CredentialFiles, Home, Stack, write_private
-from tracelake.processes.machine import socket_directory, wrap
-from tracelake.processes.ports import again, read_ports, write_ports
-from tracelake.processes.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
-from tracelake.processes.provision import migrate_dsn, provision
-from tracelake.processes.recorded import NAME as CHAIN
-from tracelake.processes.recorded import RecordedChain
-from tracelake.processes.renewal import CredentialRenewal
-from tracelake.processes.runtimes import load_runtimes, worker_queue
-from tracelake.processes.screen import Screen
-from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
-from tracelake.processes.settings import CHILD_VARIABLE, Settings
-from tracelake.processes.supervisor import Part, PartView, StartError, Supervisor
-from tracelake.processes.tls import TlsFiles, ensure_tls, tls_files
+from tracelake.demo.recorded_chain import NAME as CHAIN
+from tracelake.demo.recorded_chain import RecordedChain
+from tracelake.settings import CHILD_VARIABLE, Settings, rpc
+from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
+from tracelake.settings.runtimes import load_runtimes, worker_queue
+from tracelake.stack import credentials, leftovers, listeners, lock, probe
+from tracelake.stack.machine import socket_directory, wrap
+from tracelake.stack.ports import again, read_ports, write_ports
+from tracelake.stack.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
+from tracelake.stack.provision import migrate_dsn, provision
+from tracelake.stack.renewal import CredentialRenewal
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.supervisor import Part, PartView, StartError, Supervisor
+from tracelake.stack.tls import TlsFiles, ensure_tls, tls_files
 
 _STORES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
 

@@ -14,22 +14,22 @@ from pathlib import Path
 import click
 import uvloop
 
-from tracelake.adapters.lite.postgres_queue import PostgresQueue
+from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import WORKING, Patience
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.cli.secrets import secret_provider
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
-from tracelake.processes import logs
-from tracelake.processes.follow import follow_stack
-from tracelake.processes.home import Stack
-from tracelake.processes.rpc import resolver
-from tracelake.processes.runtimes import load_runtimes, worker_queue
-from tracelake.processes.secrets import secret_provider
-from tracelake.processes.settings import Settings
-from tracelake.processes.signals import stop_event
 from tracelake.processes.sink import keep_sink
+from tracelake.settings import Settings
+from tracelake.settings.home import Stack
+from tracelake.settings.rpc import resolver
+from tracelake.settings.runtimes import load_runtimes, worker_queue
 from tracelake.spark.child.sandbox import protect_memory
 from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
+from tracelake.stack import logs
+from tracelake.stack.follow import follow_stack
+from tracelake.stack.signals import stop_event
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
 from tracelake.worker.org_process import OrgProcessConfig

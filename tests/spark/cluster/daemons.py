@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pyspark
 
-from tracelake.processes import launch
 from tracelake.spark.java import find_java
+from tracelake.stack import launch
 
 SPARK = Path(pyspark.__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"

@@ -24,9 +24,9 @@ from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.ports import ObjectMeta
-from tracelake.processes import logs
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkOperator
+from tracelake.stack import logs
 from tracelake.wire.units import PayloadInput, StorageOut, TaskOutput, Unit
 from tracelake.worker.spark import Engine
 

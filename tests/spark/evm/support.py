@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.chain.providers import Profile, Provider, VirtualClock
 from tests.support.chain import RECORDING, ServedChain
-from tracelake.chain.recording import RecordedBlock, Recording
+from tracelake.demo.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.fetch import fetch
 from tracelake.spark.evm.http import HttpOptions

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.evm.support import expected
 from tests.support.chain import recorded
-from tracelake.chain.recording import RecordedBlock
+from tracelake.demo.chain.recording import RecordedBlock
 from tracelake.spark.evm.answers import Block, Header, Receipt
 from tracelake.spark.evm.calls import answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts

@@ -23,9 +23,9 @@ from tracelake.adapters.s3.access import Patience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.processes.seaweedfs import EmbeddedObjectStore, Ports
 from tracelake.spark.work import SparkOperator
 from tracelake.spark.writer import WrittenFile
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
 from tracelake.wire.units import Unit
 from tracelake.worker.spark import Engine
 

@@ -11,7 +11,7 @@ from tests.spark.evm.support import CHAIN_ID, expected
 from tests.spark.support import Bench, plain_name
 from tests.support.chain import recorded, serve_chain
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.chain.recording import RecordedBlock
+from tracelake.demo.chain.recording import RecordedBlock
 from tracelake.spark.operators.decode_logs import run as decode_logs
 from tracelake.spark.operators.evm_ingest import run as evm_ingest
 from tracelake.spark.operators.integrity_check import run as integrity_check

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracelake.adapters.lite.files import write_private
+from tracelake.private_files import write_private
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Adapters for one machine with nothing to install by hand."""

@@ -1,0 +1,173 @@
+"""`trace status` and `trace down`: look at the stack of a home, and stop it.
+
+Whether a stack runs is the lock's word, not that of a file which a kill may have left behind.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from tracelake.cli.session import show
+from tracelake.cli.stack_screen import addresses_table, parts_table
+from tracelake.settings.home import Home, Stack
+from tracelake.stack import lock, probe
+from tracelake.stack.renewal import RenewalState, read_renewal
+from tracelake.stack.supervisor import PartState, PartView
+
+EXIT_NOT_READY = 1
+EXIT_NOT_RUNNING = 3
+
+# Postgres may write a last checkpoint for a minute; longer than the supervisor's own patience.
+_GRACE_SECONDS = 120.0
+_HURRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`pid` is None when nothing runs; `listeners` says which of the three answer (and whether all is ready behind
+    the internal one), `stores_away` what the Dispatcher does not reach."""
+
+    home: Home
+    pid: int | None
+    stack: Stack | None
+    parts: list[PartView]
+    listeners: dict[str, bool]
+    stores_away: tuple[str, ...] = ()
+    renewal: RenewalState = field(default_factory=RenewalState)
+
+    @property
+    def ready(self) -> bool:
+        return self.pid is not None and self.stack is not None and all(self.listeners.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "running": self.pid is not None,
+            "ready": self.ready,
+            "pid": self.pid,
+            "home": str(self.home.root),
+            "listeners": self.listeners,
+            "stores_away": list(self.stores_away),
+            "renewal": msgspec.to_builtins(self.renewal),
+            "parts": msgspec.to_builtins(self.parts),
+            "stack": None if self.stack is None else msgspec.to_builtins(self.stack),
+        }
+
+
+def read_status(home: Home) -> Status:
+    pid = lock.holder(home.lock_file)
+    if pid is None:
+        return Status(home, None, None, [], {})
+    stack = home.read_stack()
+    if stack is None:
+        return Status(home, pid, None, read_parts(home), {}, renewal=read_renewal(home.renewal_file))
+    ca_file = Path(stack.ca_file)
+    with ThreadPoolExecutor(3) as threads:  # one that stands still costs its two seconds once
+        public = threads.submit(probe.answers, stack.public_url, ca_file)
+        task = threads.submit(probe.answers, stack.task_url, ca_file)
+        internal = threads.submit(probe.readiness, stack.internal_url, ca_file).result()
+        listeners = {"public": public.result(), "task": task.result(), "internal": internal.ready}
+    renewal = read_renewal(home.renewal_file)
+    return Status(home, pid, stack, read_parts(home), listeners, internal.away, renewal)
+
+
+def show_status(home: Home, *, json: bool) -> int:
+    """Print the status; answers the exit status of the command."""
+    status = read_status(home)
+    if json:
+        click.echo(msgspec.json.encode(status.to_json()).decode())
+    elif status.pid is None:
+        click.echo(f"Trace is not running on {home.root}. Start it with `trace up --home {home.root}`.")
+    else:
+        _show_running(status)
+    if status.pid is None:
+        return EXIT_NOT_RUNNING
+    return 0 if status.ready else EXIT_NOT_READY
+
+
+def _show_running(status: Status) -> None:
+    console = Console()
+    console.print(f"Trace runs on {status.home.root} (process {status.pid})", highlight=False)
+    show(console, parts_table({view.name: view for view in status.parts}))
+    if status.stack is not None:
+        show(console, addresses_table(status.stack, status.home))
+    failure = status.renewal.describe_failure()
+    if failure is not None:
+        console.print(f"WARNING: {failure}", highlight=False, markup=False, soft_wrap=True)
+    silent = [name for name, answers in status.listeners.items() if not answers]
+    if status.stack is None:
+        console.print("It is still starting, or it is stopping.")
+    elif silent:
+        for line in _advice(status, silent):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    else:
+        console.print("Ready.")
+
+
+def _advice(status: Status, silent: list[str]) -> list[str]:
+    """Which part it is, and what to do."""
+    home = status.home
+    if status.stores_away:
+        names = " and ".join(status.stores_away)
+        return [
+            f"Not ready: the Dispatcher runs, but does not reach its database: {names}.",
+            f"See the line of postgres-state above and {home.log_file('postgres-state')}; "
+            "with databases of your own, see whether they run.",
+        ]
+    lines = [f"Not ready: the Dispatcher does not answer ({', '.join(silent)})."]
+    log = shlex.quote(str(home.log_file("dispatcher")))
+    part = next((view for view in status.parts if view.name == "dispatcher"), None)
+    if part is not None and part.state == PartState.RUNNING and part.pid is not None:
+        lines.append(f"see what it said last: tail -n 20 {log}")
+        lines.append(f"if it stays so, end it, and it is started again at once: kill -KILL {part.pid}")
+    else:
+        lines.append(f"It is started again by itself; if that does not help, see why: tail -n 20 {log}")
+    return lines
+
+
+def stop_stack(home: Home) -> int:
+    """Stop the stack that holds the home's lock; answers the exit status of the command."""
+    pid = lock.holder(home.lock_file)
+    if pid is None:
+        click.echo(f"Trace is not running on {home.root}.")
+        return 0
+    click.echo(f"Stopping process {pid} ...")
+    for number, seconds, next_step in (
+        (signal.SIGTERM, _GRACE_SECONDS, "It takes long; asking it to hurry ..."),
+        (signal.SIGTERM, _HURRY_SECONDS, "It does not answer; killing it ..."),
+        (signal.SIGKILL, _HURRY_SECONDS, ""),
+    ):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        if _released(home, pid, seconds):
+            click.echo("Stopped.")
+            return 0
+        if next_step:
+            click.echo(next_step)
+    click.echo(f"Process {pid} cannot be stopped; end it by hand.", err=True)
+    return 1
+
+
+def _released(home: Home, pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if lock.holder(home.lock_file) != pid:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def read_parts(home: Home) -> list[PartView]:
+    try:
+        return msgspec.json.decode(home.parts_file.read_bytes(), type=list[PartView])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []

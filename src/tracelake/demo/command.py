@@ -1,0 +1,175 @@
+"""`trace demo`, the command: in which order things happen, and what is left when one of them does not."""
+
+import asyncio
+import shutil
+import signal
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from tracelake.cli.json_output import json_flag
+from tracelake.cli.parse import RangeType
+from tracelake.cli.session import make_console
+from tracelake.client.stack import Stack
+from tracelake.client.user import UserClient
+from tracelake.demo import DemoError, plan, results, tell, watch
+from tracelake.demo.screen import Screen
+from tracelake.demo.stack import LEASE_SECONDS, DemoStack
+from tracelake.demo.table import Table
+from tracelake.errors import TraceError
+from tracelake.settings.home import Home
+from tracelake.wire.jobs import BlockRange
+
+EXIT_INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the stack up at the end, and say what to try on it.")
+@click.option(
+    "--rpc",
+    metavar="URL",
+    help="A node of your own instead of the recorded chain; or a NAME, if TRACE_RPC_NAME holds the address.",
+)
+@click.option(
+    "--blocks",
+    type=RangeType(),
+    metavar="FIRST-LAST",
+    help="Which blocks (default: the whole recording; with --rpc the last 100).",
+)
+@json_flag("Print one JSON object at the end; what happens goes to stderr.")
+def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: bool) -> None:
+    """From a chain to flows of tokens, on a stack of its own, while parts of it are killed.
+
+    A recorded chain of 4,000 blocks is served as a node would. A range of it is split, read in parallel, checked, its
+    token transfers decoded, and summed up per token and hour, on Spark; two jobs collect large transfers in one table
+    of Postgres. On the way one of the two workers gets a SIGKILL, then the sink that fills the table. A mistake in the
+    table's schema, made on purpose, fails the tasks whose rows do not fit; they are retried once it is mended. At the
+    end: what was made, where it comes from, what it took, and whether it is right.
+
+    Nothing outside a temporary directory is touched, and nothing is left running unless you say --keep. Ctrl-C stops
+    it.
+
+    \b
+    Examples:
+      trace demo
+      trace demo --keep
+      trace demo --rpc http://127.0.0.1:8545 --blocks 1_000-1_999
+      TRACE_RPC_MAINNET=https://host/KEY trace demo --rpc mainnet     # no key among the arguments
+
+    Exit status: 0 if all of it was found to be right, 1 if not, 130 after Ctrl-C.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    screen = Screen(make_console(stderr=as_json))
+    try:
+        chosen = plan.recorded(blocks) if rpc is None else plan.own(rpc, blocks)
+    except DemoError as error:
+        status = _refused(screen, str(error), as_json=as_json)
+    else:
+        status = Demo(Path(tempfile.mkdtemp(prefix="trace-demo-")), chosen, screen, keep=keep, as_json=as_json).run()
+    click.get_current_context().exit(status)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _refused(screen: Screen, reason: str, *, as_json: bool) -> int:
+    screen.say(f"The demo cannot run: {reason}{'' if reason.endswith('?') else '.'}", "red")
+    if as_json:
+        _print({"ok": False, "error": reason})
+    return 1
+
+
+def _print(document: dict[str, Any]) -> None:
+    click.echo(msgspec.json.encode(document))
+
+
+@dataclass
+class Demo:
+    """One run. Whatever happens, `run` leaves a stack only if it was asked to, and all went well."""
+
+    scratch: Path
+    plan: plan.Plan
+    screen: Screen
+    keep: bool
+    as_json: bool
+
+    def run(self) -> int:
+        stack = DemoStack(self.scratch, self.plan, keep=self.keep)
+        try:
+            story, found = self._work(stack)
+            if not self.as_json:
+                tell.tell(self.screen.console, self.plan, story, found)
+            kept = stack.home if self.keep else None
+            if kept is None:
+                self._stop(stack)
+        except KeyboardInterrupt:
+            self.screen.close()
+            self.screen.say("Interrupted.", "red")
+            self._stop(stack)
+            self._remove()
+            self.screen.say("Nothing is left.")
+            return EXIT_INTERRUPTED
+        except Exception as error:
+            self.screen.close()
+            return self._failed(stack, error)
+        if not found.right:
+            self.screen.say(f"Not all of it is right. Logs: {stack.home.logs}", "red")
+        elif kept is None:
+            self._remove()
+            self.screen.say("nothing is left running, and the temporary directory is removed")
+        if self.as_json:
+            _print(tell.as_json(self.plan, story, found, kept))
+        tell.next_steps(self.screen.console, self.plan, kept)
+        return 0 if found.right else 1
+
+    def _work(self, stack: DemoStack) -> tuple[watch.Story, results.Results]:
+        self.screen.say("starting a stack: two Postgres clusters, an object store, a Dispatcher, two workers, a sink")
+        info = stack.start()
+        node = (
+            f"a JSON-RPC endpoint serves {self.plan.label}" if self.plan.recording else f"the node is {self.plan.label}"
+        )
+        self.screen.say(f"ready; {node}; leases last {LEASE_SECONDS} s here, so that you can watch")
+        return asyncio.run(self._follow(stack.home, info))
+
+    async def _follow(self, home: Home, stack: Stack) -> tuple[watch.Story, results.Results]:
+        client = UserClient.of_stack(stack)
+        try:
+            await watch.begin(client, self.plan, self.screen)
+            table = Table(stack, client, self.plan, self.screen)
+            story = await watch.follow(home, client, self.plan, self.screen, table)
+            self.screen.close()
+            self.screen.say("all done; reading the datasets")
+            return story, await results.collect(stack, client, self.plan, story, table)
+        finally:
+            self.screen.close()
+            await client.close()
+
+    def _failed(self, stack: DemoStack, error: Exception) -> int:
+        reason = str(error) if isinstance(error, DemoError) else None
+        if isinstance(error, TraceError):
+            reason = f"{error.code}: {error.message}"
+        if reason is None:
+            log = self.scratch / "demo.log"
+            log.write_text("".join(traceback.format_exception(error)))
+            reason = f"{type(error).__name__}, which nobody expected; see {log}"
+        self._stop(stack)
+        self.screen.say(f"The demo failed: {reason}", "red")
+        self.screen.say(f"Nothing is running any more. Logs: {stack.home.logs} and {stack.log}")
+        if self.as_json:
+            _print({"ok": False, "error": reason, "logs": str(stack.home.logs)})
+        return 1
+
+    def _stop(self, stack: DemoStack) -> None:
+        if stack.runs:
+            self.screen.say("stopping everything")
+        stack.stop()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)

@@ -1,0 +1,179 @@
+"""What a demo is about: the chain, the blocks, the DAG that reads them.
+
+A node of the person's own is asked before anything is started: which chain it is of, how far it has come, whether it
+has the blocks. Of its address only scheme, host and port are ever shown.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from tracelake.demo import DemoError
+from tracelake.demo.chain.recording import Recording
+from tracelake.spark.evm.calls import answers_of, quantity
+from tracelake.spark.evm.endpoints import PREFIX, RpcEndpoint, parse_endpoint
+from tracelake.spark.evm.errors import RefusedError, RpcError, UnavailableError
+from tracelake.spark.evm.node import Node, ProgressDeadline, RpcOptions
+from tracelake.wire.jobs import BlockRange
+
+DAG = "token_flows"
+SOURCE = "backfill"
+SPLIT = "split"
+WRITERS = ("by_token", "by_sender")
+"""Those that write to the table."""
+JOBS = ("ingest", "check", "decode", "summarise", *WRITERS)
+"""Those that do each unit of blocks, in the order in which they come."""
+TABLE = "large_transfers"
+DATASETS = ("blocks", "transactions", "logs", "findings", "transfers", "undecodable", "hourly_flows")
+
+UNITS = 8
+_SMALLEST_UNIT, _LARGEST_UNIT = 50, 1000
+_DEFAULT_BLOCKS = 100
+_BEHIND_HEAD = 10
+"""So many blocks of a chain of one's own are left alone by default: they may be replaced yet."""
+_PATIENCE_SECONDS = 15.0
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_PACKAGE = files("tracelake.demo")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    chain_id: int
+    first: int
+    last: int
+    unit: int
+    """Blocks of one unit of work; units begin at multiples of it."""
+    recording: Path | None = None
+    """The recorded chain, or None for a chain of the person's own."""
+    url: str | None = field(default=None, repr=False)
+    """Of the person's own node; it may hold a key."""
+    label: str = "the recorded chain"
+
+    @property
+    def blocks(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def units(self) -> int:
+        return self.last // self.unit - self.first // self.unit + 1
+
+    def document(self, *, without_mints: bool = False) -> bytes:
+        """The DAG as it is shipped, for this chain and units of this size; or with a schema that forgets mints."""
+        text = _PACKAGE.joinpath("flows.yaml").read_text()
+        if without_mints:
+            text = _replaced(text, r"enum: \[move, mint, burn\]", "enum: [move, burn]")
+        text = _replaced(text, r"chain_id: \d+", f"chain_id: {self.chain_id}")
+        return _replaced(text, r"config: \{size: \d+\}", f"config: {{size: {self.unit}}}").encode()
+
+
+def unit_for(blocks: int) -> int:
+    """So that there are some units to do side by side, and not a great many."""
+    steps = -(-blocks // (UNITS * _SMALLEST_UNIT))
+    return min(max(steps, 1) * _SMALLEST_UNIT, _LARGEST_UNIT)
+
+
+def recorded(blocks: BlockRange | None) -> Plan:
+    with as_file(_PACKAGE.joinpath("chain.jsonl.xz")) as path:
+        recording = path.resolve()
+    head = Recording(recording).head
+    chosen = blocks or BlockRange(start=0, end=head.blocks - 1)
+    if chosen.end >= head.blocks:
+        raise DemoError(f"the recorded chain has blocks 0 to {head.blocks - 1:,}; give --blocks within these")
+    unit = unit_for(chosen.end - chosen.start + 1)
+    return Plan(int(head.chain_id, 16), chosen.start, chosen.end, unit, recording=recording)
+
+
+def own(address: str, blocks: BlockRange | None) -> Plan:
+    """Of the node at this address, which is a URL, or a name: then `TRACE_RPC_<NAME>` holds it."""
+    url = _address(address)
+    try:
+        endpoint = parse_endpoint(url)
+    except ValueError as error:
+        raise DemoError(f"--rpc: {error}") from None
+    chain_id, head = _ask(endpoint)
+    if blocks is None:
+        if head == 0:
+            raise DemoError(
+                f"{endpoint.label} (chain {chain_id}) has no block but the first: it is empty, or it is still getting "
+                "its blocks. Say --blocks 0-0 if you mean that one"
+            )
+        last = head - _BEHIND_HEAD if head >= _DEFAULT_BLOCKS + _BEHIND_HEAD else head
+        blocks = BlockRange(start=max(0, last - _DEFAULT_BLOCKS + 1), end=last)
+    elif blocks.end > head:
+        raise DemoError(
+            f"{endpoint.label} (chain {chain_id}) has blocks up to {head:,}; --blocks ends at {blocks.end:,}"
+        )
+    _check_there(endpoint, blocks)
+    unit = unit_for(blocks.end - blocks.start + 1)
+    return Plan(chain_id, blocks.start, blocks.end, unit, url=url, label=endpoint.label)
+
+
+def _address(given: str) -> str:
+    if not _NAME.fullmatch(given):
+        return given
+    variable = PREFIX + given.upper()
+    url = os.environ.get(variable, "").strip()
+    if not url:
+        raise DemoError(f"--rpc {given} stands for the address in {variable}, and that is not set")
+    if "," in url:
+        raise DemoError(f"{variable} names several nodes; give one of them to --rpc")
+    return url
+
+
+_words = answers_of(str)
+_blocks = answers_of(dict[str, Any])
+
+
+def _ask(endpoint: RpcEndpoint) -> tuple[int, int]:
+    """The chain's id and the newest block."""
+    node = _node(endpoint)
+    try:
+        chain, head = node.ask([("eth_chainId", []), ("eth_blockNumber", [])], _words, _patience())
+        if chain is None or head is None:
+            raise DemoError(f"{endpoint.label} does not say which chain it is of, or how far it has come")
+        return quantity(chain, endpoint.label), quantity(head, endpoint.label)
+    except RpcError as error:
+        raise _unusable(endpoint, error) from None
+    finally:
+        node.close()
+
+
+def _check_there(endpoint: RpcEndpoint, blocks: BlockRange) -> None:
+    """The ends of the range: a node may have thrown away what is old."""
+    ends = list(dict.fromkeys((blocks.start, blocks.end)))
+    node = _node(endpoint)
+    try:
+        found = node.ask([("eth_getBlockByNumber", [hex(end), False]) for end in ends], _blocks, _patience())
+    except RpcError as error:
+        raise _unusable(endpoint, error) from None
+    finally:
+        node.close()
+    for number, block in zip(ends, found, strict=True):
+        if block is None:
+            raise DemoError(f"{endpoint.label} does not have block {number:,}; give --blocks that it has")
+
+
+def _node(endpoint: RpcEndpoint) -> Node:
+    return Node(endpoint, RpcOptions(chain_id=0, batch_size=1))
+
+
+def _patience() -> ProgressDeadline:
+    return ProgressDeadline(_PATIENCE_SECONDS)
+
+
+def _unusable(endpoint: RpcEndpoint, error: RpcError) -> DemoError:
+    hint = "is that the address of a node's JSON-RPC?"
+    if isinstance(error, RefusedError):
+        hint = "look at the key or the path of the address"
+    elif isinstance(error, UnavailableError):
+        hint = "is it running there?"
+    return DemoError(f"the node {endpoint.label} cannot be used: {error}; {hint}")
+
+
+def _replaced(text: str, pattern: str, by: str) -> str:
+    changed, times = re.subn(pattern, by, text)
+    assert times == 1, pattern
+    return changed

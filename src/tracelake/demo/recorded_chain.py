@@ -1,0 +1,53 @@
+"""A recorded chain as a part of a stack: a JSON-RPC endpoint on this machine, for trying things without a node.
+
+Workers know it as the endpoint `default`. Its port stays the same from one start to the next.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracelake.settings import Settings
+from tracelake.stack.machine import wrap
+from tracelake.stack.ports import again, read_ports
+
+NAME = "chain"
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChain:
+    recording: Path
+    port: int
+    log_file: Path
+
+    @classmethod
+    def plan(cls, settings: Settings) -> "RecordedChain | None":
+        """None unless the settings name a recording."""
+        if settings.recorded_chain is None:
+            return None
+        home = settings.layout
+        return cls(settings.recorded_chain, again(read_ports(home.ports_file), NAME), home.log_file(NAME))
+
+    @property
+    def url(self) -> str:
+        return f"http://{_HOST}:{self.port}"
+
+    def command(self) -> list[str]:
+        program = [sys.executable, "-P", "-m", "tracelake.demo.chain.server"]
+        arguments = ["--recording", str(self.recording), "--port", str(self.port)]
+        return wrap([*program, *arguments], death_signal=signal.SIGKILL)
+
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith(("TRACE_", "OTEL_"))}
+
+    async def ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(_HOST, self.port)
+            writer.close()
+            return True
+        return False

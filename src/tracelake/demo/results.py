@@ -1,0 +1,221 @@
+"""What was made: the datasets as they are, numbers of the work, and whether it is right.
+
+Which files are a dataset, the registry says; they are read with pyarrow, by ETag. The summary and the table are
+recomputed here from the decoded transfers, without Spark.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracelake.adapters.s3.access import read_access
+from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.cli.read import list_files, of_files
+from tracelake.client.stack import Stack
+from tracelake.client.user import UserClient
+from tracelake.demo.plan import DATASETS, JOBS, TABLE, Plan
+from tracelake.demo.table import Row, Table
+from tracelake.demo.watch import Story
+from tracelake.settings.home import Home
+from tracelake.wire.datasets import DatasetRow, LineageReply
+from tracelake.wire.platform import DatasetFilesRequest
+from tracelake.wire.task_calls import DataFile
+from tracelake.wire.tasks import TaskDetail
+
+_HOUR = 3600
+_LARGEST_OF_TOKEN = 20
+_SAME = 1e-9
+"""Sums of doubles depend on the order in which they are added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One dataset."""
+
+    name: str
+    rows: int
+    files: int | None
+    """None: it is a table of Postgres."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    said: str
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    hour: int
+    """Seconds since 1970."""
+    token: str
+    standard: str
+    transfers: int
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    made: list[Made]
+    flows: list[Flow]
+    """By token and hour."""
+    findings: int
+    checks: list[Check]
+    tasks: int
+    attempts: int
+    lost: int
+    """Attempts whose lease ran out."""
+    failed: int
+    """Attempts that failed by themselves."""
+    lineage: LineageReply
+
+    @property
+    def right(self) -> bool:
+        return all(check.right for check in self.checks)
+
+
+async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story, table: Table) -> Results:
+    details = [await client.task(task.task_id) for task in story.tasks]
+    datasets = {row.name: row for row in (await client.datasets()).datasets}
+    files = {
+        name: await list_files(stack, DatasetFilesRequest(dataset_uuid=datasets[name].dataset_uuid))
+        for name in DATASETS
+    }
+    transfer = S3Transfer(read_access(Home(Path(stack.home)).object_store_file))
+
+    async def read(name: str, columns: list[str]) -> pa.Table:
+        return await asyncio.to_thread(lambda: pa.concat_tables(of_files(transfer, files[name], columns)))
+
+    blocks = await read("blocks", ["block_number", "timestamp"])
+    columns = ["block_number", "log_index", "token", "standard", "from_address", "amount_f64", "amount_string"]
+    transfers = await read("transfers", columns)
+    rows = await table.rows()
+    flows = summed(await read("hourly_flows", ["hour", "token", "standard", "transfers", "amount"]))
+    findings = await read("findings", ["check"])
+    made = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
+    checks = verify(plan, story, blocks, transfers, flows, made) + verify_table(plan, story, transfers, rows)
+    made.append(Made(TABLE, len(rows), None, await table.size()))
+    outcomes = [attempt.outcome for detail in details for attempt in detail.attempts]
+    return Results(
+        made=made,
+        flows=flows,
+        findings=findings.num_rows,
+        checks=checks,
+        tasks=len(details),
+        attempts=len(outcomes),
+        lost=outcomes.count("Timeout"),
+        failed=outcomes.count("Failed"),
+        lineage=await client.lineage("hourly_flows", limit=plan.units),
+    )
+
+
+def _made(name: str, dataset: DatasetRow, details: Sequence[TaskDetail], files: Sequence[DataFile]) -> Made:
+    reports = [
+        report
+        for detail in details
+        if isinstance(detail.result, list)
+        for report in detail.result
+        if report.get("dataset_uuid") == str(dataset.dataset_uuid)
+    ]
+    return Made(
+        name,
+        rows=sum(report.get("row_count") or 0 for report in reports),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+    )
+
+
+def summed(flows: pa.Table) -> list[Flow]:
+    """One for each token and hour: an hour may lie in more than one unit of blocks."""
+    hours = pc.cast(pc.cast(flows["hour"], pa.timestamp("s")), pa.int64())
+    return _grouped(hours, flows["token"], flows["standard"], flows["transfers"], flows["amount"])
+
+
+def recomputed(blocks: pa.Table, transfers: pa.Table, first: int) -> list[Flow]:
+    """The same out of the decoded transfers."""
+    times = np.zeros(blocks.num_rows, dtype=np.int64)
+    times[blocks["block_number"].to_numpy().astype(np.int64) - first] = blocks["timestamp"].to_numpy()
+    hours = times[transfers["block_number"].to_numpy().astype(np.int64) - first] // _HOUR * _HOUR
+    tokens = pa.array([token.hex() for token in transfers["token"].to_pylist()], pa.string())
+    once = pa.array(np.ones(transfers.num_rows, dtype=np.int64))
+    return _grouped(pa.array(hours), tokens, transfers["standard"], once, transfers["amount_f64"])
+
+
+def _grouped(hours: pa.Array, tokens: pa.Array, standards: pa.Array, counts: pa.Array, amounts: pa.Array) -> list[Flow]:
+    table = pa.table([hours, tokens, standards, counts, amounts], names=["hour", "token", "standard", "n", "amount"])
+    found = table.group_by(["hour", "token", "standard"]).aggregate([("n", "sum"), ("amount", "sum")])
+    flows = [
+        Flow(row["hour"], row["token"], row["standard"], row["n_sum"], row["amount_sum"]) for row in found.to_pylist()
+    ]
+    return sorted(flows, key=lambda flow: (flow.hour, flow.token, flow.standard))
+
+
+def verify(
+    plan: Plan, story: Story, blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow], made: Sequence[Made]
+) -> list[Check]:
+    numbers = sorted(blocks["block_number"].to_pylist())
+    whole = numbers == list(range(plan.first, plan.last + 1))
+    done = [(task.job, task.unit.partition_key) for task in story.tasks if task.status == "Completed" and task.unit]
+    once = len(done) == len(set(done)) == len(JOBS) * plan.units + 1
+    checks = [
+        Check(f"each of the {plan.blocks:,} blocks is there once", whole),
+        Check(f"each unit of each job was done by one task ({len(done)} tasks)", once),
+        Check("rows in the files are as many as the tasks said", _counted(made, blocks, transfers)),
+    ]
+    if whole:
+        same = _same(flows, recomputed(blocks, transfers, plan.first))
+        checks.append(
+            Check(f"recomputed from {transfers.num_rows:,} transfers, the {len(flows):,} flows are the same", same)
+        )
+    return checks
+
+
+def _counted(made: Sequence[Made], blocks: pa.Table, transfers: pa.Table) -> bool:
+    rows = {each.name: each.rows for each in made}
+    return bool(rows["blocks"] == blocks.num_rows and rows["transfers"] == transfers.num_rows)
+
+
+def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
+    return len(ours) == len(theirs) and all(
+        (one.hour, one.token, one.standard, one.transfers) == (other.hour, other.token, other.standard, other.transfers)
+        and abs(one.amount - other.amount) <= _SAME * max(abs(one.amount), abs(other.amount))
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def verify_table(plan: Plan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
+    """That it has each row once, whichever of its writers came last."""
+    wanted = large_transfers(plan, transfers)
+    there = {(row.block_number, row.log_index): row for row in rows}
+    once = len(rows) == len(there) and there.keys() == wanted.keys()
+    once = once and all(row.amount == wanted[key][0] and row.found in wanted[key][1] for key, row in there.items())
+    twice = sum(len(found) > 1 for _, found in wanted.values())
+    return [
+        Check(f"each of {len(wanted):,} large transfers is there once; {twice:,} were found by both jobs", once),
+        Check(f"all {story.table.batches} batches are in the table, none is a dead letter", story.table.dead == 0),
+    ]
+
+
+def large_transfers(plan: Plan, transfers: pa.Table) -> dict[tuple[int, int], tuple[str, set[str]]]:
+    """By block and log: the amount, and which job finds it. As the queries of the two jobs say it."""
+    found: dict[tuple[int, int], tuple[str, set[str]]] = {}
+    places: Counter[tuple[object, ...]] = Counter()
+    tokens = transfers.filter(pc.equal(transfers["standard"], "erc20"))
+    order = [("amount_f64", "descending"), ("block_number", "ascending"), ("log_index", "ascending")]
+    for row in tokens.sort_by(order).to_pylist():
+        unit, key = row["block_number"] // plan.unit, (row["block_number"], row["log_index"])
+        groups: dict[str, tuple[tuple[object, ...], int]] = {"by_token": ((unit, row["token"]), _LARGEST_OF_TOKEN)}
+        if any(row["from_address"]):  # nobody sends what is minted
+            groups["by_sender"] = ((unit, row["token"], row["from_address"]), 1)
+        for job, (group, most) in groups.items():
+            places[group] += 1
+            if places[group] <= most:
+                found.setdefault(key, (row["amount_string"], set()))[1].add(job)
+    return found

@@ -1,0 +1,244 @@
+"""Follows the work to its end, kills a worker on the way, and notes how its tasks came back; then the table is settled.
+
+It asks the API alone. Which worker holds a task is in its attempts; which process a worker is, the stack's list of
+parts says.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from uuid import UUID
+
+from tracelake.cli.paging import collect
+from tracelake.cli.status import read_parts
+from tracelake.cli.text import clean, unit_text
+from tracelake.client.user import UserClient
+from tracelake.demo import DemoError
+from tracelake.demo.plan import DAG, SOURCE, TABLE, WRITERS, Plan
+from tracelake.demo.progress import measure
+from tracelake.demo.screen import Screen
+from tracelake.demo.table import Table, TableStory
+from tracelake.errors import TraceError
+from tracelake.settings.home import Home
+from tracelake.wire.jobs import BlockRange as Range
+from tracelake.wire.jobs import TriggerRequest
+from tracelake.wire.tasks import TaskRow
+
+_LOOK_SECONDS = 0.4
+_STALLED_SECONDS = 300.0
+_MOST_TASKS = 50_000
+_MOST_RESTARTS = 4
+_MOST_KILLS = 3
+_MOST_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A task that its worker left behind, and who took it up."""
+
+    task: str
+    attempt: int
+    worker: str
+    seconds: float
+    """From the kill until it was claimed again."""
+
+
+def _seconds(kill: "Kill") -> float:
+    return (datetime.now(UTC) - kill.at).total_seconds()
+
+
+@dataclass(slots=True)
+class Kill:
+    worker: str
+    at: datetime
+    left: dict[UUID, str]
+    """Its tasks, by name."""
+    back: float | None = None
+    """After how many seconds the supervisor had started it again."""
+    expired: set[UUID] = field(default_factory=set)
+    """Those of its tasks whose lease has run out."""
+    returns: dict[UUID, Return] = field(default_factory=dict)
+
+    @property
+    def recovered(self) -> bool:
+        return len(self.returns) == len(self.left)
+
+    @property
+    def seconds(self) -> float:
+        return max((each.seconds for each in self.returns.values()), default=0.0)
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened, for whoever tells it."""
+
+    seconds: float = 0.0
+    """From the trigger to the last task."""
+    kill: Kill | None = None
+    tasks: list[TaskRow] = field(default_factory=list)
+    table: TableStory = field(default_factory=TableStory)
+
+
+async def begin(client: UserClient, plan: Plan, screen: Screen) -> None:
+    """Deploy the DAG and ask for the range; everything after that happens by itself."""
+    deployed = await client.deploy(DAG, plan.document(without_mints=True), activate=True)
+    names = ", ".join(change.job for change in deployed.plan.jobs)
+    screen.say(f"deployed the DAG {DAG}: {names}; the schema of {TABLE} forgets mints, on purpose")
+    wanted = Range(start=plan.first, end=plan.last)
+    await client.trigger(DAG, SOURCE, TriggerRequest(range=wanted, idempotency_key="demo"))
+    units = "1 unit" if plan.units == 1 else f"{plan.units} units of {plan.unit:,}"
+    screen.say(f"triggered blocks {plan.first:,} to {plan.last:,}: {units}")
+
+
+async def follow(home: Home, client: UserClient, plan: Plan, screen: Screen, table: Table) -> Story:
+    story = await _Watch(home, client, plan, screen, table).run()
+    await table.settle([task for task in story.tasks if _is_refused(task)])
+    story.tasks = (await collect(partial(client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
+    story.table = table.story
+    return story
+
+
+class _Watch:
+    def __init__(self, home: Home, client: UserClient, plan: Plan, screen: Screen, table: Table) -> None:
+        self._home = home
+        self._table = table
+        self._client = client
+        self._plan = plan
+        self._screen = screen
+        self._names: dict[str, str] = {}
+        """Names of workers by the process ids they have had."""
+        self._story = Story()
+        self._kills = 0
+
+    async def run(self) -> Story:
+        began = changed = time.monotonic()
+        before: Counter[str] = Counter()
+        failures = 0
+        while True:
+            try:
+                done = await self._look()
+                failures = 0
+            except TraceError as error:
+                # A busy machine may be late with an answer; one that is away for long is a failure.
+                failures += 1
+                if not error.retryable or failures > _MOST_FAILURES:
+                    raise
+                done = False
+            if done:
+                break
+            state = Counter(f"{task.job} {task.status}" for task in self._story.tasks)
+            if state != before:
+                before, changed = state, time.monotonic()
+            elif time.monotonic() - changed > _STALLED_SECONDS:
+                raise DemoError(f"nothing has happened for {_STALLED_SECONDS:.0f} s")
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._story.seconds = time.monotonic() - began
+        return self._story
+
+    async def _look(self) -> bool:
+        """Whether everything is done."""
+        self._learn_names()
+        tasks = (await collect(partial(self._client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
+        self._story.tasks = tasks
+        jobs = measure(self._plan, tasks)
+        self._screen.show(jobs, datetime.now(UTC))
+        self._fail_if_failed(tasks)
+        await self._kill_or_note(tasks)
+        await self._table.look()
+        refused = Counter(task.job for task in tasks if _is_refused(task))
+        return all(job.done + refused[job.job] >= job.total for job in jobs)
+
+    def _learn_names(self) -> None:
+        for part in read_parts(self._home):
+            if part.restarts > _MOST_RESTARTS:
+                raise DemoError(f"{part.name} ends again and again: it {part.ended}, and its log says why")
+            if part.pid is None or not part.name.startswith("worker") or str(part.pid) in self._names:
+                continue
+            self._names[str(part.pid)] = part.name
+            kill = self._story.kill
+            if kill is not None and kill.back is None and part.name == kill.worker:
+                kill.back = _seconds(kill)
+                self._screen.say(f"{kill.worker} was started again by the supervisor")
+
+    def _worker(self, worker_id: str | None) -> str:
+        """The name of a worker by its id, which holds its process id."""
+        pid = (worker_id or "").split(":")[1:2]
+        return self._names.get(pid[0], "a worker") if pid else "a worker"
+
+    def _fail_if_failed(self, tasks: Sequence[TaskRow]) -> None:
+        for task in tasks:
+            if task.status in ("Failed", "Canceled") and task.next_retry_at is None and not _is_refused(task):
+                said = f": {clean(task.error)}" if task.error else ""
+                raise DemoError(f"{_name(task)} failed for good{said}")
+
+    async def _kill_or_note(self, tasks: Sequence[TaskRow]) -> None:
+        if self._story.kill is not None:
+            await self._note_returns(self._story.kill)
+        elif any(task.job == "ingest" and task.status == "Completed" for task in tasks) or self._plan.units == 1:
+            await self._kill(tasks)
+
+    async def _kill(self, tasks: Sequence[TaskRow]) -> None:
+        """The worker that holds most. Spark is up by now, so what it holds is at work."""
+        held: dict[str, dict[UUID, str]] = {}
+        for task in tasks:
+            if task.status == "Running":
+                attempts = (await self._client.task(task.task_id)).attempts
+                worker_id = attempts[-1].worker_id if attempts else None
+                if worker_id and attempts[-1].outcome is None:
+                    held.setdefault(worker_id, {})[task.task_id] = _name(task)
+        if not held:
+            return
+        worker_id = max(held, key=lambda each: len(held[each]))
+        pid = worker_id.split(":")[1]
+        if pid not in self._names:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+            left = held[worker_id]
+            self._kills += 1
+            self._story.kill = Kill(self._worker(worker_id), datetime.now(UTC), left)
+            self._screen.say(
+                f"killed {self._worker(worker_id)} (SIGKILL) while it did {', '.join(sorted(left.values()))}", "red"
+            )
+
+    async def _note_returns(self, kill: Kill) -> None:
+        for task_id, name in kill.left.items():
+            if task_id in kill.returns:
+                continue
+            detail = await self._client.task(task_id)
+            if task_id not in kill.expired and any(each.outcome == "Timeout" for each in detail.attempts):
+                kill.expired.add(task_id)
+                self._screen.say(f"{name}: lease expired, {_seconds(kill):.1f} s after the kill", "yellow")
+            later = [each for each in detail.attempts if each.claimed_at is not None and each.claimed_at > kill.at]
+            if later:
+                seconds = (later[0].claimed_at - kill.at).total_seconds() if later[0].claimed_at else 0.0
+                found = Return(name, later[0].attempt, self._worker(later[0].worker_id), seconds)
+                kill.returns[task_id] = found
+                self._screen.say(
+                    f"{name}: attempt {found.attempt} by {found.worker}, {seconds:.1f} s after the kill", "green"
+                )
+            elif detail.task.status == "Completed":
+                # It had said its last word before the signal came.
+                kill.returns[task_id] = Return(name, detail.task.attempt, kill.worker, 0.0)
+        if kill.recovered and not kill.seconds and self._kills < _MOST_KILLS:
+            # All of them had: there was nothing to recover from.
+            self._screen.say(f"{kill.worker} had just finished what it did")
+            self._story.kill = None
+
+
+def _is_refused(task: TaskRow) -> bool:
+    """Its rows do not fit the schema of the table, which forgets a value on purpose."""
+    return (
+        task.job in WRITERS and task.status == "Failed" and task.next_retry_at is None and "mint" in (task.error or "")
+    )
+
+
+def _name(task: TaskRow) -> str:
+    return clean(f"{task.job} {unit_text(task.unit)}")

@@ -1,0 +1,201 @@
+"""The runtime registry of a process: what is built in, changed by the TOML file that `runtimes_file` names.
+
+    [runtimes.ecs_spark]
+    kind = "queue"
+    memory_mb = 16384
+
+    [operators.range_splitter]
+    max_concurrency = 4
+
+A table of a known runtime changes the fields it names. As with settings, what cannot be understood is a `SettingsError`
+in one sentence that says where.
+"""
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tracelake.catalogue import CATALOGUE
+from tracelake.model.job import BUFFER_QUEUES
+from tracelake.model.runtime import BUILT_IN, LAMBDA, Runtime, RuntimeKind, RuntimeRegistry
+from tracelake.settings import Settings, SettingsError
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_QUEUE = re.compile(r"[a-z][a-z0-9._-]{0,79}")
+_MAX_SECONDS = 7 * 24 * 3600
+_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """How one field is read. `expected` completes the sentence "expected ..."."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def _whole(least: int, most: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_cpu(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and 0 < value <= 1024
+
+
+def _is_queue(value: Any) -> bool:
+    return isinstance(value, str) and _QUEUE.fullmatch(value) is not None and not f"{value}.".startswith(BUFFER_QUEUES)
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 500 and value.isprintable() and " " not in value
+
+
+_KINDS = tuple(kind.value for kind in RuntimeKind)
+_SECONDS = _Field(f"a whole number of seconds from 1 to {_MAX_SECONDS}", _whole(1, _MAX_SECONDS))
+_RUNTIME_FIELDS: Mapping[str, _Field] = {
+    "kind": _Field(f"one of {', '.join(_KINDS)}", lambda value: isinstance(value, str) and value in _KINDS),
+    "queue": _Field("the name of a task queue, like tasks.ecs_spark", _is_queue),
+    "image": _Field("the name of an image", _is_image),
+    "cpu": _Field("a number of CPUs above 0", _is_cpu),
+    "memory_mb": _Field("a whole number of megabytes from 1 to 16777216", _whole(1, 2**24)),
+    "default_timeout_seconds": _SECONDS,
+    "max_timeout_seconds": _SECONDS,
+}
+_OPERATOR_FIELDS: Mapping[str, _Field] = {
+    "max_concurrency": _Field("a whole number from 1 to 1000000", _whole(1, 1_000_000)),
+}
+
+
+def load_runtimes(settings: Settings) -> RuntimeRegistry:
+    """What this process must know of runtimes. Reads the file once; a change needs a restart."""
+    runtimes = dict(BUILT_IN.runtimes)
+    lambda_default = math.ceil(settings.lambda_timeout_seconds)
+    runtimes[LAMBDA] = replace(runtimes[LAMBDA], default_timeout_seconds=lambda_default)
+    limits = dict(BUILT_IN.operator_limits)
+    path = settings.runtimes_file
+    if path is not None:
+        found = _read(path)
+        _check_names(found, ("runtimes", "operators"), path, "")
+        for name, table in _tables(found, "runtimes", path).items():
+            runtimes[name] = _runtime(name, table, runtimes.get(name), path)
+        for name, table in _tables(found, "operators", path).items():
+            limits[name] = _operator_limit(name, table, path)
+    default, most = runtimes[LAMBDA].default_timeout_seconds, runtimes[LAMBDA].max_timeout_seconds
+    if default is not None and most is not None and default > most:  # not by the file: it was compared above
+        raise SettingsError(f"lambda_timeout_seconds must not be above {most}, the limit of the runtime lambda")
+    return RuntimeRegistry(runtimes, limits)
+
+
+def worker_queue(settings: Settings, registry: RuntimeRegistry) -> str:
+    """The queue that a worker with these settings receives from."""
+    name = settings.worker_runtime
+    runtime = registry.get(name)
+    if runtime is None:
+        raise SettingsError(f"worker_runtime: there is no runtime {name!r}{_nearest(name, registry.runtimes)}")
+    if runtime.queue is None:
+        raise SettingsError(f"worker_runtime: tasks of {name} are started by the Dispatcher, not taken from a queue")
+    return runtime.queue
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise SettingsError(f"{path} (runtimes_file) is larger than {_MAX_BYTES} bytes")
+        return tomllib.loads(data.decode("utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"{path} (runtimes_file) does not exist") from None
+    except OSError as error:
+        raise SettingsError(f"{path} (runtimes_file) cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} (runtimes_file) is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} (runtimes_file) is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise SettingsError(f"{path} (runtimes_file) is not valid TOML") from None
+
+
+def _tables(found: Mapping[str, Any], key: str, path: Path) -> dict[str, dict[str, Any]]:
+    """The tables `[key.NAME]`, each with a name that may be one."""
+    tables = found.get(key, {})
+    if not isinstance(tables, dict):
+        raise SettingsError(f"{key} (from {path}): expected tables like [{key}.NAME], not {_short(tables)}")
+    for name, table in tables.items():
+        if not _NAME.fullmatch(name):
+            raise SettingsError(
+                f"{_short(name)} (from {path}) is no name for {key}: expected a lower-case letter, then at most 63 "
+                "lower-case letters, digits, '_' or '-'"
+            )
+        if not isinstance(table, dict):
+            raise SettingsError(f"{key}.{name} (from {path}): expected a table, not {_short(table)}")
+    return tables
+
+
+def _runtime(name: str, table: Mapping[str, Any], known: Runtime | None, path: Path) -> Runtime:
+    where = f"runtimes.{name}"
+    _check_fields(table, _RUNTIME_FIELDS, where, path)
+    if "kind" not in table and known is None:
+        raise SettingsError(f"{where} (from {path}): a new runtime needs a kind, one of {', '.join(_KINDS)}")
+    kind = known.kind if "kind" not in table and known is not None else RuntimeKind(table["kind"])
+    if kind is not RuntimeKind.QUEUE and "queue" in table:
+        raise SettingsError(f"{where} (from {path}): a runtime of kind {kind} has no queue")
+    if kind is RuntimeKind.IN_PROCESS:
+        for key in ("image", "cpu", "memory_mb"):
+            if key in table:
+                raise SettingsError(f"{where} (from {path}): a runtime of kind {kind} has no {key}")
+    base = known if known is not None and known.kind is kind else Runtime(name, kind)
+    runtime = replace(base, **{**table, "kind": kind})
+    if kind is RuntimeKind.QUEUE and runtime.queue is None:
+        runtime = replace(runtime, queue=f"tasks.{name}")
+    if kind is RuntimeKind.INVOKE:
+        runtime = replace(runtime, lease_is_timeout=True)
+    default, most = runtime.default_timeout_seconds, runtime.max_timeout_seconds
+    if default is not None and most is not None and default > most:
+        raise SettingsError(
+            f"{where} (from {path}): default_timeout_seconds ({default}) must not be above max_timeout_seconds ({most})"
+        )
+    return runtime
+
+
+def _operator_limit(name: str, table: Mapping[str, Any], path: Path) -> int:
+    where = f"operators.{name}"
+    if name not in CATALOGUE:
+        raise SettingsError(f"{where} (from {path}) is not an operator{_nearest(name, CATALOGUE)}")
+    _check_fields(table, _OPERATOR_FIELDS, where, path)
+    if "max_concurrency" not in table:
+        raise SettingsError(f"{where} (from {path}): max_concurrency is missing")
+    limit: int = table["max_concurrency"]
+    return limit
+
+
+def _check_fields(table: Mapping[str, Any], known: Mapping[str, _Field], where: str, path: Path) -> None:
+    _check_names(table, known, path, f"{where}.")
+    for key, value in table.items():
+        if not known[key].fits(value):
+            raise SettingsError(f"{where}.{key} (from {path}): expected {known[key].expected}, not {_short(value)}")
+
+
+def _check_names(found: Iterable[str], known: Iterable[str], path: Path, prefix: str) -> None:
+    names = list(known)
+    for name in found:
+        if name not in names:
+            shown = _short(prefix + name) if not name.isprintable() or len(name) > 64 else prefix + name
+            raise SettingsError(f"{shown} (from {path}) is not known{_nearest(name, names)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name[:100], names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(sorted(names))}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,123 @@
+"""Dumps of the state database: the Postgres programs that write and read them, and what a file of them says of itself.
+
+The programs are those of the embedded clusters. A password reaches them through their environment, which only this
+user can read, and never as an argument; a program does not outlive this process.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
+
+from tracelake.stack.machine import binary, wrap
+
+# Tables of the first migration: what lacks one of them never was a state database of ours.
+_TABLES = frozenset({"datasets", "events", "jobs", "orgs", "outbox", "schema_migrations", "tasks"})
+_TABLE_DATA = re.compile(r"^\d+; \d+ \d+ TABLE DATA public (\w+) ", re.MULTILINE)
+_MADE_AT = re.compile(r"^;\s+Archive created at (.+)$", re.MULTILINE)
+
+
+class BackupError(Exception):
+    """A dump cannot be written or used; the message says what a person can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    file: Path
+    made_at: str
+    """As the file says it: the clock of the machine that made it."""
+
+
+def inspect(file: Path) -> Dump:
+    """What the file says of itself. Raises BackupError unless it is a dump of a state database."""
+    shown = run_program("pg_restore", "--list", str(file))
+    if shown.returncode != 0:
+        raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is not whole: {reason(shown)}")
+    missing = _TABLES - set(_TABLE_DATA.findall(shown.stdout))
+    if missing:
+        raise BackupError(f"{file} is a dump of some other database: it has no table {min(missing)}")
+    made_at = _MADE_AT.search(shown.stdout)
+    return Dump(file, made_at[1].strip() if made_at else "an unknown time")
+
+
+def run_program(name: str, *arguments: str, dsn: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run one of the Postgres programs, against this database if it needs one.
+
+    To be called from the main thread: what is started ends with the thread that started it.
+    """
+    # PG* variables of the caller would change which server is asked, and how.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    environment["LC_ALL"] = "C"
+    command = [str(binary(name)), *arguments]
+    if dsn is not None:
+        address, password = without_password(dsn)
+        command.append(f"--dbname={address}")
+        if password is not None:
+            environment["PGPASSWORD"] = password
+    return subprocess.run(
+        wrap(command, death_signal=signal.SIGKILL),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def reason(ended: "subprocess.CompletedProcess[str]") -> str:
+    """The first thing that a program complained about."""
+    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+    said = next((line for line in lines if "error:" in line), lines[0] if lines else f"status {ended.returncode}")
+    return said.partition("error: ")[2] or said
+
+
+def without_password(dsn: str) -> tuple[str, str | None]:
+    """The address for a command line, and the password for an environment.
+
+    A password is before the host or, if it is not, among the parameters: the order in which the stack itself looks.
+    """
+    parts = urlsplit(dsn)
+    found = [] if not parts.password else [unquote(parts.password)]
+    kept = []
+    for parameter in parts.query.split("&"):
+        name, _, value = parameter.partition("=")
+        match unquote_plus(name):
+            case "password":
+                found.append(unquote_plus(value))
+            case "sslpassword":
+                raise BackupError(
+                    "state_dsn has an sslpassword, which cannot be handed on without showing it to every user of this "
+                    "machine; use a key without one, in a file that only you can read"
+                )
+            case _:
+                kept.append(parameter)
+    user, at, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}{at}{host}"
+    return _joined(parts._replace(netloc=netloc, query="&".join(kept))), found[0] if found else None
+
+
+def with_database(dsn: str, database: str) -> str:
+    """The same server and role, another database."""
+    return _joined(urlsplit(dsn)._replace(path=f"/{database}"))
+
+
+def _joined(parts: SplitResult) -> str:
+    """The address of the parts. Not by `urlunsplit`, which leaves out the slashes before an empty host."""
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{query}"
+
+
+def single_database_of(dsn: str) -> str:
+    """The database of an address whose other databases `with_database` can name."""
+    parameters = {unquote_plus(parameter.partition("=")[0]) for parameter in urlsplit(dsn).query.split("&")}
+    if not database_of(dsn) or parameters & {"dbname", "database", "service"}:
+        raise BackupError("state_dsn must name its database after the host, as in postgresql://user@host:5432/database")
+    return database_of(dsn)
+
+
+def database_of(dsn: str) -> str:
+    return unquote(urlsplit(dsn).path.lstrip("/"))

@@ -1,0 +1,55 @@
+"""Processes that work for a stack find it by `HOME/stack.json`, wait for it, and move with it when it restarts."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from tracelake.model.retry import Backoff
+from tracelake.settings.home import Home, Stack
+
+logger = logging.getLogger(__name__)
+
+_WAIT = Backoff(0.1, 2.0)
+_WATCH_SECONDS = 2.0
+
+
+async def follow_stack(
+    home: Home, stop: asyncio.Event, serve: Callable[[Stack, asyncio.Event], Awaitable[None]]
+) -> None:
+    """Serve one stack after the other until told to stop. `serve` gets an event that says when to leave its stack."""
+    while (stack := await _wait_for_stack(home, stop)) is not None:
+        leave = asyncio.Event()
+        watching = asyncio.create_task(_watch(home, stack, stop, leave))
+        try:
+            await serve(stack, leave)
+        finally:
+            watching.cancel()
+        if not stop.is_set():
+            logger.info("the stack was started again")
+
+
+async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
+    tries = 0
+    while not stop.is_set():
+        stack = home.read_stack()
+        if stack is not None:
+            return stack
+        tries += 1
+        if tries == 1:
+            logger.warning("waiting for the stack to say where it is")
+        try:
+            async with asyncio.timeout(_WAIT.seconds(tries)):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    return None
+
+
+async def _watch(home: Home, stack: Stack, stop: asyncio.Event, leave: asyncio.Event) -> None:
+    """Set `leave` when told to stop, or when another stack has taken the place of this one."""
+    while home.read_stack() in (None, stack):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
+            break
+    leave.set()

@@ -1,0 +1,111 @@
+"""The three listener sockets, bound by the supervisor and handed to the Dispatcher by file descriptor.
+
+So the ports stay the same while a Dispatcher restarts, and a client that connects meanwhile waits in the
+backlog instead of being refused. Where they are free they also stay from one `trace up` to the next.
+`TRACE_LISTEN_FDS="public=3,task=4,internal=5"` names the descriptors.
+"""
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+
+from tracelake.settings import Settings, SettingsError
+from tracelake.stack.machine import PostgresError, free_port
+
+LISTENERS = ("public", "task", "internal")
+VARIABLE = "TRACE_LISTEN_FDS"
+_BACKLOG = 2048
+
+
+def bind(settings: Settings, before: Mapping[str, int] | None = None) -> dict[str, socket.socket]:
+    """Bind all three or none. A port that no setting names is the one of `before` if it is free, else any."""
+    bound: dict[str, socket.socket] = {}
+    try:
+        for name in LISTENERS:
+            host, port = settings.bind_host_of(name), getattr(settings, f"{name}_port")
+            if port or before is None:
+                bound[name] = _bind_one(name, host, port)
+            else:
+                bound[name] = _bind_again(name, host, before.get(name, 0))
+    except BaseException:
+        for listener in bound.values():
+            listener.close()
+        raise
+    return bound
+
+
+def _bind_again(name: str, host: str, port: int) -> socket.socket:
+    """The port of the run before; or one that has good chances to be free the next time too."""
+    if port:
+        with contextlib.suppress(SettingsError):
+            return _bind_one(name, host, port)
+    with contextlib.suppress(SettingsError, PostgresError):
+        return _bind_one(name, host, free_port(host))
+    return _bind_one(name, host, 0)
+
+
+def _bind_one(name: str, host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except OSError:
+        raise _foreign_address(name, host) from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+            raise _foreign_address(name, host) from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(
+            f"the {name} listener cannot bind {host}:{port} ({reason}); set {name}_port to another port, "
+            "or to 0 for a free one"
+        ) from None
+    return listener
+
+
+def _foreign_address(name: str, host: str) -> SettingsError:
+    setting = "internal_bind_host" if name == "internal" else f"{name}_bind_host or bind_host"
+    return SettingsError(f"{setting}: {host} is not an address of this machine")
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only programs on this machine can reach the listener."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def url(listener: socket.socket, host: str) -> str:
+    """How a program on this machine reaches the listener."""
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+    shown = everywhere.get(host, host)
+    if ":" in shown:
+        shown = f"[{shown}]"
+    return f"https://{shown}:{listener.getsockname()[1]}"
+
+
+def to_variable(listeners: Mapping[str, socket.socket]) -> str:
+    return ",".join(f"{name}={listener.fileno()}" for name, listener in listeners.items())
+
+
+def inherited(environ: Mapping[str, str] | None = None) -> dict[str, socket.socket] | None:
+    """The sockets that a supervisor handed to this process, or None if there is no supervisor."""
+    text = (os.environ if environ is None else environ).get(VARIABLE)
+    if not text:
+        return None
+    found: dict[str, socket.socket] = {}
+    try:
+        for item in text.split(","):
+            name, number = item.split("=")
+            listener = socket.socket(fileno=int(number))
+            listener.set_inheritable(False)
+            found[name] = listener
+    except (ValueError, OSError):
+        raise SettingsError(f"{VARIABLE} does not name open sockets; it is set by `trace up` alone") from None
+    if set(found) != set(LISTENERS):
+        raise SettingsError(f"{VARIABLE} must name exactly {', '.join(LISTENERS)}")
+    return found

@@ -1,0 +1,342 @@
+"""`trace restore`: the state database of a home becomes what a dump says, and goes on safely from there.
+
+The dump is loaded into a database beside the real one, brought to this release's schema and made safe there (see
+`rewind`); only then do the two change names, in one transaction, and only after that is the queue emptied. So a dump
+that cannot be used, or a crash at any moment, leaves the old state with its queue, or the new one, to which messages of
+the old queue do no harm. What a crash leaves behind is dropped by a second run, or by `trace up` (see `leftovers`).
+
+The stack is down meanwhile: this command holds the home's lock and runs the state cluster itself.
+"""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import asyncpg
+import click
+import msgspec
+
+from tracelake.adapters.postgres_queue import PostgresQueue
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
+from tracelake.db import MigrationError, migrate, migrations
+from tracelake.db.migrate import Connection
+from tracelake.db.transaction import Store
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.loops.reconciler import Reconciler
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.processes.dispatcher import config_from
+from tracelake.processes.up import Clusters
+from tracelake.settings import Settings
+from tracelake.stack import dumps, leftovers, lock
+from tracelake.stack.dumps import BackupError, Dump
+from tracelake.stack.leftovers import quoted
+from tracelake.stack.machine import PostgresError
+from tracelake.stack.postgres import DatabaseSpec, EmbeddedPostgres
+from tracelake.stack.provision import migrate_dsn, provision
+from tracelake.stack.rewind import Rewound, rewind
+
+_STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the state database is, and how to reach it while it is being replaced."""
+
+    state: str
+    administer: str
+    """The DSN of a third database, by a role that may create and rename databases."""
+    owner: Callable[[str], str]
+    """The DSN of a database by the role that owns the state."""
+    queue: str
+    queue_users: tuple[str, ...]
+    cluster: EmbeddedPostgres | None
+
+    @property
+    def restored(self) -> str:
+        return leftovers.restored(self.state)
+
+    @property
+    def replaced(self) -> str:
+        return leftovers.replaced(self.state)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    file: str
+    made_at: str
+    tasks: int
+    events: int
+    migrated: list[str]
+    wake_ups: int
+    messages_dropped: int = 0
+    leftovers_dropped: list[str] = []
+    """Databases that an earlier restore had left."""
+    rewound: Rewound
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, readable=True))
+@home_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def command(file: Path, home: Path | None, yes: bool, as_json: bool) -> None:
+    """Replace the state database of a home by the dump in FILE. The stack must be down.
+
+    Everything that was accepted after the dump is gone: deploys, events, tasks, deliveries, what people decided.
+    Attempts that still run somewhere are refused from now on and their tasks are tried again; ids that were given out
+    are not given out again. The home may be a new one. A dump that cannot be used changes nothing.
+
+    \b
+    Examples:
+      trace down && trace restore state.dump && trace up
+      trace restore state.dump --home ./elsewhere --yes
+    """
+    settings = Settings.load({"home": home})
+    config = config_from(settings)
+    dump = dumps.inspect(file)
+    if not yes:
+        click.confirm(
+            f"Replace the state of {settings.home} by {file}, a dump of {dump.made_at}? What came after it is lost.",
+            abort=True,
+            err=as_json,
+        )
+    settings.layout.make()
+    with lock.hold(settings.layout.lock_file), _place(settings) as place:
+        report = asyncio.run(_restore(place, dump, config))
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        _tell(report, settings)
+
+
+@contextlib.contextmanager
+def _place(settings: Settings) -> Iterator[Place]:
+    """The databases of these settings, running."""
+    cluster = Clusters.plan(settings).state
+    if cluster is None:
+        state, queue = settings.resolve_state_dsn(), settings.resolve_queue_dsn()
+        name = dumps.single_database_of(state)
+        yield Place(
+            state=name,
+            administer=dumps.with_database(state, "postgres"),
+            owner=lambda database: dumps.with_database(state, database),
+            queue=queue,
+            queue_users=(),
+            cluster=None,
+        )
+        return
+    # The owner may reach the two other names as well, for as long as this lasts: `trace up` writes the rules anew.
+    (spec,) = (spec for spec in cluster.databases if spec.name == "state")
+    open_spec = replace(spec, access=f'"/^{spec.name}(_restored|_replaced)?$"')
+    others = (other for other in cluster.databases if other != spec)
+    cluster = replace(cluster, databases=(open_spec, *others), tcp=False)
+    with _running(cluster):
+        yield Place(
+            state=spec.name,
+            administer=cluster.superuser_dsn(),
+            owner=lambda database: cluster.dsn(spec.owner, database),
+            queue=cluster.dsn(spec.owner, "queue"),
+            queue_users=("trace_queue",),
+            cluster=cluster,
+        )
+
+
+@contextlib.contextmanager
+def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
+    process = cluster.start()
+    try:
+        # Recovery after a crash takes as long as it takes.
+        while not asyncio.run(cluster.ready()):
+            if process.poll() is not None:
+                raise PostgresError(
+                    f"the state cluster does not start ({cluster.last_words()}); "
+                    f"see {cluster.log_file}, or restore into a new home (--home)"
+                )
+            time.sleep(0.1)
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _restore(place: Place, dump: Dump, config: DispatcherConfig) -> Report:
+    async with _connected(place.administer) as administrator:
+        await _check_unused(administrator, place.state)
+        left = await leftovers.drop(administrator, place.state)
+        try:
+            await _make(administrator, place)
+            _load(dump, place.owner(place.restored))
+            report = await _make_safe(place, dump, config)
+            async with _connected(place.queue):
+                pass  # better refused now than after the next step
+            await _change_names(administrator, place)
+            dropped = await _empty_queue(place)
+        finally:
+            # Either the new one, given up, or the old one, replaced.
+            await leftovers.drop(administrator, place.state)
+    return msgspec.structs.replace(report, messages_dropped=dropped, leftovers_dropped=left)
+
+
+async def _check_unused(administrator: Connection, state: str) -> None:
+    sessions = await administrator.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'", state
+    )
+    if sessions:
+        raise BackupError(f"the state database is still used ({sessions} sessions); stop every Dispatcher first")
+
+
+async def _make(administrator: Connection, place: Place) -> None:
+    if place.cluster is None:
+        try:
+            await administrator.execute(f"CREATE DATABASE {quoted(place.restored)} TEMPLATE template0")
+        except asyncpg.InsufficientPrivilegeError:
+            raise BackupError(
+                "the role of state_dsn may not create databases; give it CREATEDB for a restore"
+            ) from None
+        return
+    owner = next(spec.owner for spec in place.cluster.databases if spec.name == place.state)
+    beside = DatabaseSpec(place.restored, owner)
+    await provision(replace(place.cluster, databases=(*place.cluster.databases, beside)))
+
+
+def _load(dump: Dump, dsn: str) -> None:
+    options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+    done = dumps.run_program("pg_restore", *options, str(dump.file), dsn=dsn)
+    if done.returncode != 0:
+        raise BackupError(f"{dump.file} cannot be loaded, and nothing was changed: {dumps.reason(done)}")
+
+
+async def _make_safe(place: Place, dump: Dump, config: DispatcherConfig) -> Report:
+    """Everything that the loaded state needs before it may take the other's place."""
+    dsn = place.owner(place.restored)
+    store = Store(dsn, size=2, name="state", command_timeout=600.0)
+    await store.open()
+    try:
+        async with _connected(dsn) as restored:
+            migrated = await _migrate(restored, dump)
+            async with _connected_if_there(place.owner(place.state)) as replaced:
+                rewound = await rewind(restored, store, replaced, config)
+            wake_ups = await _wake(store, place.queue, config)
+            await restored.execute("ANALYZE")
+            counts = await restored.fetchrow(
+                "SELECT (SELECT count(*) FROM tasks) AS tasks, (SELECT count(*) FROM events) AS events"
+            )
+            assert counts is not None
+    finally:
+        await store.close()
+    return Report(
+        file=str(dump.file),
+        made_at=dump.made_at,
+        tasks=counts["tasks"],
+        events=counts["events"],
+        migrated=migrated,
+        wake_ups=wake_ups,
+        rewound=rewound,
+    )
+
+
+async def _migrate(restored: Connection, dump: Dump) -> list[str]:
+    try:
+        return await migrate(restored, migrations("state"))
+    except MigrationError as error:
+        raise BackupError(f"{dump.file} does not fit this release, and nothing was changed: {error}") from None
+
+
+async def _empty_queue(place: Place) -> int:
+    """The last thing that happens. A crash before it leaves messages about tasks of the lost time: whoever takes one is
+    told that there is no such task, or that it is not to be had now."""
+    try:
+        await migrate_dsn(place.queue, "queue", users=place.queue_users)
+        async with _connected(place.queue) as queue:
+            dropped: int = await queue.fetchval(
+                "SELECT (SELECT count(*) FROM messages) + (SELECT count(*) FROM dead_letters)"
+            )
+            await queue.execute("TRUNCATE messages, dead_letters")
+    except (OSError, BackupError, MigrationError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise BackupError(
+            f"the state is restored, but the queue could not be emptied ({type(error).__name__}): start the stack, its "
+            "old messages do no harm; `trace outbox drop --all` drops its dead letters"
+        ) from None
+    return dropped
+
+
+class _SoonEmpty(PostgresQueue):
+    """The queue as it is going to be: it has lost everything."""
+
+    async def absent(self, queue: str, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - every one is
+        return set(keys)
+
+
+async def _wake(store: Store, queue_dsn: str, config: DispatcherConfig) -> int:
+    """A wake-up for everything that is ready: the reconciler's work, without its time of grace."""
+    queue = _SoonEmpty(queue_dsn)
+    try:
+        return await Reconciler(store, queue, replace(config, reconcile_grace_seconds=0.0), Metrics()).run_once()
+    finally:
+        await queue.close()
+
+
+async def _change_names(administrator: Connection, place: Place) -> None:
+    try:
+        async with administrator.transaction():
+            if await administrator.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", place.state):
+                await administrator.execute(f"ALTER DATABASE {quoted(place.state)} RENAME TO {quoted(place.replaced)}")
+            await administrator.execute(f"ALTER DATABASE {quoted(place.restored)} RENAME TO {quoted(place.state)}")
+    except asyncpg.ObjectInUseError:
+        raise BackupError("somebody has begun to use the state database; stop every Dispatcher first") from None
+
+
+@contextlib.asynccontextmanager
+async def _connected(dsn: str) -> AsyncIterator[Connection]:
+    try:
+        connection = await asyncpg.connect(dsn, timeout=30.0)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        # Its text may repeat parts of the DSN.
+        raise BackupError(f"a database of the restore cannot be reached ({type(error).__name__})") from None
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def _connected_if_there(dsn: str) -> "AsyncIterator[Connection | None]":
+    try:
+        connection = await asyncpg.connect(dsn, timeout=30.0)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        yield None  # what is lost cannot be asked
+        return
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def _tell(report: Report, settings: Settings) -> None:
+    done = report.rewound
+    click.echo(f"The state of {settings.home} is that of {report.file}, a dump of {report.made_at}:")
+    click.echo(f"  {report.tasks:>9,}  tasks, and {report.events:,} events")
+    click.echo(
+        f"  {done.leases_ended:>9,}  leases ended; their tasks are tried again, unless they were being cancelled"
+    )
+    click.echo(f"  {done.attempts_moved:>9,}  tasks go on with attempt numbers that nobody was given")
+    click.echo(f"  {report.wake_ups:>9,}  wake-ups written; {report.messages_dropped:,} messages of the queue dropped")
+    if report.leftovers_dropped:
+        click.echo(f"Dropped first, left by a restore that was killed: {', '.join(report.leftovers_dropped)}.")
+    if report.migrated:
+        click.echo(f"  {len(report.migrated):>9,}  migrations applied")
+    if not done.continued:
+        click.echo("What it replaced is not what became of this dump, so ids go on far above those of both.")
+        click.echo(
+            "Secrets of webhooks that were rotated elsewhere after the dump are the old ones again: rotate them."
+        )
+    click.echo(f"Next: `trace up --home {settings.home}`, then `trace status` and `trace sources`.")
