@@ -11,9 +11,9 @@ import pytest
 
 from tests.runbooks.page import follow
 from tests.runbooks.stack import ROOT, RealStack
-from tracelake.processes.up import Clusters
 from tracelake.settings import Settings
 from tracelake.stack import dumps
+from tracelake.stack.clusters import Clusters
 from tracelake.stack.postgres import STATE_DATABASES
 from tracelake.stack.restore import _running
 

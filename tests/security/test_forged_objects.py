@@ -22,7 +22,6 @@ from tests.security.conftest import RunningStore
 from tracelake.adapters.s3.access import ASKING
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.cli.read import of_files
 from tracelake.errors import TraceError
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.ports import ContentMismatchError, ObjectMeta
@@ -30,6 +29,7 @@ from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.settling import read_batch
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Selection, _fetch_function
+from tracelake.stack.dataset_rows import read_files
 from tracelake.stack.seaweedfs import EmbeddedObjectStore
 from tracelake.wire.buffers import BufferBatch, Producer
 from tracelake.wire.task_calls import DataFile
@@ -108,7 +108,7 @@ def test_an_executor_refuses_it(running: RunningStore, forged: ObjectMeta, tmp_p
 def test_trace_read_refuses_it(running: RunningStore, forged: ObjectMeta) -> None:
     file = DataFile(uri=forged.uri, size=forged.size, etag=forged.etag, sha256=forged.sha256)
     with pytest.raises(TraceError) as refusal:
-        list(of_files(S3Transfer(running[0].access(), ASKING), [file], None))
+        list(read_files(running[0].access(), [file], None))
     assert refusal.value.code == "content_mismatch"
     assert "s3://" not in str(refusal.value)
 

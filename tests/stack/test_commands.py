@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tracelake.cli import backup as backup_command
 from tracelake.cli.status import Status, _advice
 from tracelake.errors import TraceError
 from tracelake.processes.main import one_line, trace
-from tracelake.processes.up import Clusters
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home
 from tracelake.stack import backup, listeners, lock, ports, probe
+from tracelake.stack.clusters import Clusters
 from tracelake.stack.credentials import LiteCredentials
 from tracelake.stack.dumps import BackupError
 from tracelake.stack.machine import free_port
@@ -160,7 +161,7 @@ def test_what_a_readyz_says(tmp_path: Path) -> None:
 
 def test_a_backup_says_what_it_does_not_hold(tmp_path: Path) -> None:
     settings = Settings.load({"home": tmp_path / "home"}, environ={})
-    said = "\n".join(backup._what_else(settings))
+    said = "\n".join(backup_command._what_else(settings))
     for word in ("object-store.json", "keys", "secrets", "after `trace down`"):
         assert word in said
     assert "settings.toml" not in said
@@ -170,7 +171,7 @@ def test_a_backup_says_what_it_does_not_hold(tmp_path: Path) -> None:
         {"home": tmp_path / "home", "s3_endpoint": "https://s3.example", "s3_access_key": "k", "s3_secret_key": "s"},
         environ={},
     )
-    said = "\n".join(backup._what_else(own))
+    said = "\n".join(backup_command._what_else(own))
     assert "at https://s3.example" in said
     assert "settings.toml" in said
     assert str(own.layout.objects) not in said

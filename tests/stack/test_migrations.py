@@ -12,7 +12,7 @@ import pytest
 from tests.support.postgres import TestCluster, run
 from tracelake.db import Database, migrate, migrations
 from tracelake.db.migrate import Connection, LockedError, MigrationError, read_migrations
-from tracelake.processes import up
+from tracelake.stack import clusters
 from tracelake.stack.provision import migrate_dsn
 from tracelake.stack.supervisor import StartError
 
@@ -149,9 +149,9 @@ def test_a_start_says_that_a_table_is_in_use(empty_dsn: str, monkeypatch: pytest
     async def locked(*_arguments: object, **_options: object) -> None:
         raise LockedError("0002_more.sql changed nothing")
 
-    monkeypatch.setattr(up, "migrate_dsn", locked)
+    monkeypatch.setattr(clusters, "migrate_dsn", locked)
     with pytest.raises(StartError, match=r"the state database cannot be brought to this release now: 0002_more\.sql"):
-        run(up._migrate(empty_dsn, "state"))
+        run(clusters._migrate(empty_dsn, "state"))
 
 
 def test_a_file_may_not_commit_by_itself(empty_dsn: str, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.support.postgres import scratch_directory
-from tracelake.settings import Settings, SettingsError, rpc
+from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home
 from tracelake.spark.evm.errors import NoEndpointError
+from tracelake.stack import rpc
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tracelake.errors import TraceError
 from tracelake.model.runtime import BUILT_IN, Runtime, RuntimeKind, RuntimeRegistry, resolve_timeout
-from tracelake.processes.dispatcher import config_from
 from tracelake.processes.up import run_up
 from tracelake.settings import Settings, SettingsError
+from tracelake.settings.configs import dispatcher_config
 from tracelake.settings.runtimes import load_runtimes, worker_queue
 
 
@@ -30,7 +30,7 @@ def load(home: Path, toml: str | bytes | None = None, **overrides: Any) -> Runti
 
 def test_without_a_file_there_is_what_is_built_in(tmp_path: Path) -> None:
     assert load(tmp_path) == BUILT_IN
-    assert config_from(settings(tmp_path)).runtimes == BUILT_IN
+    assert dispatcher_config(settings(tmp_path)).runtimes == BUILT_IN
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:

@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Trace, run_trace
-from tracelake.cli import secrets
 from tracelake.errors import SecretMissingError
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home
-from tracelake.stack import logs
+from tracelake.stack import job_secrets, logs
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(logs, "HIDDEN", type(logs.HIDDEN)())
-    secrets._own_environment.cache_clear()
+    job_secrets._own_environment.cache_clear()
     home = Home(tmp_path / "home")
     monkeypatch.setenv("TRACE_HOME", str(home.root))
     return home
@@ -33,14 +32,14 @@ def trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], h
 
 
 def fetch(home: Home, *names: str, org: str = "default") -> dict[str, str]:
-    return dict(asyncio.run(secrets.secret_provider(home).fetch(org, names)))
+    return dict(asyncio.run(job_secrets.secret_provider(home).fetch(org, names)))
 
 
 # --- the environment
 
 
 def test_variables_name_org_and_secret() -> None:
-    found = secrets.from_environment(
+    found = job_secrets.from_environment(
         {
             "TRACE_SECRET_ACME__KEY": "one",
             "TRACE_SECRET_ACME__lower.and-more": "two",
@@ -56,7 +55,7 @@ def test_variables_name_org_and_secret() -> None:
 @pytest.mark.parametrize("name", ["KEY", "ACME_KEY", "__KEY", "acme__KEY", "ACME__", "ACME__1", "1__KEY", "A-B__KEY"])
 def test_one_without_an_org_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"TRACE_SECRET_{name} is no") as refused:
-        secrets.from_environment({f"TRACE_SECRET_{name}": "open sesame"})
+        job_secrets.from_environment({f"TRACE_SECRET_{name}": "open sesame"})
     assert "sesame" not in str(refused.value)
 
 
@@ -78,7 +77,7 @@ def test_the_order_and_what_is_left_of_it(trace: Trace, home: Home, monkeypatch:
         trace("secrets", "set", name, stdin=b"of the file")
     monkeypatch.setenv("TRACE_SECRET_DEFAULT__UP", "of trace up")
     monkeypatch.setenv("TRACE_SECRET_DEFAULT__OWN", "of trace up")
-    secrets.keep_environment(home)
+    job_secrets.keep_environment(home)
     assert home.secrets_environment_file.stat().st_mode & 0o777 == 0o600
     monkeypatch.delenv("TRACE_SECRET_DEFAULT__UP")
     monkeypatch.setenv("TRACE_SECRET_DEFAULT__OWN", "of the worker")
@@ -88,7 +87,7 @@ def test_the_order_and_what_is_left_of_it(trace: Trace, home: Home, monkeypatch:
     with pytest.raises(SecretMissingError):
         fetch(home, "UP", org="other")
     assert logs.scrub("it is of trace up") == "it is [secret]", "known to the log before anybody has it"
-    secrets.forget_environment(home)
+    job_secrets.forget_environment(home)
     assert fetch(home, "UP") == {"UP": "of the file"}
 
 
@@ -138,7 +137,7 @@ def test_what_comes_from_the_environment_is_listed_and_comes_first(
 ) -> None:
     home.make()
     monkeypatch.setenv("TRACE_SECRET_DEFAULT__KEY", "open sesame")
-    secrets.keep_environment(home)
+    job_secrets.keep_environment(home)
     assert "Not yet: `trace up`" in trace("secrets", "set", "KEY", stdin=b"of the file").out
     assert json.loads(trace("secrets", "list", "--json").out) == [
         {"org": "default", "name": "KEY", "from": "environment"}

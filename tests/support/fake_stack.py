@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import socket
 
-from tracelake.processes import up
+from tracelake.processes import parts, up
 from tracelake.processes.main import main
 from tracelake.settings import Settings
 from tracelake.settings.home import CredentialFiles, Home, write_private
@@ -87,6 +87,6 @@ if __name__ == "__main__":
     elif sys.argv[1] == "fake-scheduler":
         scheduler()
     else:
-        up._child_command = child_command
+        parts._child_command = child_command
         up.prepare_credentials = credentials
         main(sys.argv[1:])

@@ -13,9 +13,10 @@ from tracelake.dispatcher.tracing import exporter
 from tracelake.dispatcher.tracing.context import TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink, _kind
 from tracelake.dispatcher.tracing.span import Span
-from tracelake.processes.up import Clusters, plan_parts
+from tracelake.processes.parts import plan_parts
 from tracelake.settings import Settings
 from tracelake.stack import listeners
+from tracelake.stack.clusters import Clusters
 from tracelake.stack.tls import ensure_tls
 
 NOW = datetime(2030, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)

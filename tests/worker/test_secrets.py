@@ -190,10 +190,9 @@ def test_an_error_that_was_shortened_does_not_hold_a_piece_of_it(
 
 def test_the_log_of_a_worker_does_not_repeat_it(bench: Bench, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As `trace worker` formats it, with its provider."""
-    from tracelake.cli import secrets
-    from tracelake.stack import logs
+    from tracelake.stack import job_secrets, logs
 
-    bench.secrets = secrets._HiddenInLogs(bench.secrets)
+    bench.secrets = job_secrets._HiddenInLogs(bench.secrets)
     seen = Seen(bench)
 
     def tell(context: OperatorContext) -> OperatorResult:

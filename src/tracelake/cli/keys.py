@@ -1,13 +1,12 @@
 """`trace keys`: rotation of signing keys and shared tokens, while everything keeps running."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from tracelake.adapters.shared_secrets import utc_now
 from tracelake.cli.json_output import json_option
 from tracelake.cli.options import home_option
 from tracelake.client.stack import NoStackError
@@ -49,7 +48,7 @@ def rotate(kind: str, home: Path | None, leaked: bool, as_json: bool) -> None:
 def list_keys(home: Path | None, as_json: bool) -> None:
     """Show the signing keys that verifiers know now."""
     _, credentials = _open(home)
-    now = utc_now()
+    now = datetime.now(UTC)
     rings = {"task": credentials.task_keys, "user": credentials.user_keys}
     rows = [
         {"kind": kind, "kid": key.kid, "signs": key.kid == ring.current_kid(now)}
@@ -75,7 +74,7 @@ def _rotate_key(
     kind: str, settings: Settings, credentials: LiteCredentials, *, leaked: bool
 ) -> tuple[dict[str, Any], str]:
     ring = credentials.task_keys if kind == "task" else credentials.user_keys
-    now = utc_now()
+    now = datetime.now(UTC)
     if not leaked:
         kid = ring.rotate(now, lead_seconds=settings.jwks_cache_seconds)
         # Key times are whole seconds, rounded up.
@@ -94,7 +93,7 @@ def _rotate_secret(
     kind: str, settings: Settings, credentials: LiteCredentials, *, leaked: bool
 ) -> tuple[dict[str, Any], str]:
     secret = {"worker": credentials.worker, "service": credentials.service, "metrics": credentials.metrics}[kind]
-    now = utc_now()
+    now = datetime.now(UTC)
     overlap = 0.0 if leaked else settings.credential_overlap_seconds
     secret.rotate(now, overlap_seconds=overlap)
     until = now + timedelta(seconds=overlap)

@@ -1,13 +1,5 @@
-"""Secrets of jobs on one machine: where workers find them, and `trace secrets`.
+"""`trace secrets`: list, set and remove the secrets that jobs name."""
 
-The environment of `trace up` (`TRACE_SECRET_<ORG>__<NAME>`) reaches its workers by a file that only they can read; no
-child has it in its own environment. A worker that is started by hand has one of its own.
-"""
-
-import functools
-import json
-import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,96 +7,22 @@ from pathlib import Path
 import click
 import msgspec
 
-from tracelake.adapters.secret_file import (
-    LiteSecrets,
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
+from tracelake.settings import Settings, SettingsError
+from tracelake.settings.home import Home, private_directory
+from tracelake.stack.job_secrets import (
+    NAME,
+    ORG,
     SecretFileError,
-    Tables,
+    read_environment,
     read_tables,
     remove_secret,
     set_secret,
     stray_names,
 )
-from tracelake.cli.json_output import json_option
-from tracelake.cli.options import home_option
-from tracelake.model.dag import SECRET_NAME
-from tracelake.ports import SecretProvider
-from tracelake.settings import SECRET_PREFIX, Settings, SettingsError
-from tracelake.settings.home import Home, private_directory, write_private
-from tracelake.stack import logs
 
-_ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
-_NAME = re.compile(SECRET_NAME)
 _MAX_VALUE = 64 * 1024
-
-
-# --- what the environment says
-
-
-def from_environment(environ: Mapping[str, str]) -> Tables:
-    """By org and name. The first `__` ends the org; a variable that says none is nobody's, and refused."""
-    found: Tables = {}
-    for variable, value in environ.items():
-        if not variable.startswith(SECRET_PREFIX):
-            continue
-        org, separator, name = variable.removeprefix(SECRET_PREFIX).partition("__")
-        if not separator or org != org.upper() or not _ORG.fullmatch(org.lower()) or not _NAME.fullmatch(name):
-            raise SettingsError(f"the environment variable {variable} is no {SECRET_PREFIX}<ORG>__<NAME>")
-        if value:  # set to nothing is how a shell says "not set"
-            found.setdefault(org.lower(), {})[name] = value
-    return found
-
-
-def keep_environment(home: Home) -> None:
-    """What this process was told by its environment, for the workers that it starts."""
-    write_private(home.secrets_environment_file, json.dumps(from_environment(os.environ)) + "\n")
-
-
-def forget_environment(home: Home) -> None:
-    home.secrets_environment_file.unlink(missing_ok=True)
-
-
-def _kept_environment(home: Home) -> Tables:
-    try:
-        return msgspec.json.decode(home.secrets_environment_file.read_bytes(), type=Tables)
-    except (OSError, msgspec.DecodeError):
-        return {}
-
-
-@functools.cache
-def _own_environment() -> Tables:
-    """Read once and put away: what this process starts (Java, Python for Spark) must not inherit it."""
-    found = from_environment(os.environ)
-    for variable in [name for name in os.environ if name.startswith(SECRET_PREFIX)]:
-        del os.environ[variable]
-    return found
-
-
-# --- for workers
-
-
-class _HiddenInLogs:
-    """Values are blanked in this process's logs before anybody has them, and for as long as it lives."""
-
-    def __init__(self, provider: SecretProvider) -> None:
-        self._provider = provider
-
-    async def fetch(self, org: str, names: Sequence[str]) -> Mapping[str, str]:
-        values = await self._provider.fetch(org, names)
-        logs.HIDDEN.add(values.values())
-        return values
-
-
-def secret_provider(home: Home) -> SecretProvider:
-    own = _own_environment()
-
-    def told() -> Tables:
-        kept = _kept_environment(home)
-        return {org: kept.get(org, {}) | own.get(org, {}) for org in kept.keys() | own.keys()}
-
-    return _HiddenInLogs(LiteSecrets(home.secrets_file, told))
-
-
-# --- for people
 
 
 @click.group()
@@ -137,7 +55,7 @@ def list_command(org: str | None, home: Path | None, as_json: bool) -> None:
         kept, strays = read_tables(layout.secrets_file), stray_names(layout.secrets_file)
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
-    places = [("file", kept), ("environment", _kept_environment(layout))]  # the later one counts
+    places = [("file", kept), ("environment", read_environment(layout))]  # the later one counts
     found = {(owner, name): place for place, tables in places for owner, table in tables.items() for name in table}
     rows = [
         {"org": owner, "name": name, "from": place}
@@ -186,7 +104,7 @@ def set_command(name: str, org: str | None, home: Path | None) -> None:
         raise SettingsError(str(error)) from None
     said = "Set" if new else "Replaced"
     click.echo(f"{said} {name} of {owner}. Jobs with `secrets: [{name}]` get it from their next task on.")
-    if name in _kept_environment(layout).get(owner, {}):
+    if name in read_environment(layout).get(owner, {}):
         click.echo("Not yet: `trace up` was started with one of that name in its environment, which comes first.")
 
 
@@ -214,9 +132,9 @@ def remove_command(name: str, org: str | None, home: Path | None) -> None:
 def _checked(home: Path | None, org: str | None, name: str) -> tuple[Home, str]:
     settings = Settings.load({"home": home})
     owner = settings.org if org is None else org
-    if not _ORG.fullmatch(owner):
+    if not ORG.fullmatch(owner):
         raise click.BadParameter("a lower-case letter, then lower-case letters, digits or '_'", param_hint="--org")
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise click.BadParameter(
             "a letter or '_', then letters, digits, '_', '.' or '-', at most 128 in all", param_hint="NAME"
         )

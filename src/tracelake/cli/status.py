@@ -17,8 +17,11 @@ import click
 import msgspec
 from rich.console import Console
 
+from tracelake.cli.json_output import json_option
+from tracelake.cli.options import home_option
 from tracelake.cli.session import show
 from tracelake.cli.stack_screen import addresses_table, parts_table
+from tracelake.client.stack import default_home
 from tracelake.settings.home import Home, Stack
 from tracelake.stack import lock, probe
 from tracelake.stack.renewal import RenewalState, read_renewal
@@ -61,6 +64,24 @@ class Status:
             "parts": msgspec.to_builtins(self.parts),
             "stack": None if self.stack is None else msgspec.to_builtins(self.stack),
         }
+
+
+@click.command()
+@home_option
+@json_option
+def status(home: Path | None, as_json: bool) -> None:
+    """Show whether the stack runs, and its parts.
+
+    Exit status: 0 ready, 1 running but not ready, 3 not running.
+    """
+    click.get_current_context().exit(show_status(Home(home or default_home()), json=as_json))
+
+
+@click.command()
+@home_option
+def down(home: Path | None) -> None:
+    """Stop the stack; it is fine if none runs."""
+    click.get_current_context().exit(stop_stack(Home(home or default_home())))
 
 
 def read_status(home: Home) -> Status:

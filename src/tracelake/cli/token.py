@@ -1,18 +1,17 @@
 """`trace token`: a user token signed by this stack's own keys."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
-from tracelake.adapters.shared_secrets import utc_now
 from tracelake.cli.options import home_option
 from tracelake.client.stack import NoStackError
-from tracelake.dispatcher.users import Role
 from tracelake.private_files import write_private
 from tracelake.settings import Settings, SettingsError
-from tracelake.stack.credentials import ADMIN_LIFE, LiteCredentials, user_token, user_token_rules
+from tracelake.settings.configs import user_token_rules
+from tracelake.stack.credentials import ADMIN_LIFE, LiteCredentials, Role, user_token
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _SUBJECT = re.compile(r"[!-~]{1,200}")
@@ -55,7 +54,7 @@ def command(role: str, subject: str, org: str | None, days: int, out: Path | Non
         subject=subject,
         org=org,
         roles=[Role(role)],
-        now=utc_now(),
+        now=datetime.now(UTC),
         life=timedelta(days=days),
     )
     if out is None:

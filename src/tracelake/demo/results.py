@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.adapters.s3.access import read_access
-from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.cli.read import list_files, of_files
+from tracelake.adapters.s3.access import WORKING, read_access
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.demo.plan import DATASETS, JOBS, TABLE, Plan
 from tracelake.demo.table import Row, Table
 from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
+from tracelake.stack.dataset_rows import list_files, read_files
 from tracelake.wire.datasets import DatasetRow, LineageReply
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
@@ -88,10 +87,10 @@ async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story, ta
         name: await list_files(stack, DatasetFilesRequest(dataset_uuid=datasets[name].dataset_uuid))
         for name in DATASETS
     }
-    transfer = S3Transfer(read_access(Home(Path(stack.home)).object_store_file))
+    access = read_access(Home(Path(stack.home)).object_store_file)
 
     async def read(name: str, columns: list[str]) -> pa.Table:
-        return await asyncio.to_thread(lambda: pa.concat_tables(of_files(transfer, files[name], columns)))
+        return await asyncio.to_thread(lambda: pa.concat_tables(read_files(access, files[name], columns, WORKING)))
 
     blocks = await read("blocks", ["block_number", "timestamp"])
     columns = ["block_number", "log_index", "token", "standard", "from_address", "amount_f64", "amount_string"]

@@ -17,9 +17,9 @@ from tracelake.errors import TraceError
 
 # name: where the command is, and the line that `trace --help` shows.
 _COMMANDS = {
-    "up": ("tracelake.processes.commands:up", "Start the whole stack on this machine."),
-    "status": ("tracelake.processes.commands:status", "Show whether the stack runs, and its parts."),
-    "down": ("tracelake.processes.commands:down", "Stop the stack."),
+    "up": ("tracelake.processes.up:command", "Start the whole stack on this machine."),
+    "status": ("tracelake.cli.status:status", "Show whether the stack runs, and its parts."),
+    "down": ("tracelake.cli.status:down", "Stop the stack."),
     "top": ("tracelake.cli.top:command", "Watch everything that goes on, on one screen."),
     "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
     "dags": ("tracelake.cli.dags:command", "List DAGs, the versions of one, or a document."),
@@ -46,8 +46,8 @@ _COMMANDS = {
     "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
     "audit": ("tracelake.cli.audit:command", "List who did what."),
     "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
-    "backup": ("tracelake.stack.backup:command", "Write a dump of the state database."),
-    "restore": ("tracelake.stack.restore:command", "Replace the state database by a dump."),
+    "backup": ("tracelake.cli.backup:command", "Write a dump of the state database."),
+    "restore": ("tracelake.cli.restore:command", "Replace the state database by a dump."),
     "demo": ("tracelake.demo.command:command", "See it work: from a chain to flows of tokens."),
     "keys": ("tracelake.cli.keys:command", "Rotate signing keys and tokens."),
     "secrets": ("tracelake.cli.secrets:command", "List, set and remove secrets that jobs name."),

@@ -12,231 +12,35 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from typing import Any
 
-import asyncpg
 import click
 import msgspec
 
 from tracelake.adapters.s3.access import write_access
-from tracelake.cli import secrets
-from tracelake.cli.stack_screen import Screen
+from tracelake.cli.json_output import json_flag
+from tracelake.cli.options import home_option
+from tracelake.cli.stack_screen import Screen, choose_screen
 from tracelake.client.stack import ObjectStoreAddress
-from tracelake.db import Database, LockedError
 from tracelake.demo.recorded_chain import NAME as CHAIN
 from tracelake.demo.recorded_chain import RecordedChain
-from tracelake.settings import CHILD_VARIABLE, Settings, rpc
+from tracelake.processes.parts import DISPATCHER_STAGE, STORES_STAGE, WORKER_STAGE, plan_parts
+from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
 from tracelake.settings.runtimes import load_runtimes, worker_queue
-from tracelake.stack import credentials, leftovers, listeners, lock, probe
-from tracelake.stack.machine import socket_directory, wrap
-from tracelake.stack.ports import again, read_ports, write_ports
-from tracelake.stack.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
-from tracelake.stack.provision import migrate_dsn, provision
+from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc
+from tracelake.stack.clusters import Clusters, plan_object_store, prepare_databases
+from tracelake.stack.machine import socket_directory
+from tracelake.stack.ports import read_ports, write_ports
 from tracelake.stack.renewal import CredentialRenewal
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
-from tracelake.stack.supervisor import Part, PartView, StartError, Supervisor
+from tracelake.stack.supervisor import PartView, Supervisor
 from tracelake.stack.tls import TlsFiles, ensure_tls, tls_files
-
-_STORES_STAGE, _DISPATCHER_STAGE, _WORKER_STAGE = range(3)
 
 
 def prepare_credentials(settings: Settings, home: Home) -> CredentialFiles:
     """The tokens that `stack.json` names, made at first start."""
     return credentials.prepare(settings, home)
-
-
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """The embedded clusters of this home; None where a DSN of the person's own replaces one."""
-
-    state: EmbeddedPostgres | None
-    data: EmbeddedPostgres | None
-
-    @classmethod
-    def plan(cls, settings: Settings) -> "Clusters":
-        home = settings.layout
-        state = data = None
-        before = read_ports(home.ports_file)
-        state_port = settings.state_port or again(before, "state", taken=settings.data_port)
-        if settings.state_dsn is None:
-            state = _cluster(home, "state", home.postgres_state, state_port, STATE_DATABASES)
-        if settings.data_dsn is None:
-            data_port = settings.data_port or again(before, "data", taken=state_port)
-            data = _cluster(home, "data", home.postgres_data, data_port, DATA_DATABASES)
-        return cls(state, data)
-
-    def all(self) -> list[EmbeddedPostgres]:
-        return [cluster for cluster in (self.state, self.data) if cluster is not None]
-
-
-def plan_object_store(settings: Settings) -> EmbeddedObjectStore | None:
-    """None where one of the person's own replaces it."""
-    if settings.s3_endpoint is not None:
-        return None
-    home = settings.layout
-    return EmbeddedObjectStore(
-        data_dir=home.objects,
-        access_file=home.object_store_file,
-        config_dir=home.object_store_config,
-        log_file=home.log_file("object-store"),
-        ports=Ports.choose(settings.s3_port, home.object_store_config / "ports.json"),
-    )
-
-
-def _cluster(home: Home, name: str, data_dir: Path, port: int, databases: tuple[DatabaseSpec, ...]) -> EmbeddedPostgres:
-    return EmbeddedPostgres(
-        name=name,
-        data_dir=data_dir,
-        socket_dir=socket_directory(home.root),
-        secrets_dir=home.secrets,
-        log_file=home.log_file(f"postgres-{name}"),
-        port=port,
-        databases=databases,
-    )
-
-
-async def prepare_databases(settings: Settings, clusters: Clusters) -> None:
-    """Roles, migrations, and the DSN files by which the children find their databases."""
-    home = settings.layout
-    for cluster in clusters.all():
-        await provision(cluster)
-    if clusters.state is not None:
-        state_dsn = clusters.state.dsn("trace_state", "state")
-        queue_owner_dsn = clusters.state.dsn("trace_state", "queue")
-        queue_dsn = clusters.state.dsn("trace_queue", "queue")
-        queue_users: tuple[str, ...] = ("trace_queue",)
-    else:
-        assert settings.state_dsn is not None
-        assert settings.queue_dsn is not None
-        state_dsn, queue_dsn, queue_owner_dsn = settings.state_dsn, settings.queue_dsn, settings.queue_dsn
-        queue_users = ()
-    if clusters.data is not None:
-        data_dsn = clusters.data.dsn("trace_data", "data", tcp=True)
-        data_read_dsn = clusters.data.dsn("trace_data_reader", "data", tcp=True)
-    else:
-        assert settings.data_dsn is not None
-        data_dsn = settings.data_dsn
-        data_read_dsn = settings.data_read_dsn or settings.data_dsn
-    await _migrate(state_dsn, "state")
-    await _migrate(queue_owner_dsn, "queue", users=queue_users)
-    await _migrate(data_dsn, "data")
-    write_private(home.state_dsn_file, state_dsn + "\n")
-    write_private(home.queue_dsn_file, queue_dsn + "\n")
-    write_private(home.data_dsn_file, data_dsn + "\n")
-    write_private(home.data_read_dsn_file, data_read_dsn + "\n")
-
-
-async def _migrate(dsn: str, database: Database, *, users: tuple[str, ...] = ()) -> None:
-    try:
-        await migrate_dsn(dsn, database, users=users)
-    except LockedError as error:
-        raise StartError(f"the {database} database cannot be brought to this release now: {error}") from None
-    except (OSError, asyncpg.PostgresError) as error:
-        raise StartError(f"the {database} database cannot be used: {error}") from None
-    except (ValueError, asyncpg.InterfaceError) as error:
-        # Their text may repeat parts of the DSN.
-        raise StartError(f"{database}_dsn cannot be used ({type(error).__name__})") from None
-
-
-def plan_parts(
-    settings: Settings,
-    clusters: Clusters,
-    objects: EmbeddedObjectStore | None,
-    sockets: Mapping[str, socket.socket],
-    tls: TlsFiles,
-    chain: RecordedChain | None = None,
-) -> list[Part]:
-    """Every child of this stack, in the order of their stages."""
-    home = settings.layout
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRACE_", "OTEL_"))}
-    # The headers of a collector are a secret, and workers run what others wrote.
-    telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
-    environment |= settings.to_environment() | {"PYTHONUNBUFFERED": "1", CHILD_VARIABLE: "1"}
-    internal_url = listeners.url(sockets["internal"], settings.bind_host_of("internal"))
-    parts = [
-        Part(
-            name=f"postgres-{cluster.name}",
-            stage=_STORES_STAGE,
-            command=cluster.command,
-            environment=cluster.environment(),
-            log_file=cluster.log_file,
-            prepare=cluster.prepare,
-            ready=cluster.ready,
-            # Fast shutdown: end sessions, write a checkpoint. In a hurry: recovery does the rest.
-            stop_signal=signal.SIGINT,
-            hurry_signal=signal.SIGQUIT,
-            grace_seconds=60.0,
-            # Recovery after a crash takes as long as it takes; giving up would only start it over.
-            start_seconds=3600.0,
-        )
-        for cluster in clusters.all()
-    ]
-    if objects is not None:
-        parts.append(
-            Part(
-                name="object-store",
-                stage=_STORES_STAGE,
-                command=objects.command,
-                environment=objects.environment(),
-                log_file=objects.log_file,
-                prepare=objects.prepare,
-                ready=partial(asyncio.to_thread, objects.ready),
-                clean_up=objects.clean_up,
-                # It takes half a minute to end politely, and loses nothing by being killed.
-                stop_signal=signal.SIGKILL,
-            )
-        )
-    if chain is not None:
-        parts.append(
-            Part(
-                name=CHAIN,
-                stage=_STORES_STAGE,
-                command=chain.command,
-                environment=chain.environment(),
-                log_file=chain.log_file,
-                ready=chain.ready,
-            )
-        )
-    parts.append(
-        Part(
-            name="dispatcher",
-            stage=_DISPATCHER_STAGE,
-            command=partial(_child_command, "dispatcher"),
-            environment=environment | telemetry | {listeners.VARIABLE: listeners.to_variable(sockets)},
-            log_file=home.log_file("dispatcher"),
-            pass_fds=tuple(listener.fileno() for listener in sockets.values()),
-            ready=partial(asyncio.to_thread, probe.ready, internal_url, tls.ca),
-            alive=partial(asyncio.to_thread, probe.alive, internal_url, tls.ca),
-        )
-    )
-    workers, sinks = _names("worker", settings.workers), _names("sink", settings.sinks)
-    for name, command in [("scheduler", "scheduler"), *workers, *sinks]:
-        parts.append(
-            Part(
-                name=name,
-                stage=_WORKER_STAGE,
-                command=partial(_child_command, command),
-                environment=environment,
-                log_file=home.log_file(name),
-            )
-        )
-    return parts
-
-
-def _names(command: str, number: int) -> list[tuple[str, str]]:
-    """Of some parts that run the same command, with the command."""
-    return [(command if number == 1 else f"{command}-{index}", command) for index in range(1, number + 1)]
-
-
-def _child_command(name: str) -> list[str]:
-    # -P: a file in the current directory must not take the place of a module. A killed supervisor takes them
-    # along at once: all are made to be killed at any time.
-    return wrap([sys.executable, "-P", "-m", "tracelake", name], death_signal=signal.SIGKILL)
 
 
 class Up:
@@ -282,7 +86,7 @@ class Up:
             home.remove_stack()
             self._screen.say("Stopping ...")
             await supervisor.stop()
-            secrets.forget_environment(home)
+            job_secrets.forget_environment(home)
             for listener in sockets.values():
                 listener.close()
             home.parts_file.unlink(missing_ok=True)
@@ -298,7 +102,7 @@ class Up:
         tls: TlsFiles,
     ) -> None:
         settings, home = self._settings, self._home
-        await supervisor.start(_STORES_STAGE)
+        await supervisor.start(STORES_STAGE)
         for sentence in await leftovers.clear(clusters.state, settings.state_dsn):
             with contextlib.suppress(OSError):
                 click.echo(sentence, err=True)
@@ -307,9 +111,9 @@ class Up:
             write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
         rpc.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
-        secrets.keep_environment(home)
-        await supervisor.start(_DISPATCHER_STAGE)
-        await supervisor.start(_WORKER_STAGE)
+        job_secrets.keep_environment(home)
+        await supervisor.start(DISPATCHER_STAGE)
+        await supervisor.start(WORKER_STAGE)
         urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in sockets.items()}
         stack = Stack(
             pid=os.getpid(),
@@ -389,7 +193,7 @@ def _address(settings: Settings) -> ObjectStoreAddress:
 def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
     """Run the stack of these settings until it is told to stop."""
     worker_queue(settings, load_runtimes(settings))  # a mistake is said here, not in the log of each part
-    secrets.from_environment(os.environ)
+    job_secrets.from_environment(os.environ)
     home = settings.layout
     home.make()
     with lock.hold(home.lock_file):
@@ -401,3 +205,41 @@ def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
                 await Up(settings, screen).run()
 
         asyncio.run(main())
+
+
+@click.command()
+@home_option
+@click.option("--workers", type=int, help="How many worker processes to start (default: 1).")
+@click.option("--no-workers", is_flag=True, help="Start no worker.")
+@click.option("--bind-host", help="The address that the public and the task listener bind (default: 127.0.0.1).")
+@click.option(
+    "--public-port", type=int, help="Port of the public listener (default: that of the last run, or a free one)."
+)
+@click.option("--task-port", type=int, help="Port of the task listener (default: that of the last run, or a free one).")
+@click.option(
+    "--internal-port", type=int, help="Port of the internal listener (default: that of the last run, or a free one)."
+)
+@click.option("--state-port", type=int, help="Port of the state cluster (default: a free one).")
+@click.option("--data-port", type=int, help="Port of the data cluster (default: a free one).")
+@click.option("--log-level", help="debug, info, warning or error.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
+@json_flag("Print stack.json as one line when ready, no more.")
+def command(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Start the whole stack on this machine: Postgres, the object store, Dispatcher, scheduler, workers.
+
+    It runs until Ctrl-C or SIGTERM; a second Ctrl-C hurries. HOME/stack.json tells programs how to reach it. Ports
+    stay the same from one start to the next, unless somebody else has taken one meanwhile; name those that must not
+    change.
+    """
+    overrides = dict(_assignment(text) for text in assignments)
+    overrides |= {name: value for name, value in options.items() if value is not None}
+    if no_workers:
+        overrides["workers"] = 0
+    run_up(Settings.load(overrides), lambda home: choose_screen(home, json=as_json))
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise SettingsError(f"--set takes NAME=VALUE, not {text!r}")
+    return name, value

@@ -17,18 +17,18 @@ import uvloop
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import WORKING, Patience
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.cli.secrets import secret_provider
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes.sink import keep_sink
 from tracelake.settings import Settings
 from tracelake.settings.home import Stack
-from tracelake.settings.rpc import resolver
 from tracelake.settings.runtimes import load_runtimes, worker_queue
 from tracelake.spark.child.sandbox import protect_memory
 from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.stack import logs
 from tracelake.stack.follow import follow_stack
+from tracelake.stack.job_secrets import secret_provider
+from tracelake.stack.rpc import resolver
 from tracelake.stack.signals import stop_event
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS

@@ -687,7 +687,7 @@ def reference_markdown() -> str:
     lines = [
         "# Settings",
         "",
-        "Generated from `tracelake.settings.declarations`; do not edit by hand (`make docs`).",
+        "Generated from `tracelake.settings`; do not edit by hand (`make docs`).",
         "",
         "Later wins: the default, `HOME/settings.toml` (`name = value`), the environment variable, the",
         "command line. Unknown names and values that do not fit are refused at start.",

@@ -1,1 +1,1 @@
-"""One stack on one machine: its databases, object store, certificates, credentials and supervisor; backup and restore."""
+"""One stack on one machine: its databases, object store, certificates, credentials and supervisor, backups."""

@@ -14,10 +14,12 @@ from tracelake.dispatcher.users import Role, user_payload
 from tracelake.ports import WebhookSecrets
 from tracelake.private_files import write_private
 from tracelake.settings import Settings
+from tracelake.settings.configs import user_token_rules
 from tracelake.settings.home import CredentialFiles, Home
 
+__all__ = ["ADMIN_LIFE", "LiteCredentials", "Role", "admin_token", "prepare", "user_token"]
+
 ADMIN_LIFE = timedelta(days=30)
-ISSUER = "trace"
 _DEFAULT_RULES = UserTokenRules()
 
 
@@ -53,15 +55,6 @@ def prepare(settings: Settings, home: Home) -> CredentialFiles:
         worker_token=credentials.worker.token_file,
         service_token=credentials.service.token_file,
         admin_token=admin,
-    )
-
-
-def user_token_rules(settings: Settings) -> UserTokenRules:
-    return UserTokenRules(
-        issuer=settings.user_issuer,
-        audience=settings.user_audience,
-        org_claim=settings.user_org_claim,
-        roles_claim=settings.user_roles_claim,
     )
 
 

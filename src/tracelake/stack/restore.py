@@ -1,11 +1,11 @@
-"""`trace restore`: the state database of a home becomes what a dump says, and goes on safely from there.
+"""Restores a dump: the state database of a home becomes what a dump says, and goes on safely from there.
 
 The dump is loaded into a database beside the real one, brought to this release's schema and made safe there (see
 `rewind`); only then do the two change names, in one transaction, and only after that is the queue emptied. So a dump
 that cannot be used, or a crash at any moment, leaves the old state with its queue, or the new one, to which messages of
 the old queue do no harm. What a crash leaves behind is dropped by a second run, or by `trace up` (see `leftovers`).
 
-The stack is down meanwhile: this command holds the home's lock and runs the state cluster itself.
+The stack is down meanwhile: whoever restores holds the home's lock and runs the state cluster itself.
 """
 
 import asyncio
@@ -15,25 +15,20 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import asyncpg
-import click
 import msgspec
 
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.cli.json_output import json_option
-from tracelake.cli.options import home_option
 from tracelake.db import MigrationError, migrate, migrations
 from tracelake.db.migrate import Connection
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.loops.reconciler import Reconciler
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.processes.dispatcher import config_from
-from tracelake.processes.up import Clusters
 from tracelake.settings import Settings
 from tracelake.stack import dumps, leftovers, lock
+from tracelake.stack.clusters import Clusters
 from tracelake.stack.dumps import BackupError, Dump
 from tracelake.stack.leftovers import quoted
 from tracelake.stack.machine import PostgresError
@@ -79,39 +74,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rewound: Rewound
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, readable=True))
-@home_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def command(file: Path, home: Path | None, yes: bool, as_json: bool) -> None:
-    """Replace the state database of a home by the dump in FILE. The stack must be down.
-
-    Everything that was accepted after the dump is gone: deploys, events, tasks, deliveries, what people decided.
-    Attempts that still run somewhere are refused from now on and their tasks are tried again; ids that were given out
-    are not given out again. The home may be a new one. A dump that cannot be used changes nothing.
-
-    \b
-    Examples:
-      trace down && trace restore state.dump && trace up
-      trace restore state.dump --home ./elsewhere --yes
-    """
-    settings = Settings.load({"home": home})
-    config = config_from(settings)
-    dump = dumps.inspect(file)
-    if not yes:
-        click.confirm(
-            f"Replace the state of {settings.home} by {file}, a dump of {dump.made_at}? What came after it is lost.",
-            abort=True,
-            err=as_json,
-        )
+def restore(settings: Settings, dump: Dump, config: DispatcherConfig) -> Report:
+    """Replace the state of these settings by the dump, under the lock of the home."""
     settings.layout.make()
     with lock.hold(settings.layout.lock_file), _place(settings) as place:
-        report = asyncio.run(_restore(place, dump, config))
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        _tell(report, settings)
+        return asyncio.run(_restore(place, dump, config))
 
 
 @contextlib.contextmanager
@@ -319,24 +286,3 @@ async def _connected_if_there(dsn: str) -> "AsyncIterator[Connection | None]":
         yield connection
     finally:
         await connection.close()
-
-
-def _tell(report: Report, settings: Settings) -> None:
-    done = report.rewound
-    click.echo(f"The state of {settings.home} is that of {report.file}, a dump of {report.made_at}:")
-    click.echo(f"  {report.tasks:>9,}  tasks, and {report.events:,} events")
-    click.echo(
-        f"  {done.leases_ended:>9,}  leases ended; their tasks are tried again, unless they were being cancelled"
-    )
-    click.echo(f"  {done.attempts_moved:>9,}  tasks go on with attempt numbers that nobody was given")
-    click.echo(f"  {report.wake_ups:>9,}  wake-ups written; {report.messages_dropped:,} messages of the queue dropped")
-    if report.leftovers_dropped:
-        click.echo(f"Dropped first, left by a restore that was killed: {', '.join(report.leftovers_dropped)}.")
-    if report.migrated:
-        click.echo(f"  {len(report.migrated):>9,}  migrations applied")
-    if not done.continued:
-        click.echo("What it replaced is not what became of this dump, so ids go on far above those of both.")
-        click.echo(
-            "Secrets of webhooks that were rotated elsewhere after the dump are the old ones again: rotate them."
-        )
-    click.echo(f"Next: `trace up --home {settings.home}`, then `trace status` and `trace sources`.")

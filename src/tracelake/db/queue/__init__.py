@@ -1,4 +1,4 @@
-"""The queue database: migrations, statements, connections. The adapter is in `adapters.lite`."""
+"""The queue database: migrations, statements, connections. The adapter is `adapters/postgres_queue`."""
 
 from tracelake.db.queue.lane import Lane
 
