@@ -11,10 +11,10 @@ from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
 from tracelake.catalogue.sql_functions.reference import functions_markdown
 from tracelake.dag.json_schema import json_schema_text
-from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.why.reasons import reasons_markdown
 from tracelake.errors import CATALOGUE
 from tracelake.settings import reference_markdown
+from tracelake.wire.contract import Listener
 
 ROOT = Path(__file__).resolve().parent.parent
 

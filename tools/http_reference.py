@@ -2,15 +2,14 @@
 
 import json
 
-from tracelake.dispatcher.http.credentials import HEADERS
-from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
-from tracelake.dispatcher.http.routing import Listener
-from tracelake.dispatcher.http.table import routes_of
+from tools.openapi import build_openapi
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.wire.contract import HEADERS, Listener
+from tracelake.wire.routes import ROUTES, routes_of
 
 
 def openapi_json(listener: Listener) -> str:
-    return json.dumps(build_openapi(listener, declared_routes()), indent=2) + "\n"
+    return json.dumps(build_openapi(listener, ROUTES), indent=2) + "\n"
 
 
 def routes_markdown() -> str:
@@ -18,7 +17,7 @@ def routes_markdown() -> str:
     lines = [
         "# Routes",
         "",
-        "Generated from `tracelake.dispatcher.http.table`; do not edit by hand (`make docs`).",
+        "Generated from `tracelake.wire.routes`; do not edit by hand (`make docs`).",
         "",
         "Three listeners on three sockets. A path of another listener is a plain 404. Bodies and replies are in",
         "`openapi-{public,task,internal}.json` beside this page.",
@@ -28,9 +27,8 @@ def routes_markdown() -> str:
         "| listener | method | path | credential | role | header | what it does |",
         "|---|---|---|---|---|---|---|",
     ]
-    routes = declared_routes()
     for listener in Listener:
-        for route in routes_of(routes, listener):
+        for route in routes_of(listener):
             header = f"`{HEADERS[route.principal]}`" if route.principal in HEADERS else ""
             lines.append(
                 f"| {listener} | {route.method} | `{route.path}` | {route.principal} | {route.role or ''} | {header} "

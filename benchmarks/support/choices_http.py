@@ -25,10 +25,11 @@ import uvloop
 from tracelake.client.http import HttpClient
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import Listener, Principal, Request, Route, Router
+from tracelake.dispatcher.http.routing import HttpRequest, Router, answer
 from tracelake.dispatcher.http.server import UVICORN, ListenerServer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.wire import base
+from tracelake.wire.contract import Access, Listener, Principal, Route
 
 SUBJECTS = ("trace", "trace_two_writes", "starlette", "fastapi")
 PATH = "/echo"
@@ -46,20 +47,19 @@ class Echo(base.Request, frozen=True, kw_only=True):
 
 
 def trace_app() -> ListenerApp:
-    async def echo(request: Request) -> msgspec.Struct:
-        body: msgspec.Struct = request.body
-        return body
+    async def echo(request: HttpRequest[Echo]) -> Echo:
+        return request.body
 
     class Open:
         """The comparison is about HTTP: nobody has credentials here, as in the peers."""
 
-        async def admit(self, request: Request, header: object) -> None:
+        async def admit(self, request: HttpRequest[Any], header: object) -> None:
             pass
 
-    route = Route((Listener.TASK,), "POST", PATH, Principal.NOBODY, echo, "Echo", body=Echo, reply=Echo)
+    route = Route(Access((Listener.TASK,), Principal.NOBODY), "POST", PATH, "Echo", Echo, Echo)
     return ListenerApp(
         "task",
-        Router([route]),
+        Router([answer(route, echo)]),
         cast(Gatekeeper, Open()),
         Metrics(),
         body_max_bytes=1024 * 1024,

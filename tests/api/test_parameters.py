@@ -5,9 +5,8 @@ import pytest
 from tests.api.support import Seed, User
 from tests.http.support import Refusals
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.openapi import declared_routes
-from tracelake.dispatcher.http.routing import Listener, Principal
-from tracelake.dispatcher.http.table import routes_of
+from tracelake.wire.contract import Listener, Principal
+from tracelake.wire.routes import routes_of
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 BAD = {
@@ -31,7 +30,7 @@ BAD = {
 BAD_CURSORS = {"/v1/tasks": ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]}
 REQUIRED = {"/v1/datasets/{name}/content": (f"version={NOWHERE}", "revision=1")}
 """Good values, beside those that are looked at."""
-ROUTES = [route for route in routes_of(declared_routes(), Listener.PUBLIC) if route.principal is Principal.USER]
+ROUTES = [route for route in routes_of(Listener.PUBLIC) if route.principal is Principal.USER]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,7 @@ def test_unknown_and_repeated_names_are_refused(user: User, method: str, path: s
             refusals.check(reply, 422, "body_invalid", field=route_name)
 
 
-@pytest.mark.parametrize(("method", "path"), [(route.method, route.path) for route in ROUTES if route.parameters])
+@pytest.mark.parametrize(("method", "path"), [(route.method, route.path) for route in ROUTES if route.path_parameters])
 def test_bad_paths(user: User, method: str, path: str) -> None:
     good = {
         "dag": "nowhere",

@@ -7,7 +7,7 @@ import asyncpg
 from tests.api.support import World
 from tests.http.support import user_token
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.user_handlers import READS_OF_ONE_ORG
+from tracelake.dispatcher.http.user_endpoints import READS_OF_ONE_ORG
 
 _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 

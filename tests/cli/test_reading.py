@@ -18,7 +18,7 @@ from tests.http.support import user_token
 from tests.routing.support import Flow, block
 from tests.routing.test_files import FILES
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http import user_handlers
+from tracelake.dispatcher.http import user_endpoints
 from tracelake.dispatcher.views import files
 from tracelake.model.locations import MARKER_FORMAT
 
@@ -76,7 +76,7 @@ def trace(flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     (home / "other.token").write_text(user_token(harness, org="other", roles=["admin", "writer", "reader"]))
     monkeypatch.setenv("TRACE_HOME", str(home))
     monkeypatch.chdir(home)
-    monkeypatch.setattr(user_handlers, "PIECE_BYTES", 100)  # each file is several pieces,
+    monkeypatch.setattr(user_endpoints, "PIECE_BYTES", 100)  # each file is several pieces,
     monkeypatch.setattr(files, "PAGE", 2)  # and the list has two pages
     return run_trace(monkeypatch, capsys)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tools.docs import ROOT
 
-from tracelake.dispatcher.http.openapi import declared_routes
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import CATALOGUE
 from tracelake.processes.main import _COMMANDS
 from tracelake.settings import Settings
+from tracelake.wire.routes import ROUTES
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ADRS = sorted((ROOT / "docs/adr").glob("[0-9]*.md"))
@@ -93,7 +93,7 @@ def test_every_setting_is_documented(name: str) -> None:
 
 def test_every_route_is_documented() -> None:
     page = text_of(REFERENCE / "routes.md")
-    for route in declared_routes():
+    for route in ROUTES:
         for listener in route.listeners:
             assert f"| {listener} | {route.method} | `{route.path}` |" in page
             assert f'"{route.path}"' in (REFERENCE / f"openapi-{listener}.json").read_text(encoding="utf-8")

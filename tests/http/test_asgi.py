@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.http.support import CAPABILITY, SERVICE, WORKER, Claimed, check_leaks, claimed, content, user_token
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.openapi import declared_routes
-from tracelake.dispatcher.http.routing import Listener
 from tracelake.errors import CATALOGUE
+from tracelake.wire.contract import Listener
+from tracelake.wire.routes import ROUTES
 
 Message = MutableMapping[str, Any]
 
-PATHS = sorted({route.path for route in declared_routes()})
+PATHS = sorted({route.path for route in ROUTES})
 HEADER_NAMES = [b"content-length", b"content-type", b"authorization", b"host", b"transfer-encoding", b"x-other"]
 FRAGMENTS = [
     b"",

@@ -25,9 +25,9 @@ from tests.http.support import (
 )
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import wait_until
-from tracelake.dispatcher.http.openapi import declared_routes
 from tracelake.dispatcher.http.server import MAX_HEAD_BYTES
 from tracelake.wire.platform import MAX_CONFIG_DEPTH
+from tracelake.wire.routes import ROUTES
 
 USER = "authorization"
 
@@ -149,7 +149,7 @@ def task(harness: DispatcherHarness) -> Claimed:
 
 
 def test_every_route_with_a_body_is_here() -> None:
-    assert {route.path for route in declared_routes() if route.body is not None} == {e.path for e in ENDPOINTS}
+    assert {route.path for route in ROUTES if route.decoder is not None} == {e.path for e in ENDPOINTS}
 
 
 @EVERY
@@ -267,7 +267,7 @@ def test_characters_in_values(task: Claimed) -> None:
 def test_oversized_bodies(task: Claimed, endpoint: Endpoint) -> None:
     """Refused on the declared length without reading, and by count when nothing was declared."""
     harness = task.harness
-    large = next(route.batch for route in declared_routes() if route.path == endpoint.path)
+    large = next(route.large for route in ROUTES if route.path == endpoint.path)
     limit = harness.config.batch_body_max_bytes if large else harness.config.body_max_bytes
     # A batch as large as that needs a credential in the header too.
     head = head_of(endpoint.method, endpoint.url, endpoint.headers(task) or {CAPABILITY: task.token})

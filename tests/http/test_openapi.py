@@ -5,15 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tools.openapi import build_openapi
 
-from tracelake.dispatcher.http.credentials import HEADERS
-from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
-from tracelake.dispatcher.http.routing import Listener, Principal
-from tracelake.dispatcher.http.table import routes_of
 from tracelake.errors import CATALOGUE
+from tracelake.wire.contract import HEADERS, Listener, Principal
+from tracelake.wire.routes import ROUTES, routes_of
 from tracelake.wire.webhooks import DELIVERY_HEADER
 
-ROUTES = declared_routes()
 EVERY = pytest.mark.parametrize("listener", list(Listener))
 
 
@@ -35,7 +33,7 @@ def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]
 @EVERY
 def test_it_holds_the_routes_of_its_listener_and_no_other(listener: Listener) -> None:
     document = build_openapi(listener, ROUTES)
-    mine = {(route.method, route.path) for route in routes_of(ROUTES, listener)}
+    mine = {(route.method, route.path) for route in routes_of(listener)}
     assert set(operations(document)) == mine
     assert document["openapi"] == "3.1.0"
     ids = [operation["operationId"] for operation in operations(document).values()]
@@ -65,7 +63,7 @@ def test_credentials_are_those_of_the_table(listener: Listener) -> None:
     document = build_openapi(listener, ROUTES)
     found = operations(document)
     schemes = document["components"]["securitySchemes"]
-    for route in routes_of(ROUTES, listener):
+    for route in routes_of(listener):
         security = found[(route.method, route.path)]["security"]
         if route.principal not in HEADERS:
             assert security == []
@@ -77,7 +75,7 @@ def test_credentials_are_those_of_the_table(listener: Listener) -> None:
         else:
             assert (schemes[name]["in"], schemes[name]["name"]) == ("header", HEADERS[route.principal])
         assert "401" in found[(route.method, route.path)]["responses"]
-    assert len(schemes) == len({route.principal for route in routes_of(ROUTES, listener)} & set(HEADERS))
+    assert len(schemes) == len({route.principal for route in routes_of(listener)} & set(HEADERS))
 
 
 @EVERY
@@ -85,13 +83,13 @@ def test_bodies_are_strict_and_parameters_are_there(listener: Listener) -> None:
     document = build_openapi(listener, ROUTES)
     found = operations(document)
     schemas = document["components"]["schemas"]
-    for route in routes_of(ROUTES, listener):
+    for route in routes_of(listener):
         operation = found[(route.method, route.path)]
         names = {parameter["name"] for parameter in operation.get("parameters", [])}
         signed = {DELIVERY_HEADER} if route.principal is Principal.WEBHOOK else set()
-        assert names == {item.name for item in (*route.parameters, *route.query)} | signed
+        assert names == {item.name for item in (*route.path_parameters, *route.query)} | signed
         assert ("requestBody" in operation) == route.reads_body
-        if route.body is not None:
+        if route.decoder is not None:
             assert schemas[route.body.__name__]["additionalProperties"] is False
             assert {"400", "413", "422"} <= set(operation["responses"])
 
@@ -99,11 +97,11 @@ def test_bodies_are_strict_and_parameters_are_there(listener: Listener) -> None:
 def test_routes_of_people_say_their_role_and_what_they_refuse() -> None:
     document = build_openapi(Listener.PUBLIC, ROUTES)
     found = operations(document)
-    for route in routes_of(ROUTES, Listener.PUBLIC):
+    for route in routes_of(Listener.PUBLIC):
         operation = found[(route.method, route.path)]
         assert {"401", "422", "429", "500", "503"} <= set(operation["responses"])
         assert ("403" in operation["responses"]) == (route.role is not None)
-        named = route.parameters or {item.name for item in route.query} & {"dag", "job", "dataset"}
+        named = route.path_parameters or {item.name for item in route.query} & {"dag", "job", "dataset"}
         assert ("404" in operation["responses"]) == bool(named or route.path in ("/v1/dlq-replay", "/v1/dlq-drop"))
         if route.role is not None:
             assert f"role {route.role}" in operation["description"]

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tracelake.dispatcher.http.app import decode
-from tracelake.dispatcher.http.openapi import declared_routes
-from tracelake.dispatcher.http.parameters import parse_uuid
 from tracelake.dispatcher.tokens import jws
 from tracelake.errors import TraceError
 from tracelake.model.locations import is_canonical_prefix, lies_under, parse_uri
 from tracelake.wire.base import ErrorBody, ErrorInfo
+from tracelake.wire.parameters import parse_uuid
+from tracelake.wire.routes import ROUTES
 from tracelake.wire.task_calls import BatchCall
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -112,7 +112,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
     max_leaves=12,
 )
-BODIES: dict[str, Any] = {route.body.__name__: route.body for route in declared_routes() if route.body is not None} | {
+BODIES: dict[str, Any] = {route.body.__name__: route.body for route in ROUTES if route.decoder is not None} | {
     "BatchCall": BatchCall
 }
 

@@ -19,13 +19,14 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 from schemathesis.core.result import Ok
+from tools.openapi import build_openapi
 
 from tests.http.support import CAPABILITY, SERVICE, WORKER, Claimed, check_leaks, claimed, user_token
 from tests.support.dags import deploy, job_id
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.openapi import build_openapi, declared_routes
-from tracelake.dispatcher.http.routing import Listener
 from tracelake.errors import CATALOGUE
+from tracelake.wire.contract import Listener
+from tracelake.wire.routes import ROUTES
 from tracelake.wire.webhooks import signature_header
 
 CONFORMANCE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -38,7 +39,7 @@ def task(harness: DispatcherHarness) -> Claimed:
 
 def operations(listener: Listener) -> list[Any]:
     """Of the document without its credentials: the fuzzer would spend itself on leaving them out."""
-    document = build_openapi(listener, declared_routes())
+    document = build_openapi(listener, ROUTES)
     for path in document["paths"].values():
         for operation in path.values():
             del operation["security"]
@@ -192,7 +193,7 @@ def test_with_good_credentials(task: Claimed, listener: Listener, operation: Any
 @pytest.mark.parametrize(("listener", "operation"), OPERATIONS)
 def test_with_no_credentials(task: Claimed, listener: Listener, operation: Any) -> None:
     statuses = fuzz(task, listener, operation, {}, 5)
-    document = build_openapi(listener, declared_routes())
+    document = build_openapi(listener, ROUTES)
     if document["paths"][operation.path][operation.method]["security"]:
         assert 401 in statuses
         assert statuses <= {401, 404, 405}, "refused at the door, or no such path"

@@ -12,11 +12,11 @@ from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.bodies import ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.openapi import declared_routes
 from tracelake.dispatcher.http.rates import RateLimiter
-from tracelake.dispatcher.http.routing import Request
+from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
+from tracelake.wire.routes import ROUTES
 
 BATCH = "/v1/task/batch"
 
@@ -98,9 +98,9 @@ def admit_metrics(headers: Mapping[str, str], monitoring: OneToken | None) -> st
         clock=cast(Any, FixedClock()),
         metrics=Metrics(),
     )
-    route = next(route for route in declared_routes() if route.path == "/metrics")
+    route = next(route for route in ROUTES if route.path == "/metrics")
     try:
-        asyncio.run(gatekeeper.admit(Request(route), headers.get))
+        asyncio.run(gatekeeper.admit(HttpRequest(route), headers.get))
     except TraceError as refusal:
         return refusal.code
     return None

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import NoneType
 from typing import Any, cast
 
 import pytest
@@ -14,10 +15,11 @@ import uvloop
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.connections import ListenerLimits
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import Listener, Principal, Raw, Request, Route, Router
+from tracelake.dispatcher.http.routing import HttpRequest, RawReply, Router, answer
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.stack.tls import TlsFiles, ensure_tls
+from tracelake.wire.contract import Access, Listener, Principal, Route
 
 DEADLINE = 30.0
 """Of a test that waits for a deadline of the listener: long after each of those."""
@@ -38,7 +40,7 @@ LARGE = 32 * 1024 * 1024
 class OpenGate:
     """Nobody needs a credential here."""
 
-    async def admit(self, request: Request, header: object) -> None:
+    async def admit(self, request: HttpRequest[Any], header: object) -> None:
         pass
 
 
@@ -49,14 +51,15 @@ class SlowClientListener:
         self.port = self.socket.getsockname()[1]
         self.metrics = Metrics()
         self.handler_left = asyncio.Event()
-        routes = [
-            Route((Listener.PUBLIC,), "GET", "/ok", Principal.NOBODY, self._ok, ""),
-            Route((Listener.PUBLIC,), "GET", "/large", Principal.NOBODY, self._large, ""),
-            Route((Listener.PUBLIC,), "POST", "/body", Principal.NOBODY, self._ok, "", raw_body="text/plain"),
+        anybody = Access((Listener.PUBLIC,), Principal.NOBODY)
+        endpoints = [
+            answer(Route(anybody, "GET", "/ok", "", NoneType, bytes), self._ok),
+            answer(Route(anybody, "GET", "/large", "", NoneType, bytes), self._large),
+            answer(Route(anybody, "POST", "/body", "", bytes, bytes), self._ok),
         ]
         app = ListenerApp(
             "public",
-            Router(routes),
+            Router(endpoints),
             cast(Gatekeeper, OpenGate()),
             self.metrics,
             body_max_bytes=LARGE,
@@ -66,11 +69,11 @@ class SlowClientListener:
         )
         self.server = ListenerServer(app, self.socket, certificate=tls.certificate, private_key=tls.key, limits=limits)
 
-    async def _ok(self, _request: Request) -> Raw:
-        return Raw(b"done", "text/plain")
+    async def _ok(self, _request: HttpRequest[Any]) -> RawReply:
+        return RawReply(b"done", "text/plain")
 
-    async def _large(self, _request: Request) -> Raw:
-        return Raw(b"x" * LARGE, "text/plain")
+    async def _large(self, _request: HttpRequest[Any]) -> RawReply:
+        return RawReply(b"x" * LARGE, "text/plain")
 
     def closed(self, reason: str) -> float:
         count: float = self.metrics.connections_closed.labels("public", reason)._value.get()

@@ -15,10 +15,9 @@ from tests.http.support import Refusals, check_leaks
 from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
 from tests.support.dispatcher import DispatcherHarness, Reply
-from tracelake.dispatcher.http.openapi import declared_routes
-from tracelake.dispatcher.http.routing import Listener
-from tracelake.dispatcher.http.table import routes_of
 from tracelake.model.ids import new_id
+from tracelake.wire.contract import Listener
+from tracelake.wire.routes import routes_of
 
 _JOB, _HOOK = "/v1/dags/{dag}/jobs/{job}", "/v1/dags/{hook_dag}/jobs/{hook}"
 NAMED: list[tuple[str, str, Any]] = [
@@ -119,7 +118,7 @@ def stranger(harness: DispatcherHarness, owner: Owner, request: pytest.FixtureRe
 
 
 def test_every_route_and_every_name_in_a_query_is_looked_at() -> None:
-    routes = routes_of(declared_routes(), Listener.PUBLIC)
+    routes = routes_of(Listener.PUBLIC)
     rows = [*NAMED, *LOOKUPS, *(("GET", path, None) for path in LISTS)]
     plain = [(method, path.replace("{hook_dag}", "{dag}").replace("{hook}", "{job}")) for method, path, _ in rows]
     looked_at = {(method, path.partition("?")[0]) for method, path in plain}

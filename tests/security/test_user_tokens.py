@@ -24,8 +24,9 @@ from tracelake.cli.token import command as token_command
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.verify import KeyDirectory
-from tracelake.dispatcher.users import Role, UserClaims, UserVerifier
+from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.stack.credentials import user_token
+from tracelake.wire.contract import Role
 
 
 def test_both_algorithms_of_another_issuer() -> None:

@@ -23,13 +23,13 @@ from tracelake.client.http import HttpClient
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.ports import Invoker, ObjectStore
 from tracelake.settings import Settings
 from tracelake.stack import listeners
 from tracelake.stack.credentials import LiteCredentials
 from tracelake.stack.tls import TlsFiles, ensure_tls
+from tracelake.wire.contract import Listener
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ from tracelake.client.stack import NoStackError
 from tracelake.private_files import write_private
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import user_token_rules
-from tracelake.stack.credentials import ADMIN_LIFE, LiteCredentials, Role, user_token
+from tracelake.stack.credentials import ADMIN_LIFE, LiteCredentials, user_token
+from tracelake.wire.contract import Role
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _SUBJECT = re.compile(r"[!-~]{1,200}")

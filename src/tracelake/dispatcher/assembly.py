@@ -20,12 +20,11 @@ from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.reading import DocumentReader, FairReader, ThreadReader
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
-from tracelake.dispatcher.http.handlers import Handlers
 from tracelake.dispatcher.http.health import Health
+from tracelake.dispatcher.http.machine_endpoints import MachineEndpoints
 from tracelake.dispatcher.http.rates import RateLimiter
-from tracelake.dispatcher.http.routing import Listener, Router
-from tracelake.dispatcher.http.table import build_routes, routes_of
-from tracelake.dispatcher.http.user_handlers import UserHandlers
+from tracelake.dispatcher.http.routing import Router
+from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.lifecycle.calls import Answer, Call
@@ -68,6 +67,7 @@ from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
+from tracelake.wire.contract import Listener
 
 COLLECT_SECONDS = 60.0
 RETENTION_SECONDS = 600.0
@@ -245,7 +245,7 @@ class Dispatcher:
             metrics=self.metrics,
             on_outbox=self._wake,
         )
-        handlers = Handlers(
+        machines = MachineEndpoints(
             self.service,
             gatekeeper,
             keys,
@@ -258,7 +258,7 @@ class Dispatcher:
             self.retention,
             QuotaAdmin(ports.store, self.quotas),
         )
-        users = UserHandlers(
+        users = UserEndpoints(
             store=ports.store,
             orgs=Orgs(ports.store),
             deployments=self.deployments,
@@ -269,11 +269,11 @@ class Dispatcher:
             objects=ports.objects,
             quotas=self.quotas,
         )
-        self.routes = build_routes(handlers, users)
+        endpoints = machines.endpoints() + users.endpoints()
         self.apps = {
             listener: ListenerApp(
                 listener.value,
-                Router(routes_of(self.routes, listener)),
+                Router(endpoint for endpoint in endpoints if listener in endpoint.route.listeners),
                 gatekeeper,
                 self.metrics,
                 body_max_bytes=config.body_max_bytes,

@@ -8,7 +8,6 @@ subject and org are names that can be stored.
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +16,7 @@ from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.claims import LAST_SECOND
 from tracelake.errors import TraceError
+from tracelake.wire.contract import Role
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
 # No control characters, and none that are not seen or that reorder what is seen: the audit log names subjects.
@@ -24,21 +24,6 @@ _SUBJECT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]{1,200}"
 )
-
-
-class Role(StrEnum):
-    """What a user may do; each includes the ones before it."""
-
-    READER = "reader"
-    WRITER = "writer"
-    ADMIN = "admin"
-
-    @property
-    def includes(self) -> "frozenset[Role]":
-        return _INCLUDED[self]
-
-
-_INCLUDED = {role: frozenset(list(Role)[: index + 1]) for index, role in enumerate(Role)}
 
 
 class UserClaims(msgspec.Struct, frozen=True, kw_only=True):

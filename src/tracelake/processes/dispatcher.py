@@ -24,7 +24,6 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.http.connections import ListenerLimits
-from tracelake.dispatcher.http.routing import Listener
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.dispatcher.tokens.jwks import JwksKeys
@@ -38,6 +37,7 @@ from tracelake.stack.provision import migrate_dsn
 from tracelake.stack.renewal import read_renewal
 from tracelake.stack.signals import stop_event
 from tracelake.stack.tls import TlsFiles, certificate_end, ensure_tls
+from tracelake.wire.contract import Listener
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,15 @@ from tracelake.adapters.shared_secrets import SharedSecret, utc_now
 from tracelake.adapters.webhook_key import ensure_webhook_key
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.users import Role, user_payload
+from tracelake.dispatcher.users import user_payload
 from tracelake.ports import WebhookSecrets
 from tracelake.private_files import write_private
 from tracelake.settings import Settings
 from tracelake.settings.configs import user_token_rules
 from tracelake.settings.home import CredentialFiles, Home
+from tracelake.wire.contract import Role
 
-__all__ = ["ADMIN_LIFE", "LiteCredentials", "Role", "admin_token", "prepare", "user_token"]
+__all__ = ["ADMIN_LIFE", "LiteCredentials", "admin_token", "prepare", "user_token"]
 
 ADMIN_LIFE = timedelta(days=30)
 _DEFAULT_RULES = UserTokenRules()

@@ -8,7 +8,7 @@ else.
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -23,11 +23,12 @@ from tracelake.dispatcher.http.bodies import (
     read_body,
 )
 from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, Stage
-from tracelake.dispatcher.http.credentials import CAPABILITY, Gatekeeper
-from tracelake.dispatcher.http.routing import Listener, Principal, Raw, Request, Route, Router
+from tracelake.dispatcher.http.credentials import Gatekeeper
+from tracelake.dispatcher.http.routing import HttpRequest, Methods, RawReply, Router
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
+from tracelake.wire.contract import HEADERS, Listener, Principal, Route
 
 logger = logging.getLogger(__name__)
 
@@ -71,31 +72,35 @@ class ListenerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        label, max_age, wait, route = "-", 0, 0, None
+        label, max_age, wait = "-", 0, 0
+        route: Route[Any, Any] | None = None
         began = time.perf_counter()
         more: tuple[tuple[bytes, bytes], ...] = ()
         connection: ClientConnection | None = scope.get("state", _NO_STATE).get(CONNECTION)
         try:
-            methods, parameters = self._find(scope)
-            route = methods.get(scope["method"])
-            if route is None:
+            methods, in_path = self._find(scope)
+            endpoint = methods.get(scope["method"])
+            if endpoint is None:
                 raise TraceError("method_not_allowed", allowed=sorted(methods))
+            route = endpoint.route
             label = route.path
-            request = Request(route)
+            request = HttpRequest(route)
             await self._gatekeeper.admit(request, lambda name: _header(scope, name))
             _note_credential(request, connection)
-            request.path = route.read_path(parameters)
-            request.query = route.read_query(_query(scope))
+            if in_path or route.query or scope.get("query_string"):
+                request.parameters = route.read_parameters(in_path, _query(scope))
             if route.reads_body:
                 body = await self._read_body(scope, receive, request, connection)
                 request.body = body
                 if route.decoder is not None:
-                    request.body = decode(route.decoder, body, per_item=route.per_item)
-            reply = await route.handler(request)
+                    request.body = decode(route.decoder, body, per_item=bool(route.items))
+            reply = await endpoint.handler(request)
             _note_credential(request, connection)
-            if isinstance(reply, Raw):
+            if isinstance(reply, RawReply):
                 max_age, more = reply.max_age, reply.headers
                 status, body, kind = reply.status, reply.body, reply.content_type.encode()
+            elif isinstance(reply, bytes):
+                status, body, kind = 200, reply, route.reply_media.encode()
             else:
                 status, body, kind = 200, _ENCODER.encode(reply), _JSON
         except HungUpError:
@@ -117,17 +122,17 @@ class ListenerApp:
         await _send(send, status, body, kind, max_age, wait, more)
 
     async def _read_body(
-        self, scope: Scope, receive: Receive, request: Request, connection: ClientConnection | None
+        self, scope: Scope, receive: Receive, request: HttpRequest[Any], connection: ClientConnection | None
     ) -> bytes:
         """A bounded body. Who has shown no credential shares what there is for such callers."""
         route = request.route
-        limit = self._webhook_max_bytes if route.principal is Principal.WEBHOOK else self._limits[route.batch]
+        limit = self._webhook_max_bytes if route.principal is Principal.WEBHOOK else self._limits[route.large]
         too_large = TraceError("body_too_large", limit_bytes=limit)
         if route.principal is Principal.ITEMS and not (request.proven or (connection and connection.proven)):
             if limit > ANONYMOUS_BATCH_BYTES:
                 limit = ANONYMOUS_BATCH_BYTES
                 message = f"A batch above {limit} bytes needs the capability token of one of its items in the header."
-                too_large = TraceError("credential_missing", message, header=CAPABILITY)
+                too_large = TraceError("credential_missing", message, header=HEADERS[Principal.TASK])
         elif route.principal is not Principal.WEBHOOK:
             return await read_body(receive, _declared(scope, limit), limit, too_large)
         declared = _declared(scope, limit)
@@ -141,14 +146,14 @@ class ListenerApp:
             return TraceError("rate_limited", retry_after_seconds=1)
         return TraceError("listener_busy", retry_after_seconds=1)
 
-    def _find(self, scope: Scope) -> tuple[dict[str, Route], dict[str, str]]:
+    def _find(self, scope: Scope) -> tuple[Methods, Mapping[str, str]]:
         # No path of ours needs an escape; one that has some is a way around a rule in front of us.
         found = None if b"%" in scope.get("raw_path", b"") else self.router.find(scope["path"])
         if found is None:
             raise TraceError("route_not_found")
         return found
 
-    def _count_refused(self, route: Route | None, code: str) -> None:
+    def _count_refused(self, route: Route[Any, Any] | None, code: str) -> None:
         """Deliveries that are refused here never come to those who count the others."""
         if route is not None and route.principal is Principal.WEBHOOK:
             self._metrics.deliveries.labels(code).inc()
@@ -206,7 +211,7 @@ def error_body(error: TraceError) -> bytes:
     return _ENCODER.encode(ErrorBody(error=ErrorInfo(code=error.code, message=error.message, details=error.details)))
 
 
-def _note_credential(request: Request, connection: ClientConnection | None) -> None:
+def _note_credential(request: HttpRequest[Any], connection: ClientConnection | None) -> None:
     if connection is not None and request.proven:
         connection.proven = True
 

@@ -5,32 +5,22 @@ The signature of a webhook is only read here: it can be checked when the body is
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.http.rates import RateLimiter
-from tracelake.dispatcher.http.routing import Principal, Request
+from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import TokenVerifier
 from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.errors import TraceError
-from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, SignedHead, read_head
+from tracelake.wire.contract import HEADERS, Principal
+from tracelake.wire.webhooks import DELIVERY_HEADER, SignedHead, read_head
 
-CAPABILITY = "x-trace-task-capability"
-WORKER = "x-trace-worker-token"
-SERVICE = "x-trace-service-token"
-AUTHORIZATION = "authorization"
 CONTENT_TYPE = "content-type"
 TRACEPARENT = "traceparent"
-
-HEADERS = {
-    Principal.TASK: CAPABILITY,
-    Principal.WORKER: WORKER,
-    Principal.SERVICE: SERVICE,
-    Principal.USER: AUTHORIZATION,
-    Principal.WEBHOOK: SIGNATURE_HEADER,
-}
+CAPABILITY, SERVICE, AUTHORIZATION = HEADERS[Principal.TASK], HEADERS[Principal.SERVICE], HEADERS[Principal.USER]
 
 
 class SecretMatcher(Protocol):
@@ -59,7 +49,7 @@ class Gatekeeper:
         self._clock = clock
         self._metrics = metrics
 
-    async def admit(self, request: Request, header: Callable[[str], str | None]) -> None:
+    async def admit(self, request: HttpRequest[Any], header: Callable[[str], str | None]) -> None:
         """Raise 401 (429, 403 for users), or leave what the credential says in the request."""
         principal = request.route.principal
         if principal is Principal.NOBODY or (principal is Principal.METRICS and self._monitoring is None):
@@ -111,7 +101,7 @@ class Gatekeeper:
         if not (self._monitoring and scheme.lower() == "bearer" and self._monitoring.matches(value, now)):
             raise TraceError("credential_invalid")
 
-    def _admit_user(self, request: Request, user: UserClaims) -> None:
+    def _admit_user(self, request: HttpRequest[Any], user: UserClaims) -> None:
         try:
             self._rates.take((user.org, user.sub))
         except TraceError:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from uuid import UUID
 
 from msgspec import Meta
@@ -33,6 +33,8 @@ class Parameter:
     description: str = ""
     has_slashes: bool = False
     """Of a path: it may go on over the next slash."""
+    missing: str | None = None
+    """The code of the error for a value that names nothing."""
 
     def read(self, text: str | None) -> Any:
         """The typed value, its default when there is none, or 422."""
@@ -42,6 +44,14 @@ class Parameter:
             return self.parse(text or "")
         except ValueError as error:
             raise TraceError("body_invalid", f"{self.name} is {error}.", field=self.name) from error
+
+    def check(self, text: str) -> str:
+        """Returns the text; raises the error of a value that names nothing if nothing can have that name."""
+        try:
+            self.parse(text)
+        except ValueError as error:
+            raise TraceError(self.missing or "body_invalid") from error
+        return text
 
 
 def parse_uuid(text: str | None) -> UUID | None:
@@ -103,12 +113,12 @@ def _delivery_id(text: str) -> str:
     return text
 
 
-def uuid(name: str, description: str = "", *, required: bool = False) -> Parameter:
-    return Parameter(name, UUID, _uuid, required=required, description=description)
+def uuid(name: str, description: str = "", *, required: bool = False, missing: str | None = None) -> Parameter:
+    return Parameter(name, UUID, _uuid, required=required, description=description, missing=missing)
 
 
-def name(text: str, description: str = "") -> Parameter:
-    return Parameter(text, Name, _name, description=description)
+def name(text: str, description: str, *, missing: str) -> Parameter:
+    return Parameter(text, Name, _name, description=description, missing=missing)
 
 
 def flag(name: str, description: str) -> Parameter:
@@ -118,8 +128,9 @@ def flag(name: str, description: str) -> Parameter:
     return Parameter(name, bool, parse, default=False, description=description)
 
 
-def word(name: str, kind: Any, words: tuple[str, ...], description: str = "", *, required: bool = False) -> Parameter:
-    return Parameter(name, kind, _word(words), required=required, description=description)
+def word(name: str, kind: Any, description: str, *, required: bool = False) -> Parameter:
+    """One of the words of a `Literal`."""
+    return Parameter(name, kind, _word(get_args(kind)), required=required, description=description)
 
 
 def time(name: str, description: str) -> Parameter:
@@ -134,10 +145,11 @@ def number(
     most: int = 2**31 - 1,
     default: int | None = None,
     required: bool = False,
+    missing: str | None = None,
 ) -> Parameter:
     kind = Annotated[int, Meta(ge=least, le=most)]
     read = _number(least, most)
-    return Parameter(name, kind, read, default=default, description=description, required=required)
+    return Parameter(name, kind, read, default=default, description=description, required=required, missing=missing)
 
 
 def block(name: str, description: str, *, default: int | None = None) -> Parameter:
@@ -177,6 +189,7 @@ WEBHOOK_PATH = Parameter(
     str,  # which ones there are is the webhooks' to say: a bad one is as little there as an unknown one
     description="The webhook's path.",
     has_slashes=True,
+    missing="webhook_not_found",
 )
 
 DELIVERY_ID = Parameter(
@@ -185,18 +198,21 @@ DELIVERY_ID = Parameter(
     _delivery_id,
     description="The id that the sender gave it, or its number.",
     has_slashes=True,
+    missing="delivery_not_found",
 )
+
+TASK_ID = uuid("task_id", "The task's UUID.", required=True, missing="task_not_found")
 
 PATH_PARAMETERS = {
     parameter.name: parameter
     for parameter in (
-        uuid("task_id", "The task's UUID.", required=True),
-        uuid("job_id", "The job's UUID.", required=True),
-        uuid("publish_id", "The batch's UUID.", required=True),
-        name("dag", "The DAG's name."),
-        name("job", "The job's name within its DAG."),
-        name("name", "The dataset's name."),
-        number("number", "The version's number.", least=1),
+        TASK_ID,
+        uuid("job_id", "The job's UUID.", required=True, missing="source_not_found"),
+        uuid("publish_id", "The batch's UUID.", required=True, missing="publish_not_found"),
+        name("dag", "The DAG's name.", missing="dag_not_found"),
+        name("job", "The job's name within its DAG.", missing="job_not_found"),
+        name("name", "The dataset's name.", missing="dataset_not_found"),
+        number("number", "The version's number.", least=1, missing="dag_version_not_found"),
         WEBHOOK_PATH,
         DELIVERY_ID,
     )

@@ -1,0 +1,244 @@
+"""The endpoints of users: views and actions for the caller's own org, which the token names.
+
+No decision is made here. An org that has nothing yet reads as empty.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.actions import UserActions
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show_letter
+from tracelake.dispatcher.deploy.deployments import Deployments
+from tracelake.dispatcher.fair_slots import FairSlots
+from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, answer
+from tracelake.dispatcher.quotas.admin import show_quota
+from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.sources.pause import SourcePauses
+from tracelake.dispatcher.sources.webhooks import WebhookAdmin
+from tracelake.dispatcher.views import (
+    audit,
+    content,
+    dags,
+    datasets,
+    deliveries,
+    events,
+    jobs,
+    lineage,
+    overview,
+    pressure,
+    tasks,
+)
+from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.dispatcher.views.settled import EventHorizon
+from tracelake.dispatcher.views.sources import list_sources
+from tracelake.dispatcher.why.dataset import why_dataset
+from tracelake.dispatcher.why.job import why_job
+from tracelake.dispatcher.why.task import why_task
+from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.ports import ObjectStore
+from tracelake.wire import routes
+from tracelake.wire.content import PIECE_BYTES
+from tracelake.wire.contract import BYTES, Role, Route
+from tracelake.wire.dags import DeployReply
+from tracelake.wire.datasets import EventsPage
+from tracelake.wire.platform import WhoAmI
+
+READS_AT_ONCE = 3
+READS_OF_ONE_ORG = 2
+READS_WAITING = 200
+"""Of one org; more are refused with 429."""
+PIECES_AT_ONCE = 4
+PIECES_OF_ONE_ORG = 2
+"""Pieces of files that are fetched from the object store: each is held in memory until it is sent."""
+# What a stranger sent is handed on as a file: no browser shows it as a page of ours.
+_AS_A_FILE = ((b"content-disposition", b"attachment"), (b"x-content-type-options", b"nosniff"))
+_EVERYBODY = ""
+"""No org: a look that all of them share has a turn of its own."""
+NO_ORG = UUID(int=0)
+"""The org of nothing: whatever is asked for is not there, by the same statements that look for the rest."""
+
+B = TypeVar("B")
+R = TypeVar("R")
+View: TypeAlias = Callable[[Connection, UUID, HttpRequest[B]], Awaitable[R]]
+
+
+@dataclass(frozen=True, slots=True)
+class UserEndpoints:
+    store: Store
+    orgs: Orgs
+    deployments: Deployments
+    actions: UserActions
+    pauses: SourcePauses
+    webhooks: WebhookAdmin
+    dead_batches: DeadBatches
+    objects: ObjectStore
+    quotas: QuotaBook = field(default_factory=QuotaBook)
+    horizon: EventHorizon = field(default_factory=EventHorizon)
+    reading: FairSlots = field(
+        default_factory=lambda: FairSlots(
+            READS_AT_ONCE, per_org=READS_OF_ONE_ORG, waiting=READS_WAITING, retry_after_seconds=1, what="reads"
+        )
+    )
+    """The pool is shared with claims and completions: people who read wait for each other, and not tasks for them; and
+    each org's people for their own."""
+    fetching: FairSlots = field(
+        default_factory=lambda: FairSlots(
+            PIECES_AT_ONCE,
+            per_org=PIECES_OF_ONE_ORG,
+            waiting=READS_WAITING,
+            retry_after_seconds=1,
+            what="pieces of files",
+        )
+    )
+
+    def endpoints(self) -> list[Endpoint]:
+        view, act = self._view, self._act
+        since = self.horizon.since
+        return [
+            answer(routes.WHOAMI, self._whoami),
+            view(routes.SHOW_QUOTA, lambda db, org, r: show_quota(db, org, r.user_claims.org, self.quotas)),
+            view(routes.LIST_DAGS, lambda db, org, _: dags.list_dags(db, org)),
+            answer(routes.DEPLOY, self._deploy),
+            view(routes.LIST_VERSIONS, lambda db, org, r: dags.list_versions(db, org, r["dag"])),
+            view(routes.READ_DOCUMENT, _read_document),
+            act(routes.ACTIVATE, lambda actor, r: self.deployments.activate(actor, r["dag"], r.body)),
+            view(routes.LIST_JOBS, lambda db, org, r: jobs.list_jobs(db, org, r["dag"], r["version"])),
+            act(
+                routes.TRIGGER,
+                lambda actor, r: self.actions.trigger(actor, r["dag"], r["job"], r.body, r.traceparent),
+            ),
+            act(routes.REBUILD, lambda actor, r: self.actions.rebuild(actor, r["dag"], r["job"])),
+            act(routes.SHOW_WEBHOOK, lambda actor, r: self.webhooks.show(actor, r["dag"], r["job"])),
+            act(routes.ROTATE_WEBHOOK, lambda actor, r: self.webhooks.rotate(actor, r["dag"], r["job"], r["after"])),
+            view(routes.LIST_DELIVERIES, lambda db, org, r: deliveries.list_deliveries(db, org, **r.parameters)),
+            answer(routes.READ_DELIVERY, self._read_delivery),
+            view(
+                routes.LIST_DEAD_BATCHES,
+                lambda db, org, r: list_letters(db, org, r["dataset"], r["limit"], r["cursor"]),
+            ),
+            view(routes.SHOW_DEAD_BATCH, lambda db, org, r: show_letter(db, org, r["publish_id"])),
+            act(routes.REPLAY_DEAD_BATCHES, lambda actor, r: self.dead_batches.replay(actor, r.body)),
+            act(routes.DROP_DEAD_BATCHES, lambda actor, r: self.dead_batches.drop(actor, r.body)),
+            view(routes.LIST_SOURCES, lambda db, org, _: list_sources(db, org)),
+            act(routes.PAUSE_SOURCE, lambda actor, r: self.pauses.pause(actor, r["dag"], r["job"])),
+            act(routes.RESUME_SOURCE, lambda actor, r: self.pauses.resume(actor, r["dag"], r["job"])),
+            view(
+                routes.LIST_TASKS,
+                lambda db, org, r: tasks.list_tasks(db, org, tasks.TaskFilter(**r.parameters), since),
+            ),
+            view(routes.LOOK_UP_TASKS, lambda db, org, r: tasks.look_up(db, org, r.body.task_ids)),
+            view(routes.SHOW_TASK, lambda db, org, r: tasks.task_detail(db, org, r["task_id"])),
+            act(routes.CANCEL_TASK, lambda actor, r: self.actions.cancel(actor, r["task_id"])),
+            act(routes.RETRY_TASK, lambda actor, r: self.actions.retry(actor, r["task_id"])),
+            act(routes.SKIP_TASK, lambda actor, r: self.actions.skip(actor, r["task_id"])),
+            answer(routes.LIST_EVENTS, self._list_events),
+            view(routes.LOOK_UP_EVENTS, lambda db, org, r: events.look_up(db, org, r.body.events)),
+            view(routes.LIST_DATASETS, lambda db, org, _: datasets.list_datasets(db, org)),
+            view(routes.SHOW_DATASET, lambda db, org, r: datasets.dataset_detail(db, org, r["name"])),
+            view(
+                routes.SHOW_LINEAGE,
+                lambda db, org, r: lineage.dataset_lineage(
+                    db, org, r["name"], lineage.UnitFilter(**_without(r, "name"))
+                ),
+            ),
+            view(
+                routes.LIST_CONTENT,
+                lambda db, org, r: content.list_content(db, org, r.user_claims.org, r["name"], r.body),
+            ),
+            answer(routes.READ_CONTENT, self._read_content),
+            view(
+                routes.SHOW_OVERVIEW,
+                lambda db, org, r: overview.read_overview(db, org, overview.OverviewFilter(**r.parameters), since),
+            ),
+            view(routes.SHOW_PRESSURE, lambda db, org, _: pressure.list_pressure(db, org)),
+            view(routes.EXPLAIN_TASK, lambda db, org, r: why_task(db, org, r["task_id"])),
+            view(routes.EXPLAIN_JOB, lambda db, org, r: why_job(db, org, r["dag"], r["job"])),
+            view(routes.EXPLAIN_DATASET, lambda db, org, r: why_dataset(db, org, r["name"])),
+            view(routes.LIST_AUDIT_LOG, lambda db, org, r: audit.list_entries(db, org, r["limit"], r["cursor"])),
+        ]
+
+    def _view(self, route: Route[B, R], view: View[B, R]) -> Endpoint:
+        """The view gets a connection and the caller's org."""
+        return answer(route, lambda request: self._read(request, view))
+
+    def _act(self, route: Route[B, R], action: Callable[[Actor, HttpRequest[B]], Awaitable[R]]) -> Endpoint:
+        """The action gets the caller as actor."""
+
+        async def perform(request: HttpRequest[B]) -> R:
+            return await action(await self._actor(request), request)
+
+        return answer(route, perform)
+
+    async def _whoami(self, request: HttpRequest[None]) -> WhoAmI:
+        claims = request.user_claims
+        return WhoAmI(subject=claims.sub, org=claims.org, roles=claims.roles)
+
+    async def _deploy(self, request: HttpRequest[bytes]) -> DeployReply:
+        dry_run = request["dry_run"]
+        if not dry_run:  # whoever may read everything may also see what a document would change
+            request.user_claims.require(Role.WRITER)
+        return await self.deployments.deploy(
+            await self._actor(request), request["dag"], request.body, dry_run=dry_run, activate=request["activate"]
+        )
+
+    async def _read_delivery(self, request: HttpRequest[None]) -> RawReply:
+        content_type, body = await self._read(
+            request, lambda db, org, r: deliveries.delivery_body(db, org, **r.parameters)
+        )
+        return RawReply(body, content_type, headers=_AS_A_FILE)
+
+    async def _list_events(self, request: HttpRequest[None]) -> EventsPage:
+        chosen = events.EventFilter(**request.parameters)
+        if chosen.after is None:
+            return await self._read(request, lambda db, org, _: events.list_events(db, org, chosen))
+        settled = await self.horizon.reach(partial(self._connection, _EVERYBODY))
+        return await self._read(
+            request, lambda db, org, _: events.list_following(db, org, chosen, settled, self.horizon.since)
+        )
+
+    async def _read_content(self, request: HttpRequest[None]) -> RawReply:
+        offset = request["offset"]
+        name = content.FileName(**_without(request, "name", "offset"))
+        file = await self._read(request, lambda db, org, r: content.find_file(db, org, r["name"], name))
+        if not 0 <= offset < file.size:
+            raise TraceError("body_invalid", f"offset is a number below {file.size}.", field="offset")
+        length = min(PIECE_BYTES, file.size - offset)
+        async with self.fetching.slot(request.user_claims.org):
+            piece = await self.objects.read(file.uri, offset, length, if_match=file.etag)
+        if piece is None or len(piece) != length:
+            raise TraceError("content_mismatch", "The file is gone, or is not what was committed.")
+        return RawReply(piece, BYTES, headers=_AS_A_FILE)
+
+    async def _actor(self, request: HttpRequest[Any]) -> Actor:
+        claims = request.user_claims
+        return Actor(subject=claims.sub, org=claims.org, org_id=await self.orgs.find(claims.org))
+
+    async def _read(self, request: HttpRequest[B], view: View[B, R]) -> R:
+        """A view is several statements that may be a moment apart, each of them true when it was read."""
+        org_id = await self.orgs.find(request.user_claims.org)
+        async with self._connection(request.user_claims.org) as connection:
+            return await view(connection, org_id or NO_ORG, request)
+
+    @asynccontextmanager
+    async def _connection(self, org: str) -> AsyncIterator[Connection]:
+        async with self.reading.slot(org), self.store.connection() as connection:
+            try:
+                yield connection
+            except asyncpg.LockNotAvailableError as error:  # a migration, or somebody at the tables by hand
+                raise StoreUnavailableError from error
+
+
+async def _read_document(connection: Connection, org_id: UUID, request: HttpRequest[None]) -> bytes:
+    return (await dags.source(connection, org_id, request["dag"], request["number"])).encode()
+
+
+def _without(request: HttpRequest[Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in request.parameters.items() if name not in names}

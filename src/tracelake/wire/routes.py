@@ -1,0 +1,340 @@
+"""The table of routes: every route of the HTTP contract, declared once.
+
+Routers, clients, OpenAPI documents, the reference and the access tests come from it. CONTRIBUTING.md says how to add a
+route.
+"""
+
+from types import NoneType
+from typing import Any, Literal
+
+from tracelake.wire import buffers, claims, content, platform, quotas, retention, sources, task_calls, webhooks
+from tracelake.wire import parameters as p
+from tracelake.wire.audit import AuditPage
+from tracelake.wire.base import Answers
+from tracelake.wire.contract import BYTES, PROMETHEUS, YAML, Access, Idempotency, Listener, Principal, Role, Route
+from tracelake.wire.dags import ActivateRequest, DagsReply, DagVersionsReply, DeployReply
+from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventLookup, EventsPage, EventState, LineageReply
+from tracelake.wire.jobs import JobsReply, RebuildReply, TriggerReply, TriggerRequest
+from tracelake.wire.overview import OverviewReply
+from tracelake.wire.pressure import PressureReply
+from tracelake.wire.sources_view import PauseReply, SourcesReply
+from tracelake.wire.tasks import RetryReply, SkipReply, TaskDetail, TaskLookup, TasksPage, TaskStatusFilter
+from tracelake.wire.why import WhyReply
+
+_INTERNAL = (Listener.INTERNAL,)
+_OPEN = Access(_INTERNAL, Principal.NOBODY)
+_WORKER = Access(_INTERNAL, Principal.WORKER)
+_SERVICE = Access(_INTERNAL, Principal.SERVICE)
+_TASK = Access((Listener.TASK,), Principal.TASK)
+_PUBLIC = (Listener.PUBLIC,)
+_USER = Access(_PUBLIC, Principal.USER)
+_READER = Access(_PUBLIC, Principal.USER, Role.READER)
+_WRITER = Access(_PUBLIC, Principal.USER, Role.WRITER)
+_ADMIN = Access(_PUBLIC, Principal.USER, Role.ADMIN)
+
+_READ, _KEY = Idempotency.READ, Idempotency.KEY
+_DAG, _JOB, _TASK_PATH = "/v1/dags/{dag}", "/v1/dags/{dag}/jobs/{job}", "/v1/tasks/{task_id}"
+
+_OF_DAG = p.name("dag", "Of this DAG.", missing="dag_not_found")
+_OF_JOB = p.name("job", "Of jobs with this name.", missing="job_not_found")
+_OF_DATASET = p.name("dataset", "Of this dataset.", missing="dataset_not_found")
+
+# Each route is two or three lines: who and how, what it takes and returns, and what else there is to say.
+# fmt: off
+
+# Worker wrappers
+
+CLAIM_TASK = Route(
+    _WORKER, "POST", "/internal/task-claim", "Claim a task and start its next attempt",
+    claims.ClaimRequest, claims.ClaimReply, idempotency=_KEY)
+CLAIM_TASKS = Route(
+    _WORKER, "POST", "/internal/task-claim-batch", "Claim many tasks, one by one",
+    claims.ClaimBatchRequest, Answers, idempotency=_KEY, large=True, items=(claims.ClaimRequest,))
+FETCH_TASK = Route(
+    _WORKER, "GET", "/internal/task-fetch", "Read a task; never a lease or a token",
+    NoneType, claims.FetchReply, query=(p.TASK_ID,))
+RENEW_TOKEN = Route(
+    _WORKER, "POST", "/internal/task-token", "A fresh token for a current attempt",
+    claims.TokenRequest, claims.TokenReply, errors=("task_not_found", "fenced", "deadline_exceeded"))
+
+# Tasks
+
+HEARTBEAT = Route(
+    _TASK, "POST", "/v1/task/heartbeat", "Extend the lease",
+    task_calls.HeartbeatRequest, task_calls.HeartbeatReply)
+COMPLETE = Route(
+    _TASK, "POST", "/v1/task/complete", "The attempt's final word",
+    task_calls.CompleteRequest, task_calls.CompleteReply)
+ANNOUNCE_EVENTS = Route(
+    _TASK, "POST", "/v1/task/events", "Announce updates of the task's own outputs",
+    task_calls.EventsRequest, task_calls.EventsReply)
+PUBLISH_BATCH = Route(
+    _TASK, "POST", "/v1/task/buffer-publish", "Publish a batch artifact",
+    task_calls.BufferPublishRequest, task_calls.BufferPublishReply)
+LIST_INPUT_FILES = Route(
+    _TASK, "POST", "/v1/task/files", "The files of a dataset that the task reads",
+    task_calls.FilesRequest, task_calls.FilesReply, idempotency=_READ)
+BATCHED_CALLS: dict[task_calls.CallName, Route[Any, Any]] = {
+    "heartbeat": HEARTBEAT, "complete": COMPLETE, "events": ANNOUNCE_EVENTS, "buffer-publish": PUBLISH_BATCH}
+"""The calls that a batch may hold, by the names of its items."""
+BATCH_TASK_CALLS = Route(
+    Access((Listener.TASK,), Principal.ITEMS), "POST", "/v1/task/batch", "Many task calls, each with its own token",
+    task_calls.BatchRequest, Answers, large=True,
+    items=(task_calls.BatchCall, *(route.body for route in BATCHED_CALLS.values())))
+READ_TASK_KEYS = Route(
+    Access((Listener.TASK, Listener.INTERNAL), Principal.NOBODY), "GET", "/internal/jwks/task",
+    "The public keys of capability tokens", NoneType, claims.Jwks)
+
+# Platform services
+
+INTROSPECT_TASK = Route(
+    _SERVICE, "POST", "/internal/task-introspect", "Is this attempt current?",
+    claims.IntrospectRequest, claims.IntrospectReply, errors=("task_not_found",), idempotency=_READ)
+REGISTER_JOB = Route(
+    _SERVICE, "POST", "/internal/jobs", "Register a job definition (idempotent)",
+    platform.JobRequest, platform.JobReply, errors=("job_invalid",))
+CREATE_TASKS = Route(
+    _SERVICE, "POST", "/internal/tasks", "Create tasks (idempotent by task_id)",
+    platform.TasksRequest, platform.TasksReply, large=True, errors=("job_not_found", "task_conflict"))
+CANCEL_TASK_FOR_SERVICE = Route(
+    _SERVICE, "POST", "/internal/tasks/{task_id}/cancel", "Cancel, or ask to stop",
+    NoneType, platform.CancelReply, errors=("task_finished",))
+LIST_DATASET_FILES = Route(
+    _SERVICE, "POST", "/internal/dataset-files", "The files of a dataset",
+    platform.DatasetFilesRequest, platform.DatasetFilesReply, idempotency=_READ,
+    errors=("dataset_not_found", "dataset_not_committed"))
+LIST_OUTBOX = Route(
+    _SERVICE, "GET", "/internal/outbox", "List outbox rows", NoneType, platform.OutboxReply,
+    query=(p.word("status", Literal["pending", "failed"], "Both without it."), p.limit(most=1000, default=100)))
+REQUEUE_OUTBOX = Route(
+    _SERVICE, "POST", "/internal/outbox/requeue", "Try failed outbox rows again",
+    platform.RequeueRequest, platform.RequeueReply, errors=("outbox_row_not_found",))
+LIST_DEAD_LETTERS = Route(
+    _SERVICE, "GET", "/internal/dead-letters", "List dead letters",
+    NoneType, platform.DeadLettersReply, query=(p.limit(most=1000, default=100),))
+DROP_DEAD_LETTERS = Route(
+    _SERVICE, "POST", "/internal/dead-letters/drop", "Drop dead letters",
+    platform.DropDeadLettersRequest, platform.DropDeadLettersReply, errors=("dead_letter_not_found",))
+PLAN_GC = Route(
+    _SERVICE, "GET", "/internal/gc", "What was kept long enough and would be removed",
+    NoneType, retention.GcPlan)
+RUN_GC = Route(
+    _SERVICE, "POST", "/internal/gc", "Remove a bounded part of it now",
+    NoneType, retention.GcReply, idempotency=Idempotency.NEXT)
+LIST_QUOTAS = Route(
+    _SERVICE, "GET", "/internal/quotas", "What orgs may use, and what they use",
+    NoneType, quotas.QuotasReply)
+CHANGE_QUOTA = Route(
+    _SERVICE, "POST", "/internal/quotas", "Set the weight and the quotas of an org",
+    quotas.QuotaRequest, quotas.QuotaChange, errors=("org_not_found",))
+
+# The scheduler
+
+LIST_CRON_SOURCES = Route(
+    _SERVICE, "GET", "/internal/sources", "The sources that are at work",
+    NoneType, sources.CronSourcesReply,
+    query=(p.word("kind", Literal["cron"], "Of this kind.", required=True),))
+FIRE_SOURCE = Route(
+    _SERVICE, "POST", "/internal/sources/{job_id}/fire", "A slot of a cron source is due (idempotent by the slot)",
+    sources.FireRequest, sources.FireReply, idempotency=_KEY)
+
+# Sinks
+
+LIST_BUFFERS = Route(
+    _SERVICE, "GET", "/internal/buffers", "The tables of buffered datasets",
+    NoneType, buffers.BuffersReply)
+LIST_OPEN_BATCHES = Route(
+    _SERVICE, "POST", "/internal/buffer-open", "Which batches still wait",
+    buffers.BufferOpenRequest, buffers.BufferOpenReply, idempotency=_READ)
+COMMIT_BATCHES = Route(
+    _SERVICE, "POST", "/internal/buffer-committed", "Batches are in their table (idempotent)",
+    buffers.BufferCommittedRequest, buffers.BufferCommittedReply,
+    errors=("dataset_not_found", "publish_not_found", "commit_conflict"))
+REJECT_BATCH = Route(
+    _SERVICE, "POST", "/internal/buffer-rejected", "A batch cannot be taken (idempotent)",
+    buffers.BufferRejectedRequest, buffers.BufferRejectedReply, errors=("publish_not_found",))
+
+# Senders of webhooks
+
+DELIVER = Route(
+    Access(_PUBLIC, Principal.WEBHOOK), "POST", "/v1/webhooks/{path}",
+    "Deliver to a webhook (idempotent by its delivery id)", bytes, webhooks.DeliveryReply, body_media=BYTES,
+    errors=("delivery_conflict", "rate_limited"), idempotency=_KEY)
+
+# Probes
+
+HEALTHZ = Route(
+    _OPEN, "GET", "/healthz", "The process works off its calls", NoneType, platform.Health)
+READYZ = Route(
+    _OPEN, "GET", "/readyz", "The stores answer", NoneType, platform.Health)
+METRICS = Route(
+    Access(_INTERNAL, Principal.METRICS), "GET", "/metrics", "Prometheus metrics",
+    NoneType, bytes, reply_media=PROMETHEUS)
+
+# Users
+
+WHOAMI = Route(
+    _USER, "GET", "/v1/whoami", "Who you are", NoneType, platform.WhoAmI)
+SHOW_QUOTA = Route(
+    _READER, "GET", "/v1/quota", "What your org may use, and what it uses",
+    NoneType, quotas.QuotaReply)
+
+# DAGs
+
+LIST_DAGS = Route(
+    _READER, "GET", "/v1/dags", "The DAGs", NoneType, DagsReply)
+DEPLOY = Route(
+    _READER, "POST", f"{_DAG}/versions", "Deploy a DAG document (idempotent by its meaning)",
+    bytes, DeployReply, body_media=YAML, errors=("dag_invalid",),
+    query=(p.flag("dry_run", "Answer the plan and change nothing; everything else needs a writer."),
+           p.flag("activate", "Make the version active, after a build if it needs one.")))
+LIST_VERSIONS = Route(
+    _READER, "GET", f"{_DAG}/versions", "The versions of a DAG, newest first",
+    NoneType, DagVersionsReply)
+READ_DOCUMENT = Route(
+    _READER, "GET", f"{_DAG}/versions/{{number}}", "The document of a version, as deployed",
+    NoneType, bytes, reply_media=YAML)
+ACTIVATE = Route(
+    _WRITER, "PUT", f"{_DAG}/active", "Make a version active, forward or back", ActivateRequest, DeployReply)
+LIST_JOBS = Route(
+    _READER, "GET", f"{_DAG}/jobs", "The jobs of a version, with their edges and counts",
+    NoneType, JobsReply,
+    query=(p.number("version", "Its number; the active one without it.", least=1),))
+TRIGGER = Route(
+    _WRITER, "POST", f"{_JOB}/trigger", "Trigger a job (idempotent by its key)",
+    TriggerRequest, TriggerReply, idempotency=_KEY, key="idempotency_key",
+    errors=("input_not_found", "inputs_incomplete", "trigger_conflict", "trigger_invalid"))
+REBUILD = Route(
+    _WRITER, "POST", f"{_JOB}/rebuild", "Make the stale outputs of a job again (idempotent)", NoneType, RebuildReply)
+
+# Webhooks
+
+SHOW_WEBHOOK = Route(
+    _ADMIN, "GET", f"{_JOB}/webhook", "The path and the secret of a webhook (audited)",
+    NoneType, webhooks.WebhookReply, errors=("webhook_not_found",))
+ROTATE_WEBHOOK = Route(
+    _ADMIN, "POST", f"{_JOB}/webhook/rotate", "A new secret; the old one ends later",
+    NoneType, webhooks.WebhookReply, errors=("webhook_not_found",), idempotency=_KEY,
+    query=(p.number("after", "Only if this is the rotation now: a repeated call rotates once.", least=1),))
+LIST_DELIVERIES = Route(
+    _READER, "GET", f"{_JOB}/deliveries", "What was delivered, newest first",
+    NoneType, webhooks.DeliveriesPage, query=(p.limit(), p.cursor_number()))
+READ_DELIVERY = Route(
+    _WRITER, "GET", f"{_JOB}/deliveries/{{delivery_id}}", "The body of one, as it came",
+    NoneType, bytes, reply_media=BYTES)
+
+# Dead letters of buffered datasets
+
+LIST_DEAD_BATCHES = Route(
+    _READER, "GET", "/v1/dlq", "Batches that could not be taken, oldest first",
+    NoneType, buffers.DeadBatchesReply, query=(_OF_DATASET, p.limit(), p.cursor_number()))
+SHOW_DEAD_BATCH = Route(
+    _READER, "GET", "/v1/dlq/{publish_id}", "One of them", NoneType, buffers.DeadBatch)
+REPLAY_DEAD_BATCHES = Route(
+    _WRITER, "POST", "/v1/dlq-replay", "Give them to the sinks again",
+    buffers.DeadBatchesRequest, buffers.DeadBatchesChanged, errors=("dataset_not_found", "publish_not_found"))
+DROP_DEAD_BATCHES = Route(
+    _WRITER, "POST", "/v1/dlq-drop", "Forget them for good",
+    buffers.DeadBatchesRequest, buffers.DeadBatchesChanged, errors=("dataset_not_found", "publish_not_found"))
+
+# Sources
+
+LIST_SOURCES = Route(
+    _READER, "GET", "/v1/sources", "The sources of active versions, and their health",
+    NoneType, SourcesReply)
+PAUSE_SOURCE = Route(
+    _WRITER, "POST", f"{_JOB}/pause", "Keep what a source says unrouted",
+    NoneType, PauseReply, errors=("job_not_source",))
+RESUME_SOURCE = Route(
+    _WRITER, "POST", f"{_JOB}/resume", "Let a paused source go on",
+    NoneType, PauseReply, errors=("job_not_source",))
+
+# Tasks, by users
+
+LIST_TASKS = Route(
+    _READER, "GET", "/v1/tasks", "Tasks, newest first", NoneType, TasksPage,
+    query=(_OF_DAG, _OF_JOB,
+           p.word("status", TaskStatusFilter, "In this state. `Retrying` waits for its next attempt, `Failed` failed "
+                  "for good, `Skipped` failed for good and was skipped."),
+           p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
+           p.limit(), p.cursor_uuid(), p.after_uuid()))
+LOOK_UP_TASKS = Route(
+    _READER, "POST", "/v1/task-lookup", "Given tasks as they are now, newest first",
+    TaskLookup, TasksPage, idempotency=_READ)
+SHOW_TASK = Route(
+    _READER, "GET", _TASK_PATH, "A task with its inputs, outputs, attempts and events",
+    NoneType, TaskDetail)
+CANCEL_TASK = Route(
+    _WRITER, "POST", f"{_TASK_PATH}/cancel", "Cancel, or ask to stop",
+    NoneType, platform.CancelReply, errors=("task_finished",))
+RETRY_TASK = Route(
+    _WRITER, "POST", f"{_TASK_PATH}/retry", "Try a failed task again",
+    NoneType, RetryReply, errors=("task_finished",))
+SKIP_TASK = Route(
+    _WRITER, "POST", f"{_TASK_PATH}/skip", "Go on without a failed task",
+    NoneType, SkipReply, errors=("task_not_failed",))
+
+# Data
+
+LIST_EVENTS = Route(
+    _READER, "GET", "/v1/events", "Events, newest first", NoneType, EventsPage,
+    query=(_OF_DATASET, p.word("state", EventState, "In this state."),
+           p.limit(), p.cursor_number(), p.after_number()))
+LOOK_UP_EVENTS = Route(
+    _READER, "POST", "/v1/event-lookup", "Given events as they are now, oldest first",
+    EventLookup, EventsPage, idempotency=_READ)
+LIST_DATASETS = Route(
+    _READER, "GET", "/v1/datasets", "The datasets", NoneType, DatasetsReply)
+SHOW_DATASET = Route(
+    _READER, "GET", "/v1/datasets/{name}", "A dataset with its generations and consumers",
+    NoneType, DatasetDetail)
+SHOW_LINEAGE = Route(
+    _READER, "GET", "/v1/datasets/{name}/lineage", "Which task made what, from what",
+    NoneType, LineageReply,
+    query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
+           p.UNIT, p.limit(), p.cursor_number()))
+LIST_CONTENT = Route(
+    _READER, "POST", "/v1/datasets/{name}/files", "The files of a dataset",
+    content.ContentRequest, content.ContentReply, idempotency=_READ)
+READ_CONTENT = Route(
+    _READER, "GET", "/v1/datasets/{name}/content", "A piece of a file, 1 MiB at most",
+    NoneType, bytes, reply_media=BYTES, errors=("content_mismatch",),
+    query=(p.uuid("version", "`dataset_version` of the list.", required=True),
+           p.block("start", "The unit's range ..."), p.block("end", "... as the list has it."),
+           p.number("revision", "The unit's revision.", least=1, required=True),
+           p.number("file", "Which file of the unit, from 0.", default=0),
+           p.block("offset", "The first byte.", default=0)))
+
+# Explanations
+
+SHOW_OVERVIEW = Route(
+    _READER, "GET", "/v1/overview", "What every job of an active version has to do",
+    NoneType, OverviewReply,
+    query=(p.time("since", "Where the window starts, at most an hour ago; ten seconds ago without it."), _OF_DAG))
+SHOW_PRESSURE = Route(
+    _READER, "GET", "/v1/pressure", "Queues with a threshold, and the edges they stop",
+    NoneType, PressureReply)
+EXPLAIN_TASK = Route(
+    _READER, "GET", "/v1/why/task/{task_id}", "Why a task is not running or not done",
+    NoneType, WhyReply)
+EXPLAIN_JOB = Route(
+    _READER, "GET", "/v1/why/job/{dag}/{job}", "Why a job makes or finishes no tasks",
+    NoneType, WhyReply)
+EXPLAIN_DATASET = Route(
+    _READER, "GET", "/v1/why/dataset/{name}", "Why a dataset is not fresh",
+    NoneType, WhyReply)
+
+# Admins
+
+LIST_AUDIT_LOG = Route(
+    _ADMIN, "GET", "/v1/audit", "What users changed, newest first",
+    NoneType, AuditPage, query=(p.limit(), p.cursor_number()))
+
+# fmt: on
+
+ROUTES: tuple[Route[Any, Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Route))
+"""All of them, in the order of this module."""
+
+
+def routes_of(listener: Listener) -> list[Route[Any, Any]]:
+    return [route for route in ROUTES if listener in route.listeners]
