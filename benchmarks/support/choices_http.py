@@ -28,6 +28,8 @@ from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import HttpRequest, Router, answer
 from tracelake.dispatcher.http.server import UVICORN, ListenerServer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.processes.dispatcher import listener_limits
+from tracelake.settings import Settings
 from tracelake.wire import base
 from tracelake.wire.contract import Access, Listener, Principal, Route
 
@@ -103,7 +105,14 @@ def fastapi_app() -> Any:
 
 async def _serve(subject: str, listener: socket.socket, certificate: Path, key: Path) -> None:
     if subject == "trace":
-        server = ListenerServer(trace_app(), listener, certificate=certificate, private_key=key)
+        limits = listener_limits(Settings())["public"]
+        server = ListenerServer(
+            trace_app(),
+            listener,
+            certificate=certificate,
+            private_key=key,
+            limits=limits,
+        )
         await server.start()
         await asyncio.Event().wait()
     apps = {"trace_two_writes": trace_app, "starlette": starlette_app, "fastapi": fastapi_app}

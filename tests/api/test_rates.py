@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.api.support import User
 from tests.http.support import head_of, raw_request
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.errors import TraceError
 
@@ -78,7 +78,7 @@ def test_memory_is_bounded() -> None:
 
 @pytest.fixture
 def slow(state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[DispatcherHarness]:
-    config = DispatcherConfig(user_rate_per_second=1, user_rate_burst=3)
+    config = dispatcher_config(user_rate_per_second=1, user_rate_burst=3)
     running = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path, config)
     try:
         yield running

@@ -9,10 +9,12 @@ from tools.cli_reference import commands_markdown
 
 from tracelake.processes.main import _COMMANDS, trace
 
+GROUPS = {"dlq", "gc", "outbox", "quota"}
+OF_THE_MACHINE = {"backup", "down", "keys", "restore", "secrets", "status", "token"}
 USER_COMMANDS = sorted(
     name
     for name, (where, _) in _COMMANDS.items()
-    if where.startswith("tracelake.cli.") and name not in ("dlq", "gc", "outbox", "quota")
+    if where.startswith("tracelake.cli.") and name not in GROUPS | OF_THE_MACHINE
 )
 
 

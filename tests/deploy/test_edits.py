@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.deploy.support import Text, say
+from tests.support.configs import dispatcher_config
 from tests.support.dags import activate, deploy
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.quota import Quotas
 from tracelake.wire.dags import DeployReply
 
@@ -28,7 +28,7 @@ LIMITS = ("max_attempts", "priority")
 def shared(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DispatcherHarness]:
     """One Dispatcher for all examples; each has a DAG of its own."""
     home: Path = tmp_path_factory.mktemp("home")
-    config = DispatcherConfig(quotas=Quotas(deploys_per_hour=0, dry_runs_per_minute=0))
+    config = dispatcher_config(quotas=Quotas(deploys_per_hour=0, dry_runs_per_minute=0))
     running = DispatcherHarness.start(cluster.fresh("state"), cluster.fresh("queue", role="trace_queue"), home, config)
     try:
         yield running

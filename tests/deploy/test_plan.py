@@ -7,8 +7,8 @@ from uuid import UUID, uuid5
 import pytest
 
 from tests.deploy.support import Text, chain
+from tests.support.configs import dispatcher_config
 from tracelake.dag import KnownDataset, Surroundings, read_dag
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import data_hashes, schema_hash
 from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode
@@ -17,7 +17,7 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Dag
 from tracelake.wire.dags import Plan
 
-CONFIG = DispatcherConfig()
+CONFIG = dispatcher_config()
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
 FIRST, SECOND = uuid5(SPACE, "v1"), uuid5(SPACE, "v2")
 OTHER = DatasetRow(uuid5(SPACE, "prices"), "prices", "markets", "s3", True, uuid5(SPACE, "prices-1"))

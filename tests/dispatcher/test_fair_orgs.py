@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.runtime import BUILT_IN
 
 LIMIT = 2
@@ -18,7 +18,7 @@ LIMIT = 2
 
 @pytest.fixture
 def limited(cluster: TestCluster, tmp_path: Path) -> Iterator[DispatcherHarness]:
-    config = DispatcherConfig(
+    config = dispatcher_config(
         runtimes=replace(BUILT_IN, operator_limits={"noop": LIMIT}), relay_batch=8, invoke_slots=4
     )
     harness = DispatcherHarness.start(cluster.fresh("state"), cluster.fresh("queue"), tmp_path, config)

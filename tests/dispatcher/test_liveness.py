@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.stack import listeners, probe
 
 
 def test_a_stuck_lane_fails_the_liveness_check(
     state_dsn: str, queue_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path, DispatcherConfig(group_commit_stall_seconds=0.01))
+    harness = DispatcherHarness.start(
+        state_dsn, queue_dsn, tmp_path, dispatcher_config(group_commit_stall_seconds=0.01)
+    )
     release = asyncio.Event()
     try:
         task_id = harness.make_task(harness.make_job()["job_id"])

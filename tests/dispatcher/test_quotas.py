@@ -13,9 +13,9 @@ import pytest
 
 from tests.http.support import user_token
 from tests.routing.support import Flow
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import TraceError
 from tracelake.wire.jobs import TriggerRequest
 from tracelake.wire.quotas import QuotaReply
@@ -312,7 +312,7 @@ def test_bad_changes_are_refused(flow: Flow, body: dict[str, Any], field: str) -
 
 
 def test_a_default_quota_of_running_tasks_holds_for_every_org(cluster: TestCluster, tmp_path: Path) -> None:
-    config = DispatcherConfig()
+    config = dispatcher_config()
     config = replace(config, quotas=replace(config.quotas, running_tasks=1))
     harness = DispatcherHarness.start(cluster.fresh("state"), cluster.fresh("queue"), tmp_path, config)
     try:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.lifecycle import rows
 from tracelake.dispatcher.lifecycle.plan import Plan
 from tracelake.dispatcher.lifecycle.publications import _LOCK_GENERATIONS
@@ -131,7 +131,7 @@ def test_events_do_not_wait_for_a_publication_to_the_same_generation(harness: Di
     assert harness.run(meanwhile()).status == 200
 
 
-QUICK = DispatcherConfig(
+QUICK = dispatcher_config(
     retry=Backoff(0.05, 0.1),
     relay_poll_seconds=0.02,
     reaper_seconds=0.05,

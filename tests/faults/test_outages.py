@@ -12,15 +12,15 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tests.support.postgres import TestCluster, make_cluster, run, scratch_directory, stop, wait_ready, wait_until
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.ids import new_id
 from tracelake.stack.postgres import STATE_DATABASES, EmbeddedPostgres
 from tracelake.stack.provision import migrate_dsn, provision
 
-QUICK = DispatcherConfig(relay_poll_seconds=0.05, retry_seconds=0.05, reaper_seconds=0.1)
+QUICK = dispatcher_config(relay_poll_seconds=0.05, retry_seconds=0.05, reaper_seconds=0.1)
 
 
 class OwnCluster:

@@ -9,15 +9,15 @@ import asyncpg
 import msgspec
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.outbox.relay import Relay
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.job import buffer_queue
 from tracelake.ports import DeadLetter, Delivery, Message, Queue, QueueDepth, QueueRejectedError, QueueUnavailableError
 
 TASKS = "tasks.ecs_platform"
-GRACE = DispatcherConfig().reconcile_grace_seconds + 1
+GRACE = dispatcher_config().reconcile_grace_seconds + 1
 
 
 class PickyQueue:

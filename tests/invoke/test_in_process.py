@@ -10,10 +10,10 @@ import pytest
 
 from tests.invoke.conftest import StartHarness
 from tests.invoke.support import blocks, events_of, outcomes, own_task, rows_waiting
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.catalogue import CATALOGUE
 from tracelake.db.transaction import Connection, Store
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.invoke import in_process
 from tracelake.dispatcher.invoke.attempt import OwnAttempt
 from tracelake.dispatcher.invoke.in_process import run_in_process
@@ -209,7 +209,7 @@ def test_what_an_attempt_has_to_say_is_repeated_until_it_is_heard(
 def test_a_stop_while_the_store_is_away_leaves_the_attempt_to_its_lease(
     start: StartHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness = start(config=DispatcherConfig())
+    harness = start(config=dispatcher_config())
     task_id = own_task(harness, unit=blocks(0, 9))
     outage = Outage(monkeypatch)
     outage.committed = False

@@ -15,9 +15,9 @@ from tests.invoke.support import (
     own_task,
     rows_waiting,
 )
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import wait_until
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.invoke.loop import HIDE_SECONDS
 from tracelake.model.job import Storage
 from tracelake.ports import InvokeError
@@ -190,7 +190,7 @@ def test_a_row_that_cannot_be_claimed_holds_up_nobody(harness: DispatcherHarness
 
 def test_work_goes_on_by_itself_however_few_slots_there_are(start: StartHarness) -> None:
     """No poll helps here: commits and freed slots wake the loop."""
-    harness = start(config=DispatcherConfig(invoke_slots=2, relay_poll_seconds=600.0))
+    harness = start(config=dispatcher_config(invoke_slots=2, relay_poll_seconds=600.0))
 
     for _ in range(9):
         own_task(harness, unit=blocks(0, 9))
@@ -212,7 +212,7 @@ def test_slots_limit_what_is_taken_of_each_runtime(start: StartHarness) -> None:
         async def invoke(self, invocation: object) -> None:
             await gate.wait()
 
-    harness = start(config=DispatcherConfig(invoke_slots=2), invoker=Gated())
+    harness = start(config=dispatcher_config(invoke_slots=2), invoker=Gated())
     for _ in range(3):
         own_task(harness, runtime="lambda")
     take = harness.dispatcher.invocations.run_once

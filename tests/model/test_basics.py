@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.model.walk import fresh, lease_of, reachable
-from tracelake.dispatcher.config import DispatcherConfig
+from tests.support.configs import dispatcher_config
 from tracelake.model.ids import new_id, new_secret_id
 from tracelake.model.retry import Backoff
 from tracelake.model.task import Outcome, Status
@@ -52,7 +52,7 @@ def test_secret_ids_are_random_version_4() -> None:
 
 @given(tries=st.integers(-5, 10_000))
 def test_retries_wait_between_half_a_minute_and_ten_minutes(tries: int) -> None:
-    wait = DispatcherConfig().retry.delay(tries)
+    wait = dispatcher_config().retry.delay(tries)
     assert timedelta(seconds=30) <= wait <= timedelta(minutes=10)
 
 

@@ -16,8 +16,8 @@ from tests.monitoring.files import ALERTS, PROMETHEUS, rules
 from tests.monitoring.promql import Labels, Scrape, Window
 from tests.monitoring.situations import HEAD, SITUATIONS, Stage
 from tests.monitoring.test_files import selectors
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.config import DispatcherConfig
 
 PROMTOOL = shutil.which("promtool")
 MINUTES = 300
@@ -58,7 +58,7 @@ def test_a_source_that_dies_at_the_longest_waits_keeps_its_alert() -> None:
     found = re.search(r"trace_always_on_attempts\[(\d+)h\]\)\) > (\d+)", rules()["TraceSourceRestarts"]["expr"])
     assert found is not None
     hours, bound = map(int, found.groups())
-    period = 2 * DispatcherConfig().retry.max_seconds
+    period = 2 * dispatcher_config().retry.max_seconds
     assert hours * 3600 / period - 1 > bound, "one attempt may lie beside each end of the window"
 
 

@@ -12,8 +12,8 @@ from tests.monitoring.situations import PIPE, SITUATIONS, Stage
 from tests.routing.support import block
 from tests.sources.webhook_support import Hook
 from tests.support import dags
+from tests.support.configs import listener_limits
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.connections import ListenerLimits
 from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.routing.invalidate import AT_ONCE
@@ -127,7 +127,7 @@ def crowded(stage: Stage) -> None:
     with ExitStack() as stack:
         connections = [
             stack.enter_context(socket.create_connection(where, 30))
-            for _ in range(ListenerLimits().address_connections + 1)
+            for _ in range(listener_limits().address_connections + 1)
         ]
         readable, _, _ = select.select(connections, [], [], 30)
         assert [connection.recv(1) for connection in readable] == [b""]

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.routing.support import Flow
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.retention import loop
@@ -28,7 +29,7 @@ def start(state_dsn: str, queue_dsn: str, home: Path, config: DispatcherConfig) 
 
 @pytest.fixture
 def flow(state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[Flow]:
-    config = DispatcherConfig(trigger_retention_days=30, attempt_retention_days=30, task_retention_days=90)
+    config = dispatcher_config(trigger_retention_days=30, attempt_retention_days=30, task_retention_days=90)
     flow = Flow(start(state_dsn, queue_dsn, tmp_path, config))
     yield flow
     flow.harness.stop()
@@ -116,7 +117,7 @@ def test_batches_are_bounded_and_a_locked_row_keeps_nobody_waiting(flow: Flow, m
 
 
 def test_zero_keeps_everything(state_dsn: str, queue_dsn: str, tmp_path: Path) -> None:
-    config = DispatcherConfig(
+    config = dispatcher_config(
         trigger_retention_days=0, attempt_retention_days=0, task_retention_days=0, kept_versions=0
     )
     flow = Flow(start(state_dsn, queue_dsn, tmp_path, config))

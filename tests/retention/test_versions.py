@@ -11,12 +11,12 @@ from tests.dispatcher.test_collector import published
 from tests.retention.test_history import DAY, collect, start
 from tests.routing.support import Flow
 from tests.support import dags
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import fence
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.retention import loop
 from tracelake.errors import TraceError
 
-CONFIG = DispatcherConfig(kept_versions=2, version_retention_days=1)
+CONFIG = dispatcher_config(kept_versions=2, version_retention_days=1)
 
 PIPE = """
 name: d

@@ -13,12 +13,12 @@ from uuid import UUID, uuid4
 from tests.http.support import user_token
 from tests.routing.support import Flow
 from tests.support import dags
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 
 T = TypeVar("T")
-NO_RATES = DispatcherConfig(user_rate_per_second=100_000, user_rate_burst=100_000)
+NO_RATES = dispatcher_config(user_rate_per_second=100_000, user_rate_burst=100_000)
 
 READY = """
     SELECT t.task_id FROM tasks t JOIN jobs j USING (job_id) JOIN orgs o ON o.org_id = t.org_id

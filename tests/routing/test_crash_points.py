@@ -19,10 +19,10 @@ import pytest
 from tests.faults.crash_driver import PATIENCE, CrashDriver
 from tests.routing.support import block
 from tests.routing.versions import Version
+from tests.support.configs import USER_TOKEN_RULES
 from tests.support.postgres import TestCluster
 from tracelake.adapters.shared_secrets import utc_now
 from tracelake.client.errors import DispatcherUnavailableError
-from tracelake.dispatcher.config import UserTokenRules
 from tracelake.stack.credentials import user_token
 
 State = Any
@@ -48,7 +48,7 @@ class Scenario:
         self.driver, self.state = driver, state
         self.org = f"org{next(_names)}"
         keys = driver.credentials.user_keys
-        self.token = user_token(keys, UserTokenRules(), subject="me", org=self.org, roles=["admin"], now=utc_now())
+        self.token = user_token(keys, USER_TOKEN_RULES, subject="me", org=self.org, roles=["admin"], now=utc_now())
 
     async def user(self, path: str, body: bytes, kind: str = "application/json") -> Any:
         head = [("authorization", f"Bearer {self.token}"), ("content-type", kind)]

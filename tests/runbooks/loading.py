@@ -6,13 +6,13 @@ from typing import Any
 
 import asyncpg
 
+from tests.support.configs import dispatcher_config
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.retry import Backoff
 from tracelake.stack import dumps, restore
 from tracelake.stack.restore import Place, Report
 
-CONFIG = DispatcherConfig(retry=Backoff(0.001, 0.001))
+CONFIG = dispatcher_config(retry=Backoff(0.001, 0.001))
 
 
 def dump_of(dsn: str, file: Path) -> dumps.Dump:

@@ -12,11 +12,12 @@ import pytest
 
 from tests.deploy.support import Text
 from tests.scheduler.support import Faulty
+from tests.support.configs import scheduler_config
 from tests.support.dags import activate, deploy
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.scheduler import Scheduler, SchedulerConfig
+from tracelake.scheduler import Scheduler
 
-CONFIG = SchedulerConfig(batch=7)
+CONFIG = scheduler_config(batch=7)
 MINUTE = timedelta(minutes=1)
 
 
@@ -113,7 +114,7 @@ def _fail_one_commit(harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
 def test_what_an_outage_left_out(harness: DispatcherHarness, catch_up: str, made_up_for: int) -> None:
     _to_the_middle_of_a_minute(harness)  # else the first slot may be too old already
     deploy(harness, str(every_minute(catch_up)))
-    running = Scheduler(SchedulerConfig(tolerance_seconds=59), calls=Faulty(harness))
+    running = Scheduler(scheduler_config(tolerance_seconds=59), calls=Faulty(harness))
     harness.advance(60)
     settle(harness, running)
     (first,) = slots(harness)
@@ -121,7 +122,7 @@ def test_what_an_outage_left_out(harness: DispatcherHarness, catch_up: str, made
     settle(harness, running)
     before = slots(harness)
     harness.advance(660)
-    settle(harness, Scheduler(SchedulerConfig(tolerance_seconds=59), calls=Faulty(harness)))
+    settle(harness, Scheduler(scheduler_config(tolerance_seconds=59), calls=Faulty(harness)))
     found = slots(harness)
     assert len(found) - len(before) == made_up_for
     assert found[: len(before)] == before

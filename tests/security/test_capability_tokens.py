@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.http.support import NOWHERE, Claimed, Refusals, claimed, fresh, make_job, raw_reply
+from tests.support.configs import USER_TOKEN_RULES
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
@@ -322,7 +323,7 @@ def test_user_tokens(harness: DispatcherHarness, task: Claimed) -> None:
     """The public listener's own: the same rules, another key ring, another audience."""
     keys, now = harness.credentials.user_keys, _now(harness)
     kid = keys.current_kid(now)
-    good = parts(admin_token(keys, "acme", now))[1]
+    good = parts(admin_token(keys, "acme", now, USER_TOKEN_RULES))[1]
 
     def whoami(header: dict[str, Any] | None = None, **claims: Any) -> Reply:
         changed = {key: value for key, value in (good | claims).items() if value is not ...}

@@ -8,18 +8,18 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.support.configs import listener_limits
 from tracelake.dispatcher.http.bodies import ADDRESS_SHARE, BodyBudget, declared_size
 from tracelake.dispatcher.http.connections import (
     ClientConnection,
     ConnectionTable,
-    ListenerLimits,
     Stage,
     address_key,
 )
 from tracelake.errors import TraceError
 from tracelake.stack import descriptors
 
-LIMITS = ListenerLimits(
+LIMITS = listener_limits(
     connections=4,
     address_connections=3,
     handshake_seconds=10,

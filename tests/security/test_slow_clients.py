@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from tests.support.configs import listener_limits
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.connections import ListenerLimits
 from tracelake.dispatcher.http.credentials import Gatekeeper
@@ -23,7 +24,7 @@ from tracelake.wire.contract import Access, Listener, Principal, Route
 
 DEADLINE = 30.0
 """Of a test that waits for a deadline of the listener: long after each of those."""
-SHORT = ListenerLimits(
+SHORT = listener_limits(
     connections=12,
     address_connections=8,
     handshakes=2,
@@ -194,7 +195,7 @@ def test_a_newcomer_at_the_limit_is_let_in(tls: TlsFiles) -> None:
         for client in clients:
             client.close()
 
-    limits = ListenerLimits(connections=12, address_connections=8, handshakes=2)
+    limits = listener_limits(connections=12, address_connections=8, handshakes=2)
     run(tls, work, limits)
 
 
@@ -222,4 +223,4 @@ def test_without_descriptors_the_listener_waits_and_goes_on(tls: TlsFiles) -> No
         assert listener.closed("descriptors") == 0, "there was nothing to give up"
         assert exhausted.tries < 20, "it does not spin"
 
-    run(tls, work, ListenerLimits())
+    run(tls, work, listener_limits())

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.api.issuer import EC, GOOD, RSA, RULES, b64, keys_of, refused, rsa_jwk, signed, verify
+from tests.support.configs import USER_TOKEN_RULES
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.adapters.keyring import PemKeyring
 from tracelake.adapters.shared_secrets import utc_now
 from tracelake.cli.token import command as token_command
-from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.dispatcher.users import UserClaims, UserVerifier
@@ -150,7 +150,7 @@ def test_roles_include_those_below() -> None:
 
 def own(tmp_path: Path) -> tuple[PemKeyring, Callable[[str], UserClaims]]:
     ring = PemKeyring.ensure(tmp_path / "keys/user", utc_now(), longest_token=timedelta(days=31))
-    verifier = UserVerifier(RingKeys(KeyDirectory(ring)), UserTokenRules())
+    verifier = UserVerifier(RingKeys(KeyDirectory(ring)), USER_TOKEN_RULES)
     return ring, lambda token: asyncio.run(verifier.verify(token, utc_now()))
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tests.routing.support import Flow
 from tests.sink.support import lines
+from tests.support.configs import sink_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client import DispatcherUnavailableError
@@ -281,7 +282,7 @@ class BufferFlow:
         drain = Drain(
             known or self.dataset_now(await self.harness.dispatcher.buffers.list()),
             config=config
-            or SinkConfig(
+            or sink_config(
                 batches=self.batches,
                 visibility_seconds=visibility,
                 wait_seconds=0.0,
@@ -312,7 +313,7 @@ class BufferFlow:
         self.relay()
 
         async def together() -> list[int]:
-            one = SinkConfig(batches=1, wait_seconds=0.0, backoff=Backoff(0.01, 0.05))
+            one = sink_config(batches=1, wait_seconds=0.0, backoff=Backoff(0.01, 0.05))
             return list(await asyncio.gather(*(self.rounds(one) for _ in range(count))))
 
         return self.harness.run(together())

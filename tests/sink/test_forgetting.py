@@ -10,11 +10,11 @@ import pytest
 
 from tests.sink.flow import BufferFlow, DispatcherCalls
 from tests.sink.support import dataset
+from tests.support.configs import sink_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.sink import store as sink_store
-from tracelake.sink.drain import SinkConfig
 from tracelake.sink.loop import Sink
 from tracelake.sink.store import COMMITS_DAYS, FORGOTTEN_AT_ONCE, TableStore
 
@@ -144,7 +144,7 @@ def test_a_sink_does_it_by_itself_until_nothing_is_left(flow: BufferFlow, monkey
     async def work() -> None:
         queue = PostgresQueue(flow.harness.queue_dsn)
         sink = Sink(
-            SinkConfig(poll_seconds=0.01, wait_seconds=0.1),
+            sink_config(poll_seconds=0.01, wait_seconds=0.1),
             queue=queue,
             objects=flow.harness.objects,
             calls=DispatcherCalls(flow.harness),

@@ -11,10 +11,10 @@ import pytest
 
 from tests.sink.conftest import MakeFlow
 from tests.sink.flow import BufferFlow, DispatcherCalls, WatchedStores
+from tests.support.configs import sink_config
 from tests.support.postgres import wait_until
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.model.retry import Backoff
-from tracelake.sink.drain import SinkConfig
 from tracelake.sink.loop import Sink
 
 
@@ -26,7 +26,7 @@ def sink_of(flow: BufferFlow) -> Iterator[None]:
     async def run() -> None:
         queue = PostgresQueue(harness.queue_dsn)
         sink = Sink(
-            SinkConfig(poll_seconds=0.05, wait_seconds=0.2, backoff=Backoff(0.01, 0.05)),
+            sink_config(poll_seconds=0.05, wait_seconds=0.2, backoff=Backoff(0.01, 0.05)),
             queue=queue,
             objects=harness.objects,
             calls=DispatcherCalls(harness),

@@ -27,6 +27,7 @@ from tests.sources.always_on_support import (
     wait_of,
     without,
 )
+from tests.support.configs import worker_config
 from tests.support.dags import activate, deploy, job
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.credentials import FileCredential
@@ -35,7 +36,7 @@ from tracelake.client.task import TaskClient
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS
 from tracelake.model.retry import Backoff
-from tracelake.worker import Worker, WorkerConfig
+from tracelake.worker import Worker
 
 # One run
 
@@ -404,7 +405,7 @@ def test_a_worker_runs_it_from_the_first_tick_to_the_last(harness: DispatcherHar
         dispatcher = harness.dispatcher
         final, stop = asyncio.Event(), asyncio.Event()
         worker = Worker(
-            WorkerConfig(worker_id="w", queues=("tasks.ecs_platform",), slots=1, backoff=Backoff(0.01, 0.1)),
+            worker_config(worker_id="w", queues=("tasks.ecs_platform",), slots=1, backoff=Backoff(0.01, 0.1)),
             queue=dispatcher.ports.queue,
             claims=InternalClient(
                 harness.clients["internal"], worker=FileCredential(harness.credentials.worker.token_file)

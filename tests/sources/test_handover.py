@@ -20,13 +20,14 @@ from tests.sources.always_on_support import (
     started,
     wait_of,
 )
+from tests.support.configs import worker_config
 from tests.support.dags import deploy
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.client.credentials import FileCredential
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
 from tracelake.model.retry import Backoff
-from tracelake.worker import Worker, WorkerConfig
+from tracelake.worker import Worker
 
 
 def hand_over(attempt: Attempt) -> None:
@@ -174,7 +175,7 @@ def test_workers_hand_a_source_to_each_other_without_a_gap(harness: DispatcherHa
     async def work(number: int) -> None:
         stop = asyncio.Event()
         worker = Worker(
-            WorkerConfig(worker_id=f"w{number}", queues=("tasks.ecs_platform",), slots=1, backoff=Backoff(0.01, 0.1)),
+            worker_config(worker_id=f"w{number}", queues=("tasks.ecs_platform",), slots=1, backoff=Backoff(0.01, 0.1)),
             queue=harness.dispatcher.ports.queue,
             claims=InternalClient(
                 harness.clients["internal"], worker=FileCredential(harness.credentials.worker.token_file)

@@ -12,10 +12,11 @@ from tests.routing.support import Flow
 from tests.scheduler.support import Faulty
 from tests.sources.always_on_support import sources, user
 from tests.sources.webhook_support import Hook
+from tests.support.configs import scheduler_config
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.backpressure import upstream
-from tracelake.scheduler import Scheduler, SchedulerConfig
+from tracelake.scheduler import Scheduler
 
 # The source makes units of `work`, which may hold two.
 _DAG = """\
@@ -41,7 +42,7 @@ class Source:
         self.flow.deploy(_DAG.format(source=KINDS[kind]))
         self.kind = kind
         self.hook = Hook(harness, org="acme", path="acme/prices")
-        self.scheduler = Scheduler(SchedulerConfig(), calls=Faulty(harness))
+        self.scheduler = Scheduler(scheduler_config(), calls=Faulty(harness))
         self.said: list[int] = []
 
     def say(self) -> Any:
@@ -127,7 +128,7 @@ def test_a_pause_is_no_absence_of_the_scheduler(harness: DispatcherHarness, catc
     assert user(harness, "POST", "/v1/dags/alerts/jobs/hook/pause").status == 200
     now: datetime = harness.sql("SELECT trace_now() AS now")[0]["now"]
     harness.advance((90 - now.astimezone(UTC).second) % 60)  # the middle of a minute
-    running = Scheduler(SchedulerConfig(tolerance_seconds=59), calls=Faulty(harness))
+    running = Scheduler(scheduler_config(tolerance_seconds=59), calls=Faulty(harness))
 
     def slots() -> int:
         while harness.run(running.run_once()) == 0.0:

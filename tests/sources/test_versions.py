@@ -20,9 +20,10 @@ from tests.sources.always_on_support import (
     started,
     without,
 )
+from tests.support.configs import scheduler_config
 from tests.support.dags import activate, deploy, output
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.scheduler import Scheduler, SchedulerConfig
+from tracelake.scheduler import Scheduler
 
 
 def lose_the_worker(harness: DispatcherHarness) -> None:
@@ -120,7 +121,7 @@ def by_the_clock() -> Text:
 def test_a_source_that_moves_to_another_kind_and_back(harness: DispatcherHarness) -> None:
     attempt = started(harness)
     attempt.tick(1)
-    scheduler = Scheduler(SchedulerConfig(), calls=Faulty(harness))
+    scheduler = Scheduler(scheduler_config(), calls=Faulty(harness))
 
     def fire() -> None:
         harness.advance(60)

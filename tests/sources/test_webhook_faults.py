@@ -11,11 +11,11 @@ import pytest
 
 from tests.faults.crash_driver import PATIENCE, CrashDriver
 from tests.sources.webhook_support import BODY, Hook, dag_text, running, send_together
+from tests.support.configs import USER_TOKEN_RULES
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import TestCluster
 from tracelake.adapters.shared_secrets import utc_now
 from tracelake.client.errors import DispatcherUnavailableError
-from tracelake.dispatcher.config import UserTokenRules
 from tracelake.stack.credentials import user_token
 from tracelake.wire.webhooks import DeliveryReply, signature_header
 
@@ -52,7 +52,7 @@ async def _crash(home: Path, state_dsn: str, queue_dsn: str) -> None:
     async with CrashDriver(home, state_dsn, queue_dsn) as driver:
         state = await asyncpg.connect(state_dsn)
         token = user_token(
-            driver.credentials.user_keys, UserTokenRules(), subject="me", org="acme", roles=["admin"], now=utc_now()
+            driver.credentials.user_keys, USER_TOKEN_RULES, subject="me", org="acme", roles=["admin"], now=utc_now()
         )
         await driver.arm("never", 0)
         deployed = await driver.clients["public"].request(

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.sources.webhook_support import Hook, running
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import Reply
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.sources.deliveries import OF_ONE_ORG
 from tracelake.dispatcher.sources.webhooks import Webhook
 from tracelake.wire.webhooks import signature_header
 
 WAITING = 4
-CONFIG = replace(DispatcherConfig(), webhook_rate_per_second=1_000_000, webhook_rate_burst=WAITING)
+CONFIG = replace(dispatcher_config(), webhook_rate_per_second=1_000_000, webhook_rate_burst=WAITING)
 
 
 def test_a_busy_org_leaves_the_way_in_to_others(cluster: TestCluster, tmp_path: Path) -> None:

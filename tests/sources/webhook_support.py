@@ -11,6 +11,7 @@ import msgspec
 
 from tests.http.support import fresh, user_token
 from tests.support import dags
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import TestCluster
 from tracelake.client.http import HttpReply
@@ -39,7 +40,7 @@ def dag_text(path: str, **fields: Any) -> str:
     return _DAG.format(**({"dag": "alerts", "job": "hook", "outputs": 1, "source": source} | fields))
 
 
-UNLIMITED = DispatcherConfig(
+UNLIMITED = dispatcher_config(
     user_rate_per_second=10**6, user_rate_burst=10**6, webhook_rate_per_second=10**6, webhook_rate_burst=10**6
 )
 

@@ -15,16 +15,16 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.statemachine.machine import LifecycleMachine
 from tests.statemachine.model import RETRY
 from tests.statemachine.world import World
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.retry import Backoff
 
 
 @contextmanager
 def machine(cluster: TestCluster, home: Path, group_commit_max: int) -> Iterator[type[LifecycleMachine]]:
     """The machine on databases of its own; one example at a time, so that its clock may move."""
-    config = DispatcherConfig(retry=Backoff(RETRY, RETRY), group_commit_max=group_commit_max)
+    config = dispatcher_config(retry=Backoff(RETRY, RETRY), group_commit_max=group_commit_max)
     dsns = cluster.fresh("state"), cluster.fresh("queue")
     harness = DispatcherHarness.start(*dsns, home, config)
     try:

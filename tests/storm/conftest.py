@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.storm.support import Storm
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.settings.home import Home
 
-NO_RATES = DispatcherConfig(user_rate_per_second=10**6, user_rate_burst=10**6)
+NO_RATES = dispatcher_config(user_rate_per_second=10**6, user_rate_burst=10**6)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import asyncpg
 import msgspec
 import uvloop
 
+from tests.support.configs import dispatcher_config, listener_limits
 from tests.support.directory_store import DirectoryStore
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
@@ -74,7 +75,7 @@ class DispatcherHarness:
     state_dsn: str
     queue_dsn: str
     home: Path
-    config: DispatcherConfig = field(default_factory=DispatcherConfig)
+    config: DispatcherConfig = field(default_factory=dispatcher_config)
     background: Background = field(default_factory=Background)
     invoker: Invoker | None = None
     """Instead of the local one."""
@@ -100,7 +101,7 @@ class DispatcherHarness:
         invoker: Invoker | None = None,
         store: ObjectStore | None = None,
     ) -> "DispatcherHarness":
-        harness = cls(state_dsn, queue_dsn, home, config or DispatcherConfig(), invoker=invoker, store=store)
+        harness = cls(state_dsn, queue_dsn, home, config or dispatcher_config(), invoker=invoker, store=store)
         harness.run(harness._open())
         return harness
 
@@ -143,7 +144,9 @@ class DispatcherHarness:
         await self.dispatcher.ports.store.open()
         for name, sock in sockets.items():
             app = self.dispatcher.apps[Listener(name)]
-            server = ListenerServer(app, sock, certificate=self.tls.certificate, private_key=self.tls.key)
+            server = ListenerServer(
+                app, sock, certificate=self.tls.certificate, private_key=self.tls.key, limits=listener_limits()
+            )
             await server.start()
             self._servers.append(server)
             self.clients[name] = HttpClient(listeners.url(sock, settings.bind_host_of(name)), self.tls.ca)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.tracing.support import Collector, Traced, chain, collector
 from tracelake.dispatcher.config import DispatcherConfig
@@ -18,7 +19,7 @@ def seen() -> Iterator[Collector]:
 
 @pytest.fixture
 def config(seen: Collector) -> DispatcherConfig:
-    return DispatcherConfig(otlp_endpoint=seen.url, user_rate_per_second=10**6, user_rate_burst=10**6)
+    return dispatcher_config(otlp_endpoint=seen.url, user_rate_per_second=10**6, user_rate_burst=10**6)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.tracing.support import Collector, Traced, dropped
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.tracing import exporter
@@ -65,7 +66,7 @@ class TestAway:
     def config(self) -> DispatcherConfig:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
-            return DispatcherConfig(otlp_endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}")
+            return dispatcher_config(otlp_endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}")
 
     def test_one_that_is_away(self, flow: Traced, caplog: pytest.LogCaptureFixture) -> None:
         work(flow)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.tracing.support import Collector, Traced, chain
-from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.settings import Settings, SettingsError
 
 _IMPORTS = """
@@ -142,5 +142,5 @@ def test_the_ratio(value: str, good: bool, tmp_path: Path) -> None:
 def test_it_is_off_by_default(tmp_path: Path) -> None:
     settings = Settings.load({"home": tmp_path}, environ={})
     assert (settings.otlp_endpoint, settings.otlp_sample_ratio) == ("", 1.0)
-    assert DispatcherConfig().otlp_endpoint == ""
+    assert dispatcher_config().otlp_endpoint == ""
     assert Settings.load({"home": tmp_path}, environ=settings.to_environment()) == settings

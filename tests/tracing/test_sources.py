@@ -9,6 +9,7 @@ from tests.deploy.support import Text
 from tests.routing.support import block
 from tests.sources.webhook_support import BODY, Hook
 from tests.support import dags
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.tracing.support import Collector, Traced
 from tracelake.dispatcher.config import DispatcherConfig
@@ -79,7 +80,7 @@ def assert_untraced(harness: DispatcherHarness) -> None:
 class TestNotSampled:
     @pytest.fixture
     def config(self, seen: Collector) -> DispatcherConfig:
-        return DispatcherConfig(otlp_endpoint=seen.url, otlp_sample_ratio=0.0)
+        return dispatcher_config(otlp_endpoint=seen.url, otlp_sample_ratio=0.0)
 
     def test_nothing_is_recorded_whatever_a_caller_says(self, flow: Traced, seen: Collector) -> None:
         """Decided once: what follows from an event that is not recorded begins no trace of its own."""
@@ -95,7 +96,7 @@ class TestNotSampled:
 class TestSomeAreSampled:
     @pytest.fixture
     def config(self, seen: Collector) -> DispatcherConfig:
-        return DispatcherConfig(
+        return dispatcher_config(
             otlp_endpoint=seen.url, otlp_sample_ratio=0.5, user_rate_per_second=10**6, user_rate_burst=10**6
         )
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tests.why.support import Situation
-from tracelake.dispatcher.config import DispatcherConfig
 
-UNLIMITED = DispatcherConfig(user_rate_per_second=10**6, user_rate_burst=10**6)
+UNLIMITED = dispatcher_config(user_rate_per_second=10**6, user_rate_burst=10**6)
 _orgs = itertools.count()
 
 

@@ -12,13 +12,14 @@ import asyncpg
 import msgspec
 import pytest
 
+from tests.support.configs import worker_config
 from tests.support.postgres import TestCluster
 from tests.worker.fake_dispatcher import FakeDispatcher, FakeTask
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.model.retry import Backoff
 from tracelake.ports import NoSecrets, SecretProvider
 from tracelake.ports.queue import Message, QueueDepth
-from tracelake.worker import Worker, WorkerConfig
+from tracelake.worker import Worker
 from tracelake.worker.operators import OPERATORS, Operator
 
 QUEUE = "tasks.ecs_platform"
@@ -52,7 +53,7 @@ class Bench:
         }
         self.queue = PostgresQueue(self.dsn)
         worker = Worker(
-            WorkerConfig(**settings),
+            worker_config(**settings),
             queue=self.queue,
             claims=self.dispatcher,
             tasks=self.dispatcher,

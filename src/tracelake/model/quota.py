@@ -19,12 +19,12 @@ KINDS = (
 @dataclass(frozen=True, slots=True)
 class Quotas:
     weight: float = 1.0
-    queued_tasks: int = 200_000
+    queued_tasks: int = 0
     running_tasks: int = 0
-    units_per_range: int = 100_000
+    units_per_range: int = 0
     stored_bytes: int = 0
-    deploys_per_hour: int = 300
-    dry_runs_per_minute: int = 120
+    deploys_per_hour: int = 0
+    dry_runs_per_minute: int = 0
 
     def override(self, values: Mapping[str, object]) -> "Quotas":
         """With those of `values` that are not None."""

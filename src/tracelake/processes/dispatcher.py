@@ -30,7 +30,7 @@ from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.retry import Backoff
 from tracelake.settings import Settings, SettingsError
-from tracelake.settings.configs import dispatcher_config
+from tracelake.settings.configs import dispatcher_config, take_config
 from tracelake.stack import descriptors, listeners, logs
 from tracelake.stack.credentials import LiteCredentials
 from tracelake.stack.provision import migrate_dsn
@@ -66,15 +66,12 @@ def listener_limits(settings: Settings) -> dict[str, ListenerLimits]:
     wanted = {name: getattr(settings, f"{name}_connections") for name in listeners.LISTENERS}
     connections = descriptors.share_connections(wanted, descriptors.raise_limit())
     return {
-        name: ListenerLimits(
+        name: take_config(
+            ListenerLimits,
+            settings,
+            "http_",
             connections=most,
             address_connections=min(settings.http_address_connections, most),
-            handshakes=settings.http_handshakes,
-            handshake_seconds=settings.http_handshake_seconds,
-            head_seconds=settings.http_head_seconds,
-            body_seconds=settings.http_body_seconds,
-            body_bytes_per_second=settings.http_body_bytes_per_second,
-            idle_seconds=settings.http_idle_seconds,
         )
         for name, most in connections.items()
     }

@@ -12,20 +12,13 @@ import uvloop
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.scheduler import Scheduler, SchedulerConfig
 from tracelake.settings import Settings
+from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
 from tracelake.stack import logs
 from tracelake.stack.follow import follow_stack
 from tracelake.stack.signals import stop_event
 
 logger = logging.getLogger(__name__)
-
-
-def config_from(settings: Settings) -> SchedulerConfig:
-    return SchedulerConfig(
-        poll_seconds=settings.scheduler_poll_seconds,
-        tolerance_seconds=settings.scheduler_tolerance_seconds,
-        batch=settings.scheduler_batch,
-    )
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
@@ -36,7 +29,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         calls = InternalClient(http, service=FileCredential(settings.layout.keys / "service.token"))
         logger.info("scheduler ready")
         try:
-            await Scheduler(config_from(settings), calls=calls).run(leave)
+            await Scheduler(take_config(SchedulerConfig, settings, "scheduler_"), calls=calls).run(leave)
         finally:
             await http.close()
 

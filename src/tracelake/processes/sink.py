@@ -19,6 +19,7 @@ from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.model.retry import Backoff
 from tracelake.ports import FileTransfer
 from tracelake.settings import Settings
+from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
 from tracelake.sink.drain import SinkConfig
 from tracelake.sink.large import SparkLoader
@@ -33,12 +34,13 @@ logger = logging.getLogger(__name__)
 _BACKOFF = Backoff(0.5, 30.0)
 
 
-def config_from(settings: Settings) -> SinkConfig:
-    return SinkConfig(
-        batches=settings.sink_batches,
+def sink_config(settings: Settings) -> SinkConfig:
+    return take_config(
+        SinkConfig,
+        settings,
+        "sink_",
         max_receives=settings.queue_max_receives,
         visibility_seconds=settings.queue_visibility_seconds,
-        poll_seconds=settings.sink_poll_seconds,
         large_bytes=settings.sink_spark_bytes,
     )
 
@@ -54,7 +56,7 @@ async def run_sink(
         http = HttpClient(stack.internal_url, stack.ca_file)
         closing.push_async_callback(http.close)
         sink = Sink(
-            config_from(settings),
+            sink_config(settings),
             queue=queue,
             objects=S3ObjectStore(settings.resolve_object_store()),
             calls=InternalClient(http, service=FileCredential(settings.layout.keys / "service.token")),

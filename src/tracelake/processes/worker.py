@@ -20,6 +20,7 @@ from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes.sink import keep_sink
 from tracelake.settings import Settings
+from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
 from tracelake.settings.runtimes import load_runtimes, worker_queue
 from tracelake.spark.child.sandbox import protect_memory
@@ -85,19 +86,24 @@ def _bytes(amount: str) -> int:
     return int(amount[:-1]) * 2 ** (30 if amount[-1] in "gG" else 20)
 
 
+def worker_config(settings: Settings, worker_id: str) -> WorkerConfig:
+    return take_config(
+        WorkerConfig,
+        settings,
+        worker_id=worker_id,
+        queues=(worker_queue(settings, load_runtimes(settings)),),
+        slots=settings.worker_slots,
+        reserved_slots=min(settings.worker_reserved_slots, settings.worker_slots // 8),
+        visibility_seconds=settings.queue_visibility_seconds,
+        abandon_seconds=2 * settings.worker_stop_seconds,
+    )
+
+
 def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
     queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives)
     internal = HttpClient(stack.internal_url, stack.ca_file)
     task = HttpClient(stack.task_url, stack.ca_file)
-    config = WorkerConfig(
-        worker_id=f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}",
-        queues=(worker_queue(settings, load_runtimes(settings)),),
-        slots=settings.worker_slots,
-        reserved_slots=min(settings.worker_reserved_slots, settings.worker_slots // 8),
-        heartbeat_seconds=settings.heartbeat_seconds,
-        visibility_seconds=settings.queue_visibility_seconds,
-        abandon_seconds=2 * settings.worker_stop_seconds,
-    )
+    config = worker_config(settings, f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}")
     worker = Worker(
         config,
         queue=queue,

@@ -43,10 +43,10 @@ class SourceCalls(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    poll_seconds: float = 2.0
+    poll_seconds: float
     """A source that was deployed meanwhile is seen after so long."""
-    tolerance_seconds: float = 60.0
-    batch: int = 100
+    tolerance_seconds: float
+    batch: int
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
 
 

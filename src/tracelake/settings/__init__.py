@@ -1,5 +1,7 @@
-"""What a person has configured: settings, the home of a stack, runtimes, RPC endpoints and secrets of jobs."""
+"""What a person has configured: settings, the home of a stack, runtimes; and the config objects of the parts."""
 
-from tracelake.settings.declarations import CHILD_VARIABLE, SECRET_PREFIX, Settings, SettingsError, reference_markdown
+from tracelake.settings.declarations import Settings
+from tracelake.settings.loading import CHILD_VARIABLE, SECRET_PREFIX, SettingsError
+from tracelake.settings.reference import reference_markdown
 
 __all__ = ["CHILD_VARIABLE", "SECRET_PREFIX", "Settings", "SettingsError", "reference_markdown"]

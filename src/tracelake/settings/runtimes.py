@@ -23,7 +23,8 @@ from typing import Any
 from tracelake.catalogue import CATALOGUE
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.model.runtime import BUILT_IN, LAMBDA, Runtime, RuntimeKind, RuntimeRegistry
-from tracelake.settings import Settings, SettingsError
+from tracelake.settings.declarations import Settings
+from tracelake.settings.loading import SettingsError, short
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _QUEUE = re.compile(r"[a-z][a-z0-9._-]{0,79}")
@@ -126,15 +127,15 @@ def _tables(found: Mapping[str, Any], key: str, path: Path) -> dict[str, dict[st
     """The tables `[key.NAME]`, each with a name that may be one."""
     tables = found.get(key, {})
     if not isinstance(tables, dict):
-        raise SettingsError(f"{key} (from {path}): expected tables like [{key}.NAME], not {_short(tables)}")
+        raise SettingsError(f"{key} (from {path}): expected tables like [{key}.NAME], not {short(tables)}")
     for name, table in tables.items():
         if not _NAME.fullmatch(name):
             raise SettingsError(
-                f"{_short(name)} (from {path}) is no name for {key}: expected a lower-case letter, then at most 63 "
+                f"{short(name)} (from {path}) is no name for {key}: expected a lower-case letter, then at most 63 "
                 "lower-case letters, digits, '_' or '-'"
             )
         if not isinstance(table, dict):
-            raise SettingsError(f"{key}.{name} (from {path}): expected a table, not {_short(table)}")
+            raise SettingsError(f"{key}.{name} (from {path}): expected a table, not {short(table)}")
     return tables
 
 
@@ -179,14 +180,14 @@ def _check_fields(table: Mapping[str, Any], known: Mapping[str, _Field], where: 
     _check_names(table, known, path, f"{where}.")
     for key, value in table.items():
         if not known[key].fits(value):
-            raise SettingsError(f"{where}.{key} (from {path}): expected {known[key].expected}, not {_short(value)}")
+            raise SettingsError(f"{where}.{key} (from {path}): expected {known[key].expected}, not {short(value)}")
 
 
 def _check_names(found: Iterable[str], known: Iterable[str], path: Path, prefix: str) -> None:
     names = list(known)
     for name in found:
         if name not in names:
-            shown = _short(prefix + name) if not name.isprintable() or len(name) > 64 else prefix + name
+            shown = short(prefix + name) if not name.isprintable() or len(name) > 64 else prefix + name
             raise SettingsError(f"{shown} (from {path}) is not known{_nearest(name, names)}")
 
 
@@ -194,8 +195,3 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(sorted(names))}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -49,14 +49,14 @@ class SinkCalls(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkConfig:
-    batches: int = 64
+    batches: int
     """So many of one dataset are taken at once."""
-    max_receives: int = 10
-    visibility_seconds: float = 60.0
+    max_receives: int
+    visibility_seconds: float
     wait_seconds: float = 20.0
-    poll_seconds: float = 2.0
+    poll_seconds: float
     """A table that was deployed meanwhile is seen after so long."""
-    large_bytes: int = 32 * 2**20
+    large_bytes: int
     """From so many bytes on, batches are worth the price of Spark."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
 

@@ -21,7 +21,6 @@ from tracelake.wire.contract import Role
 __all__ = ["ADMIN_LIFE", "LiteCredentials", "admin_token", "prepare", "user_token"]
 
 ADMIN_LIFE = timedelta(days=30)
-_DEFAULT_RULES = UserTokenRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +83,5 @@ def user_token(
     return jws.encode(payload, kid, lambda message: keys.sign(kid, message))
 
 
-def admin_token(keys: PemKeyring, org: str, now: datetime, rules: UserTokenRules = _DEFAULT_RULES) -> str:
+def admin_token(keys: PemKeyring, org: str, now: datetime, rules: UserTokenRules) -> str:
     return user_token(keys, rules, subject="admin", org=org, roles=[Role.ADMIN, Role.WRITER, Role.READER], now=now)

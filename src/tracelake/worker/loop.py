@@ -47,16 +47,16 @@ _wake_up = msgspec.json.Decoder(WakeUp)
 class WorkerConfig:
     worker_id: str
     queues: Sequence[str]
-    slots: int = 16
-    reserved_slots: int = 0
+    slots: int
+    reserved_slots: int
     """Of them, for each queue: how many are kept for orgs that have nothing in flight."""
-    heartbeat_seconds: float = 30.0
-    visibility_seconds: float = 60.0
+    heartbeat_seconds: float
+    visibility_seconds: float
     grace_seconds: float = 10.0
     """How long what runs may go on when the worker is told to stop."""
     last_word_seconds: float = 1.5
     """After that: how long operators have to stop, and again how long the words for those that do not may take."""
-    abandon_seconds: float = 40.0
+    abandon_seconds: float
     """How long an operator that was told to stop may keep its slot. A thread cannot be ended, only left alone."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
 

@@ -27,17 +27,17 @@ CONNECTION = "connection"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
-    connections: int = 512
-    address_connections: int = 256
-    handshakes: int = 32
+    connections: int
+    address_connections: int
+    handshakes: int
     """TLS handshakes at once: what a turn of the event loop spends on them."""
-    handshake_seconds: float = 10.0
+    handshake_seconds: float
     """From the connection to the end of the handshake."""
-    head_seconds: float = 15.0
-    body_seconds: float = 60.0
-    body_bytes_per_second: int = 1024
+    head_seconds: float
+    body_seconds: float
+    body_bytes_per_second: int
     """Least rate of a body, after a grace of a quarter of `body_seconds`."""
-    idle_seconds: float = 75.0
+    idle_seconds: float
     """From a reply to the next request; a reply that is not read by then is given up too."""
 
     @property

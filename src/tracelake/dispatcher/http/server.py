@@ -159,7 +159,7 @@ class ListenerServer:
         *,
         certificate: Path,
         private_key: Path,
-        limits: ListenerLimits | None = None,
+        limits: ListenerLimits,
     ) -> None:
         self.name = app.name
         self.port: int = sock.getsockname()[1]
@@ -167,7 +167,7 @@ class ListenerServer:
         config = uvicorn.Config(
             app, **UVICORN, timeout_graceful_shutdown=5, ssl_certfile=str(certificate), ssl_keyfile=str(private_key)
         )
-        self._server = _Server(config, app, limits or ListenerLimits())
+        self._server = _Server(config, app, limits)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -1,0 +1,109 @@
+"""Reading settings: the file of a home, the environment and the command line become typed values.
+
+Anything that cannot be understood is a `SettingsError` in one sentence: an unknown name (with the nearest known one), a
+value of the wrong type or out of range.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import Field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tracelake.settings.home import Home
+from tracelake.settings.kinds import SettingKind
+
+Declared: TypeAlias = Mapping[str, Field[Any]]
+"""The settings by name, with their kinds."""
+
+# Set by Trace for its own children and tasks, or read by the commands of people; not settings.
+CHILD_VARIABLE = "TRACE_SUPERVISED"
+"""Set for children of `trace up`: their settings come from it alone, whatever became of the file meanwhile."""
+_INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", CHILD_VARIABLE})
+
+SECRET_PREFIX = "TRACE_SECRET_"  # noqa: S105 - of variables
+_OTHERS = ("TRACE_RPC_", SECRET_PREFIX)
+"""Families of variables that are no settings: RPC endpoints and secrets of jobs."""
+
+
+class SettingsError(Exception):
+    """A setting cannot be used; the message names it and says what was expected."""
+
+
+def load_values(declared: Declared, overrides: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The values that somebody gave, by name; a later source replaces an earlier one."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    from_environment = _read_environment(declared, environ)
+    home = given.get("home", from_environment.get("home", "~/.trace"))
+    values: dict[str, Any] = {"home": parse(declared, "home", home, "TRACE_HOME")}
+    path = Home(values["home"]).settings_file
+    for source, texts in (
+        (str(path), {} if CHILD_VARIABLE in environ else _read_file(path)),
+        ("the environment", from_environment),
+        ("the command line", given),
+    ):
+        for name, value in texts.items():
+            values[name] = parse(declared, name, value, source)
+    return values
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"TRACE_{name.upper()}"
+
+
+def parse(declared: Declared, name: str, value: object, source: str) -> Any:
+    if name not in declared:
+        raise SettingsError(f"{short(name)} (from {source}) is not a setting{_nearest(name, declared)}")
+    kind: SettingKind = declared[name].metadata["kind"]
+    try:
+        return kind.parse(value)
+    except ValueError:
+        shown = "" if kind.secret else f", not {short(value)}"
+        raise SettingsError(f"{name} (from {source}): expected {kind.expected}{shown}") from None
+
+
+def _read_environment(declared: Declared, environ: Mapping[str, str]) -> dict[str, str]:
+    variables = {variable_of(name): name for name in declared}
+    values = {}
+    for variable, value in environ.items():
+        if not variable.startswith("TRACE_") or variable in _INTERNAL or variable.startswith(_OTHERS):
+            continue
+        if variable not in variables:
+            raise SettingsError(
+                f"the environment variable {short(variable)} is not a setting{_nearest(variable, variables)}"
+            )
+        # Set to nothing is how a shell or a compose file says "not set".
+        if value != "":
+            values[variables[variable]] = value
+    return values
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise SettingsError(f"{path} is not valid TOML") from None
+    if "home" in document:
+        raise SettingsError(f"home cannot be set in {path}, which lies inside it; use TRACE_HOME or --home")
+    return document
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the known one that is most like it."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else "; see docs/reference/settings.md"
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
