@@ -12,21 +12,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
+from jwt.algorithms import ECAlgorithm
 
 from tracelake.errors import TraceError
 from tracelake.ports import PublicKey
 from tracelake.private_files import private_directory, write_private
 
 _TIME = "%Y%m%dT%H%M%SZ"
-_ECDSA = ec.ECDSA(SHA256())
+_ES256 = ECAlgorithm(ECAlgorithm.SHA256, ec.SECP256R1)
 LONGEST_TOKEN = timedelta(hours=25)
 """A retired key is served for as long as a token it signed can live: 24 h for a task's, and an hour more."""
 
@@ -63,8 +62,7 @@ class PemKeyring:
         return self._current(now).kid
 
     def sign(self, kid: str, message: bytes) -> bytes:
-        r, s = decode_dss_signature(self._keys[kid].private.sign(message, _ECDSA))
-        return r.to_bytes(32, "big") + s.to_bytes(32, "big")
+        return _ES256.sign(message, self._keys[kid].private)
 
     def public_keys(self, now: datetime) -> Sequence[PublicKey]:
         keys = self._ordered()

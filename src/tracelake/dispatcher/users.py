@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
+from jwt import PyJWK
 
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
@@ -51,7 +52,7 @@ class UserKeys(Protocol):
     @property
     def header_type(self) -> type[jws.Header]: ...
 
-    async def find(self, kid: str, now: datetime) -> jws.VerifyingKey | None: ...
+    async def find(self, kid: str, now: datetime) -> PyJWK | None: ...
 
 
 class _Registered(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,14 +6,15 @@ forgotten. While the source is away or tells nonsense, the last good document st
 """
 
 import asyncio
-import binascii
 import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Annotated, Literal
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt import PyJWK
+from jwt.exceptions import PyJWTError
 
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.verify import KeyDirectory
@@ -25,24 +26,35 @@ _MIN_EXPONENT, _MAX_EXPONENT = 65537, 2**32
 _NEVER = float("-inf")
 
 
-class _Jwk(msgspec.Struct, frozen=True, kw_only=True):
-    kty: str
-    kid: str = ""
-    use: str = "sig"
-    alg: str | None = None
+_Base64Url = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]+\\Z")]
+
+
+class _Jwk(msgspec.Struct, frozen=True, kw_only=True, tag_field="kty"):
+    """The public members of a key that verifies. All others are left out, those of a private key too."""
+
+    kid: Annotated[str, msgspec.Meta(min_length=1)]
+    use: Literal["sig"] = "sig"
     key_ops: list[str] | None = None
-    crv: str = ""
-    x: str = ""
-    y: str = ""
-    n: str = ""
-    e: str = ""
+
+
+class _EcJwk(_Jwk, frozen=True, kw_only=True, tag="EC"):
+    crv: Literal["P-256"]
+    x: _Base64Url
+    y: _Base64Url
+    alg: Literal["ES256"] | None = None
+
+
+class _RsaJwk(_Jwk, frozen=True, kw_only=True, tag="RSA"):
+    n: _Base64Url
+    e: _Base64Url
+    alg: Literal["RS256"] | None = None
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     keys: list[msgspec.Raw]
 
 
-def read_jwks(document: bytes) -> dict[str, jws.VerifyingKey]:
+def read_jwks(document: bytes) -> dict[str, PyJWK]:
     """The keys that can verify a token, by `kid`. Others (encryption, other algorithms, too short) are left out.
 
     A `kid` that stands there twice is left out too: nobody should have to guess which key was meant. Raises ValueError
@@ -52,13 +64,13 @@ def read_jwks(document: bytes) -> dict[str, jws.VerifyingKey]:
         entries = msgspec.json.decode(document, type=_Document).keys
     except jws.UNREADABLE as error:
         raise ValueError("not a JWKS document") from error
-    found: dict[str, jws.VerifyingKey] = {}
+    found: dict[str, PyJWK] = {}
     seen: set[str] = set()
     for raw in entries:
         try:
-            entry = msgspec.json.decode(raw, type=_Jwk)
+            entry = msgspec.json.decode(raw, type=_EcJwk | _RsaJwk)
             key = _key(entry)
-        except (*jws.UNREADABLE, binascii.Error, ValueError):
+        except (*jws.UNREADABLE, PyJWTError):
             continue
         if key is None:
             continue
@@ -70,22 +82,17 @@ def read_jwks(document: bytes) -> dict[str, jws.VerifyingKey]:
     return found
 
 
-def _key(entry: _Jwk) -> jws.VerifyingKey | None:
-    if not entry.kid or entry.use != "sig" or "verify" not in (entry.key_ops or ["verify"]):
+def _key(entry: _EcJwk | _RsaJwk) -> PyJWK | None:
+    if "verify" not in (entry.key_ops or ["verify"]):
         return None
-    if entry.kty == "EC" and entry.crv == "P-256" and entry.alg in (None, "ES256"):
-        point = ec.EllipticCurvePublicNumbers(_number(entry.x), _number(entry.y), ec.SECP256R1())
-        return jws.Es256Key(point.public_key())
-    if entry.kty == "RSA" and entry.alg in (None, "RS256"):
-        modulus, exponent = _number(entry.n), _number(entry.e)
-        if not MIN_RSA_BITS <= modulus.bit_length() <= MAX_RSA_BITS or not _MIN_EXPONENT <= exponent < _MAX_EXPONENT:
+    key = PyJWK(msgspec.to_builtins(entry))
+    if isinstance(entry, _RsaJwk):
+        numbers = key.key.public_numbers()
+        if not MIN_RSA_BITS <= numbers.n.bit_length() <= MAX_RSA_BITS:
             return None
-        return jws.Rs256Key(rsa.RSAPublicNumbers(exponent, modulus).public_key())
-    return None
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(jws.unb64(text), "big")
+        if not _MIN_EXPONENT <= numbers.e < _MAX_EXPONENT:
+            return None
+    return key
 
 
 class RingKeys:
@@ -96,7 +103,7 @@ class RingKeys:
     def __init__(self, ring: KeyDirectory) -> None:
         self._ring = ring
 
-    async def find(self, kid: str, now: datetime) -> jws.VerifyingKey | None:
+    async def find(self, kid: str, now: datetime) -> PyJWK | None:
         return self._ring.find(kid, now)
 
 
@@ -116,7 +123,7 @@ class JwksKeys:
         self._again_seconds = again_seconds
         self._stale_seconds = stale_seconds
         self._monotonic = monotonic
-        self._keys: dict[str, jws.VerifyingKey] = {}
+        self._keys: dict[str, PyJWK] = {}
         self._looked = _NEVER
         self._looking: asyncio.Task[None] | None = None
 
@@ -127,7 +134,7 @@ class JwksKeys:
         # Shielded: one caller that leaves must not take the answer away from the others.
         await asyncio.shield(self._looking)
 
-    async def find(self, kid: str, now: datetime) -> jws.VerifyingKey | None:  # noqa: ARG002 - the ring's need
+    async def find(self, kid: str, now: datetime) -> PyJWK | None:  # noqa: ARG002 - the ring's need
         age = self._monotonic() - self._looked
         if kid not in self._keys and (age >= self._again_seconds or self._looking is not None):
             await self.look()

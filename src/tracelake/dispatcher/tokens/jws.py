@@ -1,4 +1,7 @@
-"""Compact JWS: ES256 for everything we sign; RS256 too where keys of somebody else are trusted.
+"""Compact JWS: ES256 for everything we sign; RS256 too where keys of another issuer are trusted.
+
+PyJWT reads keys and checks signatures. The compact form is read here: PyJWT accepts more than we do, and takes
+milliseconds for a long token that anybody may send.
 
 The algorithm belongs to the key: a token must name the one that its key is for, so that `none`, a shared secret
 (`HS256`) or one key in the place of another never gets as far as a comparison. The header must hold `alg`, `kid` and
@@ -10,55 +13,16 @@ import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-from cryptography.hazmat.primitives.hashes import SHA256
+from jwt import PyJWK
 
 from tracelake.errors import TraceError
-from tracelake.ports import PublicKey
 
 MAX_TOKEN_CHARS = 64 * 1024
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What a JSON decoder raises for text that it cannot read."""
-_ECDSA = ec.ECDSA(SHA256())
-_SHA256 = SHA256()
-_PKCS1 = padding.PKCS1v15()
-
-
-class VerifyingKey(Protocol):
-    """A public key together with the one algorithm that it is for."""
-
-    @property
-    def alg(self) -> str: ...
-
-    def verify(self, signature: bytes, message: bytes) -> None:
-        """Raise InvalidSignature unless it holds."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Es256Key:
-    key: ec.EllipticCurvePublicKey
-    alg: ClassVar[str] = "ES256"
-
-    def verify(self, signature: bytes, message: bytes) -> None:
-        if len(signature) != 64:
-            raise InvalidSignature
-        r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
-        self.key.verify(encode_dss_signature(r, s), message, _ECDSA)
-
-
-@dataclass(frozen=True, slots=True)
-class Rs256Key:
-    key: rsa.RSAPublicKey
-    alg: ClassVar[str] = "RS256"
-
-    def verify(self, signature: bytes, message: bytes) -> None:
-        self.key.verify(signature, message, _PKCS1, _SHA256)
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,12 +72,7 @@ def encode(payload: bytes, kid: str, sign: Callable[[bytes], bytes]) -> str:
     return f"{signing_input}.{b64(sign(signing_input.encode()))}"
 
 
-def public_key(key: PublicKey) -> Es256Key:
-    numbers = ec.EllipticCurvePublicNumbers(int.from_bytes(key.x, "big"), int.from_bytes(key.y, "big"), ec.SECP256R1())
-    return Es256Key(numbers.public_key())
-
-
-def verify(token: str, find_key: Callable[[str], VerifyingKey | None]) -> tuple[str, bytes]:
+def verify(token: str, find_key: Callable[[str], PyJWK | None]) -> tuple[str, bytes]:
     """`(kid, payload)` of a token whose signature holds; 401 with a stable code otherwise."""
     parts = take_apart(token)
     return parts.header.kid, check(parts, find_key(parts.header.kid))
@@ -135,14 +94,12 @@ def take_apart(token: str, header_type: type[Header] = Header) -> Unverified:
     return unverified
 
 
-def check(parts: Unverified, key: VerifyingKey | None) -> bytes:
+def check(parts: Unverified, key: PyJWK | None) -> bytes:
     """The payload, if this key signed it in the way that the key is for."""
     if key is None:
         raise TraceError("credential_unknown_key")
-    if key.alg != parts.header.alg:
+    if key.algorithm_name != parts.header.alg:
         raise TraceError("credential_invalid")
-    try:
-        key.verify(parts.signature, parts.message)
-    except InvalidSignature as error:
-        raise TraceError("credential_invalid") from error
+    if not key.Algorithm.verify(parts.message, key.key, parts.signature):
+        raise TraceError("credential_invalid")
     return parts.payload

@@ -10,11 +10,12 @@ from collections import OrderedDict
 from datetime import datetime
 
 import msgspec
+from jwt import PyJWK
 
 from tracelake.dispatcher.tokens import jws
 from tracelake.dispatcher.tokens.claims import AUDIENCE, VerifiedClaims
 from tracelake.errors import TraceError
-from tracelake.ports import Signer
+from tracelake.ports import PublicKey, Signer
 from tracelake.wire.claims import Jwk, Jwks
 
 _REMEMBERED = 20_000
@@ -26,11 +27,11 @@ class KeyDirectory:
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
-        self._keys: dict[str, jws.Es256Key] = {}
+        self._keys: dict[str, PyJWK] = {}
         self._looked = -_LOOK_SECONDS
         self._looked_in_vain = -_LOOK_SECONDS
 
-    def find(self, kid: str, now: datetime) -> jws.Es256Key | None:
+    def find(self, kid: str, now: datetime) -> PyJWK | None:
         self._look_now_and_then(now)
         key = self._keys.get(kid)
         if key is None and time.monotonic() - self._looked_in_vain >= _LOOK_SECONDS:
@@ -55,12 +56,15 @@ class KeyDirectory:
         self._signer.refresh()
         served = self._signer.public_keys(now)
         if {key.kid for key in served} != self._keys.keys():
-            self._keys = {key.kid: jws.public_key(key) for key in served}
+            self._keys = {key.kid: PyJWK(msgspec.to_builtins(_jwk(key))) for key in served}
 
     def jwks(self, now: datetime) -> Jwks:
         self._signer.refresh()
-        keys = self._signer.public_keys(now)
-        return Jwks(keys=[Jwk(kid=key.kid, x=jws.b64(key.x), y=jws.b64(key.y)) for key in keys])
+        return Jwks(keys=[_jwk(key) for key in self._signer.public_keys(now)])
+
+
+def _jwk(key: PublicKey) -> Jwk:
+    return Jwk(kid=key.kid, x=jws.b64(key.x), y=jws.b64(key.y))
 
 
 class TokenVerifier:
