@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import asyncpg
 from msgspec import structs
 
-from tracelake.dispatcher.lifecycle import rows
-from tracelake.dispatcher.lifecycle.plan import Change
+from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.model.ids import new_id, new_secret_id
 from tracelake.model.task import Status, Task
 
@@ -43,7 +43,7 @@ class AsyncpgSession:
     async def transact(self, lock: tuple[Any, ...], update: tuple[Any, ...]) -> int:
         connection = self._connection
         await connection.execute("BEGIN")
-        locked = await connection.fetch(rows._LOCK_TASKS, *lock)
+        locked = await connection.fetch(task_rows._LOCK_TASKS, *lock)
         statement, *arguments = update
         tag = await connection.execute(statement, *arguments)
         await connection.execute("COMMIT")
@@ -71,7 +71,7 @@ class PsycopgSession:
     async def transact(self, lock: tuple[Any, ...], update: tuple[Any, ...]) -> int:
         cursor = self._cursor
         await cursor.execute("BEGIN")
-        await cursor.execute(rows._LOCK_TASKS, lock)
+        await cursor.execute(task_rows._LOCK_TASKS, lock)
         locked = await cursor.fetchall()
         statement, *arguments = update
         await cursor.execute(statement, arguments)
@@ -128,8 +128,8 @@ class Work:
     def arguments(self, worker: int, count: int, number: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         own = [self._tasks[worker][(number * count + i) % ROWS] for i in range(count)]
         lease = datetime.now(UTC) + timedelta(seconds=120)
-        changes = [Change(task, structs.replace(task, lease_expires_at=lease)) for task in own]
-        statement, arguments = rows.update_statement(changes)
+        changes = [TaskChange(task, structs.replace(task, lease_expires_at=lease)) for task in own]
+        statement, arguments = task_rows.update_statement(changes)
         return ([task.task_id for task in own], []), (statement, *arguments)
 
 

@@ -27,7 +27,7 @@ from benchmarks.support.pressure_stack import (
     fence_of,
 )
 from benchmarks.support.stack import Clients
-from tracelake.dispatcher.backpressure.levels import Level, Thresholds, next_level, share
+from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, next_level, share
 from tracelake.ports.queue import Delivery
 from tracelake.wire.claims import ClaimReply
 from tracelake.wire.task_calls import CompleteRequest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.backpressure.promises import Promises
 from tests.backpressure.shapes import LIMITS, Limits, Version, wanted
 from tests.backpressure.world import Look
-from tracelake.dispatcher.backpressure.levels import Level
+from tracelake.dispatcher.engine.pressure.levels import Level
 
 LEASE = 121
 LONGEST_WAIT = 601

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from tests.backpressure.shapes import Oracle, Shape, Version
 from tests.backpressure.world import Look, PressedWorld
-from tracelake.dispatcher.backpressure.levels import Level, Thresholds, next_level, share
-from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory, read_stops
+from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, next_level, share
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory, read_stops
 
 
 class Promises:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from tracelake.dispatcher.backpressure.levels import Level
+from tracelake.dispatcher.engine.pressure.levels import Level
 
 KINDS = ("manual", "webhook", "always_on", "cron")
 EVERY_INPUT = -1

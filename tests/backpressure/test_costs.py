@@ -16,7 +16,7 @@ from tests.routing.support import Flow
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.backpressure import gauge, queues, upstream
+from tracelake.dispatcher.engine.pressure import gauge, queues, upstream
 
 DONE = 50_000
 READY = 20_000

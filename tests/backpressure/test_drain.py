@@ -8,9 +8,10 @@ from tests.backpressure.test_pressure import feed, level
 from tests.routing.support import Flow, block
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.routing import drain, router
+from tracelake.dispatcher.engine.catch_up import edge_drain
+from tracelake.dispatcher.engine.routing import router
 
-MANY = 3 * drain._EDGES_A_ROUND
+MANY = 3 * edge_drain._EDGES_A_ROUND
 FEW = 8
 
 

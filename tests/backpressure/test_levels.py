@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tracelake.dispatcher.backpressure.levels import Level, Thresholds, next_level, share
-from tracelake.dispatcher.backpressure.upstream import Edge, Stops, build
+from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, next_level, share
+from tracelake.dispatcher.engine.pressure.upstream import ProducerEdge, Stops, build
 
 SHARES = st.fractions(min_value=0, max_value=3)
 
@@ -44,7 +44,7 @@ def test_the_worse_of_depth_and_age_counts(depth: int, age: float, max_depth: in
 NODES = [UUID(int=number + 1) for number in range(7)]
 
 
-Graph = tuple[list[Edge], list[UUID], dict[UUID, bool]]
+Graph = tuple[list[ProducerEdge], list[UUID], dict[UUID, bool]]
 
 
 @st.composite
@@ -52,11 +52,13 @@ def graphs(draw: st.DrawFn) -> Graph:
     """Edges from smaller to larger numbers, so without circles; some nodes are bulk, some have a threshold."""
     bulk = {node: draw(st.booleans()) for node in NODES}
     pairs = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
-    edges = [Edge(NODES[a], NODES[b], (NODES[a], NODES[a]), bulk[NODES[a]], source=False) for a, b in pairs if a < b]
+    edges = [
+        ProducerEdge(NODES[a], NODES[b], (NODES[a], NODES[a]), bulk[NODES[a]], source=False) for a, b in pairs if a < b
+    ]
     return edges, draw(st.lists(st.sampled_from(NODES), unique=True)), bulk
 
 
-def stopped(node: UUID, edges: list[Edge], levels: dict[UUID, Level], bulk: dict[UUID, bool]) -> bool:
+def stopped(node: UUID, edges: list[ProducerEdge], levels: dict[UUID, Level], bulk: dict[UUID, bool]) -> bool:
     """By the words of the contract: whatever lies upstream of a full queue, by its own kind."""
 
     def presses(consumer: UUID, level: Level) -> bool:
@@ -73,7 +75,7 @@ def stopped(node: UUID, edges: list[Edge], levels: dict[UUID, Level], bulk: dict
 
 @given(graphs(), st.data())
 def test_pressure_travels_upstream_by_kind(
-    graph: tuple[list[Edge], list[UUID], dict[UUID, bool]], data: st.DataObject
+    graph: tuple[list[ProducerEdge], list[UUID], dict[UUID, bool]], data: st.DataObject
 ) -> None:
     edges, limited, bulk = graph
     levels = {node: data.draw(st.sampled_from(Level)) for node in limited}
@@ -88,7 +90,7 @@ def test_bulk_producers_stop_first_also_behind_a_normal_one(order: tuple[int, ..
     """head -> plain -> (maker | bulky) -> queue, where only `plain` is normal: at 80 % all others must stop."""
     head, maker, plain, bulky, queue = NODES[:5]
     ways = [(head, plain), (plain, maker), (plain, bulky), (maker, queue), (bulky, queue)]
-    edges = [Edge(a, b, (a, a), a != plain, source=False) for a, b in (ways[number] for number in order)]
+    edges = [ProducerEdge(a, b, (a, a), a != plain, source=False) for a, b in (ways[number] for number in order)]
     upstream = build(edges, [queue])
     stopped_first = {node for node in NODES if upstream.stopped_by(node, Stops({queue: Level.BULK})) is not None}
     assert stopped_first == {head, maker, bulky}

@@ -9,8 +9,8 @@ from tests.backpressure.pipe import PIPE
 from tests.backpressure.test_pressure import feed, level, work
 from tests.routing.support import Flow
 from tests.support import dags
-from tracelake.dispatcher.backpressure import queues, watch
-from tracelake.dispatcher.backpressure.watch import PressureWatch
+from tracelake.dispatcher.engine.pressure import queues, watch
+from tracelake.dispatcher.engine.pressure.watch import PressureWatch
 
 BULK_STEP = PIPE.replace("{name: step, activation: reactive,", "{name: step, priority: bulk, activation: reactive,")
 

@@ -16,10 +16,11 @@ from tests.deploy.support import chain
 from tests.support.dags import deploy, job, output
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.backpressure import gauge, queues, upstream, watch
 from tracelake.dispatcher.deploy import apply, builds, cutover, edges, pointers, registry, tasks
-from tracelake.dispatcher.lifecycle import places, rows
-from tracelake.dispatcher.routing import reconcile
+from tracelake.dispatcher.engine.catch_up import routing_reconciler
+from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine.pressure import gauge, queues, upstream, watch
+from tracelake.dispatcher.engine.tables import task_rows
 
 MODULES = (apply, builds, cutover, edges, pointers, registry, tasks, gauge, queues, upstream, watch, places)
 FINISHED, LIVE, DROPPED = 80_000, 4_000, 4_000
@@ -66,9 +67,9 @@ def statements() -> dict[str, str]:
     for module in MODULES:
         found |= _of(module)
     # The proof of all counters goes through all live tasks, as it must; the others of its module are for repairs.
-    found["reconcile._WAITED_FOR"] = reconcile._WAITED_FOR
-    found["rows._LOCK_TASKS"] = rows._LOCK_TASKS
-    found["rows._LOCK_UNITS"] = rows._LOCK_UNITS
+    found["reconcile._WAITED_FOR"] = routing_reconciler._WAITED_FOR
+    found["rows._LOCK_TASKS"] = task_rows._LOCK_TASKS
+    found["rows._LOCK_UNITS"] = task_rows._LOCK_UNITS
     return found
 
 

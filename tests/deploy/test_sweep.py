@@ -10,10 +10,10 @@ from tests.deploy.support import chain, node, say, task
 from tests.deploy.test_builds import built, drain, start
 from tests.support.dags import activate, deploy, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.backpressure import queues
 from tracelake.dispatcher.deploy import builds, tasks
 from tracelake.dispatcher.deploy.builds import Builds
-from tracelake.dispatcher.lifecycle import places
+from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine.pressure import queues
 
 BATCH = 4
 

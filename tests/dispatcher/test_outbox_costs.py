@@ -18,8 +18,8 @@ from tests.routing.support import Flow
 from tests.routing.test_routing import FEED
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tracelake.dispatcher.engine.tables import batch_rows
 from tracelake.dispatcher.invoke import loop as invoke
-from tracelake.dispatcher.lifecycle import rows_effects
 from tracelake.dispatcher.loops import reconciler
 from tracelake.dispatcher.metrics import MOST
 from tracelake.dispatcher.outbox import admin, counts, relay
@@ -117,7 +117,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...], int]] = {
     "ready tasks": (reconciler._READY, (60.0, "-infinity", str(UUID(int=0)), PAGE), PAGE),
     "wake again": (reconciler._WAKE_AGAIN, ("task_wakeup", "q", _IDS), 2 * PAGE),
     "open batches": (reconciler._OPEN_PUBLISHES, (60.0, "-infinity", _IDS[0], PAGE), PAGE),
-    "batches": (rows_effects.ENQUEUE_PUBLISHES, (_IDS,), 2 * PAGE),
+    "batches": (batch_rows.ENQUEUE_PUBLISHES, (_IDS,), 2 * PAGE),
     "why": (why_task._OUTBOX, (_IDS[0],), 1),
     "gauges": (counts.OUTBOX_COUNTS, (), 4 * MOST),
     "list": (admin._LISTS[None], (100,), 100),

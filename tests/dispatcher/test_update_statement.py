@@ -6,8 +6,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from tracelake.dispatcher.lifecycle.plan import Change
-from tracelake.dispatcher.lifecycle.rows import update_statement
+from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.dispatcher.engine.tables.task_rows import update_statement
 from tracelake.model.task import Outcome, Status, Task
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,17 +26,17 @@ def running(number: int) -> Task:
     )
 
 
-def heartbeat(number: int) -> Change:
+def heartbeat(number: int) -> TaskChange:
     task = running(number)
-    return Change(task, structs.replace(task, lease_expires_at=NOW + timedelta(minutes=2)))
+    return TaskChange(task, structs.replace(task, lease_expires_at=NOW + timedelta(minutes=2)))
 
 
-def completion(number: int, result: str | None = None) -> Change:
+def completion(number: int, result: str | None = None) -> TaskChange:
     task = running(number)
     ended = structs.replace(
         task, status=Status.COMPLETED, outcome=Outcome.COMPLETED, lease_expires_at=None, finished_at=NOW
     )
-    return Change(task, ended, result)
+    return TaskChange(task, ended, result)
 
 
 def columns_of(statement: str) -> set[str]:
@@ -67,6 +67,6 @@ def test_a_result_is_written_where_there_is_one() -> None:
 
 def test_a_change_of_nothing_still_compares_what_was_decided_on() -> None:
     task = running(1)
-    statement, arguments = update_statement([Change(task, task)])
+    statement, arguments = update_statement([TaskChange(task, task)])
     assert "was_lease_token" in statement
     assert arguments == [[task.task_id], [Status.RUNNING], [1], [task.lease_token]]

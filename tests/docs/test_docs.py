@@ -1,6 +1,7 @@
 """The documents hold what they say: links lead somewhere, names exist, references are complete."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -84,6 +85,18 @@ def test_files_that_the_architecture_names_exist() -> None:
     for name in named:
         ending = "/" + name.rstrip("/")
         assert (ROOT / name).exists() or any(path.endswith(ending) for path in paths), name
+
+
+def test_the_layers_of_the_architecture_are_those_that_are_checked() -> None:
+    """Each line of a drawing begins with a layer of the contract, in its order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    inner = [contract["layers"] for contract in contracts if "containers" in contract]
+    drawings = [
+        [re.split(r"\s{2,}", line)[0].strip() for line in drawing.splitlines()[1:-1]]
+        for drawing in FENCED.findall(text_of(ROOT / "ARCHITECTURE.md"))
+    ]
+    assert len(inner) == 2
+    assert all(layers in drawings for layers in inner)
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])

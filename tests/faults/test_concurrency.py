@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
-from tracelake.dispatcher.lifecycle import rows
-from tracelake.dispatcher.lifecycle.plan import Plan
-from tracelake.dispatcher.lifecycle.publications import _LOCK_GENERATIONS
+from tracelake.dispatcher.engine.plan import WritePlan
+from tracelake.dispatcher.engine.publications import _LOCK_GENERATIONS
+from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.model.retry import Backoff
 
 WORKER, TASK = "x-trace-worker-token", "x-trace-task-capability"
@@ -91,15 +91,15 @@ def test_a_call_that_breaks_the_statement_breaks_only_itself(
     tasks = [harness.make_task(job["job_id"]) for _ in range(9)]
     leases = {task_id: harness.claim(task_id).body for task_id in tasks}
     poisoned = UUID(tasks[4])
-    real, sizes = rows.apply, []
+    real, sizes = task_rows.apply, []
 
-    async def apply(connection: Any, plan: Plan) -> Any:
+    async def apply(connection: Any, plan: WritePlan) -> Any:
         sizes.append(len(plan.changes))
         if any(change.before.task_id == poisoned for change in plan.changes):
             await connection.execute("SELECT 1 / 0")
         return await real(connection, plan)
 
-    monkeypatch.setattr(rows, "apply", apply)
+    monkeypatch.setattr(task_rows, "apply", apply)
 
     async def storm() -> list[Reply]:
         calls = (say(harness, "complete", task_id, leases[task_id], status="Completed") for task_id in tasks)

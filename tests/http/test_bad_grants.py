@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.support import NOWHERE, Claimed, Refusals, claimed, make_job
 from tests.support.dispatcher import DispatcherHarness, Reply
-from tracelake.dispatcher.lifecycle import artifacts
+from tracelake.dispatcher import artifacts
 from tracelake.model.locations import MARKER_FORMAT
 
 RANGE = {"partition_key": "0-9", "start": 0, "end": 9}

@@ -14,12 +14,12 @@ from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.catalogue import CATALOGUE
 from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.engine.calls.claim import ClaimCall, ClaimedAttempt
 from tracelake.dispatcher.invoke import in_process
 from tracelake.dispatcher.invoke.attempt import OwnAttempt
 from tracelake.dispatcher.invoke.in_process import run_in_process
 from tracelake.dispatcher.invoke.operators import CONTROL_OPERATORS, ControlOperator
 from tracelake.dispatcher.invoke.operators.context import ControlContext
-from tracelake.dispatcher.lifecycle.calls import ClaimCall, Claimed
 from tracelake.dispatcher.payload import build_payload
 from tracelake.errors import TraceError
 from tracelake.wire.claims import ClaimRequest
@@ -37,7 +37,7 @@ def run(harness: DispatcherHarness, task_id: str, operator: ControlOperator) -> 
     async def work() -> str:
         claim = ClaimCall(ClaimRequest(task_id=UUID(task_id), worker_id="test"))
         claimed = await dispatcher.group.enqueue(claim)
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ClaimedAttempt)
         attempt = OwnAttempt(claimed, dispatcher.group, dispatcher.metrics, asyncio.Event())
         payload = build_payload(
             claimed.task, claimed.job, claimed.inputs, dispatcher.service.config.layout, lambda _key: "name"

@@ -12,9 +12,9 @@ from tests.monitoring.test_movement import invalidated
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
 from tracelake.dispatcher.loops import gauges
 from tracelake.dispatcher.metrics import SAME, Metrics
-from tracelake.dispatcher.routing.rework import PAGE
 from tracelake.errors import TraceError
 from tracelake.wire.sources import FireRequest
 

@@ -14,10 +14,10 @@ from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.configs import listener_limits
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.http.rates import RateLimiter
+from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
+from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.routing.invalidate import AT_ONCE
-from tracelake.dispatcher.routing.rework import PAGE
+from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.tracing.context import TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink
 from tracelake.dispatcher.tracing.span import Span

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tracelake.dispatcher.routing.coverage import NewestRevision
-from tracelake.dispatcher.routing.units import combine
+from tracelake.dispatcher.engine.routing.coverage import NewestRevision
+from tracelake.dispatcher.engine.routing.units import combine
 from tracelake.model.task import RevisionKind
 
 

@@ -19,7 +19,8 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.deploy import builds, pointers
 from tracelake.dispatcher.deploy import edges as deployed_edges
-from tracelake.dispatcher.routing import coverage, directory, drain, edges, invalidate, reconcile, rework, router
+from tracelake.dispatcher.engine.catch_up import edge_drain, invalidation_drain, routing_reconciler
+from tracelake.dispatcher.engine.routing import coverage, directory, drafts, edges, invalidations
 
 ROWS = 50_000
 LARGE = ("tasks", "events", "dataset_runs", "dataset_keys", "unit_revisions", "invalidations")
@@ -58,23 +59,23 @@ _INVALIDATIONS = """
     INSERT INTO invalidations SELECT 'i:x' || n, $1, $2, $3, 0, 9, 'x', 'x' FROM generate_series(1, $4::bigint) n"""
 
 STATEMENTS = {
-    "what a cursor reads from": router._PREDECESSORS,
-    "cursors nobody reads": router._UNREAD,
+    "what a cursor reads from": drafts._PREDECESSORS,
+    "cursors nobody reads": drafts._UNREAD,
     "neighbours of runs": coverage._NEIGHBOURS,
     "runs that are merged": coverage._DELETE_RUNS,
     "whether units are there": coverage._ASK,
     "ranges that overlap": coverage._OVERLAPPING,
-    "cursors that overlap": invalidate._CURSOR_UNITS,
+    "cursors that overlap": invalidations._CURSOR_UNITS,
     "readers": directory._LOAD,
     "edges": edges._LOCK,
-    "edges that are behind": drain._BEHIND,
-    "a page of events": drain._EVENTS,
-    "work that waits": rework._WAITING,
-    "work": rework._WORK,
-    "counters": reconcile._WRONG_COUNTERS,
-    "counters again": reconcile._RECOUNT,
-    "failed units": reconcile._HELD_UNITS,
-    "events without a task": reconcile._MISSING,
+    "edges that are behind": edge_drain._BEHIND,
+    "a page of events": edge_drain._EVENTS,
+    "work that waits": invalidation_drain._WAITING,
+    "work": invalidation_drain._WORK,
+    "counters": routing_reconciler._WRONG_COUNTERS,
+    "counters again": routing_reconciler._RECOUNT,
+    "failed units": routing_reconciler._HELD_UNITS,
+    "events without a task": routing_reconciler._MISSING,
     "what a build lacks": builds._UNFINISHED,
     "edges that go live": deployed_edges._GO_LIVE,
     "events that are released": pointers._RELEASE,

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.routing import coverage
-from tracelake.dispatcher.routing.coverage import Place, Presence
-from tracelake.dispatcher.routing.directory import Generation
+from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.engine.routing import coverage
+from tracelake.dispatcher.engine.routing.coverage import GridRange, Presence
 
 T = TypeVar("T")
 LAST = 2**63 - 1
@@ -59,12 +59,12 @@ class Table:
         self.run(coverage.record(self.connection, units))
 
     def ask(self, units: list[Presence]) -> dict[int, str]:
-        newest = self.run(coverage.ask(self.connection, units))
+        newest = self.run(coverage.read_revisions(self.connection, units))
         return {number: item.revision for number, item in newest.items()}
 
     def overlapping(self, generation: Generation, span: Span) -> list[Span]:
         """Page by page, each in the order of the last."""
-        found: list[Place] = []
+        found: list[GridRange] = []
         while True:
             after = found[-1] if found else coverage.BEFORE_ALL
             page = self.run(coverage.overlapping(self.connection, generation, *span, after=after, limit=3))

@@ -7,8 +7,8 @@ import pytest
 from tests.routing.support import Flow, block
 from tests.routing.test_routing import FEED, Feeder
 from tests.support import dags
-from tracelake.dispatcher.routing import rework
-from tracelake.dispatcher.routing.invalidate import AT_ONCE
+from tracelake.dispatcher.engine.catch_up import invalidation_drain
+from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 
 MANY = 2 * AT_ONCE + 500
 END = MANY * 10 - 1
@@ -75,7 +75,7 @@ def test_it_is_accepted_at_once_and_made_page_by_page(flow: Flow, feeder: Feeder
     assert repair(flow) == 0, "what is still to come is not lost"
     assert round_of_drain(flow) == 3
     made = len(flow.units("each"))
-    assert 1 < made <= rework.PAGE
+    assert 1 < made <= invalidation_drain.PAGE
     assert work(flow)["each"] == (10, 0, (made - 1) * 10, None)
     flow.harness.restart()
     flow.drain()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tracelake.dispatcher.routing.pace import SHARE, BackgroundPace
+from tracelake.dispatcher.engine.catch_up.pace import SHARE, BackgroundPace
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         taken.append(seconds)
 
-    monkeypatch.setattr("tracelake.dispatcher.routing.pace._sleep", sleep)
+    monkeypatch.setattr("tracelake.dispatcher.engine.catch_up.pace._sleep", sleep)
     return taken
 
 

@@ -16,7 +16,7 @@ from tests.routing.test_routing import Feeder, cursors
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.routing import reconcile
+from tracelake.dispatcher.engine.catch_up import routing_reconciler
 
 _orgs = count(1)
 
@@ -180,7 +180,7 @@ def test_a_lost_task_of_a_join_is_made_again(flow: Flow, feeder: Feeder) -> None
 
 
 def test_units_that_a_join_waits_for_hide_nothing(flow: Flow, feeder: Feeder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "PAGE", 3)
+    monkeypatch.setattr(routing_reconciler, "PAGE", 3)
     feeder.say(*(block(start, start + 9) for start in range(0, 200, 10)))
     before = flow.units("part")
     lose(flow, "part", "p:190-199")

@@ -12,9 +12,9 @@ from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.http.bodies import ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.rates import RateLimiter
 from tracelake.errors import TraceError
 from tracelake.wire.routes import ROUTES
 

@@ -15,7 +15,7 @@ from tests.sources.webhook_support import Hook
 from tests.support.configs import scheduler_config
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.backpressure import upstream
+from tracelake.dispatcher.engine.pressure import upstream
 from tracelake.scheduler import Scheduler
 
 # The source makes units of `work`, which may hold two.

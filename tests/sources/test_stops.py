@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.routing.support import Flow
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.lifecycle.calls import FREE_STOPS
+from tracelake.dispatcher.engine.calls.completion import FREE_STOPS
 
 DAG = """
 name: d

@@ -12,21 +12,16 @@ import asyncpg
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import StatementTimeoutError
 from tracelake.dispatcher.actor import Actor
-from tracelake.dispatcher.lifecycle.calls import (
-    Answer,
-    BufferPublishCall,
-    Call,
-    CancelCall,
-    ClaimCall,
-    CompleteCall,
-    CreateCall,
-    EventsCall,
-    HeartbeatCall,
-    RetryCall,
-    SkipCall,
-)
-from tracelake.dispatcher.lifecycle.group import LOCKED_ROW
-from tracelake.dispatcher.lifecycle.plan import NewTask, Wake
+from tracelake.dispatcher.engine.calls.buffer_publish import BufferPublishCall
+from tracelake.dispatcher.engine.calls.call import AnyCall
+from tracelake.dispatcher.engine.calls.claim import ClaimCall
+from tracelake.dispatcher.engine.calls.completion import CompleteCall
+from tracelake.dispatcher.engine.calls.create import CreateCall
+from tracelake.dispatcher.engine.calls.events import EventsCall
+from tracelake.dispatcher.engine.calls.heartbeat import HeartbeatCall
+from tracelake.dispatcher.engine.calls.task_actions import CancelCall, RetryCall, SkipCall
+from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome
+from tracelake.dispatcher.engine.plan import NewTask, WakeTarget
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.wire.claims import ClaimRequest
 from tracelake.wire.task_calls import BufferPublishRequest, CompleteRequest, EventsRequest, HeartbeatRequest
@@ -42,7 +37,7 @@ def org(number: int) -> UUID:
     return UUID(int=1000 + number)
 
 
-def make_call(kind: str, task: int, of_org: int = 0) -> Call:
+def make_call(kind: str, task: int, of_org: int = 0) -> AnyCall:
     """A call as the service and the user actions make it."""
     task_id, org_id = UUID(int=task), org(of_org)
     fence: dict[str, Any] = {"task_id": task_id, "attempt": 1, "lease_token": LEASE}
@@ -69,7 +64,7 @@ def make_call(kind: str, task: int, of_org: int = 0) -> Call:
         case "skip":
             return SkipCall(task_id, actor)
         case "create":
-            return CreateCall(NewTask(task_id, org_id, UUID(int=5), 3, "[]", None, Wake("task_wakeup", "q")))
+            return CreateCall(NewTask(task_id, org_id, UUID(int=5), 3, "[]", None, WakeTarget("task_wakeup", "q")))
     raise AssertionError(kind)
 
 
@@ -118,14 +113,14 @@ class StoreModel:
     faults_met: set[int] = field(default_factory=set)
     in_flight: set[UUID] = field(default_factory=set)
 
-    def add(self, call: Call, traits: Traits) -> Call:
+    def add(self, call: AnyCall, traits: Traits) -> AnyCall:
         self.traits[id(call)] = traits
         return call
 
     def of(self, number: int) -> Traits:
         return next(item for item in self.traits.values() if item.number == number)
 
-    async def commit(self, calls: Sequence[Call], *, patient: bool) -> list[Answer]:
+    async def commit(self, calls: Sequence[AnyCall], *, patient: bool) -> list[CallOutcome]:
         traits = [self.traits[id(call)] for call in calls]
         numbers = [item.number for item in traits]
         fault = self.faults[len(self.transactions) % len(self.faults)]
@@ -136,7 +131,7 @@ class StoreModel:
         assert len(calls) == 1 or sum(call.weight for call in calls) <= self.max_weight, "too much work in a batch"
         assert len(tasks) == len(calls), "two calls of one task in a batch"
         assert not self.in_flight & tasks, "a task is in two batches at once"
-        orgs = {org_id for call in calls for org_id in call.routing_orgs}
+        orgs = {call.routing_org for call in calls} - {None}
         assert not patient or len(orgs) <= 1, "orgs wait for each other"
         self.in_flight |= tasks
         try:
@@ -145,12 +140,12 @@ class StoreModel:
             self.in_flight -= tasks
 
     async def _run(
-        self, calls: Sequence[Call], traits: Sequence[Traits], fault: Fault, pause: float, *, patient: bool
-    ) -> list[Answer]:
+        self, calls: Sequence[AnyCall], traits: Sequence[Traits], fault: Fault, pause: float, *, patient: bool
+    ) -> list[CallOutcome]:
         await asyncio.sleep(pause)
         numbers = [item.number for item in traits]
         now = asyncio.get_running_loop().time()
-        for org_id in sorted({org_id for call in calls for org_id in call.routing_orgs}):
+        for org_id in sorted({call.routing_org for call in calls if call.routing_org is not None}):
             if self.busy_until.get(org_id, 0.0) > now:
                 raise RoutingBusyError(org_id)
         if not patient and any(item.contended for item in traits):
@@ -186,6 +181,6 @@ class StoreModel:
             raise asyncio.CancelledError
 
     @staticmethod
-    def answer(number: int) -> Answer:
+    def answer(number: int) -> CallOutcome:
         """A third of the calls are refused, each in its own words."""
         return TraceError("fenced", f"refusal {number}") if number % 3 == 2 else ("answer", number)

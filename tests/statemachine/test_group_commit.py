@@ -6,6 +6,8 @@ Time is virtual (`virtual_loop.py`): a call that nobody will ever answer ends a 
 import asyncio
 from collections import Counter
 from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,9 +16,10 @@ from hypothesis import strategies as st
 
 from tests.statemachine.group_model import KINDS, Fault, StoreModel, Traits, make_call, org
 from tests.support.virtual_loop import HangError, run_virtually
-from tracelake.dispatcher.lifecycle import calls as calls_module
-from tracelake.dispatcher.lifecycle.calls import Answer, Call
-from tracelake.dispatcher.lifecycle.group import BUSY_PATIENCE_SECONDS, SLOW_LANES, GroupCommit
+from tracelake.dispatcher.engine import calls as calls_package
+from tracelake.dispatcher.engine.calls.call import AnyCall, Call
+from tracelake.dispatcher.engine.group_commit import BUSY_PATIENCE_SECONDS, SLOW_LANES, GroupCommit
+from tracelake.dispatcher.engine.lanes import CallOutcome
 from tracelake.errors import StoreUnavailableError, TraceError
 
 WEIGHT = 256
@@ -68,8 +71,8 @@ def _note_end(ends: list[int], number: int, _: object) -> None:
 
 async def _drive(steps: list[Step], store: StoreModel, lanes: int) -> None:
     group = GroupCommit(store.commit, max_batch=store.max_batch, lanes=lanes, max_weight=WEIGHT)
-    calls: list[Call] = []
-    futures: list[asyncio.Future[Answer]] = []
+    calls: list[AnyCall] = []
+    futures: list[asyncio.Future[CallOutcome]] = []
     ends: list[int] = []
     for number, step in enumerate(steps):
         trouble = {step.trouble: True} if step.trouble else {}
@@ -90,7 +93,7 @@ async def _drive(steps: list[Step], store: StoreModel, lanes: int) -> None:
     assert Counter(ends) == Counter(range(len(steps))), "every caller is answered exactly once"
     for number, (call, answer) in enumerate(zip(calls, answers, strict=True)):
         traits = store.traits[id(call)]
-        busy_org = max((store.busy_until[org_id] for org_id in call.routing_orgs), default=0.0)
+        busy_org = 0.0 if call.routing_org is None else store.busy_until[call.routing_org]
         beside = {other for numbers in store.transactions if number in numbers for other in numbers}
         met_fault = bool(beside & store.faults_met) or any(store.of(other).slow for other in beside)
         assert any(number in numbers for numbers in store.transactions) or busy_org, "an accepted call runs"
@@ -113,7 +116,7 @@ async def _drive(steps: list[Step], store: StoreModel, lanes: int) -> None:
         assert order == sorted(order), "calls of one task run in the order they came"
 
 
-def run_calls(store: StoreModel, *calls: Call, lanes: int = 1) -> list[Any]:
+def run_calls(store: StoreModel, *calls: AnyCall, lanes: int = 1) -> list[Any]:
     async def drive() -> list[Any]:
         group = GroupCommit(store.commit, max_batch=store.max_batch, lanes=lanes, max_weight=WEIGHT)
         answers: list[Any] = await asyncio.gather(*map(group.enqueue, calls), return_exceptions=True)
@@ -127,17 +130,22 @@ def model(*, max_batch: int = 128, pauses: tuple[float, ...] = (0.001,), **more:
     return StoreModel(max_batch, WEIGHT, pauses, **more)
 
 
-def add(store: StoreModel, kind: str, task: int, of_org: int = 0, **traits: Any) -> Call:
+def add(store: StoreModel, kind: str, task: int, of_org: int = 0, **traits: Any) -> AnyCall:
     number = len(store.traits)
     return store.add(make_call(kind, task, of_org), Traits(number, **traits))
 
 
+def _is_call(item: object) -> bool:
+    return isinstance(item, type) and issubclass(item, Call) and item is not Call
+
+
 def test_every_call_declares_what_the_group_commit_needs() -> None:
     kinds = {type(make_call(kind, 1)) for kind in KINDS}
-    real = {item for name, item in vars(calls_module).items() if name.endswith("Call") and hasattr(item, "decide")}
-    assert kinds == real - {calls_module.Call}
-    assert make_call("retry", 1, 2).routing_orgs == (org(2),)
-    routing = {kind for kind in KINDS if make_call(kind, 1, 2).routing_orgs == (org(2),)}
+    modules = [import_module(f"{calls_package.__name__}.{info.name}") for info in iter_modules(calls_package.__path__)]
+    real = {item for module in modules for item in vars(module).values() if _is_call(item)}
+    assert kinds == real
+    assert make_call("retry", 1, 2).routing_org == org(2)
+    routing = {kind for kind in KINDS if make_call(kind, 1, 2).routing_org == org(2)}
     assert routing == {"events", "complete", "heavy", "retry"}
     assert {kind for kind in KINDS if make_call(kind, 1).urgent} == {"claim", "heartbeat"}
 
@@ -269,10 +277,10 @@ def test_neither_a_busy_org_nor_its_heavy_calls_delay_anybody_elses_heartbeat() 
     """Org 0 is being deployed, org 1 sends work that takes minutes, some rows are held: the others go on."""
     store = model(busy_until={org(0): 1e9})
 
-    async def commit(calls: Any, *, patient: bool) -> list[Answer]:
+    async def commit(calls: Any, *, patient: bool) -> list[CallOutcome]:
         if patient:
-            assert {org_id for call in calls for org_id in call.routing_orgs} in ({org(1)}, {org(2)}, set())
-        if any(call.routing_orgs == (org(1),) for call in calls) and patient:
+            assert {call.routing_org for call in calls} in ({org(1)}, {org(2)}, {None})
+        if any(call.routing_org == org(1) for call in calls) and patient:
             await asyncio.sleep(300)
         return await store.commit(calls, patient=patient)
 
@@ -300,9 +308,9 @@ def test_an_org_has_one_slow_lane_at_most() -> None:
     running: Counter[Any] = Counter()
     store = model()
 
-    async def commit(calls: Any, *, patient: bool) -> list[Answer]:
+    async def commit(calls: Any, *, patient: bool) -> list[CallOutcome]:
         assert patient
-        key = calls[0].routing_orgs
+        key = calls[0].routing_org
         running[key] += 1
         assert running[key] == 1
         assert sum(running.values()) <= SLOW_LANES
@@ -328,7 +336,7 @@ def test_an_org_rests_after_a_heavy_batch_while_another_one_calls(heartbeat_of: 
     store = model()
     begun: dict[int, float] = {}
 
-    async def commit(calls: Any, *, patient: bool) -> list[Answer]:
+    async def commit(calls: Any, *, patient: bool) -> list[CallOutcome]:
         if patient:
             begun[calls[0].task_id.int] = asyncio.get_running_loop().time()
             await asyncio.sleep(0.1)
@@ -355,7 +363,7 @@ def test_an_org_rests_after_a_heavy_batch_while_another_one_calls(heartbeat_of: 
 def test_a_stuck_lane_is_noticed() -> None:
     stuck = asyncio.Event()
 
-    async def commit(calls: Any, *, patient: bool) -> list[Answer]:
+    async def commit(calls: Any, *, patient: bool) -> list[CallOutcome]:
         await stuck.wait()
         return [("answer", 0) for _ in calls]
 

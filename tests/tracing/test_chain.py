@@ -9,7 +9,7 @@ from tests.routing.support import block
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.tracing.support import Collector, Traced
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.routing import router
+from tracelake.dispatcher.engine.routing import router
 from tracelake.errors import StoreUnavailableError
 
 WHOLE = [

@@ -7,8 +7,8 @@ from uuid import UUID
 from tests.api.support import User
 from tests.backpressure.pipe import PIPE
 from tests.why.support import Situation, said
-from tracelake.dispatcher.backpressure.levels import Level, Thresholds
-from tracelake.dispatcher.backpressure.upstream import Edge, Stops, build
+from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds
+from tracelake.dispatcher.engine.pressure.upstream import ProducerEdge, Stops, build
 from tracelake.dispatcher.views.pressure import Pressure, Queue
 
 
@@ -159,7 +159,7 @@ def test_a_dataset_that_somebody_goes_on_writing_is_stopped_by_no_other_writers_
     left, right, full, beside, source = (UUID(int=number) for number in range(1, 6))
     made = (left, left)
     edges = [
-        Edge(producer, consumer, generation, bulk=False, source=producer == source)
+        ProducerEdge(producer, consumer, generation, bulk=False, source=producer == source)
         for producer, consumer, generation in (
             (left, full, made),
             (left, beside, made),
@@ -170,10 +170,10 @@ def test_a_dataset_that_somebody_goes_on_writing_is_stopped_by_no_other_writers_
     now = datetime.now(UTC)
     queue = Queue(full, "d/full", False, 0, Thresholds(1, None), 0.0, Level.NONE, None, now)
 
-    def behind(*more: Edge, paused: frozenset[UUID] = frozenset()) -> list[str]:
+    def behind(*more: ProducerEdge, paused: frozenset[UUID] = frozenset()) -> list[str]:
         upstream = build([*edges, *more], [full])
         return [item.name for item in Pressure(upstream, Stops({}, paused), {full: queue}, {}).behind(beside, made)]
 
     assert behind() == []
-    assert behind(Edge(right, full, (right, right), bulk=False, source=False)) == ["d/full"]
+    assert behind(ProducerEdge(right, full, (right, right), bulk=False, source=False)) == ["d/full"]
     assert behind(paused=frozenset({right})) == ["d/full"], "only the other is left"

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -12,23 +12,24 @@ from tracelake.catalogue import RangeSplitterConfig, read_config
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
-from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.calls.task_actions import CancelCall, RetryCall, SkipCall
+from tracelake.dispatcher.engine.commit_metrics import count_written
+from tracelake.dispatcher.engine.group_commit import GroupCommit
+from tracelake.dispatcher.engine.plan import AuditEntry, NewTask, WritePlan, WriteResult, source_event
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.routing import stale_outputs
+from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
+from tracelake.dispatcher.engine.routing.input_coverage import InputUnit, has_unit, missing_ranges
+from tracelake.dispatcher.engine.routing.router import EventRouter
+from tracelake.dispatcher.engine.routing.units import MAX_REVISION, UnitRequest
+from tracelake.dispatcher.engine.spans import Tracing
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.invoke.operators.range_splitter import count_units
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.calls import CancelCall, RetryCall, SkipCall
-from tracelake.dispatcher.lifecycle.group import GroupCommit
-from tracelake.dispatcher.lifecycle.plan import Applied, Audit, NewTask, Plan, source_event
-from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_queued
-from tracelake.dispatcher.routing import stale
-from tracelake.dispatcher.routing.directory import EdgeDirectory
-from tracelake.dispatcher.routing.input_coverage import InputUnit, has_unit, missing_ranges
-from tracelake.dispatcher.routing.router import Router
-from tracelake.dispatcher.routing.units import MAX_REVISION, Ask
-from tracelake.dispatcher.tally import count_written
-from tracelake.dispatcher.tracing.spans import Tracing
+from tracelake.dispatcher.replies import cancel_reply, retry_reply, skip_reply
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, JobDocument, SourceKind
 from tracelake.model.ids import new_id
@@ -39,7 +40,6 @@ from tracelake.wire.platform import CancelReply
 from tracelake.wire.tasks import RetryReply, SkipReply
 
 SHOWN_TASKS = 100
-R = TypeVar("R")
 
 _ACTIVE_JOB = """
     SELECT d.active_version, v.job_id, j.document, o.routing_epoch, s.paused_at IS NOT NULL AS paused
@@ -69,7 +69,7 @@ class UserActions:
         group: GroupCommit,
         definitions: Definitions,
         directory: EdgeDirectory,
-        router: Router,
+        router: EventRouter,
         writer: Writer,
         metrics: Metrics,
         on_outbox: Callable[[], None],
@@ -90,13 +90,13 @@ class UserActions:
         self._tracing = tracing
 
     async def cancel(self, actor: Actor, task_id: UUID) -> CancelReply:
-        return _is(CancelReply, await self._group.enqueue(CancelCall(task_id, actor)))
+        return cancel_reply(await self._group.enqueue(CancelCall(task_id, actor)))
 
     async def retry(self, actor: Actor, task_id: UUID) -> RetryReply:
-        return _is(RetryReply, await self._group.enqueue(RetryCall(task_id, actor)))
+        return retry_reply(await self._group.enqueue(RetryCall(task_id, actor)))
 
     async def skip(self, actor: Actor, task_id: UUID) -> SkipReply:
-        return _is(SkipReply, await self._group.enqueue(SkipCall(task_id, actor)))
+        return skip_reply(await self._group.enqueue(SkipCall(task_id, actor)))
 
     async def trigger(
         self, actor: Actor, dag: str, job_name: str, body: TriggerRequest, traceparent: str | None = None
@@ -105,7 +105,7 @@ class UserActions:
 
         `traceparent` is what the caller sent, if anything: a trace that this goes on with.
         """
-        plan = Plan(within=traceparent)
+        plan = WritePlan(within=traceparent)
         try:
             if actor.org_id is None:
                 raise TraceError("dag_not_found")
@@ -130,7 +130,7 @@ class UserActions:
                 begun = None
                 if job.node_id is not None:
                     producer = f"rebuild:{dag}/{job_name}"
-                    begun = await stale.begin_rebuild(connection, job.node_id, job.strategy.value, producer)
+                    begun = await stale_outputs.begin_rebuild(connection, job.node_id, job.strategy.value, producer)
                 if begun is None:
                     text = (
                         "The outputs of the job are not stale: see `trace datasets`. A unit is made again by a trigger."
@@ -144,7 +144,7 @@ class UserActions:
         return RebuildReply(dag=dag, job=job_name, because=because, duplicate=duplicate)
 
     async def _trigger(
-        self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest, plan: Plan
+        self, actor: Actor, org_id: UUID, dag: str, job_name: str, body: TriggerRequest, plan: WritePlan
     ) -> TriggerReply:
         key = body.idempotency_key or str(new_id())
         request = msgspec.json.encode([dag, job_name, msgspec.structs.replace(body, idempotency_key=None)])
@@ -157,7 +157,7 @@ class UserActions:
             plan.epochs = {org_id: epoch}
             self._check_units(job, body)
             unit: dict[str, Any] = msgspec.to_builtins(body)
-            plan.audit.append(Audit(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
+            plan.audit.append(AuditEntry(org_id, actor.subject, "job.trigger", f"{dag}/{job_name}", unit))
             if document.activation is Activation.SOURCE:
                 reply, applied = await self._emit(connection, plan, job, document, body, key, paused=paused)
             else:
@@ -192,14 +192,14 @@ class UserActions:
     async def _emit(
         self,
         connection: Connection,
-        plan: Plan,
+        plan: WritePlan,
         job: Job,
         document: JobDocument,
         body: TriggerRequest,
         key: str,
         *,
         paused: bool,
-    ) -> tuple[TriggerReply, Applied]:
+    ) -> tuple[TriggerReply, WriteResult]:
         if not document.only_emits:
             text = "An always_on source speaks for itself; to have a unit made again, trigger a job that reads it."
             raise TraceError("trigger_invalid", text, field="job")
@@ -234,8 +234,8 @@ class UserActions:
         return reply, applied
 
     async def _make(
-        self, connection: Connection, plan: Plan, job: Job, body: TriggerRequest, key: str
-    ) -> tuple[TriggerReply, Applied]:
+        self, connection: Connection, plan: WritePlan, job: Job, body: TriggerRequest, key: str
+    ) -> tuple[TriggerReply, WriteResult]:
         assert job.node_id is not None
         consumer = (await self._directory.nodes(connection, [job.node_id]))[job.node_id]
         item = next((item for item in consumer.inputs if item.input_index == body.input_index), None)
@@ -244,25 +244,25 @@ class UserActions:
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         revision = key if len(key) <= MAX_REVISION else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
-        ask = Ask(consumer, item, body.cursor, partition_key, start, end, revision, RevisionKind.MANUAL)
+        request = UnitRequest(consumer, item, body.cursor, partition_key, start, end, revision, RevisionKind.MANUAL)
         if self._tracing is not None:
-            ask = replace(ask, traceparent=self._tracing.asked(plan, ask))
-        task = await self._router.by_hand(connection, ask)
-        await self._check_inputs(connection, ask, task)
+            request = replace(request, traceparent=self._tracing.asked(plan, request))
+        task = await self._router.drafts.draft_manual(connection, request)
+        await self._check_inputs(connection, request, task)
         assert task is not None
         plan.new_tasks.append(task)
         applied = await self._writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
 
-    async def _check_inputs(self, connection: Connection, ask: Ask, task: NewTask | None) -> None:
+    async def _check_inputs(self, connection: Connection, request: UnitRequest, task: NewTask | None) -> None:
         """A run over less than its unit would commit it all the same."""
-        read = ask.consumer.inputs if ask.consumer.joins else (ask.input,)
+        read = request.consumer.inputs if request.consumer.joins else (request.input,)
         await self._definitions.load_datasets(connection, (item.generation[0] for item in read))
         missing: list[dict[str, Any]] = []
         for item in read:
             dataset = self._definitions.dataset(item.generation[0])
             assert dataset is not None
-            unit = InputUnit(ask.consumer.node_id, item, dataset.storage, ask.unit_key, *_blocks(ask, task))
+            unit = InputUnit(request.consumer.node_id, item, dataset.storage, request.unit_key, *_blocks(request, task))
             ranges = await missing_ranges(connection, unit)
             if not ranges and task is None and not await has_unit(connection, unit):
                 ranges = [unit.text]  # its blocks are there, in units of other bounds, which a join does not match
@@ -271,18 +271,18 @@ class UserActions:
         if missing:
             lacks = "; ".join(f"{item['dataset']} lacks {', '.join(item['ranges'][:5])}" for item in missing[:3])
             text = f"A run needs all of its unit, and {lacks}: make what is missing first, or trigger another unit."
-            raise TraceError("inputs_incomplete", text, field=_unit_field(ask), missing=missing)
+            raise TraceError("inputs_incomplete", text, field=_unit_field(request), missing=missing)
         assert task is not None
 
 
-def _blocks(ask: Ask, task: NewTask | None) -> tuple[int | None, int | None]:
+def _blocks(request: UnitRequest, task: NewTask | None) -> tuple[int | None, int | None]:
     if task is not None:
         return task.unit_start, task.unit_end
-    return (ask.start, ask.end) if ask.cursor is None else (ask.cursor, ask.cursor)
+    return (request.start, request.end) if request.cursor is None else (request.cursor, request.cursor)
 
 
-def _unit_field(ask: Ask) -> str:
-    return "cursor" if ask.cursor is not None else "partition_key" if ask.start is None else "range"
+def _unit_field(request: UnitRequest) -> str:
+    return "cursor" if request.cursor is not None else "partition_key" if request.start is None else "range"
 
 
 async def _repeated(connection: Connection, org_id: UUID, key: str, request_hash: str) -> TriggerReply:
@@ -292,8 +292,3 @@ async def _repeated(connection: Connection, org_id: UUID, key: str, request_hash
         raise TraceError("trigger_conflict", field="idempotency_key")
     reply = msgspec.json.decode(row["reply"], type=TriggerReply)
     return msgspec.structs.replace(reply, duplicate=True)
-
-
-def _is(kind: type[R], answer: object) -> R:
-    assert isinstance(answer, kind)
-    return answer

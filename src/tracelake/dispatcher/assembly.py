@@ -7,8 +7,6 @@ from secrets import token_bytes
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
-from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
-from tracelake.dispatcher.backpressure.watch import PressureWatch
 from tracelake.dispatcher.buffers.collect import PAGE as ARTIFACTS_PAGE
 from tracelake.dispatcher.buffers.collect import ArtifactCollector
 from tracelake.dispatcher.buffers.commits import BufferCommits
@@ -18,19 +16,28 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.reading import DocumentReader, FairReader, ThreadReader
+from tracelake.dispatcher.engine.calls.call import AnyCall
+from tracelake.dispatcher.engine.catch_up.edge_drain import EdgeDrain
+from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
+from tracelake.dispatcher.engine.catch_up.routing_reconciler import RoutingReconciler
+from tracelake.dispatcher.engine.group_commit import SLOW_LANES, GroupCommit
+from tracelake.dispatcher.engine.lanes import CallOutcome
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.pressure.watch import PressureWatch
+from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
+from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
+from tracelake.dispatcher.engine.routing.router import EventRouter
+from tracelake.dispatcher.engine.spans import Tracing
+from tracelake.dispatcher.engine.transaction import LifecycleCommit
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
 from tracelake.dispatcher.http.health import Health
 from tracelake.dispatcher.http.machine_endpoints import MachineEndpoints
-from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.http.routing import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.calls import Answer, Call
-from tracelake.dispatcher.lifecycle.commit import LifecycleCommit
-from tracelake.dispatcher.lifecycle.group import SLOW_LANES, GroupCommit
-from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.loops.collector import PAGE as COLLECTOR_PAGE
 from tracelake.dispatcher.loops.collector import Collector
 from tracelake.dispatcher.loops.gauges import Gauges
@@ -45,13 +52,9 @@ from tracelake.dispatcher.outbox.relay import Relay
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.watch import QuotaWatch
+from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
 from tracelake.dispatcher.retention.loop import Retention
-from tracelake.dispatcher.routing.directory import EdgeDirectory
-from tracelake.dispatcher.routing.drain import Drain
-from tracelake.dispatcher.routing.pace import BackgroundPace
-from tracelake.dispatcher.routing.reconcile import RoutingReconciler
-from tracelake.dispatcher.routing.router import Router as EventRouter
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.deliveries import Deliveries
@@ -62,7 +65,6 @@ from tracelake.dispatcher.sources.webhooks import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
-from tracelake.dispatcher.tracing.spans import Tracing
 from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
@@ -120,7 +122,9 @@ class Dispatcher:
         directory = EdgeDirectory(definitions)
         self.quotas = QuotaBook(config.quotas)
         upstream = UpstreamDirectory(self.quotas.holds_back)
-        router = EventRouter(definitions, directory, upstream, config, self.quotas)
+        router = EventRouter(
+            definitions, directory, upstream, TaskDrafts(definitions, config, self.quotas.limits_running)
+        )
         self.tracing = _tracing(config, definitions, self.clock, self.metrics)
         self.writer = Writer(router, config, self.tracing, on_made=self.quotas.note_made)
         self.quota_watch = QuotaWatch(ports.store, ports.queue, self.quotas, config)
@@ -137,7 +141,7 @@ class Dispatcher:
         )
         self._live_calls = 0
         pace = BackgroundPace(lambda: self._live_calls)
-        self.drain = Drain(ports.store, directory, upstream, router, self.writer, self.metrics, pace)
+        self.drain = EdgeDrain(ports.store, directory, upstream, router, self.writer, self.metrics, pace)
         self.pressure = PressureWatch(ports.store, upstream)
         self.gauges = Gauges(ports.store, ports.queue, self.metrics, self.pressure)
         self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
@@ -344,7 +348,7 @@ class Dispatcher:
         if self.tracing is not None:
             await self.tracing.close()
 
-    async def _commit_counted(self, calls: Sequence[Call], *, patient: bool) -> list[Answer]:
+    async def _commit_counted(self, calls: Sequence[AnyCall], *, patient: bool) -> list[CallOutcome]:
         self.metrics.group_batches.inc()
         self.metrics.group_calls.inc(len(calls))
         self._live_calls += len(calls)

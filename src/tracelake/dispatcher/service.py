@@ -14,32 +14,30 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Store
+from tracelake.dispatcher.artifacts import check_artifact, list_publications
 from tracelake.dispatcher.buffers.writer_grants import check_grant
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.calls.buffer_publish import BufferPublishCall
+from tracelake.dispatcher.engine.calls.claim import ClaimAnswer, ClaimCall
+from tracelake.dispatcher.engine.calls.completion import CompleteCall, CompletionResult
+from tracelake.dispatcher.engine.calls.create import CreateCall
+from tracelake.dispatcher.engine.calls.events import EventsCall
+from tracelake.dispatcher.engine.calls.heartbeat import HeartbeatAnswer, HeartbeatCall
+from tracelake.dispatcher.engine.calls.task_actions import CancelCall
+from tracelake.dispatcher.engine.group_commit import GroupCommit
+from tracelake.dispatcher.engine.limits.keys import limit_keys_of
+from tracelake.dispatcher.engine.plan import EventReceipt, NewTask
+from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.tables.batch_rows import find_pinned
+from tracelake.dispatcher.engine.transaction import decode_inputs
+from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle import rows
-from tracelake.dispatcher.lifecycle.artifacts import check_artifact, list_publications
-from tracelake.dispatcher.lifecycle.calls import (
-    Beaten,
-    BufferPublishCall,
-    CancelCall,
-    ClaimCall,
-    Claimed,
-    CompleteCall,
-    CreateCall,
-    EventsCall,
-    HeartbeatCall,
-)
-from tracelake.dispatcher.lifecycle.commit import decode_inputs
-from tracelake.dispatcher.lifecycle.group import GroupCommit
-from tracelake.dispatcher.lifecycle.plan import NewTask
-from tracelake.dispatcher.lifecycle.rows_effects import find_pinned
-from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
-from tracelake.dispatcher.routing.directory import EdgeDirectory
+from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
@@ -77,10 +75,11 @@ from tracelake.wire.units import EventIn, TaskInput
 
 GRACE = timedelta(seconds=GRACE_SECONDS)
 """A token outlives its attempt's deadline by this much at most."""
-R = TypeVar("R")
+Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
 
-class Submitted(Generic[R]):
+class Submitted(Generic[Answer, Reply]):
     """A call that is already in line for its transaction; awaiting it gives the reply or raises the refusal.
 
     Not a coroutine: a batch puts all its calls in line first and needs no task for each of them.
@@ -88,15 +87,16 @@ class Submitted(Generic[R]):
 
     __slots__ = ("_finish", "_future")
 
-    def __init__(self, future: "asyncio.Future[object]", finish: Callable[[object], R]) -> None:
+    def __init__(self, future: "asyncio.Future[Answer]", finish: Callable[[Answer], Reply]) -> None:
+        """`finish` makes the wire reply from the engine's answer."""
         self._future = future
         self._finish = finish
 
-    def __await__(self) -> Generator[Any, None, R]:
+    def __await__(self) -> Generator[Any, None, Reply]:
         answer = yield from self._future.__await__()
         return self._finish(answer)
 
-    async def outcome(self) -> "R | TraceError":
+    async def outcome(self) -> "Reply | TraceError":
         """The reply, or the refusal as a value."""
         try:
             return await self
@@ -133,15 +133,14 @@ class DispatcherService:
 
     # Worker wrappers
 
-    def claim(self, body: ClaimRequest) -> "Submitted[ClaimReply]":
+    def claim(self, body: ClaimRequest) -> "Submitted[ClaimAnswer, ClaimReply]":
         started = time.perf_counter()
 
-        def finish(answer: object) -> ClaimReply:
+        def finish(answer: ClaimAnswer) -> ClaimReply:
             if isinstance(answer, NotClaimed):
                 self.metrics.claims.labels(answer.value).inc()
                 self.metrics.claim_seconds.observe(time.perf_counter() - started)
                 return ClaimReply(status="NotClaimed", reason=answer.value)
-            assert isinstance(answer, Claimed)
             task, job, inputs = answer.task, answer.job, answer.inputs
             reply = ClaimReply(
                 status="Claimed",
@@ -187,11 +186,10 @@ class DispatcherService:
 
     # The task itself
 
-    def heartbeat(self, claims: VerifiedClaims, body: HeartbeatRequest) -> "Submitted[HeartbeatReply]":
+    def heartbeat(self, claims: VerifiedClaims, body: HeartbeatRequest) -> "Submitted[HeartbeatAnswer, HeartbeatReply]":
         _check_token(claims, body)
 
-        def finish(answer: object) -> HeartbeatReply:
-            assert isinstance(answer, Beaten)
+        def finish(answer: HeartbeatAnswer) -> HeartbeatReply:
             task = answer.task
             assert task.lease_expires_at is not None
             return HeartbeatReply(
@@ -203,10 +201,10 @@ class DispatcherService:
 
         return Submitted(self._group.enqueue(HeartbeatCall(body, claims.org_id)), finish)
 
-    def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[EventsReply]":
+    def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[list[EventReceipt], EventsReply]":
         _check_token(claims, body)
         readers = self._readers(claims, body.events)
-        return Submitted(self._group.enqueue(EventsCall(body, claims.org_id, readers)), _as(EventsReply))
+        return Submitted(self._group.enqueue(EventsCall(body, claims.org_id, readers)), events_reply)
 
     def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> "Awaitable[CompleteReply]":
         started = time.perf_counter()
@@ -230,13 +228,12 @@ class DispatcherService:
         generations = {(event.dataset_uuid, event.dataset_version) for event in events}
         return self._directory.known_readers(claims.org_id, generations) if generations else 1
 
-    def _complete(self, call: CompleteCall, started: float) -> "Submitted[CompleteReply]":
-        def finish(answer: object) -> CompleteReply:
-            assert isinstance(answer, CompleteReply)
+    def _complete(self, call: CompleteCall, started: float) -> "Submitted[CompletionResult, CompleteReply]":
+        def finish(result: CompletionResult) -> CompleteReply:
             self.metrics.complete_seconds.observe(time.perf_counter() - started)
-            if not answer.duplicate:
-                self.metrics.completions.labels(answer.status).inc()
-            return answer
+            if not result.duplicate:
+                self.metrics.completions.labels(result.status).inc()
+            return complete_reply(result)
 
         return Submitted(self._group.enqueue(call), finish)
 
@@ -254,7 +251,7 @@ class DispatcherService:
             async with self.store.connection() as connection:
                 pinned = await find_pinned(connection, body)
             call = BufferPublishCall(body, pinned, None if pinned else objection)
-        return await Submitted(self._group.enqueue(call), _as(BufferPublishReply))
+        return publish_reply(await self._group.enqueue(call))
 
     async def files(self, claims: VerifiedClaims, body: FilesRequest) -> FilesReply:
         _check_token(claims, body)
@@ -289,7 +286,7 @@ class DispatcherService:
         new = [self._new_task(spec) for spec in specs]
         if len(specs) > 1:  # a single clash refuses itself, at the price of no query
             await self._check_clashes([task for task, spec in zip(new, specs, strict=True) if spec.task_id is not None])
-        submitted = [Submitted(self._group.enqueue(CreateCall(task)), _as(CreatedTask)) for task in new]
+        submitted = [Submitted(self._group.enqueue(CreateCall(task)), created_task) for task in new]
         outcomes = [await item.outcome() for item in submitted]
         for outcome in outcomes:
             if isinstance(outcome, TraceError):
@@ -304,7 +301,7 @@ class DispatcherService:
             return await list_dataset_files(connection, body)
 
     async def cancel(self, task_id: UUID) -> CancelReply:
-        return await Submitted(self._group.enqueue(CancelCall(task_id)), _as(CancelReply))
+        return cancel_reply(await self._group.enqueue(CancelCall(task_id)))
 
     async def _load_jobs(self, specs: Sequence[TaskSpec]) -> None:
         job_ids = {spec.job_id for spec in specs}
@@ -337,7 +334,7 @@ class DispatcherService:
         clash = any(definitions[task.task_id] != task.definition for task in named)
         if named and not clash:
             async with self.store.connection() as connection:
-                there = await rows.existing(connection, definitions)
+                there = await task_rows.existing(connection, definitions)
             clash = any(definitions[task_id] != definition for task_id, (definition, _) in there.items())
         if clash:
             raise TraceError("task_conflict", field="tasks.task_id")
@@ -357,14 +354,14 @@ class DispatcherService:
 
     async def _read(self, task_id: UUID) -> tuple[Task, Job, list[TaskInput], datetime]:
         async with self.store.connection() as connection:
-            record = await rows.read(connection, task_id)
+            record = await task_rows.read(connection, task_id)
             if record is None:
                 raise TraceError("task_not_found")
             await self._definitions.follow(connection, {record["org_id"]: record["epoch"]})
             await self._definitions.load_jobs(connection, [record["job_id"]])
             inputs = decode_inputs(record["inputs"])
             await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
-        task = rows.snapshot(record)
+        task = task_rows.snapshot(record)
         return task, self._definitions.job(task.job_id), inputs, record["now"]
 
 
@@ -376,11 +373,3 @@ def _is_always_on(job: Job) -> bool:
 def _check_token(claims: VerifiedClaims, body: Fenced) -> None:
     if claims.task_id != body.task_id or claims.attempt != body.attempt:
         raise TraceError("token_mismatch")
-
-
-def _as(kind: type[R]) -> Callable[[object], R]:
-    def finish(answer: object) -> R:
-        assert isinstance(answer, kind)
-        return answer
-
-    return finish

@@ -1,7 +1,7 @@
 """Every transition of a task, as pure functions: a snapshot and the time in, a snapshot or a refusal out.
 
 `EDGES` is the drawing in docs/state-machine.md as data. Each function below produces only edges of that table
-(a test compares all three), and `dispatcher.lifecycle` is the only place that writes the result.
+(a test compares all three), and `dispatcher.engine` is the only place that writes the result.
 """
 
 from datetime import datetime, timedelta

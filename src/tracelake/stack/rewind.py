@@ -29,14 +29,15 @@ from msgspec.structs import replace
 
 from tracelake.db.migrate import Connection
 from tracelake.db.transaction import Store
-from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.plan import TaskChange, WritePlan
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
+from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
+from tracelake.dispatcher.engine.routing.router import EventRouter
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle import rows
-from tracelake.dispatcher.lifecycle.plan import Change, Plan
-from tracelake.dispatcher.lifecycle.writer import Writer
-from tracelake.dispatcher.routing.directory import EdgeDirectory
-from tracelake.dispatcher.routing.router import Router
 from tracelake.model import lifecycle
 from tracelake.model.task import Task
 
@@ -165,16 +166,19 @@ async def _move_sequences(restored: Connection, before: _Replaced) -> int:
 async def _end_leases(store: Store, config: DispatcherConfig) -> int:
     """The verdict that the reaper would give, without its waiting: nobody can take these leases back."""
     definitions = Definitions()
-    writer = Writer(Router(definitions, EdgeDirectory(definitions), UpstreamDirectory(), config), config)
+    writer = Writer(
+        EventRouter(definitions, EdgeDirectory(definitions), UpstreamDirectory(), TaskDrafts(definitions, config)),
+        config,
+    )
     ended = 0
     while True:
         async with store.transaction() as connection:
-            records = await rows.take_expired(connection, _LONG_AGO, _PAGE)
-            plan = Plan()
+            records = await task_rows.take_expired(connection, _LONG_AGO, _PAGE)
+            plan = WritePlan()
             for record in records:
-                task = rows.snapshot(record)
+                task = task_rows.snapshot(record)
                 retry = lifecycle.next_retry(task, record["now"], config.retry)
-                plan.changes.append(Change(task, lifecycle.expire(_once_more(task), record["now"], retry=retry)))
+                plan.changes.append(TaskChange(task, lifecycle.expire(_once_more(task), record["now"], retry=retry)))
             await writer.write(connection, plan)
         ended += len(records)
         if len(records) < _PAGE:

@@ -1,1 +1,1 @@
-"""Postgres state: migrations. The SQL that changes task state lives in `tracelake.dispatcher.lifecycle` alone."""
+"""Postgres state: migrations. The SQL that changes task state lives in `tracelake.dispatcher.engine` alone."""

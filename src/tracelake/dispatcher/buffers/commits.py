@@ -11,11 +11,12 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Store, unavailable_when_held_up
-from tracelake.dispatcher.buffers.backlog import CAP
-from tracelake.dispatcher.lifecycle.plan import Applied, NewEvent, Plan, event_key
-from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.engine.commit_metrics import count_written
+from tracelake.dispatcher.engine.plan import NewEvent, WritePlan, WriteResult, event_key
+from tracelake.dispatcher.engine.pressure.backlog import CAP
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.tally import count_written
+from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import buffer_queue
@@ -41,13 +42,13 @@ _TABLES = f"""
                coalesce(extract(epoch FROM trace_now() - min(p.released_at)), 0)::float8 AS oldest
         FROM (SELECT p.size_bytes, p.released_at FROM buffer_publishes p
               WHERE p.dataset_uuid = t.dataset_uuid
-                AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+                AND {awaits_sink("p")}
               ORDER BY p.released_at LIMIT {CAP}) p) b
     ORDER BY o.name, d.name"""  # noqa: S608 - constants only
 
-_OPEN = """
+_OPEN = f"""
     SELECT publish_id FROM buffer_publishes
-    WHERE publish_id = ANY($1) AND released_at IS NOT NULL AND committed_at IS NULL AND dead_at IS NULL"""
+    WHERE publish_id = ANY($1) AND {awaits_sink()}"""  # noqa: S608
 
 # Noted now and then, not at every question.
 _SEEN = """
@@ -110,14 +111,14 @@ class BufferCommits:
         self._on_outbox()
         return reply
 
-    async def _committed(self, request: BufferCommittedRequest) -> tuple[BufferCommittedReply, Applied]:
+    async def _committed(self, request: BufferCommittedRequest) -> tuple[BufferCommittedReply, WriteResult]:
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(
                 "SELECT org_id FROM datasets WHERE dataset_uuid = $1", request.dataset_uuid
             )
         if org_id is None:
             raise TraceError("dataset_not_found")
-        plan = Plan()
+        plan = WritePlan()
         async with self._store.transaction(routing=[org_id]) as connection:
             dataset = await connection.fetchrow(_FIND, request.dataset_uuid)
             assert dataset is not None

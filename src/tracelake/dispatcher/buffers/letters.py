@@ -12,7 +12,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
-from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES_AGAIN
+from tracelake.dispatcher.engine.tables.batch_rows import ENQUEUE_PUBLISHES_AGAIN
 from tracelake.dispatcher.views.shared import to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest

@@ -16,7 +16,8 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import tasks
 from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.registry import DagPointers, version_by_id
-from tracelake.dispatcher.routing import stale
+from tracelake.dispatcher.engine.routing import stale_outputs
+from tracelake.dispatcher.predicates import is_open
 from tracelake.errors import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ _UNFINISHED = f"""
         OR EXISTS (SELECT FROM nodes n WHERE n.node_id = ANY($1) AND n.sweep = 'Return')
         OR EXISTS (SELECT FROM jobs j CROSS JOIN LATERAL (
             SELECT FROM tasks t
-            WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL
+            WHERE t.job_id = j.job_id AND {is_open("t")} AND t.skipped_at IS NULL
             ORDER BY t.task_id LIMIT 1) l WHERE j.node_id = ANY($1))
         OR EXISTS (SELECT FROM jobs j CROSS JOIN LATERAL (
             SELECT FROM tasks t WHERE t.superseded = 'Returning' AND t.job_id = j.job_id
@@ -89,7 +90,7 @@ class Builds:
                 logger.exception("a build cannot cut over", extra={"dag": build.dag})
         async with self._store.transaction() as connection:
             done += await tasks.take_returning(connection, self._runtimes)
-            done += await stale.clear(connection)
+            done += await stale_outputs.clear(connection)
         return done + await self._sweep()
 
     async def _sweep(self) -> int:

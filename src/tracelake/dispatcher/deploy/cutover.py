@@ -13,9 +13,6 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.backpressure import queues
-from tracelake.dispatcher.backpressure.levels import Thresholds
-from tracelake.dispatcher.buffers import backlog
 from tracelake.dispatcher.deploy import edges, pointers, tasks
 from tracelake.dispatcher.deploy.buffered import grow_tables
 from tracelake.dispatcher.deploy.edges import EdgeRow
@@ -23,7 +20,9 @@ from tracelake.dispatcher.deploy.hashes import Address, publications
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.deploy.plan import dag_invalid
 from tracelake.dispatcher.deploy.registry import DagPointers, Version
-from tracelake.dispatcher.routing import stale
+from tracelake.dispatcher.engine.pressure import backlog, queues
+from tracelake.dispatcher.engine.pressure.levels import Thresholds
+from tracelake.dispatcher.engine.routing import stale_outputs
 from tracelake.dispatcher.sources import webhooks
 from tracelake.model.dag import Input, JobDocument
 from tracelake.model.runtime import RuntimeRegistry
@@ -148,7 +147,7 @@ class Switch:
         await edges.stay(self.connection, [(job.node_id, job.job_id) for job in mine if job.node_id in counting])
         await edges.park(self.connection, dropped)
         followers = await edges.follow(self.connection, generations, self.dag)
-        await stale.mark(self.connection, self.org_id, followers)
+        await stale_outputs.mark(self.connection, self.org_id, followers)
         await edges.go_live(self.connection, [*arriving, *(node_id for node_id, _ in followers)])
         await pointers.stage_pointers(self.connection, self.org_id, self.dag)
         activation_id = await self._activation()

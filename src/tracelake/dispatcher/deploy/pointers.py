@@ -7,8 +7,8 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.outputs import Generation
-from tracelake.dispatcher.routing import coverage
-from tracelake.dispatcher.routing.coverage import Presence
+from tracelake.dispatcher.engine.routing import coverage
+from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.model.dag import Dag
 from tracelake.model.task import RevisionKind
 

@@ -16,19 +16,21 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.backpressure import gauge, queues
-from tracelake.dispatcher.lifecycle import places, rows
-from tracelake.dispatcher.lifecycle.wake import wake_of
+from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine.pressure import gauge, queues
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.predicates import is_open
 from tracelake.model.runtime import RuntimeRegistry
 
 BATCH = 2_000
 
 # Only what there is something to do for: what was done is not found again. Job by job, along an index: a node has few
 # jobs, and one plan serves every number of tasks.
-_FIND = """
+_FIND = f"""
     (SELECT l.task_id FROM jobs j CROSS JOIN LATERAL (
         SELECT t.task_id FROM tasks t
-        WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+        WHERE t.job_id = j.job_id AND {is_open("t")}
           AND (t.status = 'Queued' OR (t.status = 'Running' AND NOT t.cancel_requested) OR t.next_retry_at IS NOT NULL)
         ORDER BY t.task_id LIMIT $3) l WHERE j.node_id = ANY($1))
     UNION ALL
@@ -40,7 +42,7 @@ _FIND = """
         SELECT t.task_id FROM tasks t
         WHERE t.superseded = 'Dropped' AND t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Canceled')
         ORDER BY t.task_id LIMIT $3) l WHERE j.node_id = ANY($2))
-    LIMIT $3"""
+    LIMIT $3"""  # noqa: S608
 
 # By one statement, in the order in which everybody locks tasks. What the first look saw may have moved since.
 _LOCK = """
@@ -189,7 +191,7 @@ async def settle(
     if keys:
         wakeups += await places.hand_out(connection, keys, runtimes, moved.freed)
     if wakeups:
-        await rows.wake(connection, wakeups)
+        await task_rows.wake(connection, wakeups)
 
 
 async def take_returning(connection: Connection, runtimes: RuntimeRegistry) -> int:
@@ -208,7 +210,7 @@ async def take_returning(connection: Connection, runtimes: RuntimeRegistry) -> i
 
 async def _revive(connection: Connection, tasks: list[UUID]) -> None:
     await connection.execute(_REVIVE, tasks)
-    await rows.collect_again(connection, tasks)
+    await task_rows.collect_again(connection, tasks)
 
 
 def _note_revived(moved: Moved, row: asyncpg.Record) -> None:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tracelake.dispatcher.clock import StoreClock
-from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import TokenVerifier
 from tracelake.dispatcher.users import UserClaims, UserVerifier

@@ -7,7 +7,7 @@ import asyncio
 import time
 
 from tracelake.db.transaction import Store
-from tracelake.dispatcher.lifecycle.group import GroupCommit
+from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
 

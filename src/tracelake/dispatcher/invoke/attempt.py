@@ -10,14 +10,17 @@ from contextlib import suppress
 from typing import TypeVar
 from uuid import UUID
 
-from tracelake.dispatcher.lifecycle.calls import Beaten, Claimed, CompleteCall, EventsCall, HeartbeatCall
-from tracelake.dispatcher.lifecycle.group import GroupCommit
+from tracelake.dispatcher.engine.calls.claim import ClaimedAttempt
+from tracelake.dispatcher.engine.calls.completion import CompleteCall
+from tracelake.dispatcher.engine.calls.events import EventsCall
+from tracelake.dispatcher.engine.calls.heartbeat import HeartbeatCall
+from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.job import Job
 from tracelake.model.retry import Backoff
 from tracelake.model.task import Task
-from tracelake.wire.task_calls import CompleteReply, CompleteRequest, EventsRequest, FinalStatus, HeartbeatRequest
+from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FinalStatus, HeartbeatRequest
 from tracelake.wire.units import EventIn, TaskInput
 
 T = TypeVar("T")
@@ -31,7 +34,7 @@ class LeftError(Exception):
 
 
 class OwnAttempt:
-    def __init__(self, claimed: Claimed, group: GroupCommit, metrics: Metrics, stopping: asyncio.Event) -> None:
+    def __init__(self, claimed: ClaimedAttempt, group: GroupCommit, metrics: Metrics, stopping: asyncio.Event) -> None:
         self.task: Task = claimed.task
         self.job: Job = claimed.job
         self.inputs: list[TaskInput] = claimed.inputs
@@ -50,9 +53,8 @@ class OwnAttempt:
     async def beat(self) -> bool:
         """Extend the lease; True if the attempt was asked to stop."""
         body = HeartbeatRequest(task_id=self.task.task_id, attempt=self.task.attempt, lease_token=self.lease_token)
-        beaten = await self.repeated(lambda: self._group.enqueue(HeartbeatCall(body)))
-        assert isinstance(beaten, Beaten)
-        return beaten.task.cancel_requested
+        answer = await self.repeated(lambda: self._group.enqueue(HeartbeatCall(body)))
+        return answer.task.cancel_requested
 
     async def finish(
         self,
@@ -72,11 +74,10 @@ class OwnAttempt:
             error_message=None if error is None else _plain(error),
             retryable=retryable,
         )
-        reply = await self.repeated(lambda: self._group.enqueue(CompleteCall(body, self.task.org_id)))
-        assert isinstance(reply, CompleteReply)
-        if not reply.duplicate:
-            self._metrics.completions.labels(reply.status).inc()
-        return reply.status
+        result = await self.repeated(lambda: self._group.enqueue(CompleteCall(body, self.task.org_id)))
+        if not result.duplicate:
+            self._metrics.completions.labels(result.status).inc()
+        return result.status
 
     async def repeated(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until the store answers."""

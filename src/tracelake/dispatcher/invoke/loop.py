@@ -24,12 +24,12 @@ import asyncpg
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.calls.claim import ClaimAnswer, ClaimCall, ClaimedAttempt
+from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.invoke.attempt import LeftError, OwnAttempt
 from tracelake.dispatcher.invoke.in_process import run_in_process
 from tracelake.dispatcher.invoke.operators.context import MAX_UNITS
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.calls import ClaimCall, Claimed
-from tracelake.dispatcher.lifecycle.group import GroupCommit
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
@@ -190,11 +190,13 @@ class Invocations:
                 refused.append((row, answer))
                 continue
             done.append(row["outbox_id"])
-            self._metrics.claims.labels(answer.value if isinstance(answer, NotClaimed) else "Claimed").inc()
-            if isinstance(answer, Claimed):
-                if answer.waited_seconds is not None:
-                    self._metrics.task_wait.observe(answer.waited_seconds)
-                self._supervise(answer, slots)
+            if isinstance(answer, NotClaimed):
+                self._metrics.claims.labels(answer.value).inc()
+                continue
+            self._metrics.claims.labels("Claimed").inc()
+            if answer.waited_seconds is not None:
+                self._metrics.task_wait.observe(answer.waited_seconds)
+            self._supervise(answer, slots)
         if done:
             async with self._store.connection() as connection:
                 await connection.execute(_DONE, done)
@@ -203,7 +205,7 @@ class Invocations:
         if away is not None:
             raise away
 
-    def _claim(self, row: asyncpg.Record) -> "asyncio.Future[object]":
+    def _claim(self, row: asyncpg.Record) -> "asyncio.Future[ClaimAnswer]":
         claim_id = self._unanswered.get(row["outbox_id"]) or secrets.token_hex(16)
         if len(self._unanswered) >= _MAX_UNANSWERED:  # rows that another Dispatcher took meanwhile
             self._unanswered.clear()
@@ -220,7 +222,7 @@ class Invocations:
             )
         logger.error("a task cannot be claimed", exc_info=error, extra={"task_id": str(row["key"]), "status": status})
 
-    def _supervise(self, claimed: Claimed, slots: _Slots) -> None:
+    def _supervise(self, claimed: ClaimedAttempt, slots: _Slots) -> None:
         attempt = asyncio.create_task(self._run(claimed), name=f"attempt {claimed.task.task_id}")
         slots.running.add(attempt)
         org = str(claimed.task.org_id)
@@ -235,7 +237,7 @@ class Invocations:
         if slots.rows_wait:
             self._on_free()
 
-    async def _run(self, claimed: Claimed) -> None:
+    async def _run(self, claimed: ClaimedAttempt) -> None:
         """One attempt, whatever happens to it."""
         runtime = claimed.job.runtime
         attempt = OwnAttempt(claimed, self._group, self._metrics, self._stopping)

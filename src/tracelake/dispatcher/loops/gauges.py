@@ -15,11 +15,12 @@ import asyncpg
 from prometheus_client import Gauge
 
 from tracelake.db.transaction import Connection, Store
-from tracelake.dispatcher.backpressure.levels import Thresholds, share
-from tracelake.dispatcher.backpressure.watch import PressureWatch
+from tracelake.dispatcher.engine.pressure.levels import Thresholds, share
+from tracelake.dispatcher.engine.pressure.watch import PressureWatch
 from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
 from tracelake.dispatcher.outbox.counts import OUTBOX_COUNTS
+from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready
 from tracelake.dispatcher.views.sources import Health, read_health
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
@@ -33,14 +34,14 @@ _IN_FLIGHT = """
 _TASKS = f"""
     SELECT r.ready, r.oldest, h.held, w.retrying, f.failed, trace_now() AS now FROM
         (SELECT count(*) AS ready, min(ready_at) AS oldest FROM (
-            SELECT ready_at FROM tasks WHERE status = 'Queued' AND NOT held
+            SELECT ready_at FROM tasks WHERE {is_ready()}
             ORDER BY ready_at, task_id LIMIT {MOST}) t) r,
         (SELECT count(*) AS held FROM (
             SELECT FROM tasks WHERE held ORDER BY held_by, org_id, ready_at, task_id LIMIT {MOST}) t) h,
         (SELECT count(*) AS retrying FROM (
             SELECT FROM tasks WHERE next_retry_at IS NOT NULL ORDER BY next_retry_at LIMIT {MOST}) t) w,
         (SELECT count(*) AS failed FROM (
-            SELECT FROM tasks WHERE status = 'Failed' AND next_retry_at IS NULL AND skipped_at IS NULL
+            SELECT FROM tasks WHERE {is_failed_for_good()}
             ORDER BY job_id, task_id LIMIT {MOST}) t) f"""  # noqa: S608 - constants only
 
 _EDGES = """
@@ -76,7 +77,7 @@ _WORK = """
 _BACKLOG = f"""
     SELECT count(*) AS batches, min(released_at) AS oldest, trace_now() AS now FROM (
         SELECT released_at FROM buffer_publishes
-        WHERE released_at IS NOT NULL AND committed_at IS NULL AND dead_at IS NULL
+        WHERE {awaits_sink()}
         ORDER BY released_at, publish_id LIMIT {MOST}) p"""  # noqa: S608 - constants only
 
 # From the side of the tasks: few run at any time, and each is asked by its key.
@@ -112,15 +113,15 @@ _QUEUES = """
     SELECT node_id, max_depth, max_age_seconds, depth, oldest_ready_at, level, trace_now() AS now
     FROM pressure WHERE node_id = ANY($1)"""
 
-_BACKLOGS = """
+_BACKLOGS = f"""
     SELECT o.name AS org, coalesce(d.dag_name, '') AS dag, d.name AS dataset, t.max_depth, t.max_age_seconds, t.depth,
            t.level, trace_now() AS now, (
                SELECT p.released_at FROM buffer_publishes p
                WHERE p.dataset_uuid = t.dataset_uuid
-                 AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+                 AND {awaits_sink("p")}
                ORDER BY p.released_at LIMIT 1) AS oldest_ready_at
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) JOIN orgs o ON o.org_id = t.org_id
-    WHERE t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL"""
+    WHERE {has_threshold("t")}"""  # noqa: S608
 
 EDGE_STATES = ("held", "building", "behind")
 

@@ -13,6 +13,7 @@ import asyncpg
 
 from tracelake.dag.slots import Slots
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import has_threshold
 from tracelake.dispatcher.sources.cron import COUNTS_SINCE
 
 Name: TypeAlias = tuple[str, str, str]
@@ -34,7 +35,7 @@ _CHANGED = f"""
     LEFT JOIN dags d ON d.org_id = c.org_id
     LEFT JOIN dag_version_jobs v ON v.dag_version_id IN (d.active_version, d.building_version)
     LEFT JOIN jobs j ON j.job_id = v.job_id
-    LEFT JOIN pressure p ON p.node_id = j.node_id AND (p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL)"""  # noqa: S608 - constants only
+    LEFT JOIN pressure p ON p.node_id = j.node_id AND {has_threshold("p")}"""  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from datetime import datetime
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.lifecycle import rows
-from tracelake.dispatcher.lifecycle.plan import Change, Plan
-from tracelake.dispatcher.lifecycle.writer import Writer
+from tracelake.dispatcher.engine.commit_metrics import count_failed
+from tracelake.dispatcher.engine.plan import TaskChange, WritePlan
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.tally import count_failed
 from tracelake.errors import StoreUnavailableError
 from tracelake.model import lifecycle
 
@@ -58,13 +58,13 @@ class Reaper:
             self._clock.observe(now)
             if self._judging_since is None:
                 self._judging_since = now
-            records = await rows.take_expired(connection, self._judging_since, BATCH)
-            plan = Plan()
+            records = await task_rows.take_expired(connection, self._judging_since, BATCH)
+            plan = WritePlan()
             for record in records:
-                task = rows.snapshot(record)
+                task = task_rows.snapshot(record)
                 retry = lifecycle.next_retry(task, record["now"], self._config.retry)
                 verdict = lifecycle.expire(task, record["now"], retry=retry)
-                plan.changes.append(Change(task, verdict))
+                plan.changes.append(TaskChange(task, verdict))
             await self._writer.write(connection, plan)
         self._writer.committed(plan)
         self._last_round = _awake_clock()

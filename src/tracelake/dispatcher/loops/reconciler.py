@@ -16,30 +16,31 @@ import asyncpg
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.lifecycle.rows_effects import ENQUEUE_PUBLISHES_AGAIN
-from tracelake.dispatcher.lifecycle.wake import WAKEUP, wake_of
+from tracelake.dispatcher.engine.tables.batch_rows import ENQUEUE_PUBLISHES_AGAIN
+from tracelake.dispatcher.engine.wakeups import WAKEUP, wake_of
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.predicates import is_ready
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.job import buffer_queue
 from tracelake.ports import Queue, QueueUnavailableError
 
 PAGE = 1000
 
-_READY = """
+_READY = f"""
     SELECT t.task_id, t.ready_at, (SELECT j.runtime FROM jobs j WHERE j.job_id = t.job_id) AS runtime,
            (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) AS outbox_id
     FROM tasks t
-    WHERE t.status = 'Queued' AND NOT t.held AND t.ready_at < trace_now() - make_interval(secs => $1)
+    WHERE {is_ready("t")} AND t.ready_at < trace_now() - make_interval(secs => $1)
       AND (t.ready_at, t.task_id) > ($2, $3)
-    ORDER BY t.ready_at, t.task_id LIMIT $4"""
+    ORDER BY t.ready_at, t.task_id LIMIT $4"""  # noqa: S608
 
 # Checked again under the lock: a claim, a cancellation or another Dispatcher may have been faster.
-_WAKE_AGAIN = """
+_WAKE_AGAIN = f"""
     INSERT INTO outbox (kind, queue, key, org_id)
     SELECT $1, $2, t.task_id, t.org_id
-    FROM (SELECT task_id, org_id FROM tasks WHERE task_id = ANY($3) AND status = 'Queued' AND NOT held
+    FROM (SELECT task_id, org_id FROM tasks WHERE task_id = ANY($3) AND {is_ready()}
           ORDER BY task_id FOR UPDATE SKIP LOCKED) t
-    WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) IS NULL"""
+    WHERE (SELECT o.outbox_id FROM outbox o WHERE o.key = t.task_id LIMIT 1) IS NULL"""  # noqa: S608
 
 _OPEN_PUBLISHES = """
     SELECT p.publish_id, p.dataset_uuid, p.released_at,

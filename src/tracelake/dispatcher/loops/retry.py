@@ -2,11 +2,11 @@
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.plan import TaskChange, WritePlan
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle import rows
-from tracelake.dispatcher.lifecycle.plan import Change, Plan
-from tracelake.dispatcher.lifecycle.wake import wake_of
-from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.model import lifecycle
 
@@ -25,13 +25,13 @@ class RetryScheduler:
 
     async def run_once(self) -> int:
         async with self._store.transaction() as connection:
-            records = await rows.take_due(connection, BATCH)
-            plan = Plan()
+            records = await task_rows.take_due(connection, BATCH)
+            plan = WritePlan()
             await self._definitions.load_jobs(connection, (record["job_id"] for record in records))
             for record in records:
-                task = rows.snapshot(record)
+                task = task_rows.snapshot(record)
                 wake = wake_of(self._runtimes, self._definitions.job(task.job_id).runtime)
-                plan.changes.append(Change(task, lifecycle.requeue(task, record["now"]), wake=wake))
+                plan.changes.append(TaskChange(task, lifecycle.requeue(task, record["now"]), wake=wake))
             await self._writer.write(connection, plan)
         self._metrics.retries.inc(len(plan.changes))
         return len(plan.changes)

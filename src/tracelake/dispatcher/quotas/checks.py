@@ -4,6 +4,7 @@ import math
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_open
 from tracelake.dispatcher.quotas.book import QuotaBook, queued_tasks_exceeded
 from tracelake.errors import TraceError
 from tracelake.model.quota import exceeds
@@ -14,13 +15,13 @@ _AT_ONCE = 1000
 
 _LOCK_ORG = "SELECT FROM orgs WHERE org_id = $1 FOR NO KEY UPDATE"
 
-_QUEUED = """
+_QUEUED = f"""
     SELECT count(*) FROM (
         SELECT FROM jobs j CROSS JOIN LATERAL (
             SELECT FROM tasks t
-            WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed') AND t.status = 'Queued'
+            WHERE t.job_id = j.job_id AND {is_open("t")} AND t.status = 'Queued'
             LIMIT $2) l
-        WHERE j.org_id = $1 LIMIT $2) q"""
+        WHERE j.org_id = $1 LIMIT $2) q"""  # noqa: S608
 
 RECENT_DEPLOYS = """
     SELECT count(*) AS deploys, extract(epoch FROM min(created_at) + interval '1 hour' - trace_now())::float8 AS wait

@@ -1,15 +1,17 @@
 """The quota of running tasks: a limit on running work that all tasks of an org share.
 
 A task of such an org is born with the key of the org's limit beside those of its job and operator, waits for a place
-like any limited task, and is woken by whoever frees one (`lifecycle/places.py`): over the quota nothing is claimed, and
-no receive is spent. Tasks that were there before the quota get the key here, in batches.
+like any limited task, and is woken by whoever frees one (`engine/limits/places.py`): over the quota nothing is claimed,
+and no receive is spent. Tasks that were there before the quota get the key here, in batches.
 """
 
 from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store
-from tracelake.dispatcher.lifecycle import places, rows
-from tracelake.dispatcher.lifecycle.wake import org_key
+from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine.limits.keys import org_key
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.predicates import is_open
 from tracelake.model.runtime import RuntimeRegistry
 
 BATCH = 1_000
@@ -20,13 +22,13 @@ _SET_LIMIT = """
     INSERT INTO limits (limit_key, max_running) VALUES ($1, $2)
     ON CONFLICT (limit_key) DO UPDATE SET max_running = excluded.max_running"""
 
-_WITHOUT_KEY = """
+_WITHOUT_KEY = f"""
     SELECT l.task_id FROM jobs j CROSS JOIN LATERAL (
         SELECT t.task_id FROM tasks t
-        WHERE t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+        WHERE t.job_id = j.job_id AND {is_open("t")}
           AND t.finished_at IS NULL AND NOT coalesce($2 = ANY(t.limit_keys), false)
         ORDER BY t.task_id LIMIT $3) l
-    WHERE j.org_id = $1 LIMIT $3"""
+    WHERE j.org_id = $1 LIMIT $3"""  # noqa: S608
 
 _LOCK_TASKS = """
     SELECT task_id, status, held, limit_keys FROM tasks
@@ -74,5 +76,5 @@ async def adopt_tasks(store: Store, org_id: UUID, runtimes: RuntimeRegistry) -> 
 async def _wake(connection: Connection, moved: dict[str, int], runtimes: RuntimeRegistry) -> int:
     woken = await places.hand_out(connection, moved, runtimes, moved)
     if woken:
-        await rows.wake(connection, woken)
+        await task_rows.wake(connection, woken)
     return len(woken)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.predicates import is_ready
 from tracelake.dispatcher.quotas import running
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.errors import StoreUnavailableError
@@ -30,7 +31,7 @@ _ALL_ORGS = "SELECT org_id FROM orgs"
 
 QUEUED = f"""
     SELECT org_id, count(*) AS tasks FROM (
-        (SELECT org_id FROM tasks WHERE status = 'Queued' AND NOT held ORDER BY ready_at, task_id LIMIT {MOST_COUNTED})
+        (SELECT org_id FROM tasks WHERE {is_ready()} ORDER BY ready_at, task_id LIMIT {MOST_COUNTED})
         UNION ALL
         (SELECT org_id FROM tasks WHERE held ORDER BY held_by, org_id, ready_at, task_id LIMIT {MOST_COUNTED})) t
     GROUP BY org_id"""  # noqa: S608 - constants only

@@ -21,6 +21,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher import audit
+from tracelake.dispatcher.predicates import is_current, is_open
 from tracelake.model.locations import Layout
 
 SUBJECT = "retention"
@@ -28,7 +29,7 @@ SUBJECT = "retention"
 
 # A node that is shared with a version that is kept must go on counting as one that was active once: `counted` of a
 # deploy's registry asks the activations. And the last version that has what a dataset is now is kept with it.
-DUE_VERSIONS = """
+DUE_VERSIONS = f"""
     SELECT p.dag_version_id, p.org_id, p.dag_name, p.number FROM (
         SELECT v.*, row_number() OVER (PARTITION BY org_id, dag_name ORDER BY last DESC NULLS LAST) AS used FROM (
             SELECT v.dag_version_id, v.org_id, v.dag_name, v.number, v.created_at, a.last,
@@ -57,10 +58,10 @@ DUE_VERSIONS = """
       AND NOT EXISTS (
           SELECT FROM dag_version_jobs x JOIN jobs j USING (job_id) JOIN job_outputs o USING (job_id)
           JOIN datasets s USING (dataset_uuid)
-          WHERE x.dag_version_id = p.dag_version_id AND o.dataset_version IN (s.current_version, s.staged_version)
+          WHERE x.dag_version_id = p.dag_version_id AND {is_current("o", "s")}
             AND NOT EXISTS (SELECT FROM jobs k JOIN dag_version_jobs w USING (job_id)
                             WHERE k.node_id = j.node_id AND w.dag_version_id <> p.dag_version_id))
-    ORDER BY p.org_id, p.dag_name, p.number LIMIT $4"""
+    ORDER BY p.org_id, p.dag_name, p.number LIMIT $4"""  # noqa: S608
 
 _FORGET_VERSION = (
     """UPDATE dataset_pointers p SET activation_id = NULL FROM activations a
@@ -83,23 +84,23 @@ _RETIRE_NODES = """
 _NEW_EPOCH = "UPDATE orgs SET routing_epoch = routing_epoch + 1 WHERE org_id = $1"
 
 # The first retired node behind a position that nobody needs. Live tasks are found along tasks_live.
-NEXT_NODE = """
+NEXT_NODE = f"""
     SELECT n.node_id FROM nodes n
     WHERE n.retired_at IS NOT NULL AND n.sweep IS NULL AND NOT n.uncounted AND n.node_id > $1
       AND NOT EXISTS (
-          SELECT FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+          SELECT FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND {is_open("t")}
           WHERE j.node_id = n.node_id AND t.finished_at IS NULL)
       AND NOT EXISTS (
           SELECT FROM jobs j JOIN job_outputs o USING (job_id) JOIN datasets d USING (dataset_uuid)
           WHERE j.node_id = n.node_id AND (
-              d.storage IN ('buffered', 'postgres') OR o.dataset_version IN (d.current_version, d.staged_version)
+              d.storage IN ('buffered', 'postgres') OR {is_current("o", "d")}
               OR EXISTS (SELECT FROM edges e JOIN nodes r USING (node_id)
                          WHERE e.dataset_uuid = o.dataset_uuid AND e.dataset_version = o.dataset_version
                            AND r.retired_at IS NULL)
               OR EXISTS (SELECT FROM job_outputs s JOIN jobs k USING (job_id) LEFT JOIN nodes r USING (node_id)
                          WHERE s.dataset_uuid = o.dataset_uuid AND s.dataset_version = o.dataset_version
                            AND k.node_id IS DISTINCT FROM n.node_id AND r.retired_at IS NULL)))
-    ORDER BY n.node_id LIMIT 1"""
+    ORDER BY n.node_id LIMIT 1"""  # noqa: S608
 
 _LOCK_NODE = "SELECT node_id FROM nodes WHERE node_id = $1 FOR UPDATE SKIP LOCKED"
 

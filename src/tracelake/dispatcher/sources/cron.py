@@ -13,11 +13,11 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
+from tracelake.dispatcher.engine.commit_metrics import count_written
+from tracelake.dispatcher.engine.plan import WritePlan, WriteResult, source_event
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.plan import Applied, Plan, source_event
-from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.tally import count_written
 from tracelake.errors import TraceError
 from tracelake.model.dag import JobDocument, SourceKind
 from tracelake.model.job import Job
@@ -135,7 +135,7 @@ class CronSources:
         return reply
 
     async def _fire(self, job_id: UUID, slot: datetime) -> tuple[FireReply, timedelta]:
-        plan = Plan()
+        plan = WritePlan()
         async with self._store.connection() as connection:
             org_id = await connection.fetchval(_ORG_OF_JOB, job_id)
         if org_id is None:
@@ -158,11 +158,11 @@ class CronSources:
         # A source without outputs has nothing to say, and nothing that could tell the second time from the first.
         return FireReply(slot=slot, events=events, duplicate=bool(job.outputs) and not events), row["now"] - slot
 
-    async def _emit(self, connection: Connection, plan: Plan, job: Job, slot: datetime) -> Applied:
+    async def _emit(self, connection: Connection, plan: WritePlan, job: Job, slot: datetime) -> WriteResult:
         producer = f"cron:{slot:%Y-%m-%dT%H:%M:%SZ}"
         cursor = int(slot.timestamp())
         plan.events += [source_event(producer, job.org_id, output, cursor=cursor) for output in job.outputs]
-        return await self._writer.write(connection, plan) if plan.events else Applied()
+        return await self._writer.write(connection, plan) if plan.events else WriteResult()
 
 
 def _read(rows: list[asyncpg.Record]) -> dict[UUID, _Known]:

@@ -17,16 +17,16 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
-from tracelake.dispatcher.backpressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.commit_metrics import count_written
+from tracelake.dispatcher.engine.plan import NewEvent, WritePlan, source_event
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.fair_slots import FairSlots
-from tracelake.dispatcher.http.rates import RateLimiter
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.plan import NewEvent, Plan, source_event
-from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.sources.webhooks import Webhook, find_by_job, find_by_path
-from tracelake.dispatcher.tally import count_written
 from tracelake.errors import TraceError
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
@@ -166,7 +166,7 @@ class Deliveries:
 
     async def _take(self, webhook: Webhook, head: SignedHead, body: bytes) -> DeliveryReply:
         body_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
-        plan = Plan()
+        plan = WritePlan()
         async with self._store.transaction(routing=[webhook.org_id]) as connection:
             # Again, since only from here on nobody deploys.
             path = webhook.path

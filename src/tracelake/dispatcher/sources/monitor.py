@@ -16,10 +16,11 @@ from uuid import UUID
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.limits.keys import limit_keys_of
+from tracelake.dispatcher.engine.plan import NewTask, WritePlan
+from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.lifecycle.plan import NewTask, Plan
-from tracelake.dispatcher.lifecycle.wake import limit_keys_of, wake_of
-from tracelake.dispatcher.lifecycle.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.sources.pause import inherit_pauses
@@ -113,4 +114,4 @@ class SourceMonitor:
             )
             for job in jobs
         ]
-        return len(await self._writer.create(connection, Plan(), runs))
+        return len(await self._writer.create(connection, WritePlan(), runs))

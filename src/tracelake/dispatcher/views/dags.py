@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_failed_for_good, is_open
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.errors import TraceError
 from tracelake.wire.dags import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
@@ -23,11 +24,11 @@ _DAGS = f"""
     LEFT JOIN activations a ON a.org_id = $1 AND a.dag_name = v.dag_name AND a.state = 'Active'
     LEFT JOIN LATERAL (
         SELECT count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
-               count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
+               count(*) FILTER (WHERE {is_failed_for_good("t")})
                    AS failed,
                count(*) AS counted
         FROM (SELECT t.status, t.next_retry_at, t.skipped_at
-              FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+              FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND {is_open("t")}
               WHERE j.org_id = $1 AND j.dag_name = v.dag_name LIMIT {CAP}) t) t ON true
     ORDER BY v.dag_name"""  # noqa: S608 - constants only
 
@@ -51,10 +52,10 @@ _BUILD = f"""
            (SELECT count(*) FROM edges e JOIN staged USING (node_id)
             WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining
     FROM (SELECT count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
-                 count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
+                 count(*) FILTER (WHERE {is_failed_for_good("t")})
                      AS failed
           FROM (SELECT t.status, t.next_retry_at, t.skipped_at
-                FROM built JOIN tasks t ON t.job_id = built.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+                FROM built JOIN tasks t ON t.job_id = built.job_id AND {is_open("t")}
                 LIMIT {CAP}) t) live"""  # noqa: S608 - constants only
 
 _SOURCE = "SELECT source FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3"

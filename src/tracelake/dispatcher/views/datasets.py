@@ -6,6 +6,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
 from tracelake.errors import TraceError
@@ -46,7 +47,7 @@ _DATASETS = f"""
            s.because AS stale_because, s.job AS stale_job, s.since AS stale_since, s.rebuilding,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
-                 AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+                 AND {awaits_sink("p")}
                LIMIT {CAP}) x) END AS waiting_batches,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid

@@ -8,6 +8,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
 from tracelake.dispatcher.views.dags import not_found
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
@@ -26,16 +27,16 @@ _JOBS = f"""
            t.queued, t.running, t.held, t.retrying, t.failed, t.counted = {CAP} AS more
     FROM dag_version_jobs v JOIN jobs j USING (job_id)
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE t.status = 'Queued' AND NOT t.held) AS queued,
+        SELECT count(*) FILTER (WHERE {is_ready("t")}) AS queued,
                count(*) FILTER (WHERE t.status = 'Running') AS running,
                count(*) FILTER (WHERE t.held) AS held,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NOT NULL) AS retrying,
-               count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
+               count(*) FILTER (WHERE {is_failed_for_good("t")})
                    AS failed,
                count(*) AS counted
         FROM (SELECT t.status, t.held, t.next_retry_at, t.skipped_at
               FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
-              JOIN tasks t ON t.job_id = same.job_id AND t.status IN ('Queued', 'Running', 'Failed')
+              JOIN tasks t ON t.job_id = same.job_id AND {is_open("t")}
               LIMIT {CAP}) t) t
     WHERE v.dag_version_id = $1"""  # noqa: S608 - constants only
 

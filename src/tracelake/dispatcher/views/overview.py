@@ -19,6 +19,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.paging import CAP, LOOKED_AT
 from tracelake.dispatcher.views.pressure import list_pressure, read_pressure
@@ -66,17 +67,17 @@ _JOBS = f"""
         FROM unnest(same.ids) AS i(job_id) CROSS JOIN LATERAL (
             WITH oldest AS MATERIALIZED (
                 SELECT {_LIVE} FROM tasks
-                WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed') ORDER BY task_id LIMIT $5)
-            SELECT count(*) AS looked_at, count(*) FILTER (WHERE t.status = 'Queued' AND NOT t.held) AS ready,
+                WHERE job_id = i.job_id AND {is_open()} ORDER BY task_id LIMIT $5)
+            SELECT count(*) AS looked_at, count(*) FILTER (WHERE {is_ready("t")}) AS ready,
                    count(*) FILTER (WHERE t.status = 'Running') AS running, count(*) FILTER (WHERE t.held) AS held,
                    count(*) FILTER (WHERE t.next_retry_at IS NOT NULL) AS retrying,
-                   count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL)
+                   count(*) FILTER (WHERE {is_failed_for_good("t")})
                        AS failed,
                    min(t.ready_at) FILTER (WHERE NOT t.held) AS oldest_ready_at
             FROM (
                 SELECT * FROM oldest UNION ALL (
                     SELECT {_LIVE} FROM tasks
-                    WHERE job_id = i.job_id AND status IN ('Queued', 'Running', 'Failed')
+                    WHERE job_id = i.job_id AND {is_open()}
                       AND task_id > (SELECT o.task_id FROM oldest o ORDER BY o.task_id DESC LIMIT 1)
                     ORDER BY task_id DESC LIMIT $5 + 1)) t) c) open
     CROSS JOIN LATERAL (

@@ -12,9 +12,10 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.backpressure.levels import Level, Thresholds, share
-from tracelake.dispatcher.backpressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
-from tracelake.dispatcher.routing.directory import Generation
+from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, share
+from tracelake.dispatcher.engine.pressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
+from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_open
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS
 from tracelake.dispatcher.views.words import full_queue
@@ -31,12 +32,12 @@ _QUEUES = f"""
            d.dag_name, j.name, v.dag_version_id = d.active_version AS active, trace_now() AS now, (
                SELECT min(t.ready_at) FROM jobs s CROSS JOIN LATERAL (
                    SELECT r.ready_at FROM tasks r
-                   WHERE r.job_id = s.job_id AND r.status IN ('Queued', 'Running', 'Failed')
+                   WHERE r.job_id = s.job_id AND {is_open("r")}
                      AND r.status = 'Queued' AND r.counted ORDER BY r.task_id LIMIT {LOOKED_AT}) t
                WHERE s.node_id = p.node_id) AS oldest_ready_at
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id IN (d.active_version, d.building_version)
     JOIN jobs j ON j.job_id = v.job_id JOIN pressure p ON p.node_id = j.node_id
-    WHERE d.org_id = $1 AND p.org_id = $1 AND (p.max_depth IS NOT NULL OR p.max_age_seconds IS NOT NULL)
+    WHERE d.org_id = $1 AND p.org_id = $1 AND {has_threshold("p")}
     ORDER BY p.node_id, active DESC NULLS LAST"""  # noqa: S608 - constants only
 
 _EDGES = f"""
@@ -52,20 +53,20 @@ _HELD = f"""
     SELECT q.node_id, (
         SELECT count(*) FROM (
             SELECT FROM jobs s JOIN tasks t ON t.job_id = s.job_id
-            WHERE s.node_id = q.node_id AND t.status IN ('Queued', 'Running', 'Failed') AND t.held
+            WHERE s.node_id = q.node_id AND {is_open("t")} AND t.held
             LIMIT {CAP}) h) AS held
     FROM unnest($1::uuid[]) AS q(node_id)"""  # noqa: S608 - constants only
 
-_BACKLOGS = """
+_BACKLOGS = f"""
     SELECT t.dataset_uuid AS node_id, t.depth, t.max_depth, t.max_age_seconds, t.level, t.since,
            coalesce(d.dag_name, '') AS dag_name, d.name,
            true AS active, trace_now() AS now, (
                SELECT min(p.released_at) FROM buffer_publishes p
                WHERE p.dataset_uuid = t.dataset_uuid
-                 AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+                 AND {awaits_sink("p")}
            ) AS oldest_ready_at
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid)
-    WHERE t.org_id = $1 AND (t.max_depth IS NOT NULL OR t.max_age_seconds IS NOT NULL)"""
+    WHERE t.org_id = $1 AND {has_threshold("t")}"""  # noqa: S608
 
 _PAUSED = """
     SELECT s.node_id, n.dag_name, n.job_name, s.paused_by, s.paused_at, trace_now() AS now

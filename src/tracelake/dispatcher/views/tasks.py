@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.predicates import is_open
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
@@ -28,15 +29,15 @@ _NEWEST = """
         WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 ORDER BY task_id DESC LIMIT $4) t"""
 
 # Live states have an index of their own, so that looking for the one that runs does not go through all that are done.
-_NEWEST_LIVE = """
+_NEWEST_LIVE = f"""
     SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
         SELECT task_id, true AS fits FROM tasks
-        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 AND status IN ('Queued', 'Running', 'Failed')
+        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 AND {is_open()}
           AND status = $5 AND CASE $6 WHEN 'Retrying' THEN next_retry_at IS NOT NULL
                                       WHEN 'Skipped' THEN next_retry_at IS NULL AND skipped_at IS NOT NULL
                                       WHEN 'Failed' THEN next_retry_at IS NULL AND skipped_at IS NULL
                                       ELSE true END
-        ORDER BY task_id DESC LIMIT $4) t"""
+        ORDER BY task_id DESC LIMIT $4) t"""  # noqa: S608
 
 _NEWEST_ENDED = """
     SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (

@@ -6,7 +6,8 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.backpressure.levels import Level
+from tracelake.dispatcher.engine.pressure.levels import Level
+from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.words import counted, since
@@ -26,7 +27,7 @@ _STATE = f"""
         SELECT count(*) AS batches, min(released_at) AS oldest FROM (
             SELECT p.released_at FROM buffer_publishes p
             WHERE p.dataset_uuid = t.dataset_uuid
-              AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+              AND {awaits_sink("p")}
             ORDER BY p.released_at LIMIT {CAP}) p) w
     CROSS JOIN LATERAL (
         SELECT count(*) AS batches, min(p.created_at) AS oldest,
@@ -47,7 +48,7 @@ _STATE = f"""
         SELECT o.outbox_id, o.tries, o.last_error FROM (
             SELECT p.publish_id FROM buffer_publishes p
             WHERE p.dataset_uuid = t.dataset_uuid
-              AND p.released_at IS NOT NULL AND p.committed_at IS NULL AND p.dead_at IS NULL
+              AND {awaits_sink("p")}
             ORDER BY p.released_at LIMIT 1) p
         JOIN outbox o ON o.key = p.publish_id AND o.kind = 'buffer_batch' AND o.status = 'Failed' LIMIT 1) x ON true
     WHERE t.dataset_uuid = ANY($1) ORDER BY d.name"""  # noqa: S608 - constants only

@@ -8,9 +8,10 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.routing import coverage
-from tracelake.dispatcher.routing.coverage import Presence
-from tracelake.dispatcher.routing.directory import Generation
+from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.engine.routing import coverage
+from tracelake.dispatcher.engine.routing.coverage import Presence
+from tracelake.dispatcher.predicates import is_failed_for_good, is_open
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS, HEARD_AT, SILENT
 from tracelake.model.dag import JobDocument, Strategy
@@ -62,14 +63,14 @@ _TASKS = f"""
                         THEN 'holding'
                     ELSE 'failed' END AS state
         FROM jobs j JOIN tasks t ON t.job_id = j.job_id
-        WHERE j.node_id = $1 AND t.status IN ('Queued', 'Running', 'Failed') AND t.skipped_at IS NULL) s
+        WHERE j.node_id = $1 AND {is_open("t")} AND t.skipped_at IS NULL) s
     GROUP BY s.state"""  # noqa: S608 - constants only
 
-_HOLDER = """
+_HOLDER = f"""
     SELECT t.task_id, t.unit_key, t.error FROM jobs j JOIN tasks t ON t.job_id = j.job_id
-    WHERE j.node_id = $1 AND t.edge = $2 AND t.status = 'Failed' AND t.next_retry_at IS NULL AND t.skipped_at IS NULL
+    WHERE j.node_id = $1 AND t.edge = $2 AND {is_failed_for_good("t")}
       AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
-    ORDER BY t.unit_end, t.task_id LIMIT 1"""
+    ORDER BY t.unit_end, t.task_id LIMIT 1"""  # noqa: S608
 
 _LIMIT = "SELECT max_running, used FROM limits WHERE limit_key = $1"
 
@@ -201,7 +202,7 @@ async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> M
                 continue
             generation: Generation = (other["dataset_uuid"], other["dataset_version"])
             asked = [Presence(generation, row["unit"], row["range_start"], row["range_end"]) for row in units]
-            there = await coverage.ask(connection, asked)
+            there = await coverage.read_revisions(connection, asked)
             missing = next((row for number, row in enumerate(units) if number not in there), None)
             if missing is not None:
                 return Missing(missing["unit"], edge["dataset"], other)

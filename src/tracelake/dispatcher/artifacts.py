@@ -1,0 +1,147 @@
+"""What must be looked up in the object store before a transaction: listings to pin, artifacts to measure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from tracelake.dispatcher.engine.publications import PublicationRequest
+from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.errors import TraceError
+from tracelake.model.locations import MARKER_FAMILY, lies_under, parse_uri
+from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
+from tracelake.wire.base import Sha256
+from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished, OutputReport
+
+GLOB = "*.parquet"
+SUCCESS = "_SUCCESS"
+MARKER_BYTES = 4 * 1024 * 1024
+"""Of a `_SUCCESS` that names files: some 40,000 of them."""
+
+
+class _NamedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    size: int
+
+
+class _HashedFile(_NamedFile, frozen=True, forbid_unknown_fields=True):
+    sha256: Sha256
+
+
+class _Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="trace-files-1"):
+    """A `_SUCCESS` that begins with `MARKER_FAMILY`: which files are the output's content."""
+
+    files: list[_NamedFile]
+
+
+class _HashedMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag="trace-files-2"):
+    files: list[_HashedFile]
+
+
+async def list_publications(
+    objects: ObjectStore,
+    published: Sequence[DatasetPublished],
+    claims: VerifiedClaims,
+    reports: Sequence[OutputReport] = (),
+) -> list[PublicationRequest]:
+    """The files each publication pins: what the attempt says it wrote, where it says so. Whatever is written there
+    later is never read."""
+    if len({item.dataset_uuid for item in published}) != len(published):
+        # An output has one prefix, so its files belong to one publication: a task commits one unit of it.
+        raise TraceError("body_invalid", "A dataset is published once per task.", field="datasets_published")
+    requests = []
+    for index, item in enumerate(published):
+        prefix = _granted_prefix(item, index, claims)
+        try:
+            listing = await objects.list(prefix, limit=LISTING_LIMIT)
+        except TraceError as refusal:
+            refusal.details.setdefault("field", f"datasets_published[{index}]")
+            raise
+        marker = next((meta for meta in listing if meta.uri == prefix + SUCCESS), None)
+        if marker is None:
+            raise _incomplete("The output's _SUCCESS marker is not there.", index)
+        files = tuple(meta for meta in listing if meta.uri.endswith(".parquet") and "/" not in meta.uri[len(prefix) :])
+        if marker.size:
+            files = await _choose_named(objects, marker, prefix, files, index)
+        for report in reports:
+            if report.dataset_uuid == item.dataset_uuid:
+                _compare(report, files, index)
+        requests.append(PublicationRequest(item, prefix, files))
+    if requests:
+        await objects.sync()  # a unit that counts has its files, also after a power cut
+    return requests
+
+
+async def _choose_named(
+    objects: ObjectStore, marker: ObjectMeta, prefix: str, files: Sequence[ObjectMeta], index: int
+) -> tuple[ObjectMeta, ...]:
+    """The files that the marker names, or all of them if it is another's kind of marker. Those that are not named are
+    of Spark tasks that were tried again, or came too late."""
+    if marker.size > MARKER_BYTES:
+        message = f"_SUCCESS has {marker.size:,} bytes, at most {MARKER_BYTES:,} are read: write fewer files."
+        raise _incomplete(message, index)
+    data = await objects.get(marker.uri, if_match=marker.etag)
+    if data is None:
+        raise _incomplete("The output's _SUCCESS marker changed while it was read.", index)
+    if not data.startswith(MARKER_FAMILY):
+        return tuple(files)
+    try:
+        named: Sequence[_NamedFile] = msgspec.json.decode(data, type=_Marker | _HashedMarker).files
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        message = '_SUCCESS: expected a list of {"name", "size", "sha256"} in `files`; received something else.'
+        raise _incomplete(message, index) from None
+    by_name = {meta.uri.removeprefix(prefix): meta for meta in files}
+    if len({file.name for file in named}) != len(named):
+        raise _incomplete("_SUCCESS names a file twice.", index)
+    absent = sum(file.name not in by_name or by_name[file.name].size != file.size for file in named)
+    if absent:
+        raise _incomplete(f"_SUCCESS names {len(named)} files; {absent} of them are not there with that size.", index)
+    return tuple(_pin(by_name[file.name], file) for file in sorted(named, key=lambda file: file.name))
+
+
+def _pin(meta: ObjectMeta, file: _NamedFile) -> ObjectMeta:
+    """The object with the hash of its content, which is the word of the attempt that wrote it."""
+    return replace(meta, sha256=file.sha256) if isinstance(file, _HashedFile) else meta
+
+
+async def check_artifact(
+    objects: ObjectStore, body: BufferPublishRequest, claims: VerifiedClaims, max_bytes: int
+) -> ObjectMeta:
+    if not lies_under(body.batch_uri, claims.s3.buffer_prefix):
+        raise TraceError("prefix_forbidden", field="batch_uri")
+    artifact = await objects.head(body.batch_uri)
+    if artifact is None:
+        raise TraceError("artifact_missing", field="batch_uri")
+    if artifact.size > max_bytes:
+        said = f"The artifact has {artifact.size:,} bytes; at most {max_bytes:,} are taken (`artifact_max_bytes`)."
+        raise TraceError("artifact_too_large", said, field="batch_uri", limit_bytes=max_bytes)
+    if body.batch_size_bytes not in (None, artifact.size):
+        raise TraceError("artifact_mismatch", field="batch_size_bytes")
+    await objects.sync()
+    return replace(artifact, sha256=body.batch_sha256)
+
+
+def _compare(report: OutputReport, files: Sequence[ObjectMeta], index: int) -> None:
+    count, size = len(files), sum(meta.size for meta in files)
+    if report.file_count in (None, count) and report.size_bytes in (None, size):
+        return
+    pairs = (("files", report.file_count), ("bytes", report.size_bytes))
+    said = ", ".join(f"{what}: {number}" for what, number in pairs if number is not None)
+    message = f"The attempt says that it wrote {said}; there are files: {count}, bytes: {size}."
+    raise _incomplete(message, index)
+
+
+def _incomplete(message: str, index: int) -> TraceError:
+    return TraceError("output_incomplete", message, field=f"datasets_published[{index}]")
+
+
+def _granted_prefix(item: DatasetPublished, index: int, claims: VerifiedClaims) -> str:
+    field = f"datasets_published[{index}].storage_ref"
+    ref = item.storage_ref
+    if ref.glob != GLOB:
+        raise TraceError("prefix_forbidden", f"The glob of a publication is exactly {GLOB}.", field=f"{field}.glob")
+    prefix = f"s3://{ref.bucket}/{ref.prefix}"
+    generation = f"/{item.dataset_uuid}/{item.dataset_version}/"
+    if prefix not in claims.s3.write_prefixes or parse_uri(prefix) is None or generation not in prefix:
+        raise TraceError("prefix_forbidden", field=field)
+    return prefix

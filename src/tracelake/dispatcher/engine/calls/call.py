@@ -1,0 +1,135 @@
+"""What every lifecycle call is: what it declares before its transaction, and what it is given to decide on."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.calls.weights import LIGHT
+from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
+from tracelake.dispatcher.engine.publications import PublicationRegistry, PublicationRequest, WaitingEvent
+from tracelake.dispatcher.engine.unit_order import UnitOrder
+from tracelake.errors import TraceError
+from tracelake.model.job import Job
+from tracelake.model.task import Task
+from tracelake.wire.units import TaskInput
+
+Reply = TypeVar("Reply")
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
+
+Respond: TypeAlias = Callable[[WriteResult], Reply | TraceError]
+"""Makes the reply of a call from what its transaction wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallNeeds:
+    """What the transaction locks and reads for a call; what is not declared here, its `LockedTask` does not have."""
+
+    task: bool = True
+    """The row of its task. Only a call that creates its task goes without."""
+    inputs: bool = False
+    unit: bool = False
+    """The open tasks of its unit are locked with it, and the newest completed inputs of the unit are read."""
+    superseded: bool = False
+    pause: bool = False
+
+
+@dataclass(slots=True)
+class DecisionContext:
+    """What the decisions of one transaction share."""
+
+    config: DispatcherConfig
+    plan: WritePlan = field(default_factory=WritePlan)
+    registry: PublicationRegistry = field(default_factory=PublicationRegistry)
+    order: UnitOrder = field(default_factory=UnitOrder)
+
+
+class LockedTask(msgspec.Struct, frozen=True, eq=False):
+    """The locked task that a call is about, with what the call declared to need."""
+
+    task: Task
+    job: Job
+    now: datetime
+    unit: str | None
+    inputs: list[TaskInput]
+    epoch: int
+    """The routing epoch of its org."""
+    superseded: bool = False
+    """Its job belongs to a version that is neither active nor being built."""
+    paused: bool = False
+    """It is the run of a source that should emit nothing for now."""
+    waiting_events: Sequence[WaitingEvent] = ()
+    """The events that the completing attempt announced, and that wait for its commit."""
+
+
+class Call(ABC, Generic[ReplyT_co]):
+    """A lifecycle call: the group commit and its transaction use what it declares here, and never ask for its type."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def task_id(self) -> UUID:
+        """The task whose row is locked; a batch holds at most one call per task."""
+
+    @property
+    @abstractmethod
+    def routing_org(self) -> UUID | None:
+        """The org whose routing lock the transaction needs: its decision depends on the org's edges or pointers."""
+
+    @property
+    @abstractmethod
+    def needs(self) -> CallNeeds: ...
+
+    @abstractmethod
+    def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[ReplyT_co]:
+        """Adds to the plan and returns how to reply once the plan is written.
+
+        A `TraceError` refuses the call, and nothing of it is kept. There is no I/O here: whatever needs the object
+        store was looked up before.
+        """
+
+    @property
+    def publications(self) -> Sequence[PublicationRequest]:
+        """The publications whose generations are locked, and whose committed units are read."""
+        return ()
+
+    @property
+    def completing_attempt(self) -> int | None:
+        """The attempt whose waiting events are read, if the call reports its success."""
+        return None
+
+    @property
+    def weight(self) -> int:
+        """An estimate of how many rows it makes the store touch (`weights.py`)."""
+        return LIGHT
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a worker waits for it to keep or to get a lease."""
+        return False
+
+    @property
+    def owner(self) -> UUID | None:
+        """The org whose call it is, where that is known before its task is read."""
+        return None
+
+
+AnyCall: TypeAlias = Call[Any]
+"""A call of a batch, where calls with different replies stand side by side."""
+
+
+def require(locked: LockedTask | None) -> LockedTask:
+    """The locked task, or 404."""
+    if locked is None:
+        raise TraceError("task_not_found")
+    return locked
+
+
+def always(reply: Reply) -> Respond[Reply]:
+    return lambda _applied: reply

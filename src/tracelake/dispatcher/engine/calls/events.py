@@ -1,0 +1,82 @@
+"""Events: an attempt announces units of its outputs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from uuid import UUID
+
+from tracelake.dispatcher.engine.calls.call import Call, CallNeeds, DecisionContext, LockedTask, Respond, require
+from tracelake.dispatcher.engine.calls.output_grants import output_for
+from tracelake.dispatcher.engine.calls.weights import LIGHT, weigh_events
+from tracelake.dispatcher.engine.plan import EventReceipt, NewEvent, event_key, unit_of
+from tracelake.dispatcher.engine.publications import WHOLE
+from tracelake.model import lifecycle
+from tracelake.model.job import Job
+from tracelake.model.task import Task
+from tracelake.wire.task_calls import EventsRequest
+from tracelake.wire.units import EventIn
+
+CommittedRevisions: TypeAlias = Mapping[tuple[UUID, str], int | None]
+"""dataset_uuid and unit -> revision, of the units that a completion commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsCall(Call[list[EventReceipt]]):
+    body: EventsRequest
+    org_id: UUID
+    """The org that the token names."""
+    readers: int = 1
+    """An estimate of how many inputs read what it announces."""
+    received: float = field(default_factory=time.monotonic)
+
+    needs = CallNeeds(unit=True)
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    @property
+    def routing_org(self) -> UUID | None:
+        return self.org_id
+
+    @property
+    def owner(self) -> UUID | None:
+        return self.org_id
+
+    @property
+    def weight(self) -> int:
+        return LIGHT + weigh_events(self.body.events, self.readers)
+
+    def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[list[EventReceipt]]:
+        locked = require(locked)
+        task = locked.task
+        lifecycle.check_current(task, self.body.attempt, self.body.lease_token)
+        outdated = context.order.is_outdated(task)
+        events = new_events(self.body.events, task, locked.job, {}, self.received, outdated=outdated)
+        context.plan.events.extend(events)
+        return lambda applied: [applied.events[event.key] for event in events]
+
+
+def new_events(
+    events: Sequence[EventIn],
+    task: Task,
+    job: Job,
+    committed: CommittedRevisions,
+    received: float,
+    *,
+    outdated: bool,
+) -> list[NewEvent]:
+    """The events of a task as rows; each is on an output of its job."""
+    producer = str(task.task_id)
+    starts = job.timeout_seconds is None  # an always_on source: each of its events is news
+    shared = (task.revision, task.revision_kind, outdated, received, task.traceparent, starts)
+    rows = []
+    for event in events:
+        output = output_for(job, event.dataset_uuid, None, event.dataset_version)
+        unit = unit_of(event.cursor, event.partition_key)
+        revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
+        waits = not output.dataset.storage.routes_at_once
+        key = event_key(producer, event)
+        rows.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, *shared))
+    return rows

@@ -1,0 +1,62 @@
+"""Heartbeats: a worker extends the lease of its attempt, also late, unless a newer attempt was claimed."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from tracelake.dispatcher.engine.calls.call import (
+    Call,
+    CallNeeds,
+    DecisionContext,
+    LockedTask,
+    Respond,
+    always,
+    require,
+)
+from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.model import lifecycle
+from tracelake.model.job import Job
+from tracelake.model.task import Task
+from tracelake.wire.task_calls import HeartbeatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The task with its extended lease."""
+
+    task: Task
+    job: Job
+    now: datetime
+    paused: bool = False
+    """It is the run of a source that should emit nothing for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatCall(Call[HeartbeatAnswer]):
+    body: HeartbeatRequest
+    org_id: UUID | None = None
+    """The org that the token names."""
+
+    needs = CallNeeds(pause=True)
+    routing_org = None
+    urgent = True
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+    @property
+    def owner(self) -> UUID | None:
+        return self.org_id
+
+    def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[HeartbeatAnswer]:
+        locked = require(locked)
+        extended = lifecycle.heartbeat(
+            locked.task,
+            locked.now,
+            attempt=self.body.attempt,
+            lease_token=self.body.lease_token,
+            lease_seconds=locked.job.lease_seconds,
+        )
+        context.plan.changes.append(TaskChange(locked.task, extended))
+        return always(HeartbeatAnswer(extended, locked.job, locked.now, locked.paused))

@@ -1,0 +1,111 @@
+"""What people and platform services do to a task: cancel it, retry it, skip its unit."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.engine.calls.call import (
+    Call,
+    CallNeeds,
+    DecisionContext,
+    LockedTask,
+    Respond,
+    always,
+    require,
+)
+from tracelake.dispatcher.engine.plan import AuditEntry, TaskChange
+from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.errors import TraceError
+from tracelake.model import lifecycle
+from tracelake.model.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskActionResult:
+    """The task after the action; `duplicate` if the action had been taken before."""
+
+    task: Task
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCall(Call[TaskActionResult]):
+    task_id: UUID = field()
+    by: Actor | None = None
+    """None: a platform service, which sees every org."""
+
+    needs = CallNeeds()
+    routing_org = None
+
+    def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[TaskActionResult]:
+        locked = require(locked) if self.by is None else _require_own(locked, self.by)
+        task = locked.task
+        canceled = lifecycle.cancel(task, locked.now)
+        if canceled is not None:
+            context.plan.changes.append(TaskChange(task, canceled))
+            if self.by is not None:
+                context.plan.audit.append(_audit(self.by, task, "task.cancel", {"status": task.status.value}))
+        return always(TaskActionResult(canceled or task, duplicate=canceled is None))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryCall(Call[TaskActionResult]):
+    """A person retries a failed or cancelled task."""
+
+    task_id: UUID = field()
+    by: Actor = field()
+
+    needs = CallNeeds(superseded=True)
+
+    @property
+    def routing_org(self) -> UUID | None:
+        return self.by.org_id
+
+    def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[TaskActionResult]:
+        locked = _require_own(locked, self.by)
+        task, job = locked.task, locked.job
+        if locked.superseded:
+            raise TraceError(
+                "task_finished",
+                "The task is of a version of the DAG that is not active now.",
+                status=task.status.value,
+            )
+        retried = lifecycle.retry(task, locked.now, more_attempts=job.max_attempts)
+        if retried is not None:
+            wake = wake_of(context.config.runtimes, job.runtime)
+            context.plan.changes.append(TaskChange(task, retried, wake=wake))
+            context.plan.audit.append(_audit(self.by, task, "task.retry", {"attempt": task.attempt}))
+        return always(TaskActionResult(retried or task, duplicate=retried is None))
+
+
+@dataclass(frozen=True, slots=True)
+class SkipCall(Call[TaskActionResult]):
+    """A person accepts the gap that a failed unit leaves."""
+
+    task_id: UUID = field()
+    by: Actor = field()
+
+    needs = CallNeeds()
+    routing_org = None
+
+    def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[TaskActionResult]:
+        locked = _require_own(locked, self.by)
+        task = locked.task
+        skipped = lifecycle.skip(task, locked.now)
+        if skipped is not None:
+            context.plan.changes.append(TaskChange(task, skipped))
+            context.plan.audit.append(_audit(self.by, task, "task.skip", {"unit": task.unit_key}))
+        return always(TaskActionResult(skipped or task, duplicate=skipped is None))
+
+
+def _require_own(locked: LockedTask | None, by: Actor) -> LockedTask:
+    """The locked task, or 404: another org's task is as good as none."""
+    locked = require(locked)
+    if locked.task.org_id != by.org_id:
+        raise TraceError("task_not_found")
+    return locked
+
+
+def _audit(by: Actor, task: Task, action: str, details: dict[str, Any]) -> AuditEntry:
+    return AuditEntry(task.org_id, by.subject, action, f"task:{task.task_id}", details)

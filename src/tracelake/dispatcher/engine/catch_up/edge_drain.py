@@ -1,0 +1,174 @@
+"""The drain loop: takes edges on that fell behind, from the events that are stored.
+
+An edge falls behind when a failed unit held it, when its version was not active, or because it is new and has a history
+to build from. It is shown the events of its generation in the order they were routed, a page in each transaction, and
+is live again once none are left. What it was shown before makes no second task. Large invalidations are gone through in
+the same rounds (see `catch_up.invalidation_drain`).
+"""
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.routing_gate import RoutingBusyError
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.engine.catch_up.invalidation_drain import InvalidationDrain
+from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
+from tracelake.dispatcher.engine.plan import RoutedEvent, WritePlan
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.routing import coverage, edges
+from tracelake.dispatcher.engine.routing.directory import Consumer, EdgeDirectory
+from tracelake.dispatcher.engine.routing.edges import EdgeState
+from tracelake.dispatcher.engine.routing.router import EventRouter, RoutingScope
+from tracelake.dispatcher.engine.writer import Writer
+from tracelake.dispatcher.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+"""A page holds its edge, and its wake-ups stand before everybody else's: larger ones drain a little faster, and whoever
+has nothing to do with them waits for as much longer."""
+_EDGES_A_ROUND = 100
+
+_BEHIND = """
+    SELECT org_id, node_id, input_index, dataset_uuid, dataset_version FROM edges
+    WHERE position IS NOT NULL AND phase <> 'Parked' AND failed_units = 0
+      AND (drain_until IS NULL OR position < drain_until)"""
+
+_EPOCHS = "SELECT org_id, routing_epoch FROM orgs WHERE org_id = ANY($1)"
+
+_STILL = "SELECT phase FROM edges WHERE node_id = $1 AND input_index = $2"
+
+_ROOM = "SELECT max_depth - depth FROM pressure WHERE node_id = $1"
+
+_EVENTS = """
+    SELECT routed_seq, event_id, org_id, dataset_uuid, dataset_version, cursor, partition_key, range_start, range_end,
+           effective_revision, invalidates, producer, traceparent, revision_kind
+    FROM events WHERE dataset_uuid = $1 AND dataset_version = $2 AND routed_seq > $3 AND routed_seq <= $4
+    ORDER BY routed_seq LIMIT $5"""
+
+
+class EdgeDrain:
+    def __init__(
+        self,
+        store: Store,
+        directory: EdgeDirectory,
+        upstream: UpstreamDirectory,
+        router: EventRouter,
+        writer: Writer,
+        metrics: Metrics,
+        pace: BackgroundPace,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._upstream = upstream
+        self._router = router
+        self._writer = writer
+        self._metrics = metrics
+        self._pace = pace
+        self._rework = InvalidationDrain(store, directory, router, writer, self._room, self._not_stopped, metrics, pace)
+
+    async def run_once(self) -> int:
+        """One page for each edge that is behind, and for each invalidation that is not done with.
+
+        Answers how many events were shown to edges, edges made live, pages of units made again.
+        """
+        async with self._store.connection() as connection:
+            behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
+        done = 0
+        for row in behind[:_EDGES_A_ROUND]:
+            began = time.monotonic()
+            with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
+                done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
+            await self._pace.rest(time.monotonic() - began)
+        return done + await self._rework.run_once()
+
+    async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
+        """Mixed. However many edges wait for a pause or a full queue, the others have their turn in every round."""
+        orgs: dict[UUID, list[asyncpg.Record]] = {}
+        for row in waiting:
+            orgs.setdefault(row["org_id"], []).append(row)
+        unblocked: list[asyncpg.Record] = []
+        for org_id, epoch in await connection.fetch(_EPOCHS, list(orgs)):
+            upstream = await self._upstream.of(connection, org_id, epoch)
+            read = [(row["node_id"], (row["dataset_uuid"], row["dataset_version"])) for row in orgs[org_id]]
+            stops = await upstream.stops(connection, read)
+            unblocked += [
+                row
+                for row, reader in zip(orgs[org_id], read, strict=True)
+                if upstream.blocked_by(*reader, stops) is None
+            ]
+        random.shuffle(unblocked)
+        return unblocked
+
+    async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
+        plan = WritePlan()
+        most = self._pace.page(PAGE)
+        async with self._store.transaction(routing=[org_id], wait=False) as connection:
+            if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
+                return 0
+            consumers = await self._directory.nodes(connection, [node_id])
+            consumer = consumers[node_id]
+            page = await self._room(connection, org_id, consumer, input_index, most)
+            if not page:
+                return 0
+            if consumer.joins:
+                generation = consumer.input(input_index).generation
+                await coverage.lock_generations(connection, [generation])
+            states = await edges.lock(connection, set(consumer.edges_of(input_index)))
+            if consumer.job.counted:  # somebody else may have shown it a page while this one waited for the lock
+                page = await self._room(connection, org_id, consumer, input_index, most)
+                if not page:
+                    return 0
+            edge = states[(node_id, input_index)]
+            if edge.position is None or edge.failed_units:
+                return 0
+            events, made = await self._show(connection, plan, consumer, edge, RoutingScope({}, states), page)
+        self._writer.committed(plan)
+        self._metrics.drained.inc(events)
+        self._metrics.made.labels("drain").inc(made)
+        return events + (1 if edge.live else 0)
+
+    async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
+        """How many units it may be given: none while pressure stops it, and no more than its queue has room for."""
+        epoch = await connection.fetchval("SELECT routing_epoch FROM orgs WHERE org_id = $1", org_id)
+        upstream = await self._upstream.of(connection, org_id, epoch)
+        generation = consumer.input(input_index).generation
+        stops = await upstream.stops(connection, [(consumer.node_id, generation)])
+        if upstream.blocked_by(consumer.node_id, generation, stops) is not None:
+            return 0
+        if not consumer.job.counted:
+            return most
+        room = await connection.fetchval(_ROOM, consumer.node_id)
+        return most if room is None else max(0, min(most, room))
+
+    async def _show(
+        self,
+        connection: Connection,
+        plan: WritePlan,
+        consumer: Consumer,
+        edge: EdgeState,
+        scope: RoutingScope,
+        page: int,
+    ) -> tuple[int, int]:
+        """How many events were shown, and how many tasks they made."""
+        item = consumer.input(edge.input_index)
+        until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
+        rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
+        events = [RoutedEvent(*row) for row in rows]
+        tasks = await self._router.show(connection, scope, events, (consumer, item))
+        made = await self._writer.create(connection, plan, tasks)
+        self._writer.shown(plan, events, made, (consumer, item))
+        whole = len(rows) < page
+        if whole and edge.drain_until is None:
+            edge.seen(None)
+        else:
+            edge.seen(until if whole else events[-1].routed_seq)
+        await edges.write(connection, scope.edges.values())
+        logger.debug("drained", extra={"events": len(events), "tasks": len(made)})
+        return len(events), len(made)

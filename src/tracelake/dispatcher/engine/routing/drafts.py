@@ -1,0 +1,228 @@
+"""From requests for units to tasks: which cursors a unit reads after, and which revisions a task was made for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.limits.keys import limit_keys_of
+from tracelake.dispatcher.engine.plan import Generation, NewTask
+from tracelake.dispatcher.engine.routing import coverage
+from tracelake.dispatcher.engine.routing.coverage import NewestRevision, Presence
+from tracelake.dispatcher.engine.routing.directory import EdgeKey
+from tracelake.dispatcher.engine.routing.edges import EdgeState
+from tracelake.dispatcher.engine.routing.units import UnitRequest, draft
+from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.slices import pause_between
+from tracelake.model.dag import Strategy
+from tracelake.model.job import Storage
+from tracelake.model.task import RevisionKind
+
+# What a unit below the edge's cursor reads from: as it did before, or else from the end of the unit before it. Ranges
+# on the same edge are no such units, and what a person asked for is none either: nobody announced that it ends there.
+_PREDECESSORS = """
+    SELECT q.number, (
+        SELECT min(t.unit_start) - 1 FROM tasks t
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end = q.cursor AND t.unit_key = 'c:' || q.cursor
+          AND t.revision_kind <> 'manual') AS same, (
+        SELECT t.unit_end FROM tasks t
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end < q.cursor AND t.unit_key = 'c:' || t.unit_end
+          AND t.revision_kind <> 'manual'
+        ORDER BY t.unit_end DESC LIMIT 1) AS before
+    FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)"""
+
+# Cursors that no unit of the edge reads, though it has passed them. There are none unless a task was lost. The unit
+# that reads a cursor is the first one that ends there or behind it; what a person asked for stands in for none.
+_UNREAD = """
+    SELECT q.number FROM unnest($1::int[], $2::uuid[], $3::int[], $4::bigint[]) AS q(number, node_id, edge, cursor)
+    WHERE coalesce((
+        SELECT t.unit_start FROM tasks t
+        WHERE t.node_id = q.node_id AND t.edge = q.edge AND t.unit_end >= q.cursor AND t.unit_key = 'c:' || t.unit_end
+          AND t.revision_kind <> 'manual'
+        ORDER BY t.unit_end LIMIT 1) > q.cursor, true)
+    ORDER BY q.number"""
+
+# How new the inputs are that tasks of the unit were made for.
+_NEWEST_ORDER = """
+    SELECT max(input_order) FROM tasks
+    WHERE node_id = $1 AND edge = $2 AND unit_key = $4
+      AND (unit_end = $3 OR ($3::bigint IS NULL AND unit_end IS NULL))"""
+
+
+class TaskDrafts:
+    """Drafts the tasks of requested units. Nothing is written but the cursors of locked edges, in memory."""
+
+    def __init__(
+        self,
+        definitions: Definitions,
+        config: DispatcherConfig,
+        limits_running: Callable[[UUID], bool] = lambda _org_id: False,
+    ) -> None:
+        """`limits_running`: whether an org has a quota of running tasks."""
+        self._definitions = definitions
+        self._config = config
+        self._limits_running = limits_running
+
+    async def draft(
+        self, connection: Connection, requests: Sequence[UnitRequest], states: dict[EdgeKey, EdgeState]
+    ) -> list[NewTask]:
+        tasks: list[NewTask] = []
+        below: list[UnitRequest] = []
+        joins: list[UnitRequest] = []
+        for number, request in enumerate(requests):
+            await pause_between(number)
+            if request.consumer.joins:
+                joins.append(request)
+            elif request.cursor is None or request.consumer.job.strategy is Strategy.PER_PARTITION:
+                tasks.append(self._draft(request))
+            else:
+                edge = states[(request.consumer.node_id, request.input.input_index)]
+                # A manual run says that its own unit is there, and nothing of what lies before it.
+                if request.cursor > edge.routed and not request.again and request.kind is not RevisionKind.MANUAL:
+                    tasks.append(self._draft(request, after=edge.routed))
+                    edge.advance(request.cursor)
+                elif request.revision:
+                    below.append(request)
+        tasks += await self._draft_below(connection, below, tasks)
+        tasks += await self._draft_joins(connection, joins)
+        return tasks
+
+    async def draft_manual(self, connection: Connection, request: UnitRequest) -> NewTask | None:
+        """The task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays where it is.
+
+        It reads what is there: as new as whatever its unit was made for last, so that neither outdates the other.
+        """
+        if request.consumer.joins:
+            tasks = await self._draft_joins(connection, [request])
+        elif request.cursor is not None and request.consumer.job.strategy is Strategy.PER_UPDATE:
+            tasks = await self._draft_below(connection, [request], [])
+        else:
+            tasks = [self._draft(request)]
+        if not tasks:
+            return None
+        task = tasks[0]
+        place = (task.node_id, task.edge, task.unit_end, task.unit_key)
+        order = await connection.fetchval(_NEWEST_ORDER, *place)
+        return replace(task, input_order=tuple(order or ()))
+
+    async def draft_lost(
+        self, connection: Connection, requests: Sequence[UnitRequest], states: dict[EdgeKey, EdgeState]
+    ) -> list[NewTask]:
+        """Cursors that the edge has passed, but that no task reads: one was lost. In the order they were routed."""
+        passed = [
+            request
+            for request in requests
+            if request.consumer.job.strategy is Strategy.PER_UPDATE
+            and not request.revision
+            and request.cursor is not None
+            and request.cursor <= states[(request.consumer.node_id, request.input.input_index)].routed
+        ]
+        if not passed:
+            return []
+        tasks: list[NewTask] = []
+        for row in await connection.fetch(_UNREAD, *_places(passed)):
+            request = passed[row["number"]]
+            if not any(_reads(task, request) for task in tasks):
+                tasks += await self._draft_below(connection, [request], tasks)
+        return tasks
+
+    async def _draft_below(
+        self, connection: Connection, requests: Sequence[UnitRequest], drafted: Sequence[NewTask]
+    ) -> list[NewTask]:
+        """Cursors at or below what the edge has routed, in a revision of their own: from the unit before them.
+
+        Requests come in the order of their cursors. Those drafted are not in the table yet, but their units end there
+        too.
+        """
+        if not requests:
+            return []
+        rows = await connection.fetch(_PREDECESSORS, *_places(requests))
+        units: dict[EdgeKey, dict[int, int]] = {}
+        for task in drafted:
+            _note_unit(units, task)
+        tasks = []
+        for request, row in zip(requests, sorted(rows, key=lambda row: int(row["number"])), strict=True):
+            assert request.cursor is not None
+            edge_units = units.get((request.consumer.node_id, request.edge), {})
+            after = row["same"] if row["same"] is not None else edge_units.get(request.cursor)
+            if after is None:
+                ends = [
+                    -1 if row["before"] is None else row["before"],
+                    *(end for end in edge_units if end < request.cursor),
+                ]
+                after = max(ends)
+            task = self._draft(request, after=after)
+            _note_unit(units, task)
+            tasks.append(task)
+        return tasks
+
+    async def _draft_joins(self, connection: Connection, requests: Sequence[UnitRequest]) -> list[NewTask]:
+        """Only units that every input has. The event's own is there by now, like the others'."""
+        questions = [
+            self._presence(request, item.generation) for request in requests for item in request.consumer.inputs
+        ]
+        existing_units = await coverage.read_revisions(connection, questions)
+        tasks = []
+        first = 0
+        for request in requests:
+            numbers = range(first, first + len(request.consumer.inputs))
+            first = numbers.stop
+            if all(number in existing_units for number in numbers):
+                revisions = [existing_units[number] for number in numbers]
+                own = request.consumer.inputs.index(request.input)
+                revisions[own] = self._own_revision(request)
+                tasks.append(self._draft(request, revisions=revisions))
+        return tasks
+
+    def _draft(
+        self, request: UnitRequest, *, after: int | None = None, revisions: Sequence[NewestRevision] | None = None
+    ) -> NewTask:
+        job = request.consumer.job
+        runtimes = self._config.runtimes
+        keys = limit_keys_of(runtimes, job, org_limited=self._limits_running(job.org_id))
+        read = [self._own_revision(request)] if revisions is None else revisions
+        return draft(request, wake_of(runtimes, job.runtime), keys, read, after=after)
+
+    def _own_revision(self, request: UnitRequest) -> NewestRevision:
+        """The first revision of a unit is as old as can be, whenever its event was routed."""
+        first = not request.again and request.revision == self.usual_revision(request.input.generation)
+        return NewestRevision(request.revision, request.kind, 0 if first else request.routed_seq)
+
+    def _presence(self, request: UnitRequest, generation: Generation) -> Presence:
+        return Presence(generation, request.unit_key, request.start, request.end, usual=self.usual_revision(generation))
+
+    def usual_revision(self, generation: Generation) -> str:
+        """Files are counted from their first commit on; everything else has no revision until somebody says one."""
+        dataset = self._definitions.dataset(generation[0])
+        assert dataset is not None, "loaded with its readers, or when the transaction began to speak of it"
+        return "1" if dataset.storage is Storage.S3 else ""
+
+
+def _places(requests: Sequence[UnitRequest]) -> tuple[list[int], list[UUID], list[int], list[int | None]]:
+    """Columns of questions about cursors: number, node, edge, cursor."""
+    nodes = [request.consumer.node_id for request in requests]
+    return (
+        list(range(len(requests))),
+        nodes,
+        [request.edge for request in requests],
+        [request.cursor for request in requests],
+    )
+
+
+def _reads(task: NewTask, request: UnitRequest) -> bool:
+    assert task.unit_start is not None
+    assert task.unit_end is not None
+    assert request.cursor is not None
+    return task.unit_start <= request.cursor <= task.unit_end
+
+
+def _note_unit(units: dict[EdgeKey, dict[int, int]], task: NewTask) -> None:
+    """Per edge: the cursor that a unit ends with, and what it reads after."""
+    if task.unit_key == f"c:{task.unit_end}" and task.revision_kind is not RevisionKind.MANUAL:
+        assert task.node_id is not None
+        assert task.edge is not None
+        assert task.unit_start is not None
+        assert task.unit_end is not None
+        units.setdefault((task.node_id, task.edge), {}).setdefault(task.unit_end, task.unit_start - 1)

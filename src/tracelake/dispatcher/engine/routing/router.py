@@ -1,0 +1,214 @@
+"""From routed events to tasks, inside the transaction that routes them.
+
+`lock` comes before any event is written: the edges of everybody who reads what the transaction may announce are
+locked in one order, so that for each edge the order of `routed_seq` is the order of commits, and two inputs of a join
+see each other. `route` comes after, and is idempotent by the unique index over units: an event that is routed twice
+makes its task once.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.plan import Generation, NewTask, RoutedEvent, TaskChange, WritePlan
+from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
+from tracelake.dispatcher.engine.routing import coverage, edges
+from tracelake.dispatcher.engine.routing.coverage import Presence
+from tracelake.dispatcher.engine.routing.directory import EdgeDirectory, EdgeKey, Reader
+from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
+from tracelake.dispatcher.engine.routing.edges import EdgeState
+from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE, remember, rerun
+from tracelake.dispatcher.engine.routing.units import UnitRequest
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.slices import pause_between
+from tracelake.model.task import RevisionKind
+
+
+@dataclass(slots=True)
+class RoutingScope:
+    """What a transaction may route to: the readers of each generation, and their edges."""
+
+    readers: dict[Generation, tuple[Reader, ...]] = field(default_factory=dict)
+    edges: dict[EdgeKey, EdgeState] = field(default_factory=dict)
+    blocked: set[EdgeKey] = field(default_factory=set)
+    """Live edges that pressure stops: their events wait from now on."""
+
+
+class EventRouter:
+    def __init__(
+        self,
+        definitions: Definitions,
+        directory: EdgeDirectory,
+        upstream: UpstreamDirectory,
+        drafts: TaskDrafts,
+    ) -> None:
+        self.drafts = drafts
+        self._definitions = definitions
+        self._directory = directory
+        self._upstream = upstream
+
+    async def lock(self, connection: Connection, plan: WritePlan) -> RoutingScope:
+        """The edges that this plan may touch; failed units already hold theirs."""
+        scope = RoutingScope()
+        announced: dict[UUID, set[Generation]] = {}
+        range_generations: set[Generation] = set()
+        for event in plan.events:
+            if event.outdated or (event.waits and event.commit_revision is None):
+                continue
+            generation = (event.event.dataset_uuid, event.event.dataset_version)
+            announced.setdefault(event.org_id, set()).add(generation)
+            if event.event.partition_key is not None:
+                range_generations.add(generation)
+        for publication in plan.publications:
+            if publication.revision is None:
+                continue
+            generation = (publication.dataset_uuid, publication.dataset_version)
+            announced.setdefault(publication.org_id, set()).add(generation)
+            range_generations.add(generation)
+        hold_changes = _holds(plan.changes)
+        if not announced and not hold_changes:
+            return scope
+        dataset_uuids = (dataset_uuid for generations in announced.values() for dataset_uuid, _ in generations)
+        await self._definitions.load_datasets(connection, dataset_uuids)
+        for org_id, generations in announced.items():
+            readers_of = await self._directory.readers(connection, org_id, plan.epochs[org_id], generations)
+            scope.readers.update(readers_of)
+            scope.blocked |= await self._blocked(connection, org_id, plan.epochs[org_id], readers_of)
+        range_generations |= {generation for generation, readers in scope.readers.items() if _is_joined(readers)}
+        await coverage.lock_generations(connection, sorted(range_generations))
+        keys = {key for readers in scope.readers.values() for reader, item in readers
+                for key in reader.edges_of(item.input_index)}  # fmt: skip
+        scope.edges = await edges.lock(connection, keys | set(hold_changes))
+        for key, units in hold_changes.items():
+            if key in scope.edges:
+                scope.edges[key].hold(units)
+        return scope
+
+    async def route(self, connection: Connection, scope: RoutingScope, events: Sequence[RoutedEvent]) -> list[NewTask]:
+        """The tasks that these events ask for; some may be there already. Writes coverage and edges, not tasks."""
+        await self._record(connection, scope.readers, events)
+        await self._remember(connection, events)
+        requests: list[UnitRequest] = []
+        again: Counter[EdgeKey] = Counter()
+        for number, event in enumerate(_in_order(events)):
+            await pause_between(number)
+            live = []
+            for consumer, item in scope.readers.get(event.generation, ()):
+                key = (consumer.node_id, item.input_index)
+                edge = scope.edges.get(key)
+                if edge is None or not edge.live:
+                    continue
+                if key in scope.blocked:
+                    edge.seen(edge.newest)  # from before this event on, it waits
+                else:
+                    live.append((consumer, item))
+            requests += await self._requests_of(connection, event, live, again)
+        tasks = await self.drafts.draft(connection, requests, scope.edges)
+        await edges.write(connection, scope.edges.values())
+        return tasks
+
+    async def _blocked(
+        self, connection: Connection, org_id: UUID, epoch: int, readers: Mapping[Generation, Sequence[Reader]]
+    ) -> set[EdgeKey]:
+        upstream = await self._upstream.of(connection, org_id, epoch)
+        read = [(consumer, item) for items in readers.values() for consumer, item in items]
+        stops = await upstream.stops(connection, ((consumer.node_id, item.generation) for consumer, item in read))
+        return {
+            (consumer.node_id, item.input_index)
+            for consumer, item in read
+            if upstream.blocked_by(consumer.node_id, item.generation, stops) is not None
+        }
+
+    async def show(
+        self, connection: Connection, scope: RoutingScope, events: Sequence[RoutedEvent], reader: Reader
+    ) -> list[NewTask]:
+        """What these events, routed before, ask of one reader that did not hear them then. The caller writes edges, and
+        holds the generation if the reader joins."""
+        if reader[0].joins:
+            await self._record(connection, {reader[1].generation: (reader,)}, events)
+        await self._remember(connection, events)
+        again: Counter[EdgeKey] = Counter()
+        requests = [
+            request
+            for event in _in_order(events)
+            for request in await self._requests_of(connection, event, [reader], again)
+        ]
+        lost = await self.drafts.draft_lost(
+            connection, [UnitRequest.of(event, *reader) for event in events], scope.edges
+        )
+        return lost + await self.drafts.draft(connection, requests, scope.edges)
+
+    async def _remember(self, connection: Connection, events: Sequence[RoutedEvent]) -> None:
+        invalidating = [event for event in events if event.invalidates is not None]
+        if invalidating:
+            await remember(connection, invalidating)
+
+    async def _requests_of(
+        self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader], counts: Counter[EdgeKey]
+    ) -> list[UnitRequest]:
+        """What one event asks of these readers: its own unit, and the units it declares wrong.
+
+        `counts`: how many were declared wrong in this transaction. Many small invalidations are a large one, too.
+        """
+        requests: list[UnitRequest] = []
+        for consumer, item in readers:
+            again: list[UnitRequest] = []
+            if event.invalidates is not None:
+                key = (consumer.node_id, item.input_index)
+                again = await rerun(connection, event, consumer, item, max(0, AT_ONCE - counts[key]))
+                counts[key] += len(again)
+                again = [replace(request, traceparent=event.traceparent) for request in again]
+            own = UnitRequest.of(event, consumer, item)
+            if own.unit_key not in {request.unit_key for request in again}:
+                requests.append(own)
+            requests += again
+        return requests
+
+    async def _record(
+        self, connection: Connection, readers: dict[Generation, tuple[Reader, ...]], events: Sequence[RoutedEvent]
+    ) -> None:
+        joined = {generation for generation, items in readers.items() if _is_joined(items)}
+        units = [
+            self._event_presence(event)
+            for event in events
+            if event.partition_key is not None or event.generation in joined
+        ]
+        if units:
+            await coverage.record(connection, units)
+
+    def _event_presence(self, event: RoutedEvent) -> Presence:
+        usual = self.drafts.usual_revision(event.generation)
+        return Presence(
+            event.generation,
+            event.unit_key,
+            event.range_start,
+            event.range_end,
+            event.revision,
+            usual,
+            event.routed_seq,
+            RevisionKind(event.revision_kind),
+        )
+
+
+def _is_joined(readers: Iterable[Reader]) -> bool:
+    return any(consumer.joins for consumer, _ in readers)
+
+
+def _in_order(events: Sequence[RoutedEvent]) -> list[RoutedEvent]:
+    """Cursors that come together are taken from below, so that each of them has a unit of its own."""
+    return sorted(events, key=lambda event: (event.cursor is not None, event.cursor or 0, event.routed_seq))
+
+
+def _holds(changes: Sequence[TaskChange]) -> dict[EdgeKey, int]:
+    """Per edge: how many more of its units have failed for good, or fewer."""
+    changes_of_edges: dict[EdgeKey, int] = {}
+    for change in changes:
+        delta = change.after.holds_edge - change.before.holds_edge
+        if delta:
+            assert change.after.node_id is not None
+            assert change.after.edge is not None
+            key = (change.after.node_id, change.after.edge)
+            changes_of_edges[key] = changes_of_edges.get(key, 0) + delta
+    return changes_of_edges

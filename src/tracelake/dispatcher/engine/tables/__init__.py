@@ -1,0 +1,1 @@
+"""The statements that lock and write rows: each runs once per transaction, however many rows it moves."""

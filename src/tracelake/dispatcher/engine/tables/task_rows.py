@@ -1,0 +1,373 @@
+"""The statements behind lifecycle calls: lock, then write, each once per transaction however many rows it moves.
+
+Rows are locked in `task_id` order by a statement of its own: an UPDATE from unnest promises no order, and two
+Dispatchers that lock in different orders deadlock. Every UPDATE still compares `(status, attempt, lease_token)`, so
+a decision made on anything but the locked row cannot be written.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from functools import cache
+from operator import attrgetter
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.plan import NewTask, TaskChange, TaskDefinition, WakeTarget, WritePlan, WriteResult
+from tracelake.dispatcher.engine.tables.batch_rows import apply_buffer_publishes, release_publishes
+from tracelake.dispatcher.engine.tables.event_rows import apply_events, release_events
+from tracelake.dispatcher.engine.tables.publication_rows import apply_publications
+from tracelake.dispatcher.engine.unit_order import OPEN_SIBLINGS
+from tracelake.dispatcher.slices import in_slices
+from tracelake.model.task import Outcome, RevisionKind, Status, Task
+
+_COLUMNS = """task_id, org_id, job_id, status, attempt, max_attempts, held, cancel_requested, outcome, lease_token,
+    lease_expires_at, deadline_at, claimed_at, worker_id, claim_id, ready_at, next_retry_at, finished_at, error,
+    forgiven, skipped_at, held_by, node_id, edge, unit_key, revision, revision_kind, input_order,
+    limit_keys, counted, traceparent"""
+
+# $2 are claims. What a cutover dropped and did not reach yet must not start any more: to a claim it is held. With the
+# tasks themselves, in the same order, the open ones of the units that $3 speak for (see `unit_order`).
+_LOCK = f"""
+    SELECT {_COLUMNS}, unit, trace_now() AS now, CASE WHEN task_id = ANY($2) THEN inputs END AS inputs,
+           task_id = ANY($2) AND status = 'Queued'
+               AND node_id IN (SELECT n.node_id FROM nodes n WHERE n.sweep = 'Drop') AS dropped,
+           (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
+    FROM tasks WHERE task_id = ANY(%s) ORDER BY task_id FOR UPDATE"""  # noqa: S608 - constants only
+
+_LOCK_TASKS = _LOCK % "$1"
+_LOCK_UNITS = _LOCK % f"$1::uuid[] || ARRAY(SELECT s.task_id FROM ({OPEN_SIBLINGS.replace('$1', '$3')}) s)"  # noqa: S608
+
+_PRESENT = "SELECT task_id FROM tasks WHERE task_id = ANY($1)"
+
+_READ = f"""
+    SELECT {_COLUMNS}, unit, inputs, trace_now() AS now,
+           (SELECT routing_epoch FROM orgs WHERE orgs.org_id = tasks.org_id) AS epoch
+    FROM tasks WHERE task_id = $1"""  # noqa: S608
+
+_TAKE_EXPIRED = f"""
+    SELECT {_COLUMNS}, trace_now() AS now FROM tasks
+    WHERE status = 'Running' AND lease_expires_at < trace_now()
+      AND $1::timestamptz <= trace_now() - make_interval(
+            secs => (SELECT lease_seconds FROM jobs WHERE jobs.job_id = tasks.job_id))
+    ORDER BY task_id LIMIT $2 FOR UPDATE SKIP LOCKED"""  # noqa: S608
+
+_TAKE_DUE = f"""
+    SELECT {_COLUMNS}, trace_now() AS now FROM tasks
+    WHERE next_retry_at <= trace_now() ORDER BY next_retry_at LIMIT $1 FOR UPDATE SKIP LOCKED"""  # noqa: S608
+
+_ARCHIVE_ATTEMPTS = """
+    INSERT INTO task_attempts (task_id, attempt, lease_token, worker_id, claimed_at, outcome, error)
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[])"""
+
+_SPARK_METRICS = """
+    INSERT INTO spark_metrics (task_id, attempt, figures)
+    SELECT u.task_id, u.attempt, u.figures::json
+    FROM unnest($1::uuid[], $2::int[], $3::text[]) AS u(task_id, attempt, figures)
+    ON CONFLICT DO NOTHING"""
+
+# The collector looks at a task once: one that it has passed is shown to it again.
+_COLLECT_AGAIN = """
+    INSERT INTO collect_later (task_id, look_at)
+    SELECT u.task_id, trace_now() FROM unnest($1::uuid[]) AS u(task_id), collector c WHERE u.task_id <= c.position
+    ON CONFLICT (task_id) DO UPDATE SET look_at = excluded.look_at"""
+
+_MUTABLE = {
+    "status": "text", "attempt": "int", "held": "bool", "cancel_requested": "bool", "outcome": "text",
+    "lease_token": "uuid", "lease_expires_at": "timestamptz", "deadline_at": "timestamptz",
+    "claimed_at": "timestamptz", "worker_id": "text", "claim_id": "text", "ready_at": "timestamptz",
+    "next_retry_at": "timestamptz", "finished_at": "timestamptz", "error": "text", "skipped_at": "timestamptz",
+    "held_by": "text", "max_attempts": "int", "forgiven": "int",
+}  # fmt: skip
+"""The columns that a change may touch, with their types."""
+_mutable_values = attrgetter(*_MUTABLE)
+
+
+# Tasks with their wake-ups. A limited one starts as held; it gets a place, or waits for one, in the same transaction
+# (see `places`), and its wake-up comes with the place.
+_CREATE = """
+    WITH u AS MATERIALIZED (
+        SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::text[], $6::text[], $7::uuid[],
+                             $8::int[], $9::text[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
+                             $14::text[], $15::text[], $16::bool[], $17::text[], $18::text[], $19::text[])
+            AS u(task_id, org_id, job_id, max_attempts, inputs, unit, node_id, edge, unit_key, unit_start, unit_end,
+                 revision, limit_keys, kind, queue, counted, traceparent, revision_kind, input_order)),
+    made AS (
+        INSERT INTO tasks (task_id, org_id, job_id, status, max_attempts, inputs, unit, ready_at,
+                           node_id, edge, unit_key, unit_start, unit_end, revision, limit_keys, held, held_by,
+                           counted, traceparent, revision_kind, input_order)
+        SELECT task_id, org_id, job_id, 'Queued', max_attempts, inputs::json, unit::json, trace_now(),
+               node_id, edge, unit_key, unit_start, unit_end, revision, string_to_array(limit_keys, E'\\n'),
+               limit_keys IS NOT NULL, split_part(limit_keys, E'\\n', 1), counted, traceparent,
+               revision_kind, input_order::bigint[]
+        FROM u ON CONFLICT DO NOTHING RETURNING task_id),
+    woken AS (
+        INSERT INTO outbox (kind, queue, key, org_id)
+        SELECT u.kind, u.queue, u.task_id, u.org_id FROM made JOIN u USING (task_id) WHERE u.limit_keys IS NULL)
+    SELECT task_id FROM made"""
+
+CREATE_SLICE = 128
+"""Tasks that one statement inserts: its arguments are encoded while the event loop stands still."""
+
+_EXISTING = "SELECT task_id, job_id, inputs, unit, status FROM tasks WHERE task_id = ANY($1)"
+
+# A task that a DAG made, whose node is neither active nor being built. The caller holds the org's routing lock.
+_SUPERSEDED = """
+    SELECT t.task_id FROM tasks t
+    WHERE t.task_id = ANY($1) AND t.node_id IS NOT NULL AND NOT EXISTS (
+        SELECT FROM jobs j JOIN dag_version_jobs v ON v.job_id = j.job_id
+        JOIN dags d ON v.dag_version_id IN (d.active_version, d.building_version)
+        WHERE j.node_id = t.node_id AND d.org_id = j.org_id AND d.dag_name = j.dag_name)"""
+
+_WAKE = """
+    INSERT INTO outbox (kind, queue, key, org_id)
+    SELECT u.kind, u.queue, u.task_id, (SELECT t.org_id FROM tasks t WHERE t.task_id = u.task_id)
+    FROM unnest($1::text[], $2::text[], $3::uuid[]) AS u(kind, queue, task_id)"""
+
+
+class LockedRows:
+    """The locked snapshots of a batch, and the one time its decisions share."""
+
+    def __init__(self, records: Sequence[asyncpg.Record]) -> None:
+        self.now: datetime | None = records[0]["now"] if records else None
+        self.tasks = {record["task_id"]: snapshot(record) for record in records}
+        self.records = {record["task_id"]: record for record in records}
+
+
+def snapshot(record: asyncpg.Record) -> Task:
+    outcome = record["outcome"]
+    return Task(
+        task_id=record["task_id"],
+        org_id=record["org_id"],
+        job_id=record["job_id"],
+        status=Status(record["status"]),
+        attempt=record["attempt"],
+        max_attempts=record["max_attempts"],
+        held=record["held"] or bool(record.get("dropped")),
+        cancel_requested=record["cancel_requested"],
+        outcome=None if outcome is None else Outcome(outcome),
+        lease_token=record["lease_token"],
+        lease_expires_at=record["lease_expires_at"],
+        deadline_at=record["deadline_at"],
+        claimed_at=record["claimed_at"],
+        worker_id=record["worker_id"],
+        claim_id=record["claim_id"],
+        ready_at=record["ready_at"],
+        next_retry_at=record["next_retry_at"],
+        finished_at=record["finished_at"],
+        error=record["error"],
+        forgiven=record["forgiven"],
+        skipped_at=record["skipped_at"],
+        held_by=record["held_by"],
+        node_id=record["node_id"],
+        edge=record["edge"],
+        unit_key=record["unit_key"],
+        revision=record["revision"],
+        revision_kind=RevisionKind(record["revision_kind"]),
+        input_order=tuple(record["input_order"] or ()),
+        limit_keys=tuple(record["limit_keys"] or ()),
+        counted=record["counted"],
+        traceparent=record["traceparent"],
+    )
+
+
+async def lock(
+    connection: Connection,
+    task_ids: Iterable[UUID],
+    with_inputs: Iterable[UUID],
+    speakers: Collection[UUID] = (),
+    *,
+    skip_locked: bool = False,
+) -> LockedRows:
+    """`speakers` complete or announce something for their units.
+
+    With `skip_locked` a task is left out whose row somebody else holds; so is a speaker for a unit of which somebody
+    else holds an open task.
+    """
+    requested_ids = set(task_ids)
+    arguments = [list(requested_ids), list(with_inputs), *([list(speakers)] if speakers else [])]
+    statement = _LOCK_UNITS if speakers else _LOCK_TASKS
+    records = await connection.fetch(statement + " SKIP LOCKED" if skip_locked else statement, *arguments)
+    locked = {record["task_id"]: record for record in records}
+    units = [task_id for task_id in speakers if task_id in locked and locked[task_id]["node_id"] is not None]
+    if units and skip_locked:
+        pairs = await connection.fetch(OPEN_SIBLINGS, units)
+        requested_ids -= {row["speaker"] for row in pairs if row["task_id"] not in locked}
+    return LockedRows([record for record in records if record["task_id"] in requested_ids])
+
+
+async def present(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
+    """Those that exist, whoever holds them."""
+    return {row["task_id"] for row in await connection.fetch(_PRESENT, list(task_ids))}
+
+
+async def read(connection: Connection, task_id: UUID) -> asyncpg.Record | None:
+    return await connection.fetchrow(_READ, task_id)
+
+
+async def existing(connection: Connection, task_ids: Iterable[UUID]) -> dict[UUID, tuple[TaskDefinition, str]]:
+    """Definition and status of each task that is there."""
+    rows = await connection.fetch(_EXISTING, list(task_ids))
+    return {row["task_id"]: ((row["job_id"], row["inputs"], row["unit"]), row["status"]) for row in rows}
+
+
+async def superseded(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
+    """The tasks of versions that are neither active nor being built."""
+    return {row["task_id"] for row in await connection.fetch(_SUPERSEDED, list(task_ids))}
+
+
+async def take_expired(connection: Connection, judging_since: datetime, limit: int) -> list[asyncpg.Record]:
+    """Running tasks whose lease ran out, unless the store has been back for less than their lease."""
+    return await connection.fetch(_TAKE_EXPIRED, judging_since, limit)
+
+
+async def take_due(connection: Connection, limit: int) -> list[asyncpg.Record]:
+    return await connection.fetch(_TAKE_DUE, limit)
+
+
+async def apply(connection: Connection, plan: WritePlan) -> WriteResult:
+    """Everything but routing, limits and wake-ups; `writer.py` puts those around it."""
+    applied = WriteResult()
+    if plan.new_tasks:
+        await _create_named(connection, plan, applied)
+    if plan.changes:
+        await _archive_attempts(connection, plan)
+        await _update(connection, plan)
+        revived = [each.after.task_id for each in plan.changes if each.before.finished and not each.after.finished]
+        if revived:
+            await collect_again(connection, revived)
+    if plan.spark_metrics:
+        await connection.execute(_SPARK_METRICS, *map(list, zip(*plan.spark_metrics, strict=True)))
+    if plan.publications:
+        await apply_publications(connection, plan.publications)
+        await release_events(connection, plan.publications, applied)
+    if plan.events:
+        await apply_events(connection, plan.events, applied)
+    if plan.buffer_publishes:
+        await apply_buffer_publishes(connection, plan.buffer_publishes, applied)
+    if plan.releases:
+        await release_publishes(connection, plan.releases, applied)
+    return applied
+
+
+async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None:
+    """Tasks that had ended and go on, under the lock of each: what they leave from now on is to be collected too."""
+    await connection.execute(_COLLECT_AGAIN, revived)
+
+
+async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
+    """Insert them, with their wake-ups; answers those that were not there, neither by id nor by unit."""
+    new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
+    made: list[NewTask] = []
+    async for part in in_slices(new, CREATE_SLICE):
+        made += await _create(connection, part)
+    return made
+
+
+async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTask]:
+    rows = await connection.fetch(
+        _CREATE,
+        [task.task_id for task in new],
+        [task.org_id for task in new],
+        [task.job_id for task in new],
+        [task.max_attempts for task in new],
+        [task.inputs for task in new],
+        [task.unit for task in new],
+        [task.node_id for task in new],
+        [task.edge for task in new],
+        [task.unit_key for task in new],
+        [task.unit_start for task in new],
+        [task.unit_end for task in new],
+        [task.revision for task in new],
+        ["\n".join(task.limit_keys) if task.limit_keys else None for task in new],
+        [task.wake.kind for task in new],
+        [task.wake.queue for task in new],
+        [task.counted for task in new],
+        [task.traceparent for task in new],
+        [task.revision_kind for task in new],
+        ["{" + ",".join(map(str, task.input_order)) + "}" if task.input_order else None for task in new],
+    )
+    made = {row["task_id"] for row in rows}
+    return [task for task in new if task.task_id in made]
+
+
+async def wake(connection: Connection, wakeups: Sequence[tuple[UUID, WakeTarget]]) -> None:
+    kinds = [item.kind for _, item in wakeups]
+    await connection.execute(_WAKE, kinds, [item.queue for _, item in wakeups], [key for key, _ in wakeups])
+
+
+async def _create_named(connection: Connection, plan: WritePlan, applied: WriteResult) -> None:
+    """Tasks whose caller chose their id, and wants to know which of them were there before."""
+    made = await create(connection, plan.new_tasks)
+    applied.made += made
+    applied.created = {task.task_id for task in made}
+    existing_ids = [task.task_id for task in plan.new_tasks if task.task_id not in applied.created]
+    if existing_ids:
+        applied.existing = await existing(connection, existing_ids)
+
+
+async def _archive_attempts(connection: Connection, plan: WritePlan) -> None:
+    replaced = [change.before for change in plan.changes if 0 < change.before.attempt < change.after.attempt]
+    if replaced:
+        await connection.execute(
+            _ARCHIVE_ATTEMPTS,
+            [task.task_id for task in replaced],
+            [task.attempt for task in replaced],
+            [task.lease_token for task in replaced],
+            [task.worker_id for task in replaced],
+            [task.claimed_at for task in replaced],
+            [task.outcome for task in replaced],
+            [task.error for task in replaced],
+        )
+
+
+def update_statement(changes: Sequence[TaskChange]) -> tuple[str, list[list[object]]]:
+    """One UPDATE for all of them, of the columns in which at least one differs, and its arguments.
+
+    A heartbeat moves one column and a completion half of them; each that is sent costs time on both sides.
+    """
+    before = [change.before for change in changes]
+    old = [_mutable_values(task) for task in before]
+    new = [_mutable_values(change.after) for change in changes]
+    columns = [
+        (name, values)
+        for name, was, values in zip(_MUTABLE, zip(*old, strict=True), zip(*new, strict=True), strict=True)
+        if was != values
+    ]
+    arguments: list[list[object]] = [
+        [task.task_id for task in before],
+        [task.status for task in before],
+        [task.attempt for task in before],
+        [task.lease_token for task in before],
+        *(list(values) for _, values in columns),
+    ]
+    with_result = any(change.result is not None for change in changes)
+    if with_result:
+        arguments.append([change.result for change in changes])
+    return _update_text(tuple(name for name, _ in columns), with_result=with_result), arguments
+
+
+@cache
+def _update_text(columns: tuple[str, ...], *, with_result: bool) -> str:
+    names = ["task_id", "was_status", "was_attempt", "was_lease_token", *columns]
+    types = ["uuid", "text", "int", "uuid", *(_MUTABLE[name] for name in columns)]
+    # What every change keeps is still written once: an UPDATE sets at least one column.
+    settings = [f"{name} = u.{name}" for name in columns] or ["status = t.status"]
+    if with_result:
+        names.append("result")
+        types.append("text")
+        settings.append("result = coalesce(u.result::json, t.result)")
+    arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, 1))
+    return f"""
+        UPDATE tasks t SET {", ".join(settings)} FROM unnest({arrays}) AS u({", ".join(names)})
+        WHERE t.task_id = u.task_id AND t.status = u.was_status AND t.attempt = u.was_attempt
+          AND t.lease_token IS NOT DISTINCT FROM u.was_lease_token"""  # noqa: S608 - names of `_MUTABLE` only
+
+
+async def _update(connection: Connection, plan: WritePlan) -> None:
+    statement, arguments = update_statement(plan.changes)
+    tag = await connection.execute(statement, *arguments)
+    moved = int(tag.rpartition(" ")[2])
+    if moved != len(plan.changes):
+        raise AssertionError("a locked task changed under its lock")

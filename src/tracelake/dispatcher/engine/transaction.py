@@ -1,0 +1,243 @@
+"""One batch of calls, one transaction."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from tracelake.db.transaction import Connection, Store
+from tracelake.dispatcher.clock import StoreClock
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine import publications, unit_order
+from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, LockedTask, Respond
+from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
+from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
+from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
+from tracelake.dispatcher.engine.tables import task_rows
+from tracelake.dispatcher.engine.wakeups import INVOKE
+from tracelake.dispatcher.engine.writer import Writer
+from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.slices import compute_beside
+from tracelake.errors import TraceError
+from tracelake.model.job import Storage
+from tracelake.wire.units import TaskInput
+
+logger = logging.getLogger(__name__)
+
+_LOCK_MILLISECONDS = 50
+"""How long a batch of calls that should not wait does wait: longer than another batch of the same kind takes."""
+
+Stopped: TypeAlias = Callable[[Connection, UUID, int, Collection[UUID]], Awaitable[Collection[UUID]]]
+"""Which of these nodes of an org, at this epoch, should emit nothing at this moment."""
+
+
+async def _nobody(_connection: Connection, _org_id: UUID, _epoch: int, _nodes: Collection[UUID]) -> Collection[UUID]:
+    return ()
+
+
+_BESIDE_WEIGHT = 64
+"""A batch with a call of more than this weight is decided and answered beside the event loop."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Decision: TypeAlias = Respond[Any] | TraceError | LockedRow
+"""How a call is answered once the plan is written, or why not."""
+
+_INPUTS = msgspec.json.Decoder(list[TaskInput])
+
+
+class LifecycleCommit:
+    """Locks, decides, writes. A call that is refused leaves no trace and does not disturb its neighbours."""
+
+    def __init__(
+        self,
+        store: Store,
+        definitions: Definitions,
+        writer: Writer,
+        config: DispatcherConfig,
+        clock: StoreClock,
+        metrics: Metrics,
+        on_outbox: Callable[[], None],
+        on_freed_edge: Callable[[], None] = lambda: None,
+        on_invoke: Callable[[], None] = lambda: None,
+        stopped: Stopped = _nobody,
+    ) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._writer = writer
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._on_outbox = on_outbox
+        self._on_freed_edge = on_freed_edge
+        self._on_invoke = on_invoke
+        self._stopped = stopped
+
+    async def __call__(self, calls: Sequence[AnyCall], *, patient: bool = True) -> list[CallOutcome]:
+        """One answer per call; a refusal is a `TraceError` in its place.
+
+        Unless it is `patient`, a task whose row somebody holds is left out (`LOCKED_ROW`), and any other lock is waited
+        for a moment only.
+        """
+        routing = {call.routing_org for call in calls if call.routing_org is not None}
+        async with self._store.transaction(
+            routing=routing, wait=False, reserved=True, lock_milliseconds=None if patient else _LOCK_MILLISECONDS
+        ) as connection:
+            locked_tasks, skipped = await self._lock(connection, calls, patient=patient)
+            context = DecisionContext(self._config)
+            context.plan.epochs = {locked.task.org_id: locked.epoch for locked in locked_tasks.values()}
+            held_tasks = [locked.task for locked in locked_tasks.values() if locked.task.held]
+            context.plan.waited_for = {key for task in held_tasks for key in task.limit_keys}
+            requests = [item for call in calls for item in call.publications]
+            if requests:
+                context.registry = await publications.load(connection, requests)
+            context.order = await self._order(connection, calls, locked_tasks)
+            heavy = patient and any(call.weight > _BESIDE_WEIGHT for call in calls)
+            decisions = await _compute(heavy, _decide_all, calls, locked_tasks, skipped, context)
+            applied = await self._writer.write(connection, context.plan)
+        self._tell(context.plan, applied)
+        return await _compute(heavy, _respond_all, decisions, applied)
+
+    def _tell(self, plan: WritePlan, applied: WriteResult) -> None:
+        """Everybody who follows what is committed. A failure here is theirs: the calls are done, and not repeated."""
+        try:
+            self._writer.committed(plan)
+            count_written(self._metrics, applied)
+            count_failed(self._metrics, plan.changes)
+            if plan.wakeups or applied.batches_sent:
+                self._on_outbox()
+            if any(wake.kind == INVOKE for _, wake in plan.wakeups):
+                self._on_invoke()
+            if applied.freed_edges:
+                self._on_freed_edge()
+        except Exception:
+            logger.exception("a batch is committed, but not everybody was told")
+
+    async def _lock(
+        self, connection: Connection, calls: Sequence[AnyCall], *, patient: bool
+    ) -> tuple[dict[UUID, LockedTask], set[UUID]]:
+        """The locked tasks, and those that were left out because somebody else holds them."""
+        task_ids = [call.task_id for call in calls if call.needs.task]
+        if not task_ids:
+            return {}, set()
+        with_inputs = [call.task_id for call in calls if call.needs.inputs]
+        asked_at = time.monotonic()
+        with_units = [call.task_id for call in calls if call.needs.unit]
+        locked = await task_rows.lock(connection, task_ids, with_inputs, with_units, skip_locked=not patient)
+        missing = [] if patient else [task_id for task_id in task_ids if task_id not in locked.tasks]
+        skipped = await task_rows.present(connection, missing) if missing else set()
+        if locked.now is not None:
+            self._clock.observe(locked.now, asked_at)
+        epochs = {task.org_id: locked.records[task_id]["epoch"] for task_id, task in locked.tasks.items()}
+        await self._definitions.follow(connection, epochs)
+        await self._definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
+        inputs = {task_id: decode_inputs(record["inputs"]) for task_id, record in locked.records.items()}
+        await self._definitions.load_datasets(
+            connection, (item.dataset_uuid for items in inputs.values() for item in items)
+        )
+        questioned = [call.task_id for call in calls if call.needs.superseded]
+        superseded = await task_rows.superseded(connection, questioned) if questioned else set()
+        paused = await self._paused(connection, calls, locked)
+        waiting = await self._waiting_events(connection, calls, locked)
+        locked_tasks = {}
+        for task_id, task in locked.tasks.items():
+            record = locked.records[task_id]
+            job = self._definitions.job(task.job_id)
+            locked_tasks[task_id] = LockedTask(
+                task,
+                job,
+                record["now"],
+                record["unit"],
+                inputs[task_id],
+                record["epoch"],
+                superseded=task_id in superseded,
+                paused=task_id in paused,
+                waiting_events=waiting.get(task_id, ()),
+            )
+        return locked_tasks, skipped
+
+    async def _order(
+        self, connection: Connection, calls: Sequence[AnyCall], locked_tasks: Mapping[UUID, LockedTask]
+    ) -> unit_order.UnitOrder:
+        """After the locks, by a statement of its own: what completed while this transaction waited is seen."""
+        with_units = [call.task_id for call in calls if call.needs.unit]
+        tasks = [locked_tasks[task_id].task for task_id in with_units if task_id in locked_tasks]
+        return await unit_order.load(connection, tasks)
+
+    async def _waiting_events(
+        self, connection: Connection, calls: Sequence[AnyCall], locked: task_rows.LockedRows
+    ) -> Mapping[UUID, Sequence[publications.WaitingEvent]]:
+        """Of attempts that complete, where an output of their job commits by pointer."""
+        attempts = {}
+        for call in calls:
+            task = locked.tasks.get(call.task_id)
+            if task is None or call.completing_attempt is None:
+                continue
+            outputs = self._definitions.job(task.job_id).outputs
+            if any(output.dataset.storage is Storage.S3 for output in outputs):
+                attempts[task.task_id] = call.completing_attempt
+        return await publications.load_waiting_events(connection, attempts) if attempts else {}
+
+    async def _paused(
+        self, connection: Connection, calls: Sequence[AnyCall], locked: task_rows.LockedRows
+    ) -> set[UUID]:
+        """The runs of always_on sources (nothing else has attempts without end) that should emit nothing for now.
+
+        Whoever claims one or heartbeats for it hears what the tables say: also if this Dispatcher has just started, or
+        the pause was another's to take.
+        """
+        runs: dict[tuple[UUID, int], dict[UUID, UUID]] = {}
+        for task_id in (call.task_id for call in calls if call.needs.pause):
+            task = locked.tasks.get(task_id)
+            if task is not None and task.max_attempts is None and task.node_id is not None:
+                runs.setdefault((task.org_id, locked.records[task_id]["epoch"]), {})[task.node_id] = task_id
+        paused: set[UUID] = set()
+        for (org_id, epoch), nodes in runs.items():
+            paused |= {nodes[node] for node in await self._stopped(connection, org_id, epoch, nodes)}
+        return paused
+
+
+async def _compute(heavy: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """A call with a thousand events takes milliseconds to decide and to answer, in which the event loop has others."""
+    return await compute_beside(function, *arguments, **named) if heavy else function(*arguments, **named)
+
+
+def _decide_all(
+    calls: Sequence[AnyCall],
+    locked_tasks: Mapping[UUID, LockedTask],
+    skipped: Collection[UUID],
+    context: DecisionContext,
+) -> list[Decision]:
+    return [
+        LOCKED_ROW if call.task_id in skipped else _decide(call, locked_tasks.get(call.task_id), context)
+        for call in calls
+    ]
+
+
+def _decide(call: AnyCall, locked: LockedTask | None, context: DecisionContext) -> Decision:
+    try:
+        return call.decide(locked, context)
+    except TraceError as refusal:
+        return refusal
+
+
+def _respond_all(decisions: Sequence[Decision], applied: WriteResult) -> list[CallOutcome]:
+    return [_respond(decision, applied) for decision in decisions]
+
+
+def _respond(decision: Decision, applied: WriteResult) -> CallOutcome:
+    if not callable(decision):
+        return decision
+    try:
+        return decision(applied)
+    except Exception:
+        logger.exception("a committed call has no answer")
+        return TraceError("internal")
+
+
+def decode_inputs(text: str | None) -> list[TaskInput]:
+    return [] if text is None or text == "[]" else _INPUTS.decode(text)

@@ -1,0 +1,104 @@
+"""Writes a plan: every transaction that changes tasks ends here, so routing, limits and wake-ups are never left out.
+
+Locks are taken in one order everywhere: the org's routing lock (by whoever routes), tasks, generations, edges, limits,
+queues.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher import audit
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine.plan import NewTask, RoutedEvent, WritePlan, WriteResult
+from tracelake.dispatcher.engine.pressure import gauge
+from tracelake.dispatcher.engine.routing.directory import Reader
+from tracelake.dispatcher.engine.routing.router import EventRouter
+from tracelake.dispatcher.engine.spans import Tracing
+from tracelake.dispatcher.engine.tables import task_rows
+
+
+class Writer:
+    def __init__(
+        self,
+        router: EventRouter,
+        config: DispatcherConfig,
+        tracing: Tracing | None = None,
+        on_made: Callable[[UUID, int], None] = lambda _org_id, _tasks: None,
+    ) -> None:
+        """`on_made` hears how many tasks were made for an org."""
+        self._on_made = on_made
+        self._router = router
+        self._tracing = tracing
+        self._runtimes = config.runtimes
+
+    async def write(self, connection: Connection, plan: WritePlan) -> WriteResult:
+        """`plan.wakeups` holds afterwards whom this transaction wakes."""
+        if self._tracing is not None:
+            self._tracing.begin(plan)
+        places.hold_what_becomes_ready(plan.changes)
+        scope = await self._router.lock(connection, plan)
+        applied = await task_rows.apply(connection, plan)
+        routing_since = time.monotonic()
+        if applied.routed or any(edge.changed for edge in scope.edges.values()):
+            tasks = await self._router.route(connection, scope, applied.routed)
+            if tasks:
+                applied.made += await task_rows.create(connection, tasks)
+        applied.freed_edges = any(edge.changed and edge.behind for edge in scope.edges.values())
+        applied.freed_edges |= await self._settle(connection, plan, applied.made)
+        for entry in plan.audit:
+            await audit.record(connection, *entry)
+        if self._tracing is not None:
+            await self._tracing.written(connection, plan, applied, scope, routing_since)
+        return applied
+
+    async def create(self, connection: Connection, plan: WritePlan, tasks: list[NewTask]) -> list[NewTask]:
+        """Tasks alone, with their places and wake-ups; answers those that were not there."""
+        made = await task_rows.create(connection, tasks) if tasks else []
+        await self._settle(connection, plan, made)
+        return made
+
+    def shown(self, plan: WritePlan, events: Sequence[RoutedEvent], made: Sequence[NewTask], reader: Reader) -> None:
+        """Events that waited for this reader made these tasks."""
+        if self._tracing is not None:
+            self._tracing.shown(plan, events, made, reader)
+
+    def committed(self, plan: WritePlan) -> None:
+        """To be called once what was written is committed: only now may anybody hear of it."""
+        if self._tracing is not None:
+            self._tracing.committed(plan)
+
+    async def _settle(self, connection: Connection, plan: WritePlan, made: list[NewTask]) -> bool:
+        """Places for what is limited, wake-ups for what became ready (new tasks came with theirs), depths of queues.
+
+        True if the pressure of a queue eased, so that what it stopped may go on.
+        """
+        for org_id, tasks in Counter(task.org_id for task in made).items():
+            self._on_made(org_id, tasks)
+        depths = _depths(plan, made)
+        wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
+        new_keys = plan.waited_for.union(key for task in made for key in task.limit_keys)
+        if new_keys or any(change.after.limit_keys for change in plan.changes):
+            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
+        if wakeups:
+            await task_rows.wake(connection, wakeups)
+        plan.wakeups += wakeups
+        plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
+        depths = {node: delta for node, delta in depths.items() if delta}
+        return await gauge.count(connection, depths) if depths else False
+
+
+def _depths(plan: WritePlan, made: list[NewTask]) -> dict[UUID, int]:
+    """How many more tasks are in each queue that is counted, or fewer. One that is held by a limit is in it."""
+    depths: dict[UUID, int] = {}
+    for task in made:
+        if task.counted and task.node_id is not None:
+            depths[task.node_id] = depths.get(task.node_id, 0) + 1
+    for change in plan.changes:
+        if change.after.counted and change.after.node_id is not None:
+            delta = change.after.queued - change.before.queued
+            depths[change.after.node_id] = depths.get(change.after.node_id, 0) + delta
+    return depths

@@ -1,0 +1,42 @@
+"""SQL predicates that several statements share.
+
+Each takes the alias of its table, if it has one. The texts are those of partial indexes, so that statements find them.
+"""
+
+
+def is_open(alias: str = "") -> str:
+    """The task is neither completed nor cancelled: what the index `tasks_live` holds."""
+    return f"{_dot(alias)}status IN ('Queued', 'Running', 'Failed')"
+
+
+def is_ready(alias: str = "") -> str:
+    """A worker may claim the task."""
+    table = _dot(alias)
+    return f"{table}status = 'Queued' AND NOT {table}held"
+
+
+def is_failed_for_good(alias: str = "") -> str:
+    """The task failed, no retry is due, and nobody has accepted the gap."""
+    table = _dot(alias)
+    return f"{table}status = 'Failed' AND {table}next_retry_at IS NULL AND {table}skipped_at IS NULL"
+
+
+def awaits_sink(alias: str = "") -> str:
+    """The batch was released, and no sink has committed or rejected it."""
+    table = _dot(alias)
+    return f"{table}released_at IS NOT NULL AND {table}committed_at IS NULL AND {table}dead_at IS NULL"
+
+
+def has_threshold(alias: str = "") -> str:
+    """The row of `pressure` or `buffered_tables` has a threshold."""
+    table = _dot(alias)
+    return f"({table}max_depth IS NOT NULL OR {table}max_age_seconds IS NOT NULL)"
+
+
+def is_current(row: str, dataset: str) -> str:
+    """The generation of the row is the active one of its dataset, or the one that is being built."""
+    return f"{row}.dataset_version IN ({dataset}.current_version, {dataset}.staged_version)"
+
+
+def _dot(alias: str) -> str:
+    return f"{alias}." if alias else ""
