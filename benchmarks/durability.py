@@ -27,7 +27,7 @@ from benchmarks.support.options import parse_scale, say
 from benchmarks.support.stats import Series, interleave, ratio
 from tracelake.adapters.disk_sync import DiskSync
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 
 AT_ONCE = 8
 START_SECONDS = 60.0
@@ -38,7 +38,7 @@ def running_store() -> Iterator[EmbeddedObjectStore]:
     with tempfile.TemporaryDirectory(prefix="trace-durability-") as directory:
         root = Path(directory)
         store = EmbeddedObjectStore(
-            root / "objects", root / "access.json", root / "config", root / "log", Ports.choose()
+            root / "objects", root / "access.json", root / "config", root / "log", StorePorts.choose()
         )
         store.prepare()
         with store.log_file.open("ab") as log:

@@ -43,7 +43,7 @@ from tracelake.ports import ObjectMeta
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.testing import Given, make_context, make_unit
 from tracelake.spark.writer import Spread, Target, write_frame
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 from tracelake.worker.spark import Engine
 
 BUCKET = "bench"
@@ -220,7 +220,9 @@ def run_child() -> None:
 
 
 def _store(root: Path) -> EmbeddedObjectStore:
-    return EmbeddedObjectStore(root / "objects", root / "access.json", root / "config", root / "log", Ports.choose())
+    return EmbeddedObjectStore(
+        root / "objects", root / "access.json", root / "config", root / "log", StorePorts.choose()
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from tests.support.chain import recorded
 from tracelake.demo.chain import methods as module
 from tracelake.demo.chain.head import Visible
 from tracelake.demo.chain.methods import Methods
-from tracelake.demo.chain.rpc import RpcError
+from tracelake.demo.chain.rpc import ChainRpcError
 from tracelake.demo.chain.store import ChainStore
 
 BLOCKS = 500
@@ -116,17 +116,17 @@ def test_everything_comes_in_the_order_of_the_chain(node: Methods) -> None:
     ],
 )
 def test_a_filter_that_cannot_be_answered(node: Methods, wanted: dict[str, Any], code: int) -> None:
-    with pytest.raises(RpcError) as refused:
+    with pytest.raises(ChainRpcError) as refused:
         node.logs([wanted])
     assert refused.value.code == code
 
 
 def test_answers_have_a_largest_size(node: Methods, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FILTER_LOGS", 10)
-    with pytest.raises(RpcError, match="more than 10 logs") as refused:
+    with pytest.raises(ChainRpcError, match="more than 10 logs") as refused:
         node.logs([{"fromBlock": "earliest"}])
     assert refused.value.code == -32005
     monkeypatch.setattr(module, "MAX_FILTER_BLOCKS", 20)
-    with pytest.raises(RpcError, match="more than 20 blocks"):
+    with pytest.raises(ChainRpcError, match="more than 20 blocks"):
         node.logs([{"fromBlock": "0x0", "toBlock": hex(20)}])
     node.logs([{"fromBlock": "0x0", "toBlock": hex(19), "address": "0x" + "00" * 20}])

@@ -15,7 +15,7 @@ import pytest
 
 from tests.chain.client import connected, request
 from tests.support.chain import recorded
-from tracelake.demo.chain.app import Pace
+from tracelake.demo.chain.app import RequestPace
 from tracelake.demo.chain.recording import write_recording
 
 BLOCKS = 60
@@ -160,7 +160,7 @@ def test_too_many_requests_are_told_when_to_come_again(recording: Path) -> None:
 
 def test_the_pace_is_kept_over_time() -> None:
     now = [100.0]
-    pace = Pace(4, clock=lambda: now[0])
+    pace = RequestPace(4, clock=lambda: now[0])
     assert [pace.wait() for _ in range(5)] == [0.0, 0.0, 0.0, 0.0, 0.25]
     now[0] += 0.25
     assert [pace.wait(), pace.wait()] == [0.0, 0.25]

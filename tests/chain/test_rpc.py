@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracelake.demo.chain import rpc as module
-from tracelake.demo.chain.rpc import Rpc, RpcError
+from tracelake.demo.chain.rpc import ChainRpcError, Rpc
 
 
 def _echo(params: list[Any]) -> bytes:
@@ -16,7 +16,7 @@ def _echo(params: list[Any]) -> bytes:
 
 
 def _fail(params: list[Any]) -> bytes:
-    raise RpcError(-32602, "no, never")
+    raise ChainRpcError(-32602, "no, never")
 
 
 RPC = Rpc({"echo": _echo, "fail": _fail})

@@ -19,7 +19,7 @@ from tests.cli.conftest import Trace
 from tests.cli.fake_api import Call, FakeApi
 from tracelake.cli import session
 from tracelake.cli.dags import _print_source
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.errors import TraceError
 from tracelake.wire.dags import DagsReply
 from tracelake.wire.tasks import TasksPage
@@ -101,7 +101,7 @@ cells = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
 
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=5), st.integers(50, 200))
 def test_a_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]], width: int) -> None:
-    listing = Listing([Column("id", whole=True), Column("words"), Column("more", right=True)])
+    listing = Listing([ListingColumn("id", whole=True), ListingColumn("words"), ListingColumn("more", right=True)])
     for number, row in enumerate(rows):
         listing.add(f"{number:036d}", *row[:2])
     lines = rendered(listing, width)
@@ -114,7 +114,7 @@ def test_a_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]], width:
 
 
 def test_the_shape_follows_the_room() -> None:
-    listing = Listing([Column("id", whole=True), Column("words"), Column("never")])
+    listing = Listing([ListingColumn("id", whole=True), ListingColumn("words"), ListingColumn("never")])
     listing.add("0123456789", "several words that can be folded", None)
     assert rendered(listing, 80) == ["id          words", "0123456789  several words that can be folded"]
     assert rendered(listing, 30) == ["id          words", "0123456789  several words that", "            can be folded"]
@@ -123,7 +123,7 @@ def test_the_shape_follows_the_room() -> None:
 
 
 def test_a_table_without_rows_is_nothing() -> None:
-    assert rendered(Listing([Column("a")]), 80) == []
+    assert rendered(Listing([ListingColumn("a")]), 80) == []
 
 
 def test_piped_rows_stay_on_one_line(trace: Trace, api: FakeApi) -> None:

@@ -16,7 +16,7 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.errors import StoreUnavailableError
 from tracelake.stack import seaweedfs
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +78,16 @@ def test_which_sockets_it_has(seaweed: EmbeddedObjectStore) -> None:
 
 def test_what_it_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seaweedfs, "_SOCKETS", tmp_path)
-    first, second = Ports.choose(), Ports.choose()
+    first, second = StorePorts.choose(), StorePorts.choose()
     store = EmbeddedObjectStore(tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "log", first)
 
-    def leave(ports: Ports) -> list[Path]:
+    def leave(ports: StorePorts) -> list[Path]:
         for path in ports.sockets:
             path.touch()
         return ports.sockets
 
     store.prepare()
-    left, others = leave(first), leave(Ports(1, 2, 3, 4))
+    left, others = leave(first), leave(StorePorts(1, 2, 3, 4))
     store.clean_up()
     assert not any(path.exists() for path in left)
     # Nobody cleaned up after a run that was killed, and the next one has other ports.

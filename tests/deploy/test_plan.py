@@ -11,7 +11,7 @@ from tests.support.configs import dispatcher_config
 from tracelake.dag import KnownDataset, Surroundings, read_dag
 from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import data_hashes, schema_hash
-from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode
+from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, StoredDataset
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry, Standing, make_plan
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag
@@ -20,7 +20,7 @@ from tracelake.wire.dags import Plan
 CONFIG = dispatcher_config()
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
 FIRST, SECOND = uuid5(SPACE, "v1"), uuid5(SPACE, "v2")
-OTHER = DatasetRow(uuid5(SPACE, "prices"), "prices", "markets", "s3", True, uuid5(SPACE, "prices-1"))
+OTHER = StoredDataset(uuid5(SPACE, "prices"), "prices", "markets", "s3", True, uuid5(SPACE, "prices-1"))
 SCHEMA = {"columns": [{"name": "k", "type": "text", "nullable": False}], "unique": ["k"]}
 
 
@@ -65,7 +65,7 @@ def after(old: Dag, new: Dag) -> Registry:
             generation = (uuid5(SPACE, item.name), uuid5(SPACE, f"{key}/{item.schema_hash}"))
             bound[item.output_index] = generation
             outputs[name, item.output_index] = (item.name, generation)
-            datasets[item.name] = DatasetRow(
+            datasets[item.name] = StoredDataset(
                 generation[0], item.name, old.name, item.storage, item.published, generation[1]
             )
         nodes[name, data] = KnownNode(uuid5(SPACE, data), True, bound)
@@ -341,7 +341,7 @@ def problems_of(text: Text, registry: Registry) -> list[str]:
 )
 def test_a_dataset_that_cannot_be_had_is_refused(fields: dict[str, object], code: str) -> None:
     registry = empty(read(chain()))
-    taken = DatasetRow(uuid5(SPACE, "x"), "d_out", "d", "postgres", True, uuid5(SPACE, "x-1"))
+    taken = StoredDataset(uuid5(SPACE, "x"), "d_out", "d", "postgres", True, uuid5(SPACE, "x-1"))
     row = replace(taken, **fields)  # type: ignore[arg-type]
     assert problems_of(chain(), replace(registry, datasets={"d_out": row})) == [code]
 
@@ -349,7 +349,7 @@ def test_a_dataset_that_cannot_be_had_is_refused(fields: dict[str, object], code
 def test_an_automatic_name_gives_way() -> None:
     registry = empty(read(chain()))
     for fields in ({"dag": "other"}, {"storage": "postgres"}, {"published": True}):
-        row = replace(DatasetRow(uuid5(SPACE, "x"), "d__a_0", "d", "none", False, uuid5(SPACE, "y")), **fields)
+        row = replace(StoredDataset(uuid5(SPACE, "x"), "d__a_0", "d", "none", False, uuid5(SPACE, "y")), **fields)
         found = make_plan(read(chain()), replace(registry, datasets={"d__a_0": row}))
         assert "d__a_0_none" in datasets(found.wire)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
-from tracelake.dispatcher.outbox.relay import Relay
+from tracelake.dispatcher.outbox.relay import OutboxRelay
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.job import buffer_queue
 from tracelake.ports import DeadLetter, Delivery, Message, Queue, QueueDepth, QueueRejectedError, QueueUnavailableError
@@ -95,7 +95,7 @@ def queue_sql(harness: DispatcherHarness, statement: str, *arguments: Any) -> st
 def test_a_rejected_row_fails_after_twenty_tries_while_others_flow(harness: DispatcherHarness) -> None:
     dispatcher = harness.dispatcher
     picky = PickyQueue(dispatcher.ports.queue)
-    relay = Relay(dispatcher.ports.store, picky, harness.config, dispatcher.metrics)
+    relay = OutboxRelay(dispatcher.ports.store, picky, harness.config, dispatcher.metrics)
     job = harness.make_job()
     cursed = harness.make_task(job["job_id"])
     picky.refused.add(cursed)

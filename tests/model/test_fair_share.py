@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.model.fair_share import Backlog, FairShares
+from tracelake.model.fair_share import FairShares, OrgBacklog
 
 GROUPS = ("a", "b", "c", "d")
 
@@ -36,7 +36,7 @@ def test_no_group_waits_for_more_than_its_share(program: list[tuple[str, str, in
             held[group] -= min(held[group], number)
         else:
             for _ in range(number):
-                backlogs = [Backlog(name, held[name], weights[name]) for name in GROUPS if due[name]]
+                backlogs = [OrgBacklog(name, held[name], weights[name]) for name in GROUPS if due[name]]
                 allotted = shares.allot(backlogs, 1)
                 if not backlogs:
                     assert allotted == {}
@@ -61,7 +61,7 @@ def test_no_group_waits_for_more_than_its_share(program: list[tuple[str, str, in
     st.integers(1, 40),
 )
 def test_slots_are_levelled_by_weight(groups: dict[str, tuple[int, float]], limit: int) -> None:
-    backlogs = [Backlog(name, held, weight) for name, (held, weight) in groups.items()]
+    backlogs = [OrgBacklog(name, held, weight) for name, (held, weight) in groups.items()]
     allotted = FairShares().allot(backlogs, limit)
     assert sum(allotted.values()) == (limit if backlogs else 0)
     for served in backlogs:
@@ -75,10 +75,10 @@ def test_slots_are_levelled_by_weight(groups: dict[str, tuple[int, float]], limi
 
 def test_an_allotment_of_many_is_as_many_turns() -> None:
     at_once, one_by_one = FairShares(), FairShares()
-    backlogs = [Backlog("a", 0, 1.0), Backlog("b", 0, 2.0), Backlog("c", 3, 1.0)]
+    backlogs = [OrgBacklog("a", 0, 1.0), OrgBacklog("b", 0, 2.0), OrgBacklog("c", 3, 1.0)]
     turns: Counter[str] = Counter()
     for _ in range(20):
-        now = [Backlog(item.group, item.in_flight + turns[item.group], item.weight) for item in backlogs]
+        now = [OrgBacklog(item.group, item.in_flight + turns[item.group], item.weight) for item in backlogs]
         allotted = one_by_one.allot(now, 1)
         one_by_one.charge(allotted, {item.group: item.weight for item in backlogs})
         turns.update(allotted)
@@ -91,7 +91,7 @@ def test_a_group_that_was_idle_has_saved_up_nothing() -> None:
         shares.charge({"busy": 1}, {})
     turns: list[str] = []
     for _ in range(20):
-        allotted = shares.allot([Backlog("busy", 0), Backlog("new", 0)], 1)
+        allotted = shares.allot([OrgBacklog("busy", 0), OrgBacklog("new", 0)], 1)
         shares.charge(allotted, {})
         turns += allotted
     assert Counter(turns) == {"busy": 10, "new": 10}

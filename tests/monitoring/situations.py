@@ -20,7 +20,7 @@ from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.errors import DispatcherUnavailableError
-from tracelake.dispatcher.http.health import Health
+from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.ports import QueueRejectedError
 from tracelake.settings.home import Home
 from tracelake.stack.renewal import CredentialRenewal, read_renewal
@@ -144,13 +144,13 @@ def loop_stands(stage: Stage) -> Trouble:
 
 
 def internal_errors(stage: Stage) -> Trouble:
-    async def broken(_self: Health) -> dict[str, str]:
+    async def broken(_self: HealthChecks) -> dict[str, str]:
         raise RuntimeError("broken")
 
     yield
     stage.harness.call("internal", "GET", "/readyz")
     yield
-    with _replaced(Health, "check", broken):
+    with _replaced(HealthChecks, "check", broken):
         assert stage.harness.call("internal", "GET", "/readyz").status == 500
 
 

@@ -10,7 +10,7 @@ from tests.support.configs import dispatcher_config
 from tests.support.postgres import TestCluster
 from tracelake.model.retry import Backoff
 from tracelake.stack import dumps, restore
-from tracelake.stack.restore import Place, Report
+from tracelake.stack.restore import Report, RestorePlace
 
 CONFIG = dispatcher_config(retry=Backoff(0.001, 0.001))
 
@@ -21,9 +21,9 @@ def dump_of(dsn: str, file: Path) -> dumps.Dump:
     return dumps.inspect(file)
 
 
-def place_of(cluster: TestCluster, state: str, queue: str) -> Place:
+def place_of(cluster: TestCluster, state: str, queue: str) -> RestorePlace:
     """Databases of one's own: the role may create databases, and nobody provisions them."""
-    return Place(
+    return RestorePlace(
         state=dumps.database_of(state),
         administer=cluster.cluster.superuser_dsn(),
         owner=cluster.cluster.superuser_dsn,
@@ -33,7 +33,7 @@ def place_of(cluster: TestCluster, state: str, queue: str) -> Place:
     )
 
 
-def load(place: Place, dump: dumps.Dump) -> Report:
+def load(place: RestorePlace, dump: dumps.Dump) -> Report:
     return asyncio.run(restore._restore(place, dump, CONFIG))
 
 

@@ -14,7 +14,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.stack import dumps, leftovers, restore
 from tracelake.stack.dumps import BackupError
-from tracelake.stack.restore import Place
+from tracelake.stack.restore import RestorePlace
 
 _DEAD_LETTER = """
     INSERT INTO dead_letters (message_id, queue, key, body, published_at, receives, died_at, reason)
@@ -30,7 +30,7 @@ class Stopped:
     """A state with two tasks, of which the dump knows one, and a queue with a wake-up and a dead letter."""
 
     cluster: TestCluster
-    place: Place
+    place: RestorePlace
     dump: dumps.Dump
 
     def tasks(self) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler.test_slots import SCHEDULES, field, utc
 from tracelake.dag import parse_schedule
-from tracelake.dag.slots import Slots
+from tracelake.dag.slots import ScheduleSlots
 
 SECOND = timedelta(seconds=1)
 
@@ -87,7 +87,7 @@ def cases(draw: st.DrawFn) -> tuple[str, str, datetime]:
 def test_slots_are_those_of_a_walk_over_every_second(case: tuple[str, str, datetime]) -> None:
     schedule, zone, after = case
     until = after + timedelta(hours=3)
-    slots = Slots.of(schedule, zone)
+    slots = ScheduleSlots.of(schedule, zone)
     expected = list(walk(schedule, zone, after, until))
     assert list(slots.between(after, until)) == expected
     assert slots.last(after, until) == (expected[-1] if expected else None)
@@ -103,7 +103,7 @@ def test_five_fields_are_six_with_a_zero(schedule: str) -> None:
 def test_every_hour_is_a_rhythm_that_no_change_disturbs(zone: str, schedule: str, step: int) -> None:
     """Not even one of half an hour, or where the clock is half an hour or a quarter away from UTC."""
     for change in CHANGES[zone]:
-        found = list(Slots.of(schedule, zone).between(utc(change) - SECOND * 1200, utc(change) + SECOND * 1200))
+        found = list(ScheduleSlots.of(schedule, zone).between(utc(change) - SECOND * 1200, utc(change) + SECOND * 1200))
         assert {later - earlier for earlier, later in pairwise(found)} == {SECOND * step}
 
 
@@ -118,7 +118,7 @@ def test_every_hour_is_a_rhythm_that_no_change_disturbs(zone: str, schedule: str
 def test_a_named_hour_that_is_skipped_or_there_twice(day: str, number: int, first: str, last: str) -> None:
     berlin = ZoneInfo("Europe/Berlin")
     start = datetime.fromisoformat(day).replace(tzinfo=berlin).astimezone(UTC)
-    found = list(Slots.of("*/5 * 2 * * *", "Europe/Berlin").between(start, start + timedelta(hours=20)))
+    found = list(ScheduleSlots.of("*/5 * 2 * * *", "Europe/Berlin").between(start, start + timedelta(hours=20)))
     assert len(found) == number
     assert [f"{slot.astimezone(berlin):%H:%M:%S%z}" for slot in (found[0], found[-1])] == [first, last]
 
@@ -136,12 +136,12 @@ def test_a_named_hour_that_is_skipped_or_there_twice(day: str, number: int, firs
     ],
 )
 def test_far_and_near(schedule: str, after: str, expected: str) -> None:
-    assert Slots.of(schedule, "UTC").after(utc(after)) == utc(expected)
+    assert ScheduleSlots.of(schedule, "UTC").after(utc(after)) == utc(expected)
 
 
 def test_time_ends() -> None:
     for schedule in ("* * * * * *", "0 0 0 29 2 *"):
-        assert Slots.of(schedule, "UTC").after(utc("9999-12-31T23:59:59")) is None
+        assert ScheduleSlots.of(schedule, "UTC").after(utc("9999-12-31T23:59:59")) is None
 
 
 class Counting(tzinfo):
@@ -169,20 +169,20 @@ class Counting(tzinfo):
 def test_what_is_far_away_is_not_walked_to() -> None:
     """Looks at the clock are what a slot costs: a few for each day that is passed over, and not one a second."""
     zone = Counting()
-    assert Slots(parse_schedule("0 0 0 29 2 *"), zone).after(utc("2024-03-01T00:00")) == utc("2028-02-28T23:00")
+    assert ScheduleSlots(parse_schedule("0 0 0 29 2 *"), zone).after(utc("2024-03-01T00:00")) == utc("2028-02-28T23:00")
     assert zone.looks < 4 * 366 * 10
 
 
 def test_the_hour_that_comes_twice_is_passed_over_in_one_step() -> None:
     zone = Counting()
-    slots = Slots(parse_schedule("* * 2 * * *"), zone)
+    slots = ScheduleSlots(parse_schedule("* * 2 * * *"), zone)
     assert slots.after(utc("2026-10-25T00:59:59")) == utc("2026-10-26T01:00:00")
     assert zone.looks < 500
 
 
 def test_of_a_year_of_seconds_only_what_is_asked_for_is_worked_out() -> None:
     zone = Counting()
-    slots = Slots(parse_schedule("* * * * * *"), zone)
+    slots = ScheduleSlots(parse_schedule("* * * * * *"), zone)
     start, end = utc("2025-01-01T00:00"), utc("2026-01-01T00:00:00.5")
     assert len(list(islice(slots.between(start, end), 100))) == 100
     assert slots.last(start, end) == utc("2026-01-01T00:00")

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelake.dag import parse_schedule
-from tracelake.dag.slots import Slots
+from tracelake.dag.slots import ScheduleSlots
 
 MINUTE = timedelta(minutes=1)
 
@@ -82,7 +82,7 @@ def test_slots_are_those_of_a_walk_over_every_minute(
     zone, change = place
     after = utc(change) + MINUTE * shift + timedelta(seconds=seconds)
     until = after + timedelta(hours=60)
-    slots = Slots.of(schedule, zone)
+    slots = ScheduleSlots.of(schedule, zone)
     expected = list(walk(schedule, zone, after, until))
     assert list(slots.between(after, until)) == expected
     assert slots.last(after, until) == (expected[-1] if expected else None)
@@ -97,7 +97,7 @@ def test_the_newest_slot_of_a_long_time_is_the_last_one_before_the_next(
     schedule: str, zone: str, start: datetime
 ) -> None:
     after = start.replace(tzinfo=UTC)
-    slots = Slots.of(schedule, zone)
+    slots = ScheduleSlots.of(schedule, zone)
     until = after + timedelta(days=500)
     newest = slots.last(after, until)
     first, following = slots.after(after), slots.after(until)
@@ -113,7 +113,7 @@ def test_the_newest_slot_of_a_long_time_is_the_last_one_before_the_next(
 def shown(schedule: str, zone: str, day: str, hours: int = 24) -> list[str]:
     """Slots of that many hours from the start of the day, as the clock shows them with its distance to UTC."""
     start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-    found = Slots.of(schedule, zone).between(start - MINUTE, start + timedelta(hours=hours) - MINUTE)
+    found = ScheduleSlots.of(schedule, zone).between(start - MINUTE, start + timedelta(hours=hours) - MINUTE)
     return [f"{slot.astimezone(ZoneInfo(zone)):%d %H:%M%z}" for slot in found]
 
 
@@ -143,7 +143,9 @@ def test_named_hours_when_clocks_change(schedule: str, zone: str, day: str, expe
 @pytest.mark.parametrize(("schedule", "step"), [("17 * * * *", 60), ("*/15 * * * *", 15), ("* * * * *", 1)])
 def test_every_hour_is_a_rhythm_that_no_change_disturbs(zone: str, schedule: str, step: int) -> None:
     for change in CHANGES[zone]:
-        found = list(Slots.of(schedule, zone).between(utc(change) - timedelta(days=1), utc(change) + timedelta(days=1)))
+        found = list(
+            ScheduleSlots.of(schedule, zone).between(utc(change) - timedelta(days=1), utc(change) + timedelta(days=1))
+        )
         assert {later - earlier for earlier, later in pairwise(found)} == {MINUTE * step}
 
 
@@ -168,8 +170,8 @@ def test_half_an_hour_more_or_less() -> None:
     ],
 )
 def test_far_and_near(schedule: str, after: str, expected: str) -> None:
-    assert Slots.of(schedule, "UTC").after(utc(after)) == utc(expected)
+    assert ScheduleSlots.of(schedule, "UTC").after(utc(after)) == utc(expected)
 
 
 def test_time_ends() -> None:
-    assert Slots.of("0 0 29 2 *", "UTC").after(utc("9999-12-30T00:00")) is None
+    assert ScheduleSlots.of("0 0 29 2 *", "UTC").after(utc("9999-12-30T00:00")) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tracelake.catalogue.sql_literals import formats, paths, patterns, schemas, words
 from tracelake.catalogue.sql_literals.errors import LiteralError
-from tracelake.catalogue.sql_literals.patterns import Anchor, Characters, Choice, PatternNode, Repeat
+from tracelake.catalogue.sql_literals.patterns import Anchor, Characters, PatternChoice, PatternNode, Repeat
 
 PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
     "schema": (schemas.check_schema, "abINTARRAYMAPSTRUCTDECIMAL<>(),:` 0138udt{}\"'é"),
@@ -129,7 +129,7 @@ class _Backtracking:
         self._limit = limit
         self.steps = 0
 
-    def find(self, pattern: Choice) -> bool:
+    def find(self, pattern: PatternChoice) -> bool:
         return any(self._match((pattern,), start, lambda _: True) for start in range(len(self._text) + 1))
 
     def _match(self, nodes: tuple[PatternNode, ...], place: int, then: Callable[[int], bool]) -> bool:
@@ -149,7 +149,7 @@ class _Backtracking:
         if isinstance(node, Anchor):
             fits = {"^": place == 0, "$": place == len(self._text)}.get(node.sign, True)
             return fits and go_on(place)
-        if isinstance(node, Choice):
+        if isinstance(node, PatternChoice):
             return any(self._match(branch, place, go_on) for branch in node.branches)
         return self._repeat(node, place, 0, go_on)
 

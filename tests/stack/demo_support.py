@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from rich.console import Console
 
-from tracelake.demo.screen import Screen
+from tracelake.demo.screen import DemoScreen
 from tracelake.wire.tasks import TaskRow
 from tracelake.wire.units import Unit
 
@@ -34,6 +34,6 @@ def task(
     )
 
 
-def quiet(width: int = 100) -> tuple[Screen, io.StringIO]:
+def quiet(width: int = 100) -> tuple[DemoScreen, io.StringIO]:
     out = io.StringIO()
-    return Screen(Console(file=out, width=width, highlight=False, markup=False)), out
+    return DemoScreen(Console(file=out, width=width, highlight=False, markup=False)), out

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tracelake.cli import backup as backup_command
-from tracelake.cli.status import Status, _advice
+from tracelake.cli.status import StackStatus, _advice
 from tracelake.errors import TraceError
 from tracelake.processes.main import one_line, trace
 from tracelake.settings import Settings, SettingsError
@@ -151,11 +151,11 @@ def test_what_a_readyz_says(tmp_path: Path) -> None:
     assert probe.readiness("https://127.0.0.1:1", tmp_path / "none") == probe.Readiness(False)
     parts = [PartView("dispatcher", PartState.RUNNING, 4711, 0, 0.0)]
     listening = {"public": True, "task": True, "internal": False}
-    silent = Status(Home(tmp_path), 1, None, parts, listening, away)
+    silent = StackStatus(Home(tmp_path), 1, None, parts, listening, away)
     assert "does not reach its database: queue" in "".join(_advice(silent, ["internal"]))
-    hung = Status(Home(tmp_path), 1, None, parts, listening)
+    hung = StackStatus(Home(tmp_path), 1, None, parts, listening)
     assert _advice(hung, ["internal"])[-1].endswith("kill -KILL 4711")
-    waiting = Status(Home(tmp_path), 1, None, [], listening)
+    waiting = StackStatus(Home(tmp_path), 1, None, [], listening)
     assert "started again by itself" in _advice(waiting, ["internal"])[-1]
 
 

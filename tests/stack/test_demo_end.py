@@ -83,7 +83,7 @@ def run_demo(
         does = find if name == "collect" else nothing
         monkeypatch.setattr(module, name, fail if name == stage else does)
     screen, out = quiet(200)
-    demo = command.Demo(scratch, plan.Plan(1, 0, 9, 50), screen, keep=keep, as_json=False)
+    demo = command.Demo(scratch, plan.DemoPlan(1, 0, 9, 50), screen, keep=keep, as_json=False)
     return demo.run(), out.getvalue()
 
 
@@ -144,7 +144,7 @@ def test_an_interrupt_stops_everything_and_removes_the_home(
 def test_a_stack_that_does_not_start(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "SETTINGS", {"lease_seconds": "long"})
     screen, out = quiet(300)
-    demo = command.Demo(scratch, plan.Plan(1, 0, 9, 50), screen, keep=False, as_json=False)
+    demo = command.Demo(scratch, plan.DemoPlan(1, 0, 9, 50), screen, keep=False, as_json=False)
     assert demo.run() == 1
     assert "did not start: lease_seconds" in out.getvalue()
 
@@ -190,7 +190,7 @@ def story() -> watch.Story:
     return watch.Story(seconds=4.0, kill=kill, tasks=tasks)
 
 
-CHOSEN = plan.Plan(7, 5, 6, 50)
+CHOSEN = plan.DemoPlan(7, 5, 6, 50)
 
 
 def verified(blocks: pa.Table = BLOCKS, flows: pa.Table | None = None, **rows: int) -> list[bool]:
@@ -252,7 +252,7 @@ def test_the_largest_of_each_unit_count() -> None:
             "amount_string": [str(number) for number in range(60)],
         }
     )
-    wanted = results.large_transfers(plan.Plan(7, 0, 99, 50), many)
+    wanted = results.large_transfers(plan.DemoPlan(7, 0, 99, 50), many)
     assert sorted(wanted) == [(0, log) for log in range(10, 30)] + [(50, log) for log in range(10, 30)]
     assert [key for key, (_, jobs) in wanted.items() if "by_sender" in jobs] == [(50, 29), (0, 29)]
 

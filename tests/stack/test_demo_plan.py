@@ -23,7 +23,7 @@ def test_the_dag_and_the_recording_are_those_of_the_example() -> None:
 
 
 def test_the_dag_is_for_the_chain_and_the_units() -> None:
-    document = yaml.safe_load(plan.Plan(7, 0, 99, 50).document())
+    document = yaml.safe_load(plan.DemoPlan(7, 0, 99, 50).document())
     jobs = {job["name"]: job for job in document["jobs"]}
     assert jobs["split"]["config"] == {"size": 50}
     assert jobs["ingest"]["config"]["chain_id"] == 7
@@ -33,7 +33,7 @@ def test_the_dag_is_for_the_chain_and_the_units() -> None:
 
 
 def test_the_schema_that_forgets_mints_differs_by_nothing_else() -> None:
-    chosen = plan.Plan(7, 0, 99, 50)
+    chosen = plan.DemoPlan(7, 0, 99, 50)
     right, wrong = yaml.safe_load(chosen.document()), yaml.safe_load(chosen.document(without_mints=True))
     assert right != wrong
     column = next(column for column in wrong["publish"][plan.TABLE]["schema"]["columns"] if column["name"] == "kind")
@@ -50,7 +50,7 @@ def test_units(blocks: int, unit: int) -> None:
 
 @pytest.mark.parametrize(("first", "last", "units"), [(0, 99, 2), (0, 100, 3), (49, 50, 2), (75, 75, 1), (100, 299, 4)])
 def test_units_begin_at_multiples(first: int, last: int, units: int) -> None:
-    assert plan.Plan(1, first, last, 50).units == units
+    assert plan.DemoPlan(1, first, last, 50).units == units
 
 
 def test_blocks_that_the_recording_does_not_have() -> None:
@@ -120,7 +120,7 @@ def test_nodes_that_cannot_be_used() -> None:
 
 def test_the_address_goes_into_a_file_of_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "SETTINGS", {"lease_seconds": "long"})
-    own = plan.Plan(7, 0, 9, 50, url=f"http://node.example/{KEY}", label="http://node.example:80")
+    own = plan.DemoPlan(7, 0, 9, 50, url=f"http://node.example/{KEY}", label="http://node.example:80")
     found = stack.DemoStack(tmp_path, own, keep=False)
     with pytest.raises(DemoError, match="lease_seconds"):
         found.start()

@@ -7,7 +7,7 @@ from rich.console import Console
 from tests.stack.demo_support import after, task
 from tracelake.demo import plan
 from tracelake.demo.progress import JobProgress, clock, measure, per_second
-from tracelake.demo.screen import Screen
+from tracelake.demo.screen import DemoScreen
 
 
 def test_rates_and_time_left() -> None:
@@ -38,7 +38,7 @@ def test_progress_is_measured_by_tasks() -> None:
         task("ingest", 100, 149, "Queued"),
         task("check", 0, 49, "Queued"),
     ]
-    jobs = {job.job: job for job in measure(plan.Plan(1, 0, 149, 50), tasks)}
+    jobs = {job.job: job for job in measure(plan.DemoPlan(1, 0, 149, 50), tasks)}
     assert list(jobs) == [plan.SPLIT, *plan.JOBS]
     assert jobs["split"].finished
     ingest = jobs["ingest"]
@@ -56,7 +56,7 @@ def test_numbers_for_people() -> None:
 def test_elsewhere_than_on_a_terminal_lines_are_few() -> None:
     out = io.StringIO()
     seconds = 0.0
-    screen = Screen(Console(file=out, width=200), clock=lambda: seconds)
+    screen = DemoScreen(Console(file=out, width=200), clock=lambda: seconds)
     for step in range(100):
         seconds = step / 2
         screen.show([JobProgress("ingest", step // 10, 10, step * 10, 1000, began=after(-1))], after(seconds))
@@ -70,7 +70,7 @@ def test_elsewhere_than_on_a_terminal_lines_are_few() -> None:
 
 def test_on_a_terminal_there_is_a_bar_for_each_job() -> None:
     out = io.StringIO()
-    screen = Screen(Console(file=out, width=100, force_terminal=True, color_system=None))
+    screen = DemoScreen(Console(file=out, width=100, force_terminal=True, color_system=None))
     jobs = [
         JobProgress("ingest", 2, 8, 1000, 4000, running=2, began=after(0)),
         JobProgress("check", 0, 8, 0, 4000),

@@ -18,12 +18,12 @@ from tracelake.stack.supervisor import (
     Part,
     PartState,
     PartView,
-    Patience,
+    RestartPatience,
     StartError,
     Supervisor,
 )
 
-QUICK = Patience(backoff_min=0.01, backoff_max=0.05, stable_seconds=60.0, start_seconds=30.0, start_tries=3)
+QUICK = RestartPatience(backoff_min=0.01, backoff_max=0.05, stable_seconds=60.0, start_seconds=30.0, start_tries=3)
 SLEEP = "import signal; signal.sigwait({signal.SIGTERM, signal.SIGINT})"
 # Says that it is ready only once it can no longer be stopped politely.
 STUBBORN = (
@@ -120,7 +120,7 @@ def test_waits_grow_and_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     async def scenario() -> None:
         changes = Changes()
-        patience = Patience(backoff_min=0.2, backoff_max=1.0)
+        patience = RestartPatience(backoff_min=0.2, backoff_max=1.0)
         supervisor = Supervisor([script(tmp_path, "part", "pass")], on_change=changes, patience=patience)
         await supervisor.start(0)
         await changes.until(lambda view: view.restarts == 5)
@@ -223,7 +223,7 @@ def test_a_part_that_cannot_start_is_given_up_with_the_end_of_its_log(tmp_path: 
 def test_a_part_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
     async def scenario() -> None:
         part = script(tmp_path, "part", ready=exists(tmp_path / "never"))
-        supervisor = Supervisor([part], patience=Patience(start_seconds=0.1))
+        supervisor = Supervisor([part], patience=RestartPatience(start_seconds=0.1))
         with pytest.raises(StartError, match="part was not ready after"):
             await supervisor.start(0)
         await supervisor.stop()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def running_store() -> "Iterator[tuple[EmbeddedObjectStore, subprocess.Popen[byt
     with tempfile.TemporaryDirectory(prefix="trace-objects-") as directory:
         root = Path(directory)
         store = EmbeddedObjectStore(
-            root / "objects", root / "access.json", root / "config", root / "log", Ports.choose()
+            root / "objects", root / "access.json", root / "config", root / "log", StorePorts.choose()
         )
         process = start(store)
         try:

@@ -9,7 +9,7 @@ from tests.backpressure.pipe import PIPE
 from tests.why.support import Situation, said
 from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds
 from tracelake.dispatcher.engine.pressure.upstream import ProducerEdge, Stops, build
-from tracelake.dispatcher.views.pressure import Pressure, Queue
+from tracelake.dispatcher.views.pressure import Pressure, QueueLoad
 
 
 def fill(flow: Situation, first: int, number: int, text: str = PIPE) -> None:
@@ -168,7 +168,7 @@ def test_a_dataset_that_somebody_goes_on_writing_is_stopped_by_no_other_writers_
         )
     ]
     now = datetime.now(UTC)
-    queue = Queue(full, "d/full", False, 0, Thresholds(1, None), 0.0, Level.NONE, None, now)
+    queue = QueueLoad(full, "d/full", False, 0, Thresholds(1, None), 0.0, Level.NONE, None, now)
 
     def behind(*more: ProducerEdge, paused: frozenset[UUID] = frozenset()) -> list[str]:
         upstream = build([*edges, *more], [full])

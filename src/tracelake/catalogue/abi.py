@@ -67,7 +67,7 @@ AbiType: TypeAlias = Plain | Bytes | Array | Tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class EventParameter:
     name: str
     """Never empty: `arg0`, `arg1` and so on stand in."""
     type: AbiType
@@ -77,7 +77,7 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Event:
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[EventParameter, ...]
 
     @property
     def signature(self) -> str:
@@ -85,11 +85,11 @@ class Event:
         return f"{self.name}({','.join(str(parameter.type) for parameter in self.parameters)})"
 
     @property
-    def indexed(self) -> tuple[Parameter, ...]:
+    def indexed(self) -> tuple[EventParameter, ...]:
         return tuple(parameter for parameter in self.parameters if parameter.indexed)
 
     @property
-    def plain(self) -> tuple[Parameter, ...]:
+    def plain(self) -> tuple[EventParameter, ...]:
         """The parameters that are in the data."""
         return tuple(parameter for parameter in self.parameters if not parameter.indexed)
 
@@ -132,7 +132,7 @@ def parse_event(text: str) -> Event:
     """Of the human-readable form. The word `event` may be left out."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"an event signature has at most {MAX_TEXT} characters")
-    reader = _Reader(text)
+    reader = _SignatureReader(text)
     reader.skip("event")
     name = reader.name("the event's name")
     parameters = list(reader.parameters(depth=0, indexable=True))
@@ -161,7 +161,7 @@ def _event(name: str, parameters: Sequence[tuple[str, AbiType, bool]]) -> Event:
         for position, (parameter_name, kind, indexed) in enumerate(parameters)
     ]
     _distinct([parameter_name for parameter_name, _, _ in named_parameters], name)
-    event = Event(name, tuple(Parameter(*each) for each in named_parameters))
+    event = Event(name, tuple(EventParameter(*each) for each in named_parameters))
     if len(event.indexed) > MAX_INDEXED:
         raise ValueError(f"{name} has more than {MAX_INDEXED} indexed parameters")
     if sum(head_words(parameter.type) for parameter in event.plain) > MAX_HEAD_WORDS:
@@ -181,7 +181,7 @@ _SUFFIX = re.compile(r"\[([0-9]{0,9})\]")
 _ELEMENTARY = re.compile(r"(uint|int|bytes)([0-9]{1,3})?")
 
 
-class _Reader:
+class _SignatureReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, Parameter, Plain, Tuple, parse_event, read_event
+from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, EventParameter, Plain, Tuple, parse_event, read_event
 from tracelake.catalogue.spec import OperatorConfig, Writes
 
 BUILT_IN = {
@@ -112,11 +112,11 @@ def event_columns(event: Event) -> list[tuple[str, str]]:
     return [column for parameter in event.parameters for column in parameter_columns(parameter)]
 
 
-def column_name(parameter: Parameter) -> str:
+def column_name(parameter: EventParameter) -> str:
     return f"arg_{parameter.name}" if parameter.name.lower() in _TAKEN else parameter.name
 
 
-def parameter_columns(parameter: Parameter) -> list[tuple[str, str]]:
+def parameter_columns(parameter: EventParameter) -> list[tuple[str, str]]:
     """Names with Spark's types. Numbers of more than 64 bits come as bytes, as text, and, rounded, as double."""
     name = column_name(parameter)
     if parameter.indexed and not isinstance(parameter.type, Plain):

@@ -73,7 +73,7 @@ UNIT = Cost()
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnCosts:
     """The columns of a relation by their names in small letters; those of an input are not known."""
 
     named: Mapping[str, Cost] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Columns:
 class Scope:
     """What names mean at one place of the query."""
 
-    relations: dict[str, Columns] = field(default_factory=dict)
+    relations: dict[str, ColumnCosts] = field(default_factory=dict)
     aliases: dict[str, Cost] = field(default_factory=dict)
     variables: dict[str, Cost] = field(default_factory=dict)
     outer: "Scope | None" = None

@@ -14,7 +14,7 @@ from sqlglot import exp
 from tracelake.catalogue.sql_cost import (
     DATA_ITEMS,
     UNIT,
-    Columns,
+    ColumnCosts,
     Cost,
     CostError,
     ExpressionCost,
@@ -38,7 +38,7 @@ MAX_GROUPING_SETS = 64
 
 @dataclass(frozen=True, slots=True)
 class RelationCost:
-    columns: Columns
+    columns: ColumnCosts
     rows: int = 1
     """How many rows one row of the inputs may become, unless there is a bound."""
     bound: int | None = None
@@ -114,7 +114,7 @@ class QueryCost(ExpressionCost):
         pairs = zip(left.columns.named.items(), right.columns.named.values(), strict=False)
         widest = left.columns.largest() | right.columns.largest()
         by_name = {name: cost | other for (name, cost), other in pairs}
-        columns = Columns({name: by_name.get(name, widest) for name in left.columns.named}, widest)
+        columns = ColumnCosts({name: by_name.get(name, widest) for name in left.columns.named}, widest)
         is_union = isinstance(node, exp.Union)
         rows = left.rows + right.rows if is_union else max(left.rows, right.rows)
         bounds = [part.bound for part in (left, right)]
@@ -163,7 +163,7 @@ class QueryCost(ExpressionCost):
             message = f"this makes more than {MAX_ROWS:,} rows of one, or rows that are too large for so many"
             raise CostError(node, "sql_limit", message, "Use shorter sequences, or fewer generators and sets.")
 
-    def _items(self, node: Any, frame: _Frame) -> tuple[Columns, Cost]:
+    def _items(self, node: Any, frame: _Frame) -> tuple[ColumnCosts, Cost]:
         """The columns of the result, and how large a row is."""
         by_name: dict[str, Cost] = {}
         others, width = UNIT, 0
@@ -183,7 +183,7 @@ class QueryCost(ExpressionCost):
                 by_name[name.lower()] = cost
                 frame.scope.aliases[name.lower()] = cost
             width += cost.growth
-        return Columns(by_name, others), Cost(max(1, width))
+        return ColumnCosts(by_name, others), Cost(max(1, width))
 
     # --- relations
 
@@ -195,7 +195,7 @@ class QueryCost(ExpressionCost):
 
     def _add_source(self, node: Any, frame: _Frame, join: Any = None) -> None:
         if isinstance(node, exp.Table):
-            relation = frame.ctes.get(node.name.lower()) or RelationCost(Columns())
+            relation = frame.ctes.get(node.name.lower()) or RelationCost(ColumnCosts())
         elif isinstance(node, exp.Values):
             relation = self._values(node, frame)
         elif isinstance(node, exp.Lateral):
@@ -213,7 +213,7 @@ class QueryCost(ExpressionCost):
         for row in node.expressions:
             for item in row.expressions if isinstance(row, exp.Tuple) else [row]:
                 largest |= self.measure(item, frame.scope)
-        return RelationCost(Columns({}, largest), 1, len(node.expressions))
+        return RelationCost(ColumnCosts({}, largest), 1, len(node.expressions))
 
     def _joined(self, node: Any, frame: _Frame) -> tuple[int, int | None]:
         """How many rows the sources of a FROM give together."""
@@ -249,7 +249,7 @@ class QueryCost(ExpressionCost):
         cost = self._generated(node.this, frame)
         alias = node.args["alias"]
         names = [str(column.this).lower() for column in alias.args.get("columns") or []]
-        frame.scope.relations[str(alias.this.this).lower()] = Columns(dict.fromkeys(names, cost), cost)
+        frame.scope.relations[str(alias.this.this).lower()] = ColumnCosts(dict.fromkeys(names, cost), cost)
 
     def _generated(self, call: Any, frame: _Frame) -> Cost:
         self._generators += 1
@@ -278,7 +278,7 @@ def _renamed(relation: RelationCost, alias: Any) -> RelationCost:
     widest = relation.columns.largest()
     is_known = len(costs) == len(names)
     by_name = {name: costs[index] if is_known else widest for index, name in enumerate(names)}
-    return RelationCost(Columns(by_name, UNIT), relation.rows, relation.bound, relation.leaves)
+    return RelationCost(ColumnCosts(by_name, UNIT), relation.rows, relation.bound, relation.leaves)
 
 
 def _connect(node: Any, sources: list[_Source]) -> None:

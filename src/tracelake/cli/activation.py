@@ -8,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.session import Session, away, live_view, looks
 from tracelake.cli.text import ago, clean, count, shortened
 from tracelake.client.user import UserClient
@@ -42,12 +42,19 @@ class BuildEndedError(Exception):
 
 def show_plan(session: Session, plan: Plan) -> None:
     """What changes; `--json` has the rest too."""
-    jobs = Listing([Column("  job", whole=True), Column("change", whole=True), Column("what differs")])
+    jobs = Listing(
+        [ListingColumn("  job", whole=True), ListingColumn("change", whole=True), ListingColumn("what differs")]
+    )
     for job in plan.jobs:
         if job.change != "unchanged":
             jobs.add(*_change(job.change, job.job), _differences(job))
     datasets = Listing(
-        [Column("  dataset", whole=True), Column("change", whole=True), Column("of", whole=True), Column("because")]
+        [
+            ListingColumn("  dataset", whole=True),
+            ListingColumn("change", whole=True),
+            ListingColumn("of", whole=True),
+            ListingColumn("because"),
+        ]
     )
     for dataset in plan.datasets:
         if dataset.change == "unchanged" and not dataset.because and not dataset.table:

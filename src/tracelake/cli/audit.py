@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import EXAMPLE, Session, user_command
@@ -33,12 +33,12 @@ def command(session: Session, limit: int, cursor: str | None) -> None:
         return
     listing = Listing(
         [
-            Column("entry", right=True),
-            Column("when", whole=True),
-            Column("who"),
-            Column("did"),
-            Column("to"),
-            Column("details"),
+            ListingColumn("entry", right=True),
+            ListingColumn("when", whole=True),
+            ListingColumn("who"),
+            ListingColumn("did"),
+            ListingColumn("to"),
+            ListingColumn("details"),
         ]
     )
     for entry in page.entries:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli.activation import failed_build_steps, progress
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
@@ -99,14 +99,14 @@ def dags_listing(reply: DagsReply) -> Listing | None:
         return None
     listing = Listing(
         [
-            Column("dag"),
-            Column("active", whole=True),
-            Column("building", whole=True),
-            Column("versions", right=True),
-            Column("jobs", right=True),
-            Column("open", right=True),
-            Column("failed", right=True),
-            Column("activated", whole=True),
+            ListingColumn("dag"),
+            ListingColumn("active", whole=True),
+            ListingColumn("building", whole=True),
+            ListingColumn("versions", right=True),
+            ListingColumn("jobs", right=True),
+            ListingColumn("open", right=True),
+            ListingColumn("failed", right=True),
+            ListingColumn("activated", whole=True),
         ]
     )
     for dag in reply.dags:
@@ -130,12 +130,12 @@ def _active(version: int | None) -> str:
 def versions_view(reply: DagVersionsReply) -> RenderableType:
     listing = Listing(
         [
-            Column("version", right=True),
-            Column("state", whole=True),
-            Column("jobs", right=True),
-            Column("created", whole=True),
-            Column("by"),
-            Column("activated", whole=True),
+            ListingColumn("version", right=True),
+            ListingColumn("state", whole=True),
+            ListingColumn("jobs", right=True),
+            ListingColumn("created", whole=True),
+            ListingColumn("by"),
+            ListingColumn("activated", whole=True),
         ]
     )
     builds: list[RenderableType] = []

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tracelake.cli.jobs import edge_text
-from tracelake.cli.listing import Cell, Column, Listing, fields
+from tracelake.cli.listing import Cell, Listing, ListingColumn, fields
 from tracelake.cli.missing import explained
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, moment, span
@@ -67,15 +67,15 @@ def _show_one(session: Session, name: str) -> None:
 def datasets_listing(reply: DatasetsReply) -> Listing:
     listing = Listing(
         [
-            Column("dataset"),
-            Column("storage", whole=True),
-            Column("made by"),
-            Column("blocks", right=True),
-            Column("up to", right=True),
-            Column("generations", right=True),
-            Column("batches", whole=True),
-            Column("build", whole=True),
-            Column("updated", whole=True),
+            ListingColumn("dataset"),
+            ListingColumn("storage", whole=True),
+            ListingColumn("made by"),
+            ListingColumn("blocks", right=True),
+            ListingColumn("up to", right=True),
+            ListingColumn("generations", right=True),
+            ListingColumn("batches", whole=True),
+            ListingColumn("build", whole=True),
+            ListingColumn("updated", whole=True),
         ]
     )
     for row in reply.datasets:
@@ -192,7 +192,7 @@ def _keys(schema: Any) -> list[tuple[str, Cell]]:
 
 
 def _columns(detail: DatasetDetail) -> Listing:
-    listing = Listing([Column("column"), Column("type"), Column("more")])
+    listing = Listing([ListingColumn("column"), ListingColumn("type"), ListingColumn("more")])
     columns = detail.schema.get("columns", []) if isinstance(detail.schema, dict) else []
     for column in columns if isinstance(columns, list) else []:
         if isinstance(column, dict):
@@ -216,13 +216,13 @@ def _limits(column: dict[str, Any]) -> str:
 def _generations(generations: list[GenerationRow], storage: str) -> Listing:
     listing = Listing(
         [
-            Column("generation", whole=True),
-            Column("state", whole=True),
-            Column("made", whole=True),
-            Column("ranges"),
-            Column("keys", right=True),
-            Column("up to", right=True),
-            Column("commits", right=True),
+            ListingColumn("generation", whole=True),
+            ListingColumn("state", whole=True),
+            ListingColumn("made", whole=True),
+            ListingColumn("ranges"),
+            ListingColumn("keys", right=True),
+            ListingColumn("up to", right=True),
+            ListingColumn("commits", right=True),
         ]
     )
     for row in generations:
@@ -245,7 +245,7 @@ def _ranges(row: GenerationRow) -> str:
 
 
 def _readers(detail: DatasetDetail) -> Listing:
-    listing = Listing([Column("job"), Column("input")])
+    listing = Listing([ListingColumn("job"), ListingColumn("input")])
     for row in detail.consumers:
         listing.add(f"{row.dag}/{row.job}", edge_text(row.edge, commits=_is_buffered(detail.dataset)))
     return listing
@@ -253,7 +253,11 @@ def _readers(detail: DatasetDetail) -> Listing:
 
 def _pointers(detail: DatasetDetail) -> Listing:
     listing = Listing(
-        [Column("generation", whole=True), Column("since", whole=True), Column("dag version", right=True)]
+        [
+            ListingColumn("generation", whole=True),
+            ListingColumn("since", whole=True),
+            ListingColumn("dag version", right=True),
+        ]
     )
     for row in detail.pointers:
         listing.add(str(row.dataset_version), ago(row.since), row.dag_version)
@@ -261,7 +265,14 @@ def _pointers(detail: DatasetDetail) -> Listing:
 
 
 def _invalidations(detail: DatasetDetail) -> Listing:
-    listing = Listing([Column("range", whole=True), Column("when", whole=True), Column("reason"), Column("producer")])
+    listing = Listing(
+        [
+            ListingColumn("range", whole=True),
+            ListingColumn("when", whole=True),
+            ListingColumn("reason"),
+            ListingColumn("producer"),
+        ]
+    )
     for row in detail.invalidations:
         listing.add(f"{row.start}-{row.end}", ago(row.created_at), row.reason, row.producer)
     return listing

@@ -8,7 +8,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
@@ -74,12 +74,12 @@ def list_letters(session: Session, dataset: str | None, limit: int, cursor: str 
 def letters_listing(letters: Sequence[DeadBatch]) -> Listing:
     listing = Listing(
         [
-            Column("batch", whole=True),
-            Column("dataset"),
-            Column("died", whole=True),
-            Column("written by"),
-            Column("line", right=True),
-            Column("why", least=_READABLE),
+            ListingColumn("batch", whole=True),
+            ListingColumn("dataset"),
+            ListingColumn("died", whole=True),
+            ListingColumn("written by"),
+            ListingColumn("line", right=True),
+            ListingColumn("why", least=_READABLE),
         ]
     )
     for letter in letters:

@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from tracelake.cli.follow import EventFollower, follow, producer_text
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, follow_option, limit_option
 from tracelake.cli.paging import collect
@@ -70,14 +70,14 @@ async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> Even
 def events_listing(events: Sequence[EventRow]) -> Listing:
     listing = Listing(
         [
-            Column("event", right=True),
-            Column("dataset"),
-            Column("unit"),
-            Column("revision"),
-            Column("state", whole=True),
-            Column("producer", whole=True),
-            Column("announced", whole=True),
-            Column("invalidates"),
+            ListingColumn("event", right=True),
+            ListingColumn("dataset"),
+            ListingColumn("unit"),
+            ListingColumn("revision"),
+            ListingColumn("state", whole=True),
+            ListingColumn("producer", whole=True),
+            ListingColumn("announced", whole=True),
+            ListingColumn("invalidates"),
         ]
     )
     for row in events:

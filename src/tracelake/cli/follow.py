@@ -23,7 +23,7 @@ from tracelake.cli.listing import whole_line
 from tracelake.cli.missing import explained
 from tracelake.cli.paging import PAGE_ROWS
 from tracelake.cli.session import Session, away, looks
-from tracelake.cli.task_changes import STATUS, TaskChange, change_line, changes, clock, has_failed, is_finished
+from tracelake.cli.task_changes import STATUS, TaskAction, change_line, changes, clock, has_failed, is_finished
 from tracelake.cli.text import clean, compact
 from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
@@ -262,7 +262,7 @@ class TaskFollower:
         self._open.pop(task_id, None)
         self._failed.pop(task_id, None)
 
-    def _print(self, change: TaskChange) -> None:
+    def _print(self, change: TaskAction) -> None:
         if self._session.as_json:
             self._session.json(change)
         else:

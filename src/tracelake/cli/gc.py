@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 
 from tracelake.cli.json_output import json_option
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import home_option
 from tracelake.cli.session import show
 from tracelake.client.internal import InternalClient
@@ -75,7 +75,9 @@ async def _run_all(client: InternalClient) -> GcReply:
 
 
 def _show_plan(plan: GcPlan) -> None:
-    listing = Listing([Column("what"), Column("number", right=True), Column("kept"), Column("oldest")])
+    listing = Listing(
+        [ListingColumn("what"), ListingColumn("number", right=True), ListingColumn("kept"), ListingColumn("oldest")]
+    )
     for rows in plan.rows:
         oldest = None if rows.oldest is None else f"{rows.oldest:%Y-%m-%d}"
         listing.add(

@@ -4,7 +4,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
@@ -82,15 +82,15 @@ async def _look(client: UserClient, dag: str, version: int | None) -> Renderable
 def jobs_view(reply: JobsReply) -> RenderableType:
     listing = Listing(
         [
-            Column("job"),
-            Column("does"),
-            Column("inputs"),
-            Column("outputs"),
-            Column("queued", right=True),
-            Column("running", right=True),
-            Column("waiting", right=True),
-            Column("retrying", right=True),
-            Column("failed", right=True),
+            ListingColumn("job"),
+            ListingColumn("does"),
+            ListingColumn("inputs"),
+            ListingColumn("outputs"),
+            ListingColumn("queued", right=True),
+            ListingColumn("running", right=True),
+            ListingColumn("waiting", right=True),
+            ListingColumn("retrying", right=True),
+            ListingColumn("failed", right=True),
         ]
     )
     for job in reply.jobs:

@@ -25,7 +25,7 @@ _WORD_WIDTH = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ListingColumn:
     name: str
     right: bool = False
     whole: bool = False
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass
 class Listing:
-    columns: list[Column]
+    columns: list[ListingColumn]
     rows: list[list[Text]] = field(default_factory=list)
 
     def add(self, *cells: Cell) -> None:

@@ -6,7 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count
@@ -73,13 +73,13 @@ def pressure_view(reply: PressureReply) -> RenderableType:
 def queues_listing(reply: PressureReply) -> Listing:
     listing = Listing(
         [
-            Column("queue"),
-            Column("state", whole=True),
-            Column("ready", right=True),
-            Column("held", right=True),
-            Column("oldest", right=True),
-            Column("since", whole=True),
-            Column("build", whole=True),
+            ListingColumn("queue"),
+            ListingColumn("state", whole=True),
+            ListingColumn("ready", right=True),
+            ListingColumn("held", right=True),
+            ListingColumn("oldest", right=True),
+            ListingColumn("since", whole=True),
+            ListingColumn("build", whole=True),
         ]
     )
     for row in reply.queues:
@@ -98,13 +98,13 @@ def queues_listing(reply: PressureReply) -> Listing:
 def edges_listing(reply: PressureReply) -> Listing:
     listing = Listing(
         [
-            Column("job"),
-            Column("input"),
-            Column("state", whole=True),
-            Column("waiting", right=True),
-            Column("since", whole=True),
-            Column("because"),
-            Column("could be stopped by"),
+            ListingColumn("job"),
+            ListingColumn("input"),
+            ListingColumn("state", whole=True),
+            ListingColumn("waiting", right=True),
+            ListingColumn("since", whole=True),
+            ListingColumn("because"),
+            ListingColumn("could be stopped by"),
         ]
     )
     backlogs = {f"{row.dag}/{row.job}" for row in reply.queues if row.backlog}

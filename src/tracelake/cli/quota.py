@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tracelake.cli.json_output import json_option
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import home_option
 from tracelake.cli.session import Session, show, user_command
 from tracelake.client.stack import find_stack
@@ -62,7 +62,7 @@ def list_orgs(home: Path | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(reply))
         return
     console = Console(highlight=False, markup=False)
-    listing = Listing([Column("org"), *_COLUMNS])
+    listing = Listing([ListingColumn("org"), *_COLUMNS])
     for org in reply.orgs:
         _add_rows(listing, org, org.org)
     show(console, listing)
@@ -100,11 +100,11 @@ def set_quota(org: str, defaults: tuple[str, ...], home: Path | None, as_json: b
 
 
 _COLUMNS = [
-    Column("quota"),
-    Column("used", right=True, whole=True),
-    Column("limit", right=True, whole=True),
-    Column("set"),
-    Column("state"),
+    ListingColumn("quota"),
+    ListingColumn("used", right=True, whole=True),
+    ListingColumn("limit", right=True, whole=True),
+    ListingColumn("set"),
+    ListingColumn("state"),
 ]
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.cli.api_content import ApiContent
 from tracelake.cli.export import check_target, plain, write_rows
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
 from tracelake.settings import Settings
@@ -149,7 +149,7 @@ def _show(session: Session, table: pa.Table) -> None:
     if not rows:
         session.say("It has no rows.")
         return
-    listing = Listing([Column(name, right=_is_number(table, name)) for name in table.column_names])
+    listing = Listing([ListingColumn(name, right=_is_number(table, name)) for name in table.column_names])
     for row in rows:
         listing.add(*("" if value is None else str(value) for value in row))
     session.show(listing)

@@ -12,14 +12,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli import text as words
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.naming import named
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, shortened, span
 from tracelake.client.user import UserClient
 from tracelake.dag.schedule import has_seconds
-from tracelake.dag.slots import Slots
+from tracelake.dag.slots import ScheduleSlots
 from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
 
 STYLES = {
@@ -163,7 +163,7 @@ def _with_slots(source: SourceRow, now: datetime) -> SourceRow:
     if source.schedule is None or source.time_zone is None:
         return source
     try:
-        slots = Slots.of(source.schedule, source.time_zone)
+        slots = ScheduleSlots.of(source.schedule, source.time_zone)
     except (ValueError, KeyError, OSError):
         return source
     fired = max((at for at in (source.last_slot, source.counts_since) if at is not None), default=now)
@@ -175,15 +175,15 @@ def _with_slots(source: SourceRow, now: datetime) -> SourceRow:
 def sources_view(reply: SourcesReply) -> RenderableType:
     listing = Listing(
         [
-            Column("source"),
-            Column("kind", whole=True),
-            Column("state"),
-            Column("last said"),
-            Column("next"),
-            Column("lag", right=True),
-            Column("kept"),
-            Column("task", whole=True),
-            Column("error"),
+            ListingColumn("source"),
+            ListingColumn("kind", whole=True),
+            ListingColumn("state"),
+            ListingColumn("last said"),
+            ListingColumn("next"),
+            ListingColumn("lag", right=True),
+            ListingColumn("kept"),
+            ListingColumn("task", whole=True),
+            ListingColumn("error"),
         ]
     )
     now = reply.now or words.current_time()

@@ -36,7 +36,7 @@ _HURRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StackStatus:
     """`pid` is None when nothing runs; `listeners` says which of the three answer (and whether all is ready behind
     the internal one), `stores_away` what the Dispatcher does not reach."""
 
@@ -84,13 +84,13 @@ def down(home: Path | None) -> None:
     click.get_current_context().exit(stop_stack(Home(home or default_home())))
 
 
-def read_status(home: Home) -> Status:
+def read_status(home: Home) -> StackStatus:
     pid = lock.holder(home.lock_file)
     if pid is None:
-        return Status(home, None, None, [], {})
+        return StackStatus(home, None, None, [], {})
     stack = home.read_stack()
     if stack is None:
-        return Status(home, pid, None, read_parts(home), {}, renewal=read_renewal(home.renewal_file))
+        return StackStatus(home, pid, None, read_parts(home), {}, renewal=read_renewal(home.renewal_file))
     ca_file = Path(stack.ca_file)
     with ThreadPoolExecutor(3) as threads:  # one that stands still costs its two seconds once
         public = threads.submit(probe.answers, stack.public_url, ca_file)
@@ -98,7 +98,7 @@ def read_status(home: Home) -> Status:
         internal = threads.submit(probe.readiness, stack.internal_url, ca_file).result()
         listeners = {"public": public.result(), "task": task.result(), "internal": internal.ready}
     renewal = read_renewal(home.renewal_file)
-    return Status(home, pid, stack, read_parts(home), listeners, internal.away, renewal)
+    return StackStatus(home, pid, stack, read_parts(home), listeners, internal.away, renewal)
 
 
 def show_status(home: Home, *, json: bool) -> int:
@@ -115,7 +115,7 @@ def show_status(home: Home, *, json: bool) -> int:
     return 0 if status.ready else EXIT_NOT_READY
 
 
-def _show_running(status: Status) -> None:
+def _show_running(status: StackStatus) -> None:
     console = Console()
     console.print(f"Trace runs on {status.home.root} (process {status.pid})", highlight=False)
     show(console, parts_table({view.name: view for view in status.parts}))
@@ -134,7 +134,7 @@ def _show_running(status: Status) -> None:
         console.print("Ready.")
 
 
-def _advice(status: Status, silent: list[str]) -> list[str]:
+def _advice(status: StackStatus, silent: list[str]) -> list[str]:
     """Which part it is, and what to do."""
     home = status.home
     if status.stores_away:

@@ -36,7 +36,7 @@ _CHANGE_STYLES: dict[Change, str] = {
 }
 
 
-class TaskChange(msgspec.Struct, frozen=True, kw_only=True):
+class TaskAction(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `trace tasks --follow --json`."""
 
     at: datetime
@@ -54,16 +54,16 @@ def has_failed(task: TaskRow) -> bool:
     return task.status == "Failed" and task.next_retry_at is None
 
 
-def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskChange]:
+def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskAction]:
     """What happened between two looks at a task, in order, as far as its row tells."""
     now = words.current_time()
     if before is None:
-        yield TaskChange(at=task.created_at, change="made", task=task)
+        yield TaskAction(at=task.created_at, change="made", task=task)
     if task.claimed_at is not None and task.attempt > (0 if before is None else before.attempt):
-        yield TaskChange(at=task.claimed_at, change="claimed", task=task)
+        yield TaskAction(at=task.claimed_at, change="claimed", task=task)
     if task.status == "Running":
         if task.cancel_requested and not (before is not None and before.cancel_requested):
-            yield TaskChange(at=now, change="stopping", task=task)
+            yield TaskAction(at=now, change="stopping", task=task)
         return
     word = _word(task)
     if before is None:
@@ -71,7 +71,7 @@ def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskChange]:
     else:
         is_new = (_word(before), before.held, before.attempt) != (word, task.held, task.attempt)
     if is_new:
-        yield TaskChange(at=task.finished_at or now, change=word, task=task)
+        yield TaskAction(at=task.finished_at or now, change=word, task=task)
 
 
 def _word(task: TaskRow) -> Change:
@@ -90,7 +90,7 @@ def _word(task: TaskRow) -> Change:
             return "queued"
 
 
-def change_line(change: TaskChange) -> Text:
+def change_line(change: TaskAction) -> Text:
     task = change.task
     attempt = f"{task.attempt}/{task.max_attempts}" if task.max_attempts else str(task.attempt)
     line = Text.assemble(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tracelake.cli.events import events_listing
 from tracelake.cli.follow import TaskFollower, follow
-from tracelake.cli.listing import Column, Listing, fields
+from tracelake.cli.listing import Listing, ListingColumn, fields
 from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, follow_option, limit_option, watch_option
 from tracelake.cli.paging import collect
@@ -180,13 +180,13 @@ async def _totals(client: UserClient, filters: dict[str, Any]) -> Text:
 def tasks_listing(page: TasksPage) -> Listing:
     listing = Listing(
         [
-            Column("task", whole=True),
-            Column("job"),
-            Column("status"),
-            Column("unit"),
-            Column("attempt", whole=True),
-            Column("made", whole=True),
-            Column("error"),
+            ListingColumn("task", whole=True),
+            ListingColumn("job"),
+            ListingColumn("status"),
+            ListingColumn("unit"),
+            ListingColumn("attempt", whole=True),
+            ListingColumn("made", whole=True),
+            ListingColumn("error"),
         ]
     )
     for task in page.tasks:
@@ -280,7 +280,15 @@ def task_parts(detail: TaskDetail) -> list[RenderableType]:
 
 
 def inputs_listing(inputs: list[PayloadInput]) -> Listing:
-    listing = Listing([Column("", right=True), Column("dataset"), Column("unit"), Column("revision"), Column("where")])
+    listing = Listing(
+        [
+            ListingColumn("", right=True),
+            ListingColumn("dataset"),
+            ListingColumn("unit"),
+            ListingColumn("revision"),
+            ListingColumn("where"),
+        ]
+    )
     for row in inputs:
         listing.add(row.input_index, row.name, unit_text(row.unit), row.revision, compact(row.where))
     return listing
@@ -290,13 +298,13 @@ def _outputs(detail: TaskDetail) -> Listing:
     """With what the task says it wrote, where it says so; columns that are empty are not shown."""
     listing = Listing(
         [
-            Column("", right=True),
-            Column("dataset"),
-            Column("storage"),
-            Column("rows", right=True),
-            Column("files", right=True),
-            Column("bytes", right=True),
-            Column("generation", whole=True, style="dim"),
+            ListingColumn("", right=True),
+            ListingColumn("dataset"),
+            ListingColumn("storage"),
+            ListingColumn("rows", right=True),
+            ListingColumn("files", right=True),
+            ListingColumn("bytes", right=True),
+            ListingColumn("generation", whole=True, style="dim"),
         ]
     )
     reports = detail.result if isinstance(detail.result, list) else []
@@ -310,7 +318,13 @@ def _outputs(detail: TaskDetail) -> Listing:
 
 def _attempt_rows(detail: TaskDetail) -> Listing:
     listing = Listing(
-        [Column("", right=True), Column("outcome"), Column("claimed", whole=True), Column("worker"), Column("error")]
+        [
+            ListingColumn("", right=True),
+            ListingColumn("outcome"),
+            ListingColumn("claimed", whole=True),
+            ListingColumn("worker"),
+            ListingColumn("error"),
+        ]
     )
     for row in detail.attempts:
         error = Text(clean_lines(row.error or ""), style="red")
@@ -334,7 +348,7 @@ def _spark_rows(detail: TaskDetail) -> Listing:
         "spill in memory": "spilled_memory_bytes",
         "spill on disk": "spilled_disk_bytes",
     }
-    listing = Listing([Column(title, right=True) for title in columns])
+    listing = Listing([ListingColumn(title, right=True) for title in columns])
     for row in detail.attempts:
         if row.spark is not None:
             figures = {**row.spark, "attempt": row.attempt}

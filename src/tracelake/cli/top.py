@@ -114,7 +114,7 @@ def _title(dag: str | None) -> str:
 # --- on a terminal
 
 
-class LiveScreen:
+class LiveOverview:
     """What the terminal shows now: drawn for the size that it has now."""
 
     def __init__(self, title: str, step: Callable[[str], Text]) -> None:
@@ -172,7 +172,7 @@ class LiveScreen:
 
 async def _live(session: Session, client: UserClient, dag: str | None) -> None:
     meter = Meter(client, dag)
-    screen = LiveScreen(_title(dag), lambda worst: session.hint_text("see why", "why", worst))
+    screen = LiveOverview(_title(dag), lambda worst: session.hint_text("see why", "why", worst))
     first = await explained(client, meter.look(), dag=dag)  # what is wrong with the question is said without a screen
     screen.take(first)
     with full_screen(session.console, screen) as live, quit_key() as quitting:
@@ -188,7 +188,7 @@ async def _live(session: Session, client: UserClient, dag: str | None) -> None:
         raise ended
 
 
-async def _draw(meter: Meter, screen: LiveScreen, live: Live) -> None:
+async def _draw(meter: Meter, screen: LiveOverview, live: Live) -> None:
     await asyncio.sleep(sessions.EVERY_SECONDS)
     async for found in looks(meter.look):
         screen.take(found)

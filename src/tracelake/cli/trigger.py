@@ -34,7 +34,7 @@ GAVE_UP = 3
 """The exit status when --timeout is over first."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     open: int
     failed: int
@@ -137,7 +137,7 @@ def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
         session.say(f"task {tasks[0]}")
 
 
-def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progress: Progress | None) -> None:
+def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progress: TriggerProgress | None) -> None:
     if progress is not None and progress.gave_up:
         if progress.kept:
             text = f"It is not done yet: {progress.kept}. Its tasks are made after that."
@@ -165,7 +165,7 @@ def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progre
 
 def _wait(
     session: Session, dag: str, job: str, reply: TriggerReply, asked_at: datetime, timeout: float | None
-) -> Progress:
+) -> TriggerProgress:
     try:
         return session.run(lambda client: _follow(session, client, (dag, job), reply, asked_at, timeout))
     except KeyboardInterrupt:
@@ -181,14 +181,14 @@ async def _follow(
     reply: TriggerReply,
     asked_at: datetime,
     timeout: float | None,
-) -> Progress:
+) -> TriggerProgress:
     since = first_made(reply, asked_at)
-    seen = Progress(done=0, open=0, failed=0, more=False)
+    seen = TriggerProgress(done=0, open=0, failed=0, more=False)
     calm = 0
     kept = reply.kept is not None
     begun = time.monotonic()
 
-    async def look() -> Progress:
+    async def look() -> TriggerProgress:
         why = await _why_kept(client, *source) if kept else None
         return msgspec.structs.replace(await measure(client, source[0], since), kept=why)
 
@@ -224,11 +224,11 @@ def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
     return datetime.fromtimestamp(min(made) / 1000, UTC) - _SERVERS_APART
 
 
-async def measure(client: UserClient, dag: str, since: datetime) -> Progress:
+async def measure(client: UserClient, dag: str, since: datetime) -> TriggerProgress:
     """What became of the DAG's tasks that were made since then."""
     page = await collect(client.tasks, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
     states = Counter(_state(task) for task in page.tasks)
-    found = Progress(
+    found = TriggerProgress(
         done=states["done"],
         open=states["open"],
         failed=states["failed"],
@@ -251,7 +251,7 @@ def _state(task: TaskRow) -> str:
     return "failed" if task.status == "Failed" and not task.skipped else "done"
 
 
-def _view(seen: Progress) -> Group:
+def _view(seen: TriggerProgress) -> Group:
     more = "+" if seen.more else ""
     failed = (f"{seen.failed} failed", "red" if seen.failed else "")
     text = Text.assemble(f"{seen.done}{more} done, {seen.open}{more} open, ", failed)

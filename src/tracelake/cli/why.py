@@ -7,7 +7,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.listing import Column, Listing
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.naming import find_job
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
@@ -84,7 +84,9 @@ async def ask(client: UserClient, subject: str) -> WhyReply:
 
 
 def reasons_listing(reply: WhyReply) -> Listing:
-    listing = Listing([Column("state", whole=True), Column("reason", whole=True), Column("in words")])
+    listing = Listing(
+        [ListingColumn("state", whole=True), ListingColumn("reason", whole=True), ListingColumn("in words")]
+    )
     for item in reply.reasons:
         listing.add(Text(clean(item.state), style=STATE_STYLES.get(item.state, "")), item.code, item.text)
     return listing

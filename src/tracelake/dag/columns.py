@@ -7,12 +7,12 @@ from tracelake.dag.kinds import (
     INVALID,
     Boolean,
     Choice,
+    DocumentPlace,
     Field,
     Fields,
     Integer,
     JsonSchema,
     ListOf,
-    Place,
     Record,
     Text,
 )
@@ -41,7 +41,7 @@ class _Type:
 class TypeKind:
     """`int64`, or with numbers: `text(100)`, `bytes(32)`, `decimal(38,18)`."""
 
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         node = place.node
         if not isinstance(node, ScalarNode):
             return place.wrong_type("a type")
@@ -80,7 +80,7 @@ _COLUMN = Fields(
 
 
 @dataclass(slots=True)
-class Columns:
+class SchemaColumns:
     """What is known of the columns, also when some of them are wrong."""
 
     columns: list[Column] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Columns:
 
 
 class ColumnsKind:
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         if isinstance(place.node, ListNode):
             read = ListOf(_COLUMN, 1, MAX_COLUMNS, whole=False).read(place)
             records = [] if read is INVALID else read
@@ -100,7 +100,7 @@ class ColumnsKind:
             records = self._short_form(place)
         else:
             return place.wrong_type("a list of columns, or a map of name to type")
-        columns = Columns(complete=bool(records))
+        columns = SchemaColumns(complete=bool(records))
         for record in records:
             if record is INVALID or "name" not in record.values:
                 columns.complete = False
@@ -115,14 +115,14 @@ class ColumnsKind:
         return columns
 
     @staticmethod
-    def _short_form(place: Place) -> list[Record]:
+    def _short_form(place: DocumentPlace) -> list[Record]:
         entries = place.entries()
         if not 1 <= len(entries) <= MAX_COLUMNS:
             place.problem("out_of_range", f"{place.title} takes 1 to {MAX_COLUMNS} columns.")
             return []
         records = []
         for key, value in entries.values():
-            record = Record(Place(key.node, value.path, value.problems), places={"name": key, "type": value})
+            record = Record(DocumentPlace(key.node, value.path, value.problems), places={"name": key, "type": value})
             for name, kind, where in (("name", COLUMN_NAME, key), ("type", TypeKind(), value)):
                 if (read := kind.read(where)) is not INVALID:
                     record.values[name] = read
@@ -200,7 +200,7 @@ class IndexKind:
 
     _many = ListOf(COLUMN_NAME, 1, 32, distinct=True)
 
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         if isinstance(place.node, ListNode):
             return self._many.read(place)
         name = COLUMN_NAME.read(place)
@@ -235,7 +235,7 @@ def check_schema(record: Record) -> None:
             column_record.at("nullable").problem("unique_nullable", f"`{name}` is in `unique` and cannot be null.")
 
 
-def check_column(name: str, place: Place, columns: Columns) -> bool:
+def check_column(name: str, place: DocumentPlace, columns: SchemaColumns) -> bool:
     """Whether the schema may have such a column."""
     if columns.complete and name not in columns.records:
         names = list(columns.records)
@@ -245,8 +245,8 @@ def check_column(name: str, place: Place, columns: Columns) -> bool:
     return True
 
 
-def _named_columns(record: Record) -> list[tuple[str, Place]]:
-    references: list[tuple[str, Place]] = []
+def _named_columns(record: Record) -> list[tuple[str, DocumentPlace]]:
+    references: list[tuple[str, DocumentPlace]] = []
     if "unique" in record.values:
         references += zip(record.values["unique"], record.at("unique").items(), strict=True)
     if "indexes" in record.values:
@@ -258,7 +258,7 @@ def _named_columns(record: Record) -> list[tuple[str, Place]]:
 
 def build_schema(record: Record) -> Schema | None:
     """The schema as far as it is good; None when nothing can be said of its columns."""
-    columns: Columns | None = record.get("columns")
+    columns: SchemaColumns | None = record.get("columns")
     if columns is None or not columns.complete or len(columns.columns) != len(columns.records):
         return None
     unique = tuple(record.get("unique", ()))

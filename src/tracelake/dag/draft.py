@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracelake.dag.kinds import Place, Record
+from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.nodes import ScalarNode
 from tracelake.dag.surroundings import Surroundings
 from tracelake.dag.where import ReadWhere
@@ -12,7 +12,7 @@ from tracelake.model.dag import Activation, Column, OutputAddress, Schema, Sourc
 
 @dataclass(slots=True)
 class InputDraft:
-    place: Place
+    place: DocumentPlace
     output: OutputAddress | None = None
     dataset: str | None = None
     where: ReadWhere | None = None
@@ -68,14 +68,14 @@ class JobDraft:
     def is_said(self, name: str) -> bool:
         return self.owner_of(name).has(name)
 
-    def place_of(self, name: str) -> Place:
+    def place_of(self, name: str) -> DocumentPlace:
         return self.owner_of(name).at(name)
 
 
 @dataclass(slots=True)
 class PublishDraft:
     name: str
-    key: Place
+    key: DocumentPlace
     record: Record
     writers: list[OutputAddress] = field(default_factory=list)
     """Those that exist, in order."""

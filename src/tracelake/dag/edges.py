@@ -9,7 +9,7 @@ import msgspec
 
 from tracelake.catalogue import CATALOGUE, read_config
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
-from tracelake.dag.kinds import INVALID, Place, Record
+from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.problems import shown
 from tracelake.dag.where import check_names, check_where
 from tracelake.errors import TraceError
@@ -183,7 +183,7 @@ class Graph:
 
     def __init__(self, draft: Draft) -> None:
         self.names = list(draft.by_name)
-        self.upstream: dict[str, dict[str, Place]] = {name: {} for name in self.names}
+        self.upstream: dict[str, dict[str, DocumentPlace]] = {name: {} for name in self.names}
         for name, job in draft.by_name.items():
             for item in job.inputs:
                 # That a source has inputs is a problem already; taking them away breaks the circle.

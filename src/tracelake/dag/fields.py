@@ -11,6 +11,7 @@ from tracelake.dag.kinds import (
     SECONDS_MAX,
     Boolean,
     Choice,
+    DocumentPlace,
     Duration,
     Field,
     Fields,
@@ -18,7 +19,6 @@ from tracelake.dag.kinds import (
     Integer,
     JsonSchema,
     ListOf,
-    Place,
     Text,
 )
 from tracelake.dag.nodes import ListNode
@@ -65,7 +65,7 @@ class WritersKind:
         )
         self._many = ListOf(self._one, 1, MAX_WRITERS, whole=False)
 
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         if isinstance(place.node, ListNode):
             return self._many.read(place)
         read = self._one.read(place)
@@ -78,7 +78,7 @@ class WritersKind:
 class PublishKind:
     """A map of dataset name to entry."""
 
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         return place
 
     def schema(self) -> JsonSchema:

@@ -10,7 +10,7 @@ from tracelake.catalogue import CATALOGUE, OperatorSpec, UdfConfig, read_config
 from tracelake.catalogue.spec import ConfigFieldError
 from tracelake.dag.columns import check_column
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
-from tracelake.dag.kinds import Place, Record
+from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.nodes import ListNode, MapNode
 from tracelake.dag.problems import one_of, shown
 from tracelake.dag.schedule import ScheduleError, parse_schedule
@@ -101,7 +101,7 @@ def _check_source(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) ->
                 place.problem("webhook_path_taken", path_owner, "Choose another path.")
 
 
-def _check_time_zone(name: str, place: Place) -> None:
+def _check_time_zone(name: str, place: DocumentPlace) -> None:
     names = time_zone_names()
     if name not in names:
         hint = place.problems.did_you_mean(name, sorted(names)) or "Use a name of the IANA database: `Europe/Berlin`."
@@ -332,7 +332,7 @@ def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
     place.problem("config_invalid", message, f"Use `outputs: {max(writes.least, min(outputs, writes.most))}`.")
 
 
-def _config_hint(place: Place, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:
+def _config_hint(place: DocumentPlace, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:
     if unknown is None or path:  # what is inside of a field is the operator's to know
         return ""
     fields = operator.config_type.__struct_fields__
@@ -340,7 +340,7 @@ def _config_hint(place: Place, operator: OperatorSpec, path: str, unknown: "re.M
     return place.problems.did_you_mean(unknown[1], fields) or takes
 
 
-def locate(place: Place, path: str, unknown: str | None) -> Place:
+def locate(place: DocumentPlace, path: str, unknown: str | None) -> DocumentPlace:
     """The place of `.a[2].b` below the config, or the last part of the way that is there."""
     for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
         if name and isinstance(place.node, MapNode) and name in place.node.entries:

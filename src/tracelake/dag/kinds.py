@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from tracelake.dag.nodes import BadNode, ListNode, MapNode, Node, ScalarNode, joined
+from tracelake.dag.nodes import BadNode, ListNode, MapNode, ScalarNode, YamlNode, joined
 from tracelake.dag.problems import ProblemList, one_of, shown
 from tracelake.dag.scalars import Unclear, meaning
 from tracelake.model.dag import Scalar
@@ -25,10 +25,10 @@ INVALID: Final = _Invalid.INVALID
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DocumentPlace:
     """A node and the way to it: an aliased node has one place for each way."""
 
-    node: Node
+    node: YamlNode
     path: str
     problems: ProblemList
 
@@ -40,17 +40,22 @@ class Place:
     def below(self, key: str) -> str:
         return joined(self.path, key)
 
-    def entries(self) -> dict[str, tuple["Place", "Place"]]:
+    def entries(self) -> dict[str, tuple["DocumentPlace", "DocumentPlace"]]:
         """Places of keys and of values; both have the value's path."""
         assert isinstance(self.node, MapNode)
         return {
-            name: (Place(key, self.below(name), self.problems), Place(value, self.below(name), self.problems))
+            name: (
+                DocumentPlace(key, self.below(name), self.problems),
+                DocumentPlace(value, self.below(name), self.problems),
+            )
             for name, (key, value) in self.node.entries.items()
         }
 
-    def items(self) -> list["Place"]:
+    def items(self) -> list["DocumentPlace"]:
         assert isinstance(self.node, ListNode)
-        return [Place(item, f"{self.path}[{index}]", self.problems) for index, item in enumerate(self.node.items)]
+        return [
+            DocumentPlace(item, f"{self.path}[{index}]", self.problems) for index, item in enumerate(self.node.items)
+        ]
 
     def wrong_type(self, expected: str, suggestion: str = "") -> _Invalid:
         if not isinstance(self.node, BadNode):
@@ -64,7 +69,7 @@ class Place:
 
 
 class Kind(Protocol):
-    def read(self, place: Place) -> Any: ...
+    def read(self, place: DocumentPlace) -> Any: ...
     def schema(self) -> JsonSchema: ...
 
 
@@ -77,7 +82,7 @@ class Text:
     example: str = ""
     code: str = "invalid_value"
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         node = place.node
         if not isinstance(node, ScalarNode):
             return place.wrong_type(self.what)
@@ -103,7 +108,7 @@ class Text:
 class Choice:
     words: tuple[str, ...]
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         node = place.node
         if not isinstance(node, ScalarNode) or (node.plain and not node.text):
             return place.wrong_type(f"one of {one_of(self.words)}")
@@ -124,7 +129,7 @@ class Integer:
     low: int
     high: int
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         value = _plain_value(place)
         if value is INVALID:
             return INVALID
@@ -135,7 +140,7 @@ class Integer:
             return place.wrong_type("a whole number", hint)
         return value if self.low <= value <= self.high else self._out_of_range(place)
 
-    def _out_of_range(self, place: Place) -> _Invalid:
+    def _out_of_range(self, place: DocumentPlace) -> _Invalid:
         place.problem("out_of_range", f"{place.title} must be {self.low} to {self.high}.")
         return INVALID
 
@@ -145,7 +150,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         value = _plain_value(place)
         if value is INVALID or isinstance(value, bool):
             return value
@@ -166,7 +171,7 @@ class Duration:
     low: int
     high: int
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         node = place.node
         if isinstance(node, ScalarNode) and (match := _DURATION.fullmatch(node.text)):
             seconds = int(match[1]) * _UNITS[match[2]]
@@ -194,7 +199,7 @@ class ListOf:
     whole: bool = True
     """One bad item makes the list INVALID; otherwise it stands in the list as INVALID."""
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         if not isinstance(place.node, ListNode):
             return place.wrong_type("a list")
         if not self.low <= len(place.node.items) <= self.high:
@@ -222,7 +227,7 @@ class ListOf:
 class FreeMap:
     """A map of whatever JSON can hold."""
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         return free_value(place) if isinstance(place.node, MapNode) else place.wrong_type("a map")
 
     def schema(self) -> JsonSchema:
@@ -242,9 +247,9 @@ class Field:
 class Record:
     """A map with known fields, read: the fields that are good, and the place of every field that is there."""
 
-    place: Place
+    place: DocumentPlace
     values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, DocumentPlace] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.values.get(name, default)
@@ -257,10 +262,10 @@ class Record:
         """It is written, but reading it failed: whatever depends on it is not worth checking."""
         return name in self.places and name not in self.values
 
-    def at(self, name: str) -> Place:
+    def at(self, name: str) -> DocumentPlace:
         """Where the field is, or else where it would be."""
         place = self.places.get(name)
-        return place or Place(self.place.node, self.place.below(name), self.place.problems)
+        return place or DocumentPlace(self.place.node, self.place.below(name), self.place.problems)
 
     def missing(self, name: str, suggestion: str = "") -> None:
         self.at(name).problem("missing_field", f"`{name}` is missing.", suggestion)
@@ -277,7 +282,7 @@ class Fields:
     not_supported: Mapping[str, str] = field(default_factory=dict)
     """Fields that are refused with a reason of their own."""
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: DocumentPlace) -> Any:
         if not isinstance(place.node, MapNode):
             return place.wrong_type(self.what)
         record = Record(place)
@@ -313,7 +318,7 @@ def _field_schema(field: Field) -> JsonSchema:
     return {"description": field.help, **field.kind.schema(), **default}
 
 
-def free_value(place: Place) -> Any:
+def free_value(place: DocumentPlace) -> Any:
     """A value of no known type, as JSON would have it."""
     node = place.node
     if isinstance(node, MapNode):
@@ -325,7 +330,7 @@ def free_value(place: Place) -> Any:
     return scalar_value(place)
 
 
-def scalar_value(place: Place) -> Scalar | _Invalid:
+def scalar_value(place: DocumentPlace) -> Scalar | _Invalid:
     """A value whose type only its spelling tells: what could be two things is refused."""
     value = _plain_value(place)
     if not isinstance(value, Unclear):
@@ -344,7 +349,7 @@ def scalar_value(place: Place) -> Scalar | _Invalid:
     return INVALID
 
 
-def _plain_value(place: Place) -> Scalar | Unclear | _Invalid:
+def _plain_value(place: DocumentPlace) -> Scalar | Unclear | _Invalid:
     """The meaning of a scalar, maybe Unclear; INVALID for other nodes."""
     node = place.node
     if not isinstance(node, ScalarNode):
@@ -352,7 +357,7 @@ def _plain_value(place: Place) -> Scalar | Unclear | _Invalid:
     return meaning(node.text) if node.plain else node.text
 
 
-def _described(node: Node) -> str:
+def _described(node: YamlNode) -> str:
     if isinstance(node, ListNode):
         return "a list"
     if isinstance(node, MapNode):

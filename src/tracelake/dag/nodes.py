@@ -27,7 +27,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     line: int
     column: int
     values: int = 1
@@ -36,25 +36,25 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class ScalarNode(Node):
+class ScalarNode(YamlNode):
     text: str = ""
     plain: bool = False
     """Written without quotes, so that it may be a number, a boolean or null."""
 
 
 @dataclass(slots=True, eq=False)
-class ListNode(Node):
-    items: list[Node] = field(default_factory=list)
+class ListNode(YamlNode):
+    items: list[YamlNode] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class MapNode(Node):
-    entries: dict[str, tuple[Node, Node]] = field(default_factory=dict)
+class MapNode(YamlNode):
+    entries: dict[str, tuple[YamlNode, YamlNode]] = field(default_factory=dict)
     """Key and value nodes, in the order of the text."""
 
 
 @dataclass(slots=True, eq=False)
-class BadNode(Node):
+class BadNode(YamlNode):
     """Something that was reported already."""
 
 
@@ -64,7 +64,7 @@ def joined(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def parse(text: bytes, problems: ProblemList) -> Node | None:
+def parse(text: bytes, problems: ProblemList) -> YamlNode | None:
     """The root of the one document, or None when problems say why there is none."""
     decoded = _decoded(text, problems)
     return None if decoded is None else _TreeBuilder(decoded, problems).build()
@@ -120,7 +120,7 @@ class _Open:
 
     node: ListNode | MapNode
     started_at: int
-    key: tuple[str, Node] | None = None
+    key: tuple[str, YamlNode] | None = None
     has_key: bool = False
     skip: bool = False
     """The next value belongs to a key that was refused."""
@@ -136,11 +136,11 @@ class _TreeBuilder:
         self._lines = text.count("\n") + 1
         self._problems = problems
         self._open: list[_Open] = []
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
         self._values = 0
-        self._root: Node | None = None
+        self._root: YamlNode | None = None
 
-    def build(self) -> Node | None:
+    def build(self) -> YamlNode | None:
         try:
             self._read_events()
         except _StopError:
@@ -182,7 +182,7 @@ class _TreeBuilder:
 
     # --- values
 
-    def _scalar(self, event: yaml.ScalarEvent, line: int, column: int) -> Node:
+    def _scalar(self, event: yaml.ScalarEvent, line: int, column: int) -> YamlNode:
         if event.tag is not None:
             return self._refuse_tag(event.tag, line, column)
         if _UNSTORABLE.search(event.value):
@@ -191,17 +191,17 @@ class _TreeBuilder:
         # An empty plain scalar is null; its style is plain as well.
         return ScalarNode(line, column, text=event.value, plain=event.style in (None, ""))
 
-    def _refuse_tag(self, tag: str, line: int, column: int) -> Node:
+    def _refuse_tag(self, tag: str, line: int, column: int) -> YamlNode:
         message = f"The tag {shown(tag)} is not supported."
         self._problem("yaml_tag", message, line, column, "Leave it out; quote a value that shall be text.")
         return BadNode(line, column)
 
-    def _anchored(self, anchor: str | None, node: Node) -> Node:
+    def _anchored(self, anchor: str | None, node: YamlNode) -> YamlNode:
         if anchor is not None:
             self._anchors[anchor] = node
         return node
 
-    def _alias(self, anchor: str | None, line: int, column: int) -> Node:
+    def _alias(self, anchor: str | None, line: int, column: int) -> YamlNode:
         assert anchor is not None
         node = self._anchors.get(anchor)
         if node is None:
@@ -221,13 +221,13 @@ class _TreeBuilder:
             message = f"The document has more than {MAX_VALUES} values, counting what aliases repeat."
             self._stop("yaml_too_many_values", message, line, column)
 
-    def _check_depth(self, node: Node, line: int, column: int) -> None:
+    def _check_depth(self, node: YamlNode, line: int, column: int) -> None:
         if len(self._open) + node.height >= MAX_DEPTH:
             self._stop("yaml_too_deep", f"Lists and maps may be nested {MAX_DEPTH} deep.", line, column)
 
     # --- putting together
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: YamlNode) -> None:
         if not self._open:
             self._root = node
             return
@@ -243,7 +243,7 @@ class _TreeBuilder:
             parent.has_key, parent.key = True, self._key(parent.node, node)
         parent.node.height = max(parent.node.height, node.height + 1)
 
-    def _key(self, parent: MapNode, node: Node) -> tuple[str, Node] | None:
+    def _key(self, parent: MapNode, node: YamlNode) -> tuple[str, YamlNode] | None:
         """None when the key is refused; its value is read and left out."""
         line, column = node.line, node.column
         if isinstance(node, BadNode):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tracelake.dag.nodes import ListNode, MapNode, Node, joined, parse
+from tracelake.dag.nodes import ListNode, MapNode, YamlNode, joined, parse
 from tracelake.dag.problems import ProblemList
 from tracelake.model.dag import Problem
 
@@ -25,7 +25,7 @@ def located(text: bytes, problems: Sequence[Problem]) -> list[Problem]:
     )
 
 
-def _located(root: Node, problem: Problem) -> Problem:
+def _located(root: YamlNode, problem: Problem) -> Problem:
     """A field that is left out is where its map is. Columns count, also where they are a map of name to type."""
     node, path = root, ""
     for name, number in _STEP.findall(problem.path):

@@ -6,7 +6,7 @@ from tracelake.dag.columns import build_schema, check_schema
 from tracelake.dag.draft import Draft, PublishDraft
 from tracelake.dag.edges import resolve_output
 from tracelake.dag.fields import MAX_DATASETS, PUBLISH
-from tracelake.dag.kinds import INVALID, NAME, Place, Record
+from tracelake.dag.kinds import INVALID, NAME, DocumentPlace, Record
 from tracelake.dag.nodes import MapNode
 from tracelake.dag.problems import shown
 from tracelake.dag.surroundings import KnownDataset, kept_as
@@ -17,7 +17,7 @@ _OF_THE_OWNER = ("schema", "on_conflict", "max_queue_depth", "max_queue_age", "w
 
 
 def read_publish(draft: Draft) -> None:
-    place: Place | None = draft.record.get("publish")
+    place: DocumentPlace | None = draft.record.get("publish")
     if place is None:
         return
     if not isinstance(place.node, MapNode):

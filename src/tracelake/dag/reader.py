@@ -9,7 +9,7 @@ from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.edges import Graph, resolve_inputs
 from tracelake.dag.fields import DOCUMENT
 from tracelake.dag.jobs import check_job, normal_config
-from tracelake.dag.kinds import INVALID, Place, Record
+from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.nodes import parse
 from tracelake.dag.problems import DagInvalidError, ProblemList, shown
 from tracelake.dag.publishing import read_publish
@@ -36,7 +36,7 @@ def read_dag(text: bytes, surroundings: Surroundings) -> Dag:
     """The DAG that the text describes. Raises DagInvalidError with every problem, in the order of the text."""
     problems = ProblemList()
     root = parse(text, problems)
-    record = INVALID if root is None else DOCUMENT.read(Place(root, "", problems))
+    record = INVALID if root is None else DOCUMENT.read(DocumentPlace(root, "", problems))
     if record is INVALID:
         raise DagInvalidError(problems.sorted())
     draft, graph = _read_draft(record, surroundings)

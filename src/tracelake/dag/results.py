@@ -8,7 +8,7 @@ from tracelake.catalogue import CATALOGUE, read_config
 from tracelake.catalogue.spec import ResultColumns
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.jobs import locate
-from tracelake.dag.kinds import Place
+from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
 from tracelake.errors import TraceError
 from tracelake.model.dag import OutputAddress, Schema
@@ -41,7 +41,7 @@ def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
     return entry if entry is not None and entry.buffered else None
 
 
-def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Place) -> set[str]:
+def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> set[str]:
     """The columns that were meant, as far as that can be guessed."""
     names = [column.name for column in schema.columns]
     known_columns = {*names, OWNER}
@@ -57,7 +57,9 @@ def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: Plac
     return {column for column in free if any(f"`{column}`" in text for text in hints)}
 
 
-def _check_missing(name: str, schema: Schema, result: ResultColumns, misspelled: set[str], place: Place) -> None:
+def _check_missing(
+    name: str, schema: Schema, result: ResultColumns, misspelled: set[str], place: DocumentPlace
+) -> None:
     missing = [
         column.name
         for column in schema.columns

@@ -33,7 +33,7 @@ _ZERO = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class ScheduleSlots:
     """Raises ScheduleError or ZoneInfoNotFoundError, by `of`, for texts that mean nothing here."""
 
     schedule: Schedule
@@ -49,8 +49,8 @@ class Slots:
 
     @staticmethod
     @lru_cache(maxsize=10_000)
-    def of(schedule: str, time_zone: str) -> "Slots":
-        return Slots(parse_schedule(schedule), ZoneInfo(time_zone))
+    def of(schedule: str, time_zone: str) -> "ScheduleSlots":
+        return ScheduleSlots(parse_schedule(schedule), ZoneInfo(time_zone))
 
     @property
     def every_hour(self) -> bool:

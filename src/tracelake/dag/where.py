@@ -11,7 +11,7 @@ from itertools import islice
 
 import msgspec
 
-from tracelake.dag.kinds import INVALID, JsonSchema, ListOf, Place, scalar_value
+from tracelake.dag.kinds import INVALID, DocumentPlace, JsonSchema, ListOf, scalar_value
 from tracelake.dag.nodes import ListNode, MapNode, ScalarNode
 from tracelake.dag.problems import one_of, shown
 from tracelake.dag.scalars import MAX_INTEGER
@@ -30,12 +30,12 @@ _HINT = "Write `field = 'text'`, `field IN (1, 2)`, joined by AND; or a map of f
 @dataclass(slots=True)
 class ReadWhere:
     values: Where
-    places: dict[str, Place]
+    places: dict[str, DocumentPlace]
     """Where each field's value stands."""
 
 
 class WhereKind:
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         if isinstance(place.node, MapNode):
             return _read_map(place)
         if isinstance(place.node, ScalarNode) and place.node.text:
@@ -54,7 +54,7 @@ class WhereKind:
 
 
 class _ScalarKind:
-    def read(self, place: Place) -> object:
+    def read(self, place: DocumentPlace) -> object:
         return scalar_value(place)
 
     def schema(self) -> JsonSchema:
@@ -64,7 +64,7 @@ class _ScalarKind:
 _VALUES = ListOf(_ScalarKind(), 1, _MAX_VALUES)
 
 
-def _read_map(place: Place) -> object:
+def _read_map(place: DocumentPlace) -> object:
     where = ReadWhere({}, {})
     entries = place.entries()
     if len(entries) > _MAX_CONDITIONS:
@@ -93,13 +93,13 @@ class _SqlError(Exception):
     pass
 
 
-def _read_sql(place: Place, text: str) -> object:
+def _read_sql(place: DocumentPlace, text: str) -> object:
     try:
         values = parse_sql(text)
     except _SqlError as error:
         place.problem("where_invalid", f"The condition cannot be used: {error}.", _HINT)
         return INVALID
-    return ReadWhere(values, {name: Place(place.node, place.below(name), place.problems) for name in values})
+    return ReadWhere(values, {name: DocumentPlace(place.node, place.below(name), place.problems) for name in values})
 
 
 def parse_sql(text: str) -> Where:

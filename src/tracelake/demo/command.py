@@ -18,9 +18,9 @@ from tracelake.cli.session import make_console
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError, plan, results, tell, watch
-from tracelake.demo.screen import Screen
+from tracelake.demo.screen import DemoScreen
 from tracelake.demo.stack import LEASE_SECONDS, DemoStack
-from tracelake.demo.table import Table
+from tracelake.demo.table import DemoTable
 from tracelake.errors import TraceError
 from tracelake.settings.home import Home
 from tracelake.wire.jobs import BlockRange
@@ -65,7 +65,7 @@ def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: boo
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    screen = Screen(make_console(stderr=as_json))
+    screen = DemoScreen(make_console(stderr=as_json))
     try:
         chosen = plan.recorded(blocks) if rpc is None else plan.own(rpc, blocks)
     except DemoError as error:
@@ -79,7 +79,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _refused(screen: Screen, reason: str, *, as_json: bool) -> int:
+def _refused(screen: DemoScreen, reason: str, *, as_json: bool) -> int:
     screen.say(f"The demo cannot run: {reason}{'' if reason.endswith('?') else '.'}", "red")
     if as_json:
         _print({"ok": False, "error": reason})
@@ -95,8 +95,8 @@ class Demo:
     """One run. Whatever happens, `run` leaves a stack only if it was asked to, and all went well."""
 
     scratch: Path
-    plan: plan.Plan
-    screen: Screen
+    plan: plan.DemoPlan
+    screen: DemoScreen
     keep: bool
     as_json: bool
 
@@ -142,7 +142,7 @@ class Demo:
         client = UserClient.of_stack(stack)
         try:
             await watch.begin(client, self.plan, self.screen)
-            table = Table(stack, client, self.plan, self.screen)
+            table = DemoTable(stack, client, self.plan, self.screen)
             story = await watch.follow(home, client, self.plan, self.screen, table)
             self.screen.close()
             self.screen.say("all done; reading the datasets")

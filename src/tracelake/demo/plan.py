@@ -16,7 +16,7 @@ from tracelake.demo.chain.recording import Recording
 from tracelake.spark.evm.calls import answers_of, quantity
 from tracelake.spark.evm.endpoints import PREFIX, RpcEndpoint, parse_endpoint
 from tracelake.spark.evm.errors import RefusedError, RpcError, UnavailableError
-from tracelake.spark.evm.node import Node, ProgressDeadline, RpcOptions
+from tracelake.spark.evm.node import ProgressDeadline, RpcNode, RpcOptions
 from tracelake.wire.jobs import BlockRange
 
 DAG = "token_flows"
@@ -40,7 +40,7 @@ _PACKAGE = files("tracelake.demo")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     chain_id: int
     first: int
     last: int
@@ -75,7 +75,7 @@ def unit_for(blocks: int) -> int:
     return min(max(steps, 1) * _SMALLEST_UNIT, _LARGEST_UNIT)
 
 
-def recorded(blocks: BlockRange | None) -> Plan:
+def recorded(blocks: BlockRange | None) -> DemoPlan:
     with as_file(_PACKAGE.joinpath("chain.jsonl.xz")) as path:
         recording = path.resolve()
     head = Recording(recording).head
@@ -83,10 +83,10 @@ def recorded(blocks: BlockRange | None) -> Plan:
     if chosen.end >= head.blocks:
         raise DemoError(f"the recorded chain has blocks 0 to {head.blocks - 1:,}; give --blocks within these")
     unit = unit_for(chosen.end - chosen.start + 1)
-    return Plan(int(head.chain_id, 16), chosen.start, chosen.end, unit, recording=recording)
+    return DemoPlan(int(head.chain_id, 16), chosen.start, chosen.end, unit, recording=recording)
 
 
-def own(address: str, blocks: BlockRange | None) -> Plan:
+def own(address: str, blocks: BlockRange | None) -> DemoPlan:
     """Of the node at this address, which is a URL, or a name: then `TRACE_RPC_<NAME>` holds it."""
     url = _address(address)
     try:
@@ -108,7 +108,7 @@ def own(address: str, blocks: BlockRange | None) -> Plan:
         )
     _check_there(endpoint, blocks)
     unit = unit_for(blocks.end - blocks.start + 1)
-    return Plan(chain_id, blocks.start, blocks.end, unit, url=url, label=endpoint.label)
+    return DemoPlan(chain_id, blocks.start, blocks.end, unit, url=url, label=endpoint.label)
 
 
 def _address(given: str) -> str:
@@ -156,8 +156,8 @@ def _check_there(endpoint: RpcEndpoint, blocks: BlockRange) -> None:
             raise DemoError(f"{endpoint.label} does not have block {number:,}; give --blocks that it has")
 
 
-def _node(endpoint: RpcEndpoint) -> Node:
-    return Node(endpoint, RpcOptions(chain_id=0, batch_size=1))
+def _node(endpoint: RpcEndpoint) -> RpcNode:
+    return RpcNode(endpoint, RpcOptions(chain_id=0, batch_size=1))
 
 
 def _patience() -> ProgressDeadline:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracelake.demo.plan import JOBS, SPLIT, Plan
+from tracelake.demo.plan import JOBS, SPLIT, DemoPlan
 from tracelake.wire.tasks import TaskRow
 
 
@@ -41,7 +41,7 @@ class JobProgress:
         return None if rate is None else (self.total_blocks - self.done_blocks) / rate
 
 
-def measure(plan: Plan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
+def measure(plan: DemoPlan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
     """In the order of the jobs."""
     by_job: dict[str, list[TaskRow]] = {job: [] for job in (SPLIT, *JOBS)}
     for task in tasks:

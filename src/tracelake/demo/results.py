@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from tracelake.adapters.s3.access import WORKING, read_access
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
-from tracelake.demo.plan import DATASETS, JOBS, TABLE, Plan
-from tracelake.demo.table import Row, Table
+from tracelake.demo.plan import DATASETS, JOBS, TABLE, DemoPlan
+from tracelake.demo.table import DemoTable, Row
 from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
 from tracelake.stack.dataset_rows import list_files, read_files
@@ -80,7 +80,7 @@ class Results:
         return all(check.right for check in self.checks)
 
 
-async def collect(stack: Stack, client: UserClient, plan: Plan, story: Story, table: Table) -> Results:
+async def collect(stack: Stack, client: UserClient, plan: DemoPlan, story: Story, table: DemoTable) -> Results:
     details = [await client.task(task.task_id) for task in story.tasks]
     datasets = {row.name: row for row in (await client.datasets()).datasets}
     files = {
@@ -157,7 +157,7 @@ def _grouped(hours: pa.Array, tokens: pa.Array, standards: pa.Array, counts: pa.
 
 
 def verify(
-    plan: Plan, story: Story, blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow], made: Sequence[Made]
+    plan: DemoPlan, story: Story, blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow], made: Sequence[Made]
 ) -> list[Check]:
     numbers = sorted(blocks["block_number"].to_pylist())
     whole = numbers == list(range(plan.first, plan.last + 1))
@@ -189,7 +189,7 @@ def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
     )
 
 
-def verify_table(plan: Plan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
+def verify_table(plan: DemoPlan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
     """That it has each row once, whichever of its writers came last."""
     wanted = large_transfers(plan, transfers)
     there = {(row.block_number, row.log_index): row for row in rows}
@@ -202,7 +202,7 @@ def verify_table(plan: Plan, story: Story, transfers: pa.Table, rows: Sequence[R
     ]
 
 
-def large_transfers(plan: Plan, transfers: pa.Table) -> dict[tuple[int, int], tuple[str, set[str]]]:
+def large_transfers(plan: DemoPlan, transfers: pa.Table) -> dict[tuple[int, int], tuple[str, set[str]]]:
     """By block and log: the amount, and which job finds it. As the queries of the two jobs say it."""
     found: dict[tuple[int, int], tuple[str, set[str]]] = {}
     places: Counter[tuple[object, ...]] = Counter()

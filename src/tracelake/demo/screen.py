@@ -17,7 +17,7 @@ from tracelake.demo.progress import JobProgress, clock, per_second
 LINE_SECONDS = 10.0
 
 
-class Screen:
+class DemoScreen:
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console
         self._clock = clock

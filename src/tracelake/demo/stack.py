@@ -15,7 +15,7 @@ import msgspec
 
 from tracelake.client.stack import Stack
 from tracelake.demo import DemoError
-from tracelake.demo.plan import Plan
+from tracelake.demo.plan import DemoPlan
 from tracelake.settings.home import Home, private_directory, write_private
 from tracelake.stack.machine import wrap
 
@@ -46,7 +46,7 @@ _POLITE_SECONDS, _STOP_SECONDS = 3.0, 60.0
 
 
 class DemoStack:
-    def __init__(self, scratch: Path, plan: Plan, *, keep: bool) -> None:
+    def __init__(self, scratch: Path, plan: DemoPlan, *, keep: bool) -> None:
         self.home = Home(scratch / "home")
         self.log = scratch / "up.log"
         self._plan = plan

@@ -21,8 +21,8 @@ from tracelake.cli.text import clean, count, unit_text
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError
-from tracelake.demo.plan import DAG, TABLE, WRITERS, Plan
-from tracelake.demo.screen import Screen
+from tracelake.demo.plan import DAG, TABLE, WRITERS, DemoPlan
+from tracelake.demo.screen import DemoScreen
 from tracelake.settings.home import Home
 from tracelake.sink.tables import quoted, table_name
 from tracelake.wire.buffers import BufferedDataset, DeadBatch
@@ -68,10 +68,10 @@ class Row:
     found: str
 
 
-class Table:
+class DemoTable:
     """Asks the API; what is in the table, Postgres data says. A sink is one process of the stack."""
 
-    def __init__(self, stack: Stack, client: UserClient, plan: Plan, screen: Screen) -> None:
+    def __init__(self, stack: Stack, client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
         self._stack = stack
         self._client = client
         self._plan = plan

@@ -15,7 +15,7 @@ from rich.text import Text
 from tracelake.cli.lineage import lineage_trees
 from tracelake.cli.session import show
 from tracelake.cli.text import count, unit_text
-from tracelake.demo.plan import DAG, Plan
+from tracelake.demo.plan import DAG, DemoPlan
 from tracelake.demo.results import Flow, Results
 from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
@@ -32,7 +32,7 @@ _TOKENS = {
 """Names and decimals of the recorded chain's tokens; see examples/token_flows."""
 
 
-def tell(console: Console, plan: Plan, story: Story, results: Results) -> None:
+def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> None:
     _say(console, "\nWhat it made", "bold")
     show(console, _datasets(results))
     _say(console, "\nBusiest flows: what each token moved in an hour (dataset hourly_flows)", "bold")
@@ -49,7 +49,7 @@ def tell(console: Console, plan: Plan, story: Story, results: Results) -> None:
         show(console, Text(f"{'yes' if check.right else 'NO':>3}  {check.said}", style="" if check.right else "red"))
 
 
-def as_json(plan: Plan, story: Story, results: Results, home: Home | None) -> dict[str, Any]:
+def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -> dict[str, Any]:
     kill = story.kill
     return {
         "ok": results.right,
@@ -97,7 +97,7 @@ def as_json(plan: Plan, story: Story, results: Results, home: Home | None) -> di
     }
 
 
-def next_steps(console: Console, plan: Plan, kept: Home | None) -> None:
+def next_steps(console: Console, plan: DemoPlan, kept: Home | None) -> None:
     trace = trace_command()
     if kept is None:
         _say(console, "\nNext", "bold")
@@ -188,7 +188,7 @@ def _lineage(console: Console, results: Results) -> None:
         )
 
 
-def _numbers(plan: Plan, story: Story, results: Results) -> Table:
+def _numbers(plan: DemoPlan, story: Story, results: Results) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right", style="bold")
     table.add_column()

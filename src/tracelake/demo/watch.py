@@ -21,10 +21,10 @@ from tracelake.cli.status import read_parts
 from tracelake.cli.text import clean, unit_text
 from tracelake.client.user import UserClient
 from tracelake.demo import DemoError
-from tracelake.demo.plan import DAG, SOURCE, TABLE, WRITERS, Plan
+from tracelake.demo.plan import DAG, SOURCE, TABLE, WRITERS, DemoPlan
 from tracelake.demo.progress import measure
-from tracelake.demo.screen import Screen
-from tracelake.demo.table import Table, TableStory
+from tracelake.demo.screen import DemoScreen
+from tracelake.demo.table import DemoTable, TableStory
 from tracelake.errors import TraceError
 from tracelake.settings.home import Home
 from tracelake.wire.jobs import BlockRange as Range
@@ -86,7 +86,7 @@ class Story:
     table: TableStory = field(default_factory=TableStory)
 
 
-async def begin(client: UserClient, plan: Plan, screen: Screen) -> None:
+async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
     """Deploy the DAG and ask for the range; everything after that happens by itself."""
     deployed = await client.deploy(DAG, plan.document(without_mints=True), activate=True)
     names = ", ".join(change.job for change in deployed.plan.jobs)
@@ -97,7 +97,7 @@ async def begin(client: UserClient, plan: Plan, screen: Screen) -> None:
     screen.say(f"triggered blocks {plan.first:,} to {plan.last:,}: {units}")
 
 
-async def follow(home: Home, client: UserClient, plan: Plan, screen: Screen, table: Table) -> Story:
+async def follow(home: Home, client: UserClient, plan: DemoPlan, screen: DemoScreen, table: DemoTable) -> Story:
     story = await _Watch(home, client, plan, screen, table).run()
     await table.settle([task for task in story.tasks if _is_refused(task)])
     story.tasks = (await collect(partial(client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
@@ -106,7 +106,7 @@ async def follow(home: Home, client: UserClient, plan: Plan, screen: Screen, tab
 
 
 class _Watch:
-    def __init__(self, home: Home, client: UserClient, plan: Plan, screen: Screen, table: Table) -> None:
+    def __init__(self, home: Home, client: UserClient, plan: DemoPlan, screen: DemoScreen, table: DemoTable) -> None:
         self._home = home
         self._table = table
         self._client = client

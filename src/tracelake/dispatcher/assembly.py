@@ -32,7 +32,7 @@ from tracelake.dispatcher.engine.transaction import LifecycleCommit
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
-from tracelake.dispatcher.http.health import Health
+from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.dispatcher.http.machine_endpoints import MachineEndpoints
 from tracelake.dispatcher.http.routing import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
@@ -48,7 +48,7 @@ from tracelake.dispatcher.loops.retry import BATCH as RETRY_BATCH
 from tracelake.dispatcher.loops.retry import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.outbox.relay import Relay
+from tracelake.dispatcher.outbox.relay import OutboxRelay
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.watch import QuotaWatch
@@ -118,7 +118,7 @@ class Dispatcher:
         definitions = Definitions()
         keys = KeyDirectory(ports.task_signer)
         verifier = TokenVerifier(keys, config.issuer)
-        self.relay = Relay(ports.store, ports.queue, config, self.metrics)
+        self.relay = OutboxRelay(ports.store, ports.queue, config, self.metrics)
         directory = EdgeDirectory(definitions)
         self.quotas = QuotaBook(config.quotas)
         upstream = UpstreamDirectory(self.quotas.holds_back)
@@ -253,7 +253,7 @@ class Dispatcher:
             self.service,
             gatekeeper,
             keys,
-            Health(ports.store, ports.queue, self.group, config.group_commit_stall_seconds),
+            HealthChecks(ports.store, ports.queue, self.group, config.group_commit_stall_seconds),
             self.deliveries,
             self.cron,
             self.buffers,

@@ -51,11 +51,11 @@ class ColumnType(StrEnum):
     JSON = "json"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DocumentPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of everything in a document. Fields at their default are left out of the canonical form."""
 
 
-class Column(Part, frozen=True, kw_only=True):
+class Column(DocumentPart, frozen=True, kw_only=True):
     name: str
     type: ColumnType
     nullable: bool = True
@@ -68,7 +68,7 @@ class Column(Part, frozen=True, kw_only=True):
     """The values that a text column may have."""
 
 
-class Schema(Part, frozen=True, kw_only=True):
+class Schema(DocumentPart, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     unique: tuple[str, ...] = ()
     indexes: tuple[tuple[str, ...], ...] = ()
@@ -77,14 +77,14 @@ class Schema(Part, frozen=True, kw_only=True):
         return next((column for column in self.columns if column.name == name), None)
 
 
-class OutputAddress(Part, frozen=True, kw_only=True):
+class OutputAddress(DocumentPart, frozen=True, kw_only=True):
     """One output of one job of the same DAG."""
 
     job: str
     output_index: int = 0
 
 
-class Input(Part, frozen=True, kw_only=True):
+class Input(DocumentPart, frozen=True, kw_only=True):
     """`output` for an edge within the DAG (also when it was written as the dataset that this DAG publishes), `dataset`
     for a dataset of another DAG. Exactly one of them is there."""
 
@@ -93,7 +93,7 @@ class Input(Part, frozen=True, kw_only=True):
     where: Where | None = None
 
 
-class Source(Part, frozen=True, kw_only=True):
+class Source(DocumentPart, frozen=True, kw_only=True):
     kind: SourceKind
     schedule: str | None = None
     time_zone: str = "UTC"
@@ -103,12 +103,12 @@ class Source(Part, frozen=True, kw_only=True):
     webhook_path: str | None = None
 
 
-class Udf(Part, frozen=True, kw_only=True):
+class Udf(DocumentPart, frozen=True, kw_only=True):
     bundle_id: str
     entrypoint: str | None = None
 
 
-class JobDocument(Part, frozen=True, kw_only=True):
+class JobDocument(DocumentPart, frozen=True, kw_only=True):
     name: str
     activation: Activation
     runtime: str | None = None
@@ -138,7 +138,7 @@ class JobDocument(Part, frozen=True, kw_only=True):
         return self.source is not None and self.source.kind is not SourceKind.ALWAYS_ON
 
 
-class Publish(Part, frozen=True, kw_only=True):
+class Publish(DocumentPart, frozen=True, kw_only=True):
     name: str
     sources: tuple[OutputAddress, ...]
     """One, or several for a buffered dataset."""
@@ -156,7 +156,7 @@ class Publish(Part, frozen=True, kw_only=True):
     """Of its backlog."""
 
 
-class Dag(Part, frozen=True, kw_only=True):
+class Dag(DocumentPart, frozen=True, kw_only=True):
     name: str
     jobs: tuple[JobDocument, ...]
     publish: tuple[Publish, ...] = ()

@@ -14,7 +14,7 @@ import msgspec
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class OrgBacklog:
     """A group with something due."""
 
     group: str
@@ -43,7 +43,7 @@ class FairShares:
         clocks = {group: clock - self._now for group, clock in self._clocks.items()}
         return msgspec.json.encode(clocks).decode() if clocks else None
 
-    def allot(self, backlogs: Sequence[Backlog], limit: int) -> dict[str, int]:
+    def allot(self, backlogs: Sequence[OrgBacklog], limit: int) -> dict[str, int]:
         """How many of `limit` slots each group gets if its backlog is long enough. Charges nothing."""
         order = [
             (_rank(item.in_flight, item.weight), self._clock(item.group), number)

@@ -19,7 +19,7 @@ from tracelake.adapters.document_processes import DocumentProcesses
 from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.adapters.s3.access import ASKING, Patience
+from tracelake.adapters.s3.access import ASKING, StorePatience
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
@@ -45,9 +45,9 @@ _CLOCK_BODY = "SELECT statement_timestamp()"
 _START_WAIT = Backoff(0.1, 5.0)
 
 
-def _patience(settings: Settings) -> Patience:
+def _patience(settings: Settings) -> StorePatience:
     """Somebody waits for each answer, so the Dispatcher is never more patient than this."""
-    return Patience(
+    return StorePatience(
         min(ASKING.request_seconds, settings.s3_timeout_seconds),
         min(ASKING.retry_seconds, settings.s3_retry_seconds),
         ASKING.retries,

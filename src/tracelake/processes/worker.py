@@ -15,7 +15,7 @@ import click
 import uvloop
 
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.adapters.s3.access import WORKING, Patience
+from tracelake.adapters.s3.access import WORKING, StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes.sink import keep_sink
@@ -52,7 +52,7 @@ def build_engine(settings: Settings) -> Engine:
         crash_directory=settings.layout.logs,
     )
     isolation = None
-    patience = Patience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
+    patience = StorePatience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
     transfer = S3Transfer(settings.resolve_object_store(), patience)
     if settings.spark_isolation == "org":
         isolation = OrgProcesses(

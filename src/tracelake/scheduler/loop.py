@@ -24,7 +24,7 @@ from itertools import chain, islice
 from typing import Protocol
 from uuid import UUID
 
-from tracelake.dag.slots import Slots
+from tracelake.dag.slots import ScheduleSlots
 from tracelake.errors import TraceError
 from tracelake.model.retry import Backoff
 from tracelake.wire.sources import CronSource, CronSourcesReply, FireReply
@@ -54,11 +54,11 @@ class SchedulerConfig:
 class _Coming:
     """The first slot after `floor`; it is the first after any later floor that is still before it, too."""
 
-    slots: Slots
+    slots: ScheduleSlots
     floor: datetime
     slot: datetime | None
 
-    def holds_for(self, slots: Slots, floor: datetime) -> bool:
+    def holds_for(self, slots: ScheduleSlots, floor: datetime) -> bool:
         return self.slots is slots and self.floor <= floor and (self.slot is None or floor < self.slot)
 
 
@@ -130,7 +130,7 @@ class Scheduler:
             return [] if newest is None else [newest]
         return list(islice(slots.between(floor, now), self._config.batch))
 
-    def _seen_in_time(self, source: CronSource, slots: Slots, floor: datetime, now: datetime) -> list[datetime]:
+    def _seen_in_time(self, source: CronSource, slots: ScheduleSlots, floor: datetime, now: datetime) -> list[datetime]:
         last_slot = source.last_slot
         recent = max(floor, now - timedelta(seconds=self._config.tolerance_seconds))
         first = self._next(source.job_id, slots, recent)
@@ -147,15 +147,15 @@ class Scheduler:
             self._owed[source.job_id] = owed
         return due_slots
 
-    def _next(self, job_id: UUID, slots: Slots, floor: datetime) -> datetime | None:
+    def _next(self, job_id: UUID, slots: ScheduleSlots, floor: datetime) -> datetime | None:
         coming = self._coming.get(job_id)
         if coming is None or not coming.holds_for(slots, floor):
             coming = self._coming[job_id] = _Coming(slots, floor, slots.after(floor))
         return coming.slot
 
-    def _slots(self, source: CronSource) -> Slots | None:
+    def _slots(self, source: CronSource) -> ScheduleSlots | None:
         try:
-            return Slots.of(source.schedule, source.time_zone)
+            return ScheduleSlots.of(source.schedule, source.time_zone)
         except (ValueError, KeyError, OSError):
             # A Dispatcher of another version may know more than this scheduler. The other sources are not concerned.
             if source.job_id not in self._refused:

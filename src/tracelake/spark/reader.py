@@ -27,7 +27,7 @@ from tracelake.catalogue.context import NonRetryableError, TableInput
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
-from tracelake.spark.tables import ROWS_PER_PART, Part, Snapshot, Table
+from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, Scalar
 
@@ -124,7 +124,7 @@ class TableReader:
 
 
 def _part_function(
-    dsn: str, snapshot: str, table: Table, parts: Sequence[Part]
+    dsn: str, snapshot: str, table: SnapshotTable, parts: Sequence[TablePart]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

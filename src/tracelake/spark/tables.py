@@ -74,7 +74,7 @@ _SENT_AS_TEXT = frozenset({ColumnType.INT256, ColumnType.UINT256, ColumnType.DEC
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SnapshotTable:
     """Columns of a dataset's table, of the types that are asked for."""
 
     dataset_uuid: UUID
@@ -103,7 +103,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     """Rows of some batches, from the first to the last, each given as commit and batch."""
 
     first: tuple[int, int]
@@ -148,7 +148,7 @@ class Snapshot:
         with suppress(adbc_driver_manager.Error):
             self._connection.close()
 
-    def table(self, dataset_uuid: UUID, columns: Sequence[TableColumn]) -> Table:
+    def table(self, dataset_uuid: UUID, columns: Sequence[TableColumn]) -> SnapshotTable:
         """These columns, as the table has them: a sink changes it at a time of its own after a deploy."""
         late = dataset_uuid not in self._locked
         if late:
@@ -159,7 +159,7 @@ class Snapshot:
         if not definition:
             raise StoreUnavailableError(_NOT_YET)
         schema = msgspec.json.decode(definition[0][0], type=BufferedDataset).schema
-        return Table(dataset_uuid, tuple(columns), tuple(schema.column(column.name) for column in columns))
+        return SnapshotTable(dataset_uuid, tuple(columns), tuple(schema.column(column.name) for column in columns))
 
     def _lock(self, dataset_uuid: UUID) -> None:
         self._ask(f"LOCK TABLE {quoted(table_name(dataset_uuid))} IN ACCESS SHARE MODE")
@@ -170,15 +170,15 @@ class Snapshot:
         with _retryable(), closing(_connect(self._dsn)) as connection:
             return _ask(connection, _DEFINITION, str(dataset_uuid))
 
-    def split(self, table: Table, commits: CursorRange, size: int) -> tuple[list[Part], int]:
+    def split(self, table: SnapshotTable, commits: CursorRange, size: int) -> tuple[list[TablePart], int]:
         """Together every row of these commits, each in one part, with about so many in each; and how many there are."""
         rows = self._ask(_CUTS.format(table=table.name, after=commits.after, to=commits.to, size=size))
         cuts = [(commit, batch) for commit, batch, _ in rows[:-1]]
         firsts = [(commits.after + 1, 0), *((commit, batch + 1) for commit, batch in cuts)]
-        parts = [Part(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
+        parts = [TablePart(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
         return parts, rows[-1][2] if rows else 0
 
-    def rows(self, table: Table, rest: str) -> Iterator[pa.RecordBatch]:
+    def rows(self, table: SnapshotTable, rest: str) -> Iterator[pa.RecordBatch]:
         """By and by: however many there are, no more than some megabytes are in memory."""
         # Without parameters: then the driver streams what it reads.
         with _retryable(), self._connection.cursor() as cursor:

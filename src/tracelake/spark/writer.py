@@ -150,7 +150,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class SplitOutput:
     target: Target
     schema: pa.Schema
 
@@ -165,7 +165,7 @@ def write_frame(
     spread: Spread = Spread(),  # noqa: B008 - it cannot be changed
 ) -> Written:
     """All rows of the frame, in one file that is named after the unit, or in several, named after their blocks."""
-    outputs = {0: Output(target, _arrow_schema(frame))}
+    outputs = {0: SplitOutput(target, _arrow_schema(frame))}
     return write_split(frame, outputs, _everything, start, end, order=order, spread=spread).written[0]
 
 
@@ -185,7 +185,7 @@ class SplitWritten:
 
 def write_split(
     frame: "DataFrame",
-    outputs: Mapping[int, Output],
+    outputs: Mapping[int, SplitOutput],
     split: Split,
     start: int,
     end: int,
@@ -289,7 +289,7 @@ def mark_success(target: Target, files: Sequence[WrittenFile]) -> None:
 
 
 def _part_function(
-    outputs: Mapping[int, Output],
+    outputs: Mapping[int, SplitOutput],
     split: Split,
     by: str | None,
     unit: tuple[int, int],

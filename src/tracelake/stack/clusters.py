@@ -12,7 +12,7 @@ from tracelake.stack.machine import socket_directory
 from tracelake.stack.ports import again, read_ports
 from tracelake.stack.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.stack.provision import migrate_dsn, provision
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 from tracelake.stack.supervisor import StartError
 
 
@@ -50,7 +50,7 @@ def plan_object_store(settings: Settings) -> EmbeddedObjectStore | None:
         access_file=home.object_store_file,
         config_dir=home.object_store_config,
         log_file=home.log_file("object-store"),
-        ports=Ports.choose(settings.s3_port, home.object_store_config / "ports.json"),
+        ports=StorePorts.choose(settings.s3_port, home.object_store_config / "ports.json"),
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelake.adapters.s3.access import ASKING, Patience, S3Access
+from tracelake.adapters.s3.access import ASKING, S3Access, StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
@@ -50,7 +50,7 @@ async def find_files(stack: Stack, request: DatasetFilesRequest) -> tuple[Datase
 
 
 def read_files(
-    access: S3Access, files: Sequence[DataFile], names: list[str] | None, patience: Patience = ASKING
+    access: S3Access, files: Sequence[DataFile], names: list[str] | None, patience: StorePatience = ASKING
 ) -> Generator[pa.Table, None, None]:
     """Fetched by calls that block: those that do not may outlive the command by a moment, and then abort it."""
     transfer = S3Transfer(access, patience)

@@ -40,7 +40,7 @@ _STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RestorePlace:
     """Where the state database is, and how to reach it while it is being replaced."""
 
     state: str
@@ -82,13 +82,13 @@ def restore(settings: Settings, dump: Dump, config: DispatcherConfig) -> Report:
 
 
 @contextlib.contextmanager
-def _place(settings: Settings) -> Iterator[Place]:
+def _place(settings: Settings) -> Iterator[RestorePlace]:
     """The databases of these settings, running."""
     cluster = Clusters.plan(settings).state
     if cluster is None:
         state, queue = settings.resolve_state_dsn(), settings.resolve_queue_dsn()
         name = dumps.single_database_of(state)
-        yield Place(
+        yield RestorePlace(
             state=name,
             administer=dumps.with_database(state, "postgres"),
             owner=lambda database: dumps.with_database(state, database),
@@ -103,7 +103,7 @@ def _place(settings: Settings) -> Iterator[Place]:
     others = (other for other in cluster.databases if other != spec)
     cluster = replace(cluster, databases=(open_spec, *others), tcp=False)
     with _running(cluster):
-        yield Place(
+        yield RestorePlace(
             state=spec.name,
             administer=cluster.superuser_dsn(),
             owner=lambda database: cluster.dsn(spec.owner, database),
@@ -135,7 +135,7 @@ def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
             process.wait()
 
 
-async def _restore(place: Place, dump: Dump, config: DispatcherConfig) -> Report:
+async def _restore(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:
     async with _connected(place.administer) as administrator:
         await _check_unused(administrator, place.state)
         left = await leftovers.drop(administrator, place.state)
@@ -161,7 +161,7 @@ async def _check_unused(administrator: Connection, state: str) -> None:
         raise BackupError(f"the state database is still used ({sessions} sessions); stop every Dispatcher first")
 
 
-async def _make(administrator: Connection, place: Place) -> None:
+async def _make(administrator: Connection, place: RestorePlace) -> None:
     if place.cluster is None:
         try:
             await administrator.execute(f"CREATE DATABASE {quoted(place.restored)} TEMPLATE template0")
@@ -182,7 +182,7 @@ def _load(dump: Dump, dsn: str) -> None:
         raise BackupError(f"{dump.file} cannot be loaded, and nothing was changed: {dumps.reason(done)}")
 
 
-async def _make_safe(place: Place, dump: Dump, config: DispatcherConfig) -> Report:
+async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:
     """Everything that the loaded state needs before it may take the other's place."""
     dsn = place.owner(place.restored)
     store = Store(dsn, size=2, name="state", command_timeout=600.0)
@@ -218,7 +218,7 @@ async def _migrate(restored: Connection, dump: Dump) -> list[str]:
         raise BackupError(f"{dump.file} does not fit this release, and nothing was changed: {error}") from None
 
 
-async def _empty_queue(place: Place) -> int:
+async def _empty_queue(place: RestorePlace) -> int:
     """The last thing that happens. A crash before it leaves messages about tasks of the lost time: whoever takes one is
     told that there is no such task, or that it is not to be had now."""
     try:
@@ -252,7 +252,7 @@ async def _wake(store: Store, queue_dsn: str, config: DispatcherConfig) -> int:
         await queue.close()
 
 
-async def _change_names(administrator: Connection, place: Place) -> None:
+async def _change_names(administrator: Connection, place: RestorePlace) -> None:
     try:
         async with administrator.transaction():
             if await administrator.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", place.state):

@@ -41,7 +41,7 @@ class ObjectStoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class StorePorts:
     """Each has a second one 10,000 above it, for calls between its parts."""
 
     s3: int
@@ -50,7 +50,7 @@ class Ports:
     filer: int
 
     @classmethod
-    def choose(cls, s3: int = 0, before: Path | None = None) -> "Ports":
+    def choose(cls, s3: int = 0, before: Path | None = None) -> "StorePorts":
         """The given one, or any, for S3; any for the others, which nobody outside needs to know.
 
         Those of the run before where they are free, so that the address stays.
@@ -86,7 +86,7 @@ class EmbeddedObjectStore:
     """Address and keys of the platform's identity, for the parts of the stack that hold them."""
     config_dir: Path
     log_file: Path
-    ports: Ports
+    ports: StorePorts
 
     @property
     def endpoint(self) -> str:
@@ -174,7 +174,7 @@ class EmbeddedObjectStore:
         """What a run left that nobody could clean up after, also on other ports, if nobody has these now."""
         self.ports.remove_sockets()
         with contextlib.suppress(OSError, ValueError, TypeError):
-            known = Ports(*json.loads(self.ports_file.read_text()))
+            known = StorePorts(*json.loads(self.ports_file.read_text()))
             if all(_are_free(port) for port in dataclasses.astuple(known)):
                 known.remove_sockets()
 

@@ -79,7 +79,7 @@ class PartView:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartPatience:
     """How long the supervisor waits for what; tests use short ones."""
 
     backoff_min: float = 0.2
@@ -117,9 +117,9 @@ class Supervisor:
         parts: Sequence[Part],
         *,
         on_change: Callable[[PartView], None] = _ignore,
-        patience: Patience | None = None,
+        patience: RestartPatience | None = None,
     ) -> None:
-        self._patience = patience or Patience()
+        self._patience = patience or RestartPatience()
         self._on_change = on_change
         self._hurry = asyncio.Event()
         self._kept = [_Kept(part, PartView(part.name, PartState.STOPPED, None, 0, time.time())) for part in parts]

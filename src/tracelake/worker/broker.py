@@ -51,7 +51,7 @@ from tracelake.spark.child.messages import (
     TableAnswer,
     TableParts,
 )
-from tracelake.spark.tables import ROWS_PER_PART, Part, Snapshot, Table
+from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.units import PayloadInput, TaskOutput
 
 _COPY_BYTES = 16 * 2**20
@@ -83,7 +83,7 @@ class AttemptBroker:
         self._readable: dict[tuple[str, str], ObjectMeta] = {}
         self._uploads: dict[str, ObjectMeta] = {}
         self._tables: dict[int, TableInput] = {}
-        self._cuts: dict[int, tuple[Table, list[Part]]] = {}
+        self._cuts: dict[int, tuple[SnapshotTable, list[TablePart]]] = {}
         self._snapshot: Snapshot | None = None
         self._closed = False
 

@@ -26,7 +26,7 @@ from tracelake.wire.task_calls import CompleteRequest
 from tracelake.worker.attempt import Attempt
 from tracelake.worker.calls import ClaimCalls, Reporter, TaskCalls, may_pass
 from tracelake.worker.operators import OPERATORS, Operator
-from tracelake.worker.slots import Slots
+from tracelake.worker.slots import WorkerSlots
 from tracelake.worker.wrapper import NO_SECRETS, run_operator
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Worker:
         self._operators = operators
         self._secrets = secrets
         self._signal = on_signal
-        self._deliveries: dict[tuple[str, str], tuple[Delivery, Slots]] = {}
+        self._deliveries: dict[tuple[str, str], tuple[Delivery, WorkerSlots]] = {}
         self._attempts: set[Attempt] = set()
         self._claimed = asyncio.Event()
         self._work: set[asyncio.Task[None]] = set()
@@ -92,7 +92,7 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then finishes what runs, or says that somebody else should after the grace period."""
         receivers = [
-            asyncio.create_task(self._receive(name, Slots(count), idle_after))
+            asyncio.create_task(self._receive(name, WorkerSlots(count), idle_after))
             for name in self._config.queues
             for count, idle_after in self._divide_slots()
         ]
@@ -158,7 +158,7 @@ class Worker:
         reserved = min(self._config.reserved_slots, slots - 1)
         return [(slots - reserved, None), *([(reserved, _RESERVED_AFTER_SECONDS)] if reserved else [])]
 
-    async def _receive(self, name: str, slots: Slots, idle_after: float | None) -> None:
+    async def _receive(self, name: str, slots: WorkerSlots, idle_after: float | None) -> None:
         tries = 0
         while True:
             free = await slots.take_all()

@@ -3,7 +3,7 @@
 import asyncio
 
 
-class Slots:
+class WorkerSlots:
     """How many more messages one queue's receiver may take."""
 
     def __init__(self, count: int) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.support.chain import recorded
-from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.check import check_blocks, check_receipts, counted
 from tracelake.spark.evm.errors import (
     AnswerError,
@@ -112,7 +112,7 @@ def test_receipts_in_another_order_are_put_right() -> None:
 def test_receipts_of_a_block_without_whole_transactions() -> None:
     block, receipts = answers()
     one = recorded(BLOCKS)[NUMBER].block
-    header = msgspec.convert({**one, "transactions": [row["hash"] for row in one["transactions"]]}, Header)
+    header = msgspec.convert({**one, "transactions": [row["hash"] for row in one["transactions"]]}, BlockHeader)
     assert check_receipts(NUMBER, header, receipts, HOST) == receipts
     header.transactions.pop()
     with pytest.raises(WrongReceiptsError):

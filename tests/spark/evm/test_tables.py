@@ -11,7 +11,7 @@ import pytest
 from tests.spark.evm.support import expected
 from tests.support.chain import recorded
 from tracelake.demo.chain.recording import RecordedBlock
-from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.calls import answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.fetch import make_tables
@@ -219,7 +219,7 @@ def test_receipts_before_byzantium_as_a_node_said_them() -> None:
     folder = MAINNET / "receipts_with_logs"
     said = [json.loads(path.read_text())["result"] for path in folder.glob("web3_response.*.json")]
     receipts = msgspec.convert(sorted(said, key=lambda one: int(one["transactionIndex"], 16)), list[Receipt])
-    header = Header(
+    header = BlockHeader(
         hash=receipts[0].block_hash,
         parent_hash="0x" + "00" * 32,
         number=hex(483920),
@@ -259,7 +259,7 @@ def test_blocks_of_the_specification(block: Json) -> None:
     wanted = expected(
         [RecordedBlock(number=int(block["number"], 16), block={**block, "transactions": []}, receipts=[])]
     )
-    kind = Block if whole else Header
+    kind = Block if whole else BlockHeader
     (read,) = answers_of(kind).decode(msgspec.json.encode([{"id": 0, "result": block}]))
     checked = check_blocks([int(block["number"], 16)], [read.result], "node")
     made = make_tables(checked, [], ["blocks"], wanted["blocks"][0]["chain_id"])
@@ -270,7 +270,7 @@ def test_blocks_of_the_specification(block: Json) -> None:
 def test_receipts_of_the_specification(receipts: list[Json]) -> None:
     number = int(receipts[0]["blockNumber"], 16)
     typed = msgspec.convert(receipts, list[Receipt])
-    header = Header(
+    header = BlockHeader(
         hash=receipts[0]["blockHash"],
         parent_hash="0x" + "00" * 32,
         number=hex(number),

@@ -19,17 +19,17 @@ from pyspark.sql import SparkSession
 
 from tests.spark.support import Bench
 from tests.support.object_store import start
-from tracelake.adapters.s3.access import Patience
+from tracelake.adapters.s3.access import StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.work import SparkOperator
 from tracelake.spark.writer import WrittenFile
-from tracelake.stack.seaweedfs import EmbeddedObjectStore, Ports
+from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 from tracelake.wire.units import Unit
 from tracelake.worker.spark import Engine
 
-SHORT = Patience(request_seconds=1.0, retry_seconds=1.0, retries=3)
+SHORT = StorePatience(request_seconds=1.0, retry_seconds=1.0, retries=3)
 UNIT = Unit(partition_key="0-9", start=0, end=9)
 
 
@@ -77,7 +77,7 @@ def running_store(data: Path | None = None) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix="trace-objects-") as directory:
         root = Path(directory)
         embedded = EmbeddedObjectStore(
-            data or root / "objects", root / "access.json", root / "config", root / "log", Ports.choose()
+            data or root / "objects", root / "access.json", root / "config", root / "log", StorePorts.choose()
         )
         store = Store(embedded, start(embedded))
         try:

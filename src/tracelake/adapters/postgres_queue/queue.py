@@ -22,7 +22,7 @@ from tracelake.adapters.postgres_queue.notify_listener import Bell, payload_for
 from tracelake.adapters.postgres_queue.receive_buffer import Station
 from tracelake.db.queue import statements
 from tracelake.db.queue.lane import Lane
-from tracelake.model.fair_share import Backlog, FairShares
+from tracelake.model.fair_share import FairShares, OrgBacklog
 from tracelake.ports.queue import (
     MAX_BODY_BYTES,
     DeadLetter,
@@ -254,7 +254,7 @@ class PostgresQueue:
             fresh, received = await self._take_allotted(queue, allotted, visibility_seconds, backlogs)
             deliveries += fresh
             backlogs = [
-                Backlog(item.group, item.in_flight + received[item.group], item.weight)
+                OrgBacklog(item.group, item.in_flight + received[item.group], item.weight)
                 for item in backlogs
                 if received[item.group] == allotted.get(item.group, 0)
             ]
@@ -264,7 +264,7 @@ class PostgresQueue:
         self, queue: str, limit: int, visibility_seconds: float, idle_after: float
     ) -> list[Delivery]:
         rows = await self._taking.fetch(statements.IDLE_BACKLOGS, queue)
-        idle = [Backlog(row["group_key"], 0, row["weight"]) for row in rows if row["waited"] >= idle_after]
+        idle = [OrgBacklog(row["group_key"], 0, row["weight"]) for row in rows if row["waited"] >= idle_after]
         allotted = self._share_of(queue).allot(idle, min(limit, len(idle)))  # one each before anybody has two
         return (await self._take_allotted(queue, allotted, visibility_seconds, idle))[0] if allotted else []
 
@@ -274,7 +274,7 @@ class PostgresQueue:
         return min((max(idle_after - row["waited"], 0.0) for row in rows), default=None)
 
     async def _take_allotted(
-        self, queue: str, allotted: Mapping[str, int], visibility_seconds: float, backlogs: Sequence[Backlog]
+        self, queue: str, allotted: Mapping[str, int], visibility_seconds: float, backlogs: Sequence[OrgBacklog]
     ) -> tuple[list[Delivery], Counter[str]]:
         # One receipt per statement: the fence is the pair of message and receipt.
         receipt = secrets.randbits(63)
@@ -285,10 +285,10 @@ class PostgresQueue:
         self._share_of(queue).charge(received, {item.group: item.weight for item in backlogs})
         return _deliveries(rows, receipt), received
 
-    async def _backlogs(self, queue: str) -> list[Backlog]:
+    async def _backlogs(self, queue: str) -> list[OrgBacklog]:
         rows = await self._taking.fetch(statements.BACKLOGS, queue)
         (self._alone.add if len(rows) == 1 else self._alone.discard)(queue)
-        return [Backlog(row["group_key"], row["in_flight"], row["weight"]) for row in rows]
+        return [OrgBacklog(row["group_key"], row["in_flight"], row["weight"]) for row in rows]
 
     def _share_of(self, queue: str) -> FairShares:
         shares = self._shares.get(queue)

@@ -19,7 +19,7 @@ class S3Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StorePatience:
     """How long a client waits for an answer, and for how long it asks again where none came."""
 
     request_seconds: float
@@ -27,9 +27,9 @@ class Patience:
     retries: int
 
 
-ASKING = Patience(10.0, 10.0, 3)
+ASKING = StorePatience(10.0, 10.0, 3)
 """For small questions that somebody waits for: an answer or a refusal within half a minute."""
-WORKING = Patience(60.0, 60.0, 1000)
+WORKING = StorePatience(60.0, 60.0, 1000)
 """Tasks have time: a store that restarts is back before this. It is the time that ends the tries, not their number."""
 
 

@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import S3Store
 
-from tracelake.adapters.s3.access import ASKING, Patience, S3Access
+from tracelake.adapters.s3.access import ASKING, S3Access, StorePatience
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.locations import is_canonical_prefix, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, too_many_objects
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 5.0
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
-def open_bucket(access: S3Access, name: str, patience: Patience) -> S3Store:
+def open_bucket(access: S3Access, name: str, patience: StorePatience) -> S3Store:
     """A client of one bucket. It repeats what failed on the way for a while; longer waits are the caller's."""
     config = {
         "region": access.region,
@@ -55,7 +55,7 @@ class S3ObjectStore:
     """`sync`: what is to be done before a put is final, for a store that answers earlier; S3 itself does not."""
 
     def __init__(
-        self, access: S3Access, patience: Patience = ASKING, sync: Callable[[], Awaitable[None]] | None = None
+        self, access: S3Access, patience: StorePatience = ASKING, sync: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._access = access
         self._patience = patience

@@ -9,7 +9,7 @@ from pathlib import Path
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from tracelake.adapters.s3.access import WORKING, Patience, S3Access
+from tracelake.adapters.s3.access import WORKING, S3Access, StorePatience
 from tracelake.adapters.s3.object_store import open_bucket, unavailable, was_answered
 from tracelake.model.locations import parse_uri
 from tracelake.model.retry import Backoff
@@ -25,7 +25,7 @@ _BACKOFF = Backoff(0.2, 5.0)
 @dataclass(frozen=True, slots=True)
 class S3Transfer:
     access: S3Access
-    patience: Patience = WORKING
+    patience: StorePatience = WORKING
 
     def download(self, meta: ObjectMeta, path: Path) -> None:
         store, key = self._place(meta.uri)

@@ -75,13 +75,13 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PatternChoice:
     """Alternatives, each a sequence. A group is a choice too, of one alternative if it has no `|`."""
 
     branches: tuple[tuple["PatternNode", ...], ...]
 
 
-PatternNode = Characters | Anchor | Repeat | Choice
+PatternNode = Characters | Anchor | Repeat | PatternChoice
 
 
 def check_pattern(text: str) -> int:
@@ -98,7 +98,7 @@ def check_pattern(text: str) -> int:
     return degree
 
 
-def pattern_cost(pattern: Choice) -> tuple[int, int]:
+def pattern_cost(pattern: PatternChoice) -> tuple[int, int]:
     """The power of the length of a text that matching may cost, and what it is multiplied by."""
     degree = ways = 0
     for branch in pattern.branches:
@@ -128,7 +128,7 @@ def check_like(text: str, escape: str = "\\") -> int:
     return gaps
 
 
-def parse_pattern(text: str) -> Choice:
+def parse_pattern(text: str) -> PatternChoice:
     if len(text) > MAX_LENGTH:
         raise LiteralError(f"a pattern has at most {MAX_LENGTH:,} characters")
     parser = _PatternParser(text)
@@ -150,14 +150,14 @@ class _PatternParser:
         if self._place < len(self._text):
             raise LiteralError("`)` of a pattern closes nothing")
 
-    def read_choice(self, depth: int) -> Choice:
+    def read_choice(self, depth: int) -> PatternChoice:
         if depth > MAX_NESTED_GROUPS:
             raise LiteralError(f"a pattern has at most {MAX_NESTED_GROUPS} groups inside each other")
         branches = [self._read_sequence(depth)]
         while self._peek() == "|":
             self._place += 1
             branches.append(self._read_sequence(depth))
-        return Choice(tuple(branches))
+        return PatternChoice(tuple(branches))
 
     def _read_sequence(self, depth: int) -> tuple[PatternNode, ...]:
         items: list[PatternNode] = []
@@ -298,7 +298,7 @@ def _is_count(text: str) -> bool:
 
 
 def _size(node: PatternNode) -> int:
-    if isinstance(node, Choice):
+    if isinstance(node, PatternChoice):
         return sum(1 + sum(_size(item) for item in branch) for branch in node.branches)
     if isinstance(node, Repeat):
         return _size(node.item) * max(1, node.low, node.high or 0)
@@ -308,10 +308,10 @@ def _size(node: PatternNode) -> int:
 def _check_loops(sequence: tuple[PatternNode, ...]) -> None:
     """What is repeated has one length, and begins in one way: no loop in a loop, no choice that leads back."""
     for node in sequence:
-        if isinstance(node, Choice):
+        if isinstance(node, PatternChoice):
             for branch in node.branches:
                 _check_loops(branch)
-        elif isinstance(node, Repeat) and isinstance(node.item, Choice):
+        elif isinstance(node, Repeat) and isinstance(node.item, PatternChoice):
             if node.low == 0 and node.high == 1:
                 for branch in node.item.branches:
                     _check_loops(branch)
@@ -319,7 +319,7 @@ def _check_loops(sequence: tuple[PatternNode, ...]) -> None:
                 _check_repeated_group(node.item, node.high)
 
 
-def _check_repeated_group(group: Choice, high: int | None) -> None:
+def _check_repeated_group(group: PatternChoice, high: int | None) -> None:
     if len(group.branches) > 1 and high is None:
         raise LiteralError("a group with `|` is repeated without end: Java's stack is not; write `[ab]*` or a number")
     if any(_length(branch) is None for branch in group.branches):
@@ -342,7 +342,7 @@ def _length(sequence: tuple[PatternNode, ...]) -> int | None:
             if node.high != node.low or inner is None:
                 return None
             total += inner * node.low
-        elif isinstance(node, Choice):
+        elif isinstance(node, PatternChoice):
             if len(node.branches) != 1 or (inner := _length(node.branches[0])) is None:
                 return None
             total += inner
@@ -355,13 +355,13 @@ def _first(sequence: tuple[PatternNode, ...]) -> int:
             return node.bits
         if isinstance(node, Repeat):
             return _first((node.item,))
-        if isinstance(node, Choice):
+        if isinstance(node, PatternChoice):
             return _first(node.branches[0])
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _PatternRun:
     """Characters of a set in a row."""
 
     bits: int
@@ -392,10 +392,10 @@ class _Ambiguity:
         while ends_open and runs and runs[-1].varies:
             # Nothing behind it can fail, so it is never tried again.
             last = runs.pop()
-            runs += [_Run(last.bits, last.low, last.low)] if last.low else []
+            runs += [_PatternRun(last.bits, last.low, last.low)] if last.low else []
         unbounded = any(run.high is None for run in runs)
         degree = 0 if anchored or not unbounded else 1
-        chain: list[_Run] = []
+        chain: list[_PatternRun] = []
         union = 0
         for run in runs:
             if run.low and not run.bits & union:
@@ -406,7 +406,7 @@ class _Ambiguity:
                 union |= run.bits
         return degree + self._close(chain, barrier=False)
 
-    def _close(self, chain: list[_Run], *, barrier: bool) -> int:
+    def _close(self, chain: list[_PatternRun], *, barrier: bool) -> int:
         unbounded = sum(run.high is None for run in chain)
         if not (barrier and len(chain) == 1):
             for run in chain:
@@ -415,29 +415,29 @@ class _Ambiguity:
         return max(0, unbounded - 1) if barrier else unbounded
 
 
-def _runs(sequence: tuple[PatternNode, ...]) -> Iterator[_Run]:
+def _runs(sequence: tuple[PatternNode, ...]) -> Iterator[_PatternRun]:
     for node in sequence:
         if isinstance(node, Characters):
-            yield _Run(node.bits, 1, 1)
+            yield _PatternRun(node.bits, 1, 1)
         elif isinstance(node, Repeat) and isinstance(node.item, Characters):
-            yield _Run(node.item.bits, node.low, node.high)
+            yield _PatternRun(node.item.bits, node.low, node.high)
         elif isinstance(node, Repeat):
-            assert isinstance(node.item, Choice)
+            assert isinstance(node.item, PatternChoice)
             if (node.low, node.high) == (0, 1):
                 yield from _group_runs(node.item, optional=True)
             else:
                 yield _repeated_run(node.item, node.low, node.high)
-        elif isinstance(node, Choice):
+        elif isinstance(node, PatternChoice):
             yield from _group_runs(node, optional=False)
 
 
-def _repeated_run(group: Choice, low: int, high: int | None) -> _Run:
+def _repeated_run(group: PatternChoice, low: int, high: int | None) -> _PatternRun:
     """Of a group whose alternatives have one length each."""
     lengths = [_length(branch) or 0 for branch in group.branches]
-    return _Run(_all_bits(group.branches), min(lengths) * low, None if high is None else max(lengths) * high)
+    return _PatternRun(_all_bits(group.branches), min(lengths) * low, None if high is None else max(lengths) * high)
 
 
-def _group_runs(group: Choice, *, optional: bool) -> Iterator[_Run]:
+def _group_runs(group: PatternChoice, *, optional: bool) -> Iterator[_PatternRun]:
     if len(group.branches) == 1 and not optional:
         yield from _runs(group.branches[0])
         return
@@ -446,12 +446,12 @@ def _group_runs(group: Choice, *, optional: bool) -> Iterator[_Run]:
     is_clear = all(firsts) and not any(one & two for index, one in enumerate(firsts) for two in firsts[:index])
     shortest = 0 if optional else min(sum(run.low for run in branch) for branch in branches)
     choices = (0 if is_clear else len(branches) - 1) + optional
-    yield _Run(_all_bits(group.branches), shortest, shortest + choices)
+    yield _PatternRun(_all_bits(group.branches), shortest, shortest + choices)
     loops = [run for branch in branches for run in branch if run.varies]
-    yield from (_Run(run.bits, 0, None if run.high is None else run.high - run.low) for run in loops)
+    yield from (_PatternRun(run.bits, 0, None if run.high is None else run.high - run.low) for run in loops)
     if loops:
         # What is behind a loop in its alternative can fail, even where nothing is behind the group.
-        yield _Run(0, 0, 0)
+        yield _PatternRun(0, 0, 0)
 
 
 def _all_bits(branches: Iterable[tuple[PatternNode, ...]]) -> int:

@@ -19,7 +19,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 _JSON = (b"content-type", b"application/json")
 
 
-class Pace:
+class RequestPace:
     """So many HTTP requests a second, with as many saved up as one second gives; then how long to wait."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +42,7 @@ class Pace:
 class ChainApp:
     """An ASGI application. A request is answered in one step, without waiting for anything but its body."""
 
-    def __init__(self, rpc: Rpc, *, pace: Pace | None = None, compress: bool = True) -> None:
+    def __init__(self, rpc: Rpc, *, pace: RequestPace | None = None, compress: bool = True) -> None:
         self._rpc = rpc
         self._pace = pace
         self._compress = compress

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.demo.chain.rpc import INVALID_PARAMS, RpcError
+from tracelake.demo.chain.rpc import INVALID_PARAMS, ChainRpcError
 from tracelake.demo.chain.store import StoredLog
 from tracelake.demo.chain.values import parse_address, parse_hash, parse_quantity
 
@@ -34,14 +34,14 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_filter(value: Any) -> LogFilter:
     if not isinstance(value, dict):
-        raise RpcError(INVALID_PARAMS, "invalid argument 0: a filter object is wanted")
+        raise ChainRpcError(INVALID_PARAMS, "invalid argument 0: a filter object is wanted")
     unknown = sorted(value.keys() - _KEYS)
     if unknown:
-        raise RpcError(INVALID_PARAMS, f"invalid argument 0: a filter has no {unknown[0][:40]}")
+        raise ChainRpcError(INVALID_PARAMS, f"invalid argument 0: a filter has no {unknown[0][:40]}")
     if value.get("blockHash") is not None:
         if value.get("fromBlock") is not None or value.get("toBlock") is not None:
             message = "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
-            raise RpcError(INVALID_PARAMS, f"invalid argument 0: {message}")
+            raise ChainRpcError(INVALID_PARAMS, f"invalid argument 0: {message}")
         block_hash = parse_hash(value["blockHash"], "blockHash")
     else:
         block_hash = None
@@ -72,7 +72,7 @@ def _topics(value: Any) -> tuple[frozenset[str], ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > MAX_TOPICS:
-        raise RpcError(INVALID_PARAMS, f"invalid topics: a list of at most {MAX_TOPICS} places")
+        raise ChainRpcError(INVALID_PARAMS, f"invalid topics: a list of at most {MAX_TOPICS} places")
     return tuple(_choices(place) for place in value)
 
 
@@ -88,4 +88,4 @@ def _choices(place: Any) -> frozenset[str]:
 
 def _limit(choices: list[Any], what: str) -> None:
     if len(choices) > MAX_CHOICES:
-        raise RpcError(INVALID_PARAMS, f"invalid {what}: at most {MAX_CHOICES} choices")
+        raise ChainRpcError(INVALID_PARAMS, f"invalid {what}: at most {MAX_CHOICES} choices")

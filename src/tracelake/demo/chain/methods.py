@@ -6,7 +6,7 @@ import msgspec
 
 from tracelake.demo.chain.filters import parse_filter
 from tracelake.demo.chain.head import Visible
-from tracelake.demo.chain.rpc import INVALID_PARAMS, LIMIT_EXCEEDED, SERVER_ERROR, Method, RpcError
+from tracelake.demo.chain.rpc import INVALID_PARAMS, LIMIT_EXCEEDED, SERVER_ERROR, ChainRpcError, Method
 from tracelake.demo.chain.store import ChainStore, StoredBlock
 from tracelake.demo.chain.values import HASH_CHARS, parse_hash, parse_quantity
 
@@ -96,22 +96,26 @@ class Methods:
         if log_filter.block_hash is not None:
             block = self._of_hash(log_filter.block_hash)
             if block is None:
-                raise RpcError(SERVER_ERROR, "unknown block")
+                raise ChainRpcError(SERVER_ERROR, "unknown block")
             blocks = [block]
         else:
             head = self._visible.head
             first = head if log_filter.first is None else log_filter.first
             last = head if log_filter.last is None else log_filter.last
             if first > last:
-                raise RpcError(INVALID_PARAMS, "invalid block range params")
+                raise ChainRpcError(INVALID_PARAMS, "invalid block range params")
             if last > head:
-                raise RpcError(INVALID_PARAMS, "block range extends beyond current head block")
+                raise ChainRpcError(INVALID_PARAMS, "block range extends beyond current head block")
             if last - first >= MAX_FILTER_BLOCKS:
-                raise RpcError(LIMIT_EXCEEDED, f"the range has more than {MAX_FILTER_BLOCKS} blocks; ask for fewer")
+                raise ChainRpcError(
+                    LIMIT_EXCEEDED, f"the range has more than {MAX_FILTER_BLOCKS} blocks; ask for fewer"
+                )
             blocks = self._store.blocks[first : last + 1]
         matching = [log.body for block in blocks for log in block.logs if log_filter.takes(log)]
         if len(matching) > MAX_FILTER_LOGS:
-            raise RpcError(LIMIT_EXCEEDED, f"the answer has more than {MAX_FILTER_LOGS} logs; ask for fewer blocks")
+            raise ChainRpcError(
+                LIMIT_EXCEEDED, f"the answer has more than {MAX_FILTER_LOGS} logs; ask for fewer blocks"
+            )
         return b"[" + b",".join(matching) + b"]"
 
     def _at(self, value: Any) -> StoredBlock | None:
@@ -143,7 +147,7 @@ class Methods:
 
 def _block(block: StoredBlock | None, full: Any) -> bytes:
     if not isinstance(full, bool):
-        raise RpcError(INVALID_PARAMS, "invalid argument 1: true for whole transactions, false for their hashes")
+        raise ChainRpcError(INVALID_PARAMS, "invalid argument 1: true for whole transactions, false for their hashes")
     if block is None:
         return NULL
     return block.full if full else block.brief
@@ -151,6 +155,6 @@ def _block(block: StoredBlock | None, full: Any) -> bytes:
 
 def _expect(params: list[Any], count: int) -> None:
     if len(params) > count:
-        raise RpcError(INVALID_PARAMS, f"too many arguments, want at most {count}")
+        raise ChainRpcError(INVALID_PARAMS, f"too many arguments, want at most {count}")
     if len(params) < count:
-        raise RpcError(INVALID_PARAMS, f"missing value for required argument {len(params)}")
+        raise ChainRpcError(INVALID_PARAMS, f"missing value for required argument {len(params)}")

@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 128 * 1024 * 1024
 Method = Callable[[list[Any]], bytes]
 
 
-class RpcError(Exception):
+class ChainRpcError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
@@ -97,16 +97,16 @@ class Rpc:
             return _error(call_id or b"null", INVALID_REQUEST, 'The request lacks "jsonrpc": "2.0".')
         try:
             result = self._result(call)
-        except RpcError as error:
+        except ChainRpcError as error:
             return _error(call_id, error.code, error.message) if call_id else None
         return b'{"jsonrpc":"2.0","id":' + call_id + b',"result":' + result + b"}" if call_id else None
 
     def _result(self, call: _Call) -> bytes:
         method = self._methods.get(call.method)
         if method is None:
-            raise RpcError(METHOD_NOT_FOUND, f"The method {call.method[:100]} does not exist or is not available.")
+            raise ChainRpcError(METHOD_NOT_FOUND, f"The method {call.method[:100]} does not exist or is not available.")
         if isinstance(call.params, dict):
-            raise RpcError(INVALID_PARAMS, "Parameters are given as a list here, not by name.")
+            raise ChainRpcError(INVALID_PARAMS, "Parameters are given as a list here, not by name.")
         return method(call.params or [])
 
     def _refuse(self, body: bytes) -> bytes:

@@ -25,7 +25,7 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tracelake.demo.chain.app import ChainApp, Pace
+from tracelake.demo.chain.app import ChainApp, RequestPace
 from tracelake.demo.chain.head import Visible
 from tracelake.demo.chain.methods import Methods
 from tracelake.demo.chain.recording import Recording, RecordingError
@@ -64,12 +64,12 @@ class _Together:
         return getattr(self._transport, name)
 
 
-class _Protocol(HttpToolsProtocol):
+class _ChainProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _Together(transport, self.loop)))
 
 
-class _Server(uvicorn.Server):
+class _ChainUvicorn(uvicorn.Server):
     """Signals belong to the process."""
 
     @contextmanager
@@ -83,10 +83,10 @@ class ChainServer:
     def __init__(self, app: Any, sock: socket.socket) -> None:
         self.url = "http://{}:{}".format(*sock.getsockname()[:2])
         self._socket = sock
-        self._server = _Server(
+        self._server = _ChainUvicorn(
             uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=_ChainProtocol,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = os.strerror(error.errno) if error.errno else "the machine refuses it"
         parser.exit(1, f"Port {options.port} cannot be used: {reason}. Take another, or 0 for a free one.\n")
     visible = Visible(options.head or len(store.blocks), of=len(store.blocks))
-    pace = Pace(options.requests_per_second) if options.requests_per_second else None
+    pace = RequestPace(options.requests_per_second) if options.requests_per_second else None
     app = ChainApp(Rpc(Methods(store, visible).table()), pace=pace, compress=not options.no_gzip)
     children, is_parent, alive = _fork(options.workers - 1)
     uvloop.run(_serve(ChainServer(app, sock), visible, options, store, is_parent=is_parent, alive=alive))

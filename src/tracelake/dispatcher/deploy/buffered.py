@@ -14,7 +14,7 @@ import msgspec
 from tracelake.catalogue.tables import TableGrowth, TableRefusal, grow_table, plan_table
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
-from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation
+from tracelake.dispatcher.deploy.outputs import Generation, StoredDataset
 from tracelake.model.dag import Dag, Problem, Publish, Schema
 from tracelake.wire.dags import DatasetChange
 
@@ -59,7 +59,7 @@ class TableChanges:
 
 
 def plan_tables(
-    dag: Dag, datasets: Mapping[str, DatasetRow], tables: Mapping[UUID, BufferedTable], *, new_version: bool
+    dag: Dag, datasets: Mapping[str, StoredDataset], tables: Mapping[UUID, BufferedTable], *, new_version: bool
 ) -> TableChanges:
     """A new version declares every column of its tables; one that was registered before may lack what came since."""
     by_name = {name: tables[row.dataset_uuid] for name, row in datasets.items() if row.dataset_uuid in tables}

@@ -15,7 +15,7 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy import edges, pointers, tasks
 from tracelake.dispatcher.deploy.buffered import grow_tables
-from tracelake.dispatcher.deploy.edges import EdgeRow
+from tracelake.dispatcher.deploy.edges import StoredEdge
 from tracelake.dispatcher.deploy.hashes import Address, publications
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.deploy.plan import dag_invalid
@@ -220,7 +220,7 @@ class Switch:
 
     async def _edges(
         self, jobs: Iterable[_Job], outputs: dict[Address, Generation], staged: Collection[Generation]
-    ) -> list[EdgeRow]:
+    ) -> list[StoredEdge]:
         documents = {job.name: job for job in self.version.document.jobs}
         wanted = [(job, documents[job.name]) for job in jobs]
         external = await self._external(document for _, document in wanted)
@@ -232,7 +232,7 @@ class Switch:
             return outputs[item.output.job, item.output.output_index]
 
         return [
-            EdgeRow(
+            StoredEdge(
                 node_id=job.node_id,
                 input_index=index,
                 job_id=job.job_id,

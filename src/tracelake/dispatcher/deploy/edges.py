@@ -59,7 +59,7 @@ _FOLLOW = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeRow:
+class StoredEdge:
     node_id: UUID
     input_index: int
     job_id: UUID
@@ -74,7 +74,7 @@ async def lock(connection: Connection, nodes: Collection[UUID], datasets: Collec
     await connection.execute(_LOCK, list(nodes), list(datasets), dag)
 
 
-async def arrive(connection: Connection, org_id: UUID, phase: str, rows: Sequence[EdgeRow]) -> None:
+async def arrive(connection: Connection, org_id: UUID, phase: str, rows: Sequence[StoredEdge]) -> None:
     """`Staged` or `Active`; an edge that was there before goes on where it stopped."""
     if not rows:
         return

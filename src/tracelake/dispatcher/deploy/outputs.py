@@ -24,7 +24,7 @@ NAME_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetRow:
+class StoredDataset:
     dataset_uuid: UUID
     name: str
     dag: str | None
@@ -76,7 +76,7 @@ def plan_outputs(
     dag: Dag,
     data_hashes: Mapping[str, str],
     nodes: Mapping[tuple[str, str], KnownNode],
-    datasets: Mapping[str, DatasetRow],
+    datasets: Mapping[str, StoredDataset],
 ) -> tuple[dict[Address, PlannedOutput], list[Problem]]:
     published = publications(dag)
     by_uuid = {row.dataset_uuid: row for row in datasets.values()}
@@ -118,7 +118,7 @@ def _output(
     job: JobDocument,
     publish: Publish | None,
     bound: Generation | None,
-    row: DatasetRow | None,
+    row: StoredDataset | None,
 ) -> PlannedOutput:
     schema = publish.schema if publish else None
     storage = _unpublished_storage(job) if publish is None else storage_of(dag, publish)
@@ -139,7 +139,7 @@ def _output(
     )
 
 
-def _objections(dag: str, publish: Publish, storage: str, row: DatasetRow | None) -> list[Problem]:
+def _objections(dag: str, publish: Publish, storage: str, row: StoredDataset | None) -> list[Problem]:
     if row is None:
         return []
     if publish.owner is not None and row.dag == publish.owner and dag in row.writers:
@@ -153,7 +153,9 @@ def _objections(dag: str, publish: Publish, storage: str, row: DatasetRow | None
     return []
 
 
-def _rename_objections(row: DatasetRow, name: str, datasets: Mapping[str, DatasetRow], plain: str) -> list[Problem]:
+def _rename_objections(
+    row: StoredDataset, name: str, datasets: Mapping[str, StoredDataset], plain: str
+) -> list[Problem]:
     """What a source emitted stays with its dataset, so the dataset takes the name: once, since others may read it."""
     if row.published or not row.name.startswith(plain):
         return [_problem("duplicate_publish", name, f"the events of its source are the dataset `{row.name}`")]
@@ -167,7 +169,7 @@ def _problem(code: str, dataset: str, why: str) -> Problem:
     return Problem(code=code, message=message, line=1, column=1, path=f"publish.{dataset}")
 
 
-def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, DatasetRow], taken: set[str]) -> str:
+def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, StoredDataset], taken: set[str]) -> str:
     """The automatic name, or a variant of it where a dataset of another kind has it already."""
     plain = automatic_name(dag, job.name, index)
     storage = _unpublished_storage(job)

@@ -15,7 +15,7 @@ import msgspec
 
 from tracelake.dispatcher.deploy.buffered import BufferedTable, TableChanges, plan_tables, rows_left
 from tracelake.dispatcher.deploy.hashes import DATA_FIELDS, Address, publications, written
-from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode, PlannedOutput, plan_outputs
+from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, PlannedOutput, StoredDataset, plan_outputs
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Input, JobDocument, Problem
 from tracelake.wire.dags import DatasetChange, FieldChange, JobChange, Plan
@@ -61,7 +61,7 @@ class Registry:
     active: ActiveVersion | None
     nodes: Mapping[tuple[str, str], KnownNode]
     """By job name and data_hash: those that the document's jobs may already have."""
-    datasets: Mapping[str, DatasetRow]
+    datasets: Mapping[str, StoredDataset]
     """Every dataset of the org, by name."""
     tables: Mapping[UUID, BufferedTable]
     """Tables of buffered datasets as they are now, by dataset_uuid."""

@@ -15,7 +15,7 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.buffered import BufferedTable
 from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import Address, data_hashes
-from tracelake.dispatcher.deploy.outputs import DatasetRow, Generation, KnownNode
+from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, StoredDataset
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
@@ -101,7 +101,7 @@ _PREVIOUS = """
 class Datasets:
     """The datasets of an org: all of them for the plan, those that a document may name for reading it."""
 
-    rows: Mapping[str, DatasetRow]
+    rows: Mapping[str, StoredDataset]
     known: Mapping[str, KnownDataset]
 
 
@@ -120,11 +120,11 @@ class DagPointers:
 
 async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -> Datasets:
     before = _before([tuple(row) for row in await connection.fetch(_MADE_FROM, org_id, dag)])
-    rows: dict[str, DatasetRow] = {}
+    rows: dict[str, StoredDataset] = {}
     known: dict[str, KnownDataset] = {}
     for row in await connection.fetch(_DATASETS, org_id):
         name = row["name"]
-        rows[name] = DatasetRow(
+        rows[name] = StoredDataset(
             dataset_uuid=row["dataset_uuid"],
             name=name,
             dag=row["dag_name"],
@@ -249,7 +249,7 @@ async def load_registry(
     )
 
 
-def _external(document: Dag, rows: Mapping[str, DatasetRow]) -> set[Generation]:
+def _external(document: Dag, rows: Mapping[str, StoredDataset]) -> set[Generation]:
     names = {item.dataset for job in document.jobs for item in job.inputs if item.dataset is not None}
     return {(rows[name].dataset_uuid, rows[name].current_version) for name in names}
 

@@ -15,7 +15,7 @@ _KEEP_SECONDS = 1.0
 _PATIENCE_SECONDS = 3.0
 
 
-class Health:
+class HealthChecks:
     def __init__(self, store: Store, queue: Queue, group: GroupCommit, stall_seconds: float) -> None:
         self._group = group
         self._stall_seconds = stall_seconds

@@ -10,7 +10,7 @@ from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.http.batches import Batches
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.health import Health
+from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, answer
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
@@ -32,7 +32,7 @@ class MachineEndpoints:
     service: DispatcherService
     gatekeeper: Gatekeeper
     keys: KeyDirectory
-    health: Health
+    health: HealthChecks
     deliveries: Deliveries
     cron: CronSources
     buffers: BufferCommits

@@ -35,7 +35,7 @@ from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.errors import StoreUnavailableError, TraceError
-from tracelake.model.fair_share import Backlog, FairShares
+from tracelake.model.fair_share import FairShares, OrgBacklog
 from tracelake.model.lifecycle import NotClaimed
 from tracelake.model.runtime import RuntimeKind
 from tracelake.ports import InvokeError, Invoker
@@ -167,7 +167,7 @@ class Invocations:
             if not orgs:
                 slots.rows_wait = False
                 return []
-            backlogs = [Backlog(org, slots.orgs[org], self._quotas.weight_of(UUID(org))) for org in orgs]
+            backlogs = [OrgBacklog(org, slots.orgs[org], self._quotas.weight_of(UUID(org))) for org in orgs]
             most = slots.shares.allot(backlogs, free)
             rows = await connection.fetch(
                 _TAKE, slots.runtime, [UUID(org) for org in most], list(most.values()), float(HIDE_SECONDS)

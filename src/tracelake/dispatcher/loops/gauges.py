@@ -21,7 +21,7 @@ from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
 from tracelake.dispatcher.outbox.counts import OUTBOX_COUNTS
 from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready
-from tracelake.dispatcher.views.sources import Health, read_health
+from tracelake.dispatcher.views.sources import SourceHealth, read_health
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import Queue, QueueUnavailableError
 from tracelake.wire.sources_view import RunState
@@ -227,7 +227,7 @@ class Gauges:
         for (kind, state), number in states.items():
             metrics.sources.labels(kind, state).set(number)
 
-    def _state(self, node_id: UUID, run: Health | None, paused: float | None) -> str:
+    def _state(self, node_id: UUID, run: SourceHealth | None, paused: float | None) -> str:
         """In the words of `trace sources`."""
         state = "waiting" if run is None else run.state
         if state in ("dead", "ended", "stopping"):
@@ -236,7 +236,7 @@ class Gauges:
             return "paused"
         return "stopped" if state in ("running", "waiting") and self._pressure.is_stopped(node_id) else state
 
-    def _set_runs(self, runs: list[Health]) -> None:
+    def _set_runs(self, runs: list[SourceHealth]) -> None:
         metrics = self._metrics
         states = Counter(run.state for run in runs)
         for state in get_args(RunState):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dag.slots import Slots
+from tracelake.dag.slots import ScheduleSlots
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import has_threshold
 from tracelake.dispatcher.sources.cron import COUNTS_SINCE
@@ -39,12 +39,12 @@ _CHANGED = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceLabels:
     name: Name
     node_id: UUID
     job_id: UUID
     kind: str
-    slots: Slots | None
+    slots: ScheduleSlots | None
     """Of a cron source."""
     owed_since: datetime | None
     """Of a cron source that makes up for what it missed: from when on it has counted with this schedule."""
@@ -53,7 +53,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class _Org:
     epoch: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourceLabels, ...]
     queues: dict[UUID, tuple[str, str, str, str]]
 
 
@@ -62,7 +62,7 @@ class Named:
         self._orgs: dict[UUID, _Org] = {}
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SourceLabels]:
         return [source for org in self._orgs.values() for source in org.sources]
 
     @property
@@ -84,9 +84,9 @@ def _org(rows: list[asyncpg.Record]) -> _Org:
     return _Org(rows[0]["routing_epoch"], tuple(_sources(jobs)), _queues(jobs))
 
 
-def _sources(rows: Iterable[asyncpg.Record]) -> list[Source]:
+def _sources(rows: Iterable[asyncpg.Record]) -> list[SourceLabels]:
     return [
-        Source(
+        SourceLabels(
             _name(row),
             row["node_id"],
             row["job_id"],
@@ -107,8 +107,8 @@ def _queues(rows: Iterable[asyncpg.Record]) -> dict[UUID, tuple[str, str, str, s
     return queues
 
 
-def _slots(row: asyncpg.Record) -> Slots | None:
-    return None if row["schedule"] is None else Slots.of(row["schedule"], row["time_zone"])
+def _slots(row: asyncpg.Record) -> ScheduleSlots | None:
+    return None if row["schedule"] is None else ScheduleSlots.of(row["schedule"], row["time_zone"])
 
 
 def _name(row: asyncpg.Record) -> Name:

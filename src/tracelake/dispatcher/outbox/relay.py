@@ -52,7 +52,7 @@ _REJECTED = """
     WHERE outbox_id = $1 RETURNING status"""
 
 
-class Relay:
+class OutboxRelay:
     def __init__(self, store: Store, queue: Queue, config: DispatcherConfig, metrics: Metrics) -> None:
         self._store = store
         self._queue = queue

@@ -80,7 +80,7 @@ _STATES: dict[Level, Literal["open", "bulk_stopped", "stopped"]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueLoad:
     """A queue with a threshold, as it is now."""
 
     node_id: UUID
@@ -158,7 +158,7 @@ class Pressure:
 
     upstream: Upstream
     stops: Stops
-    queues: Mapping[UUID, Queue]
+    queues: Mapping[UUID, QueueLoad]
     paused: Mapping[UUID, Pause]
 
     def on_edge(self, consumer: UUID, generation: Generation, *, behind: bool) -> Cause | None:
@@ -172,7 +172,7 @@ class Pressure:
     def on_source(self, node: UUID) -> Cause | None:
         return self._cause(self.upstream.stopped_by(node, self.stops))
 
-    def behind(self, consumer: UUID, generation: Generation) -> list[Queue]:
+    def behind(self, consumer: UUID, generation: Generation) -> list[QueueLoad]:
         """The queues that could stop an edge, the fullest first: its own, those that the job leads to, and those that
         stop whoever writes the dataset. While one of its writers cannot be stopped, no other's queue matters."""
         reached = {consumer, *self.upstream.downstream.get(consumer, ())}
@@ -227,10 +227,10 @@ async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | 
     )
 
 
-def _queue(row: asyncpg.Record, *, backlog: bool = False) -> Queue:
+def _queue(row: asyncpg.Record, *, backlog: bool = False) -> QueueLoad:
     oldest: datetime | None = row["oldest_ready_at"]
     age = 0.0 if oldest is None or not row["depth"] else max(0.0, (row["now"] - oldest).total_seconds())
-    return Queue(
+    return QueueLoad(
         node_id=row["node_id"],
         name=f"{row['dag_name']}/{row['name']}",
         building=not row["active"],
@@ -244,7 +244,7 @@ def _queue(row: asyncpg.Record, *, backlog: bool = False) -> Queue:
     )
 
 
-def _queue_rows(queues: Iterable[Queue], held: Mapping[UUID, int]) -> list[QueueRow]:
+def _queue_rows(queues: Iterable[QueueLoad], held: Mapping[UUID, int]) -> list[QueueRow]:
     rows = []
     for queue in sorted(queues, key=lambda queue: (-queue.level, -queue.full, queue.name)):
         dag, _, job = queue.name.partition("/")

@@ -71,7 +71,7 @@ _HEALTH = f"""
     {_LAST.format(job_id="a.job_id")}"""  # noqa: S608 - constants only
 
 
-class Health(NamedTuple):
+class SourceHealth(NamedTuple):
     """Of one always_on source, for metrics."""
 
     org: str
@@ -92,10 +92,10 @@ async def list_sources(connection: Connection, org_id: UUID, pressure: Pressure 
     return SourcesReply(sources=[_row(row, stops.on_source(row["node_id"])) for row in rows], now=now)
 
 
-async def read_health(connection: Connection) -> list[Health]:
+async def read_health(connection: Connection) -> list[SourceHealth]:
     """Every always_on source of every org."""
     return [
-        Health(
+        SourceHealth(
             row["org"],
             row["dag_name"],
             row["name"],

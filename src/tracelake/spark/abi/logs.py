@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, Parameter, Plain, Tuple, head_words
+from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, EventParameter, Plain, Tuple, head_words
 from tracelake.catalogue.decode import is_wide, parameter_columns
 from tracelake.spark.abi.values import UndecodableError, column_value, decode_values
 from tracelake.spark.abi.words import (
@@ -117,7 +117,7 @@ class EventDecoder:
             for position, parameter in enumerate(plain):
                 self._judge_parameter(parameter, both[:, WORD * position : WORD * position + WORD], judged)
 
-    def _judge_parameter(self, parameter: Parameter, words: Words, judged: Judged) -> None:
+    def _judge_parameter(self, parameter: EventParameter, words: Words, judged: Judged) -> None:
         judged.words[parameter.name] = words
         if isinstance(parameter.type, Plain):  # else the topic is a hash of it
             flags, reason = wrong(parameter.type, words)
@@ -164,7 +164,7 @@ def taken(column: pa.Array, rows: Rows) -> pa.Array:
     return column if len(rows) == len(column) else column.take(pa.array(rows))
 
 
-def _word_columns(parameter: Parameter, words: Words) -> list[pa.Array]:
+def _word_columns(parameter: EventParameter, words: Words) -> list[pa.Array]:
     if not isinstance(parameter.type, Plain):
         return [binary_column(words)]
     if is_wide(parameter.type):

@@ -29,10 +29,10 @@ def decode_values(types: Sequence[AbiType], data: bytes) -> list[Any]:
         expected = WORD * sum(map(head_words, types))
         if len(data) != expected:
             raise UndecodableError("data_length", f"{len(data)} bytes of data, not {expected}")
-    return _Reader(data).sequence(types, 0)
+    return _ValueReader(data).sequence(types, 0)
 
 
-class _Reader:
+class _ValueReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._budget = len(data)

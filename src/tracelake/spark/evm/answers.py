@@ -22,7 +22,7 @@ class Transaction(msgspec.Struct, rename="camel", gc=False):
     max_fee_per_gas: str | None = None
 
 
-class Header(msgspec.Struct, rename="camel", gc=False):
+class BlockHeader(msgspec.Struct, rename="camel", gc=False):
     """A block asked for without its transactions: their hashes only."""
 
     hash: str

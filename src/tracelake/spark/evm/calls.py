@@ -11,15 +11,15 @@ T = TypeVar("T")
 Call = tuple[str, list[Any]]
 
 
-class ErrorBody(msgspec.Struct, frozen=True, gc=False):
+class RpcErrorBody(msgspec.Struct, frozen=True, gc=False):
     code: int = 0
     message: str = ""
 
 
-class Answer(msgspec.Struct, Generic[T], frozen=True, gc=False):
+class RpcAnswer(msgspec.Struct, Generic[T], frozen=True, gc=False):
     id: int | str | float | None = None
     result: T | None = None
-    error: ErrorBody | None = None
+    error: RpcErrorBody | None = None
 
 
 class AnswerDecoder:
@@ -28,10 +28,10 @@ class AnswerDecoder:
     __slots__ = ("_one", "decode")
 
     def __init__(self, kind: Any) -> None:
-        self.decode = msgspec.json.Decoder(list[Answer[kind]]).decode
-        self._one = msgspec.json.Decoder(Answer[kind])
+        self.decode = msgspec.json.Decoder(list[RpcAnswer[kind]]).decode
+        self._one = msgspec.json.Decoder(RpcAnswer[kind])
 
-    def decode_single(self, raw: bytes) -> list[Answer[Any]]:
+    def decode_single(self, raw: bytes) -> list[RpcAnswer[Any]]:
         """An object, though some proxies wrap it in a list."""
         return self.decode(raw) if raw.lstrip()[:1] == b"[" else [self._one.decode(raw)]
 

@@ -6,7 +6,7 @@ Every error names the block and the node's host.
 
 from collections.abc import Callable, Sequence
 
-from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.calls import quantity
 from tracelake.spark.evm.errors import (
     AnswerError,
@@ -28,9 +28,11 @@ def counted(count: int) -> list[str]:
     return _COUNTED[:count]
 
 
-def check_blocks(numbers: Sequence[int], blocks: Sequence[Block | Header | None], host: str) -> list[Block | Header]:
+def check_blocks(
+    numbers: Sequence[int], blocks: Sequence[Block | BlockHeader | None], host: str
+) -> list[Block | BlockHeader]:
     """All there, numbered as asked, each the child of the one before it."""
-    checked: list[Block | Header] = []
+    checked: list[Block | BlockHeader] = []
     for number, block in zip(numbers, blocks, strict=True):
         if block is None:
             raise MissingAnswerError(f"null for block {number}", host=host)
@@ -44,8 +46,8 @@ def check_blocks(numbers: Sequence[int], blocks: Sequence[Block | Header | None]
     return checked
 
 
-def _check_transactions(number: int, block: Block | Header, host: str) -> None:
-    if isinstance(block, Header):
+def _check_transactions(number: int, block: Block | BlockHeader, host: str) -> None:
+    if isinstance(block, BlockHeader):
         return
     transactions = block.transactions
     if {transaction.block_hash for transaction in transactions} - {block.hash, None}:
@@ -57,11 +59,13 @@ def _check_transactions(number: int, block: Block | Header, host: str) -> None:
             raise WrongBlockError(f"the transactions of block {number} are not numbered from 0 on", host=host)
 
 
-def check_receipts(number: int, block: Block | Header, receipts: Sequence[Receipt] | None, host: str) -> list[Receipt]:
+def check_receipts(
+    number: int, block: Block | BlockHeader, receipts: Sequence[Receipt] | None, host: str
+) -> list[Receipt]:
     """One for each transaction, in their order, of this very block, with logs numbered without a gap."""
     if receipts is None:
         raise MissingAnswerError(f"null for the receipts of block {number}", host=host)
-    hashes = block.transactions if isinstance(block, Header) else [one.hash for one in block.transactions]
+    hashes = block.transactions if isinstance(block, BlockHeader) else [one.hash for one in block.transactions]
     if len(receipts) != len(hashes):
         raise WrongReceiptsError(
             f"block {number} has {len(hashes)} transactions, and there are {len(receipts)} receipts", host=host
@@ -77,7 +81,7 @@ def check_receipts(number: int, block: Block | Header, receipts: Sequence[Receip
     return present
 
 
-def _check_logs(number: int, block: Block | Header, receipts: Sequence[Receipt], host: str) -> None:
+def _check_logs(number: int, block: Block | BlockHeader, receipts: Sequence[Receipt], host: str) -> None:
     logs = [log for receipt in receipts for log in receipt.logs]
     if not logs:
         return

@@ -12,7 +12,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.calls import CallSet, answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
@@ -23,14 +23,14 @@ from tracelake.spark.evm.errors import (
     TooLargeError,
     ValueTooLargeError,
 )
-from tracelake.spark.evm.node import Node, ProgressDeadline
+from tracelake.spark.evm.node import ProgressDeadline, RpcNode
 from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 
 _RECEIPTS = "eth_getBlockReceipts"
 _MOST_READINGS = 4
 _blocks = answers_of(Block)
-_headers = answers_of(Header)
+_headers = answers_of(BlockHeader)
 _block_receipts = answers_of(list[Receipt])
 _receipts = answers_of(Receipt)
 
@@ -51,10 +51,10 @@ def fetch(
     pool: RpcPool, numbers: Sequence[int], tables: Collection[str], stop: threading.Event | None = None
 ) -> Stretch:
     """Consecutive blocks, of which only what the tables need is asked for. `stop`: nobody wants them any more."""
-    too_large: set[Node] = set()
-    readings: dict[Node, _Reading] = {}
+    too_large: set[RpcNode] = set()
+    readings: dict[RpcNode, _Reading] = {}
 
-    def read(node: Node, deadline: ProgressDeadline) -> Stretch:
+    def read(node: RpcNode, deadline: ProgressDeadline) -> Stretch:
         reading = readings.pop(node, None) or _Reading(node, numbers, tables)
         readings[node] = reading
         if len(readings) > _MOST_READINGS:
@@ -84,8 +84,8 @@ def fetch(
 class _Reading:
     """What one node has answered of a stretch so far."""
 
-    def __init__(self, node: Node, numbers: Sequence[int], tables: Collection[str]) -> None:
-        self.blocks: list[Block | Header] = []
+    def __init__(self, node: RpcNode, numbers: Sequence[int], tables: Collection[str]) -> None:
+        self.blocks: list[Block | BlockHeader] = []
         self.receipts: list[list[Receipt]] = []
         self._node = node
         self._numbers = numbers
@@ -113,7 +113,7 @@ class _Reading:
     def _read_receipts(self, deadline: ProgressDeadline) -> None:
         if self._receipt_calls is None:
             self._hashes = [
-                block.transactions if isinstance(block, Header) else [one.hash for one in block.transactions]
+                block.transactions if isinstance(block, BlockHeader) else [one.hash for one in block.transactions]
                 for block in self.blocks
             ]
             self._places = [place for place, hashes in enumerate(self._hashes) if hashes]
@@ -177,7 +177,7 @@ class _Reading:
 
 
 def make_tables(
-    blocks: Sequence[Block | Header], receipts: Sequence[Sequence[Receipt]], tables: Collection[str], chain_id: int
+    blocks: Sequence[Block | BlockHeader], receipts: Sequence[Sequence[Receipt]], tables: Collection[str], chain_id: int
 ) -> dict[str, pa.Table]:
     results = {}
     if "blocks" in tables:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tracelake.spark.evm.batching import BatchSize
-from tracelake.spark.evm.calls import Answer, AnswerDecoder, Call, CallSet
+from tracelake.spark.evm.calls import AnswerDecoder, Call, CallSet, RpcAnswer
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import (
     AbandonedError,
@@ -113,7 +113,7 @@ class ProgressDeadline:
             seconds -= step
 
 
-class Node:
+class RpcNode:
     """One endpoint and what is known of it. Safe to use from several threads."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Node:
                 answers = {
                     place: outcome.result
                     for place, outcome in zip(places, outcomes, strict=True)
-                    if isinstance(outcome, Answer)
+                    if isinstance(outcome, RpcAnswer)
                 }
                 error = _gravest([outcome for outcome in outcomes if isinstance(outcome, RpcError)])
                 call_set.close(places, answers)
@@ -280,7 +280,7 @@ class Node:
 
     def _exchange(
         self, calls: Sequence[Call], decoder: AnswerDecoder, deadline: ProgressDeadline
-    ) -> list[Answer[Any] | RpcError | None]:
+    ) -> list[RpcAnswer[Any] | RpcError | None]:
         """One request. For each call its answer, an error, or None if there is neither."""
         first = next(_ids) * 1_000_000
         bodies = [
@@ -290,7 +290,7 @@ class Node:
         single = len(calls) == 1
         reply = self._http.post(msgspec.json.encode(bodies[0] if single else bodies), until=deadline.until)
         answers = self._decode(reply, decoder, calls)
-        outcomes: list[Answer[Any] | RpcError | None] = [None] * len(calls)
+        outcomes: list[RpcAnswer[Any] | RpcError | None] = [None] * len(calls)
         for answer in answers:
             place = _place(answer, first, single)
             if place is None and answer.error is not None and len(answers) == 1:
@@ -305,7 +305,7 @@ class Node:
                 outcomes[place] = self._error(reply, calls, body.code, body.message, None if whole else place)
         return outcomes
 
-    def _decode(self, reply: NodeReply, decoder: AnswerDecoder, calls: Sequence[Call]) -> list[Answer[Any]]:
+    def _decode(self, reply: NodeReply, decoder: AnswerDecoder, calls: Sequence[Call]) -> list[RpcAnswer[Any]]:
         single = len(calls) == 1
         problem: Exception | None = None
         if reply.status == 200 or reply.body[:1] in (b"[", b"{"):
@@ -339,7 +339,7 @@ class Node:
         return error_of(refusal, self.label, self._secrets)
 
 
-def _place(answer: Answer[Any], first: int, single: bool) -> int | None:
+def _place(answer: RpcAnswer[Any], first: int, single: bool) -> int | None:
     """Which call it answers. Some servers give ids back as text, and none with an error."""
     answer_id = answer.id
     if isinstance(answer_id, str) and answer_id.isascii() and answer_id.isdigit():

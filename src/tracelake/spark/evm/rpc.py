@@ -25,7 +25,7 @@ from tracelake.spark.evm.errors import (
     RpcError,
     UnavailableError,
 )
-from tracelake.spark.evm.node import Node, ProgressDeadline, RpcOptions
+from tracelake.spark.evm.node import ProgressDeadline, RpcNode, RpcOptions
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class RpcPool:
     ) -> None:
         self.options = options
         numbered = [replace(endpoint, number=number) for number, endpoint in enumerate(endpoints, 1)]
-        self.nodes = [Node(endpoint, options, clock, sleep) for endpoint in numbered]
+        self.nodes = [RpcNode(endpoint, options, clock, sleep) for endpoint in numbered]
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -62,12 +62,12 @@ class RpcPool:
         for node in self.nodes:
             node.refused = None
 
-    def run(self, operation: Callable[[Node, ProgressDeadline], T], stop: threading.Event | None = None) -> T:
+    def run(self, operation: Callable[[RpcNode, ProgressDeadline], T], stop: threading.Event | None = None) -> T:
         """`operation` gets a node and how long it may go on. `stop`: it ends at the next request or rest."""
         deadline = ProgressDeadline(self.options.deadline_seconds, self._clock, stop)
         last: RpcError | None = None
         failed = wrong = 0
-        pages: dict[Node, int] = {}
+        pages: dict[RpcNode, int] = {}
         while failed + wrong < self.options.tries:
             node = self._take(deadline, last)
             answer_count = deadline.answer_count
@@ -100,7 +100,7 @@ class RpcPool:
         assert last is not None
         raise last
 
-    def _take(self, deadline: ProgressDeadline, last: RpcError | None) -> Node:
+    def _take(self, deadline: ProgressDeadline, last: RpcError | None) -> RpcNode:
         while True:
             with self._lock:
                 usable = [node for node in self.nodes if node.refused is None]
@@ -125,14 +125,14 @@ class RpcPool:
             return UnavailableError("there is no node")
         return next((error for error in refusals if error.retryable), refusals[0])
 
-    def _give(self, node: Node) -> None:
+    def _give(self, node: RpcNode) -> None:
         with self._lock:
             node.in_use -= 1
 
-    def _distrust(self, node: Node, now: float) -> int:
+    def _distrust(self, node: RpcNode, now: float) -> int:
         return node.failures if now - node.failed_at < _RESTED_SECONDS else 0
 
-    def _verify(self, node: Node, deadline: ProgressDeadline) -> None:
+    def _verify(self, node: RpcNode, deadline: ProgressDeadline) -> None:
         if node.verified:
             return
         text = node.ask([("eth_chainId", [])], _texts, deadline)[0]
@@ -149,7 +149,7 @@ class RpcPool:
 def head_of(pool: RpcPool) -> int:
     """The newest block that a node knows."""
 
-    def ask(node: Node, deadline: ProgressDeadline) -> int:
+    def ask(node: RpcNode, deadline: ProgressDeadline) -> int:
         text = node.ask([("eth_blockNumber", [])], _texts, deadline)[0]
         if text is None:
             raise MissingAnswerError("no block number", host=node.label)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracelake.spark.evm.answers import Block, Header, Receipt
+from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.columns import BadHexError, binary, distinct, integers, lists, numbers, words, zeros_in
 
 _HASH, _ADDRESS, _TOPICS = 32, 20, 4
@@ -74,7 +74,7 @@ LOGS = pa.schema(
 SCHEMAS = {"blocks": BLOCKS, "transactions": TRANSACTIONS, "logs": LOGS}
 
 
-def blocks_table(blocks: Sequence[Block | Header], chain_id: int) -> pa.Table:
+def blocks_table(blocks: Sequence[Block | BlockHeader], chain_id: int) -> pa.Table:
     return _table(
         BLOCKS,
         binary("block_hash", [block.hash for block in blocks], _HASH),
@@ -130,7 +130,7 @@ def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Rece
 
 
 def logs_table(
-    blocks: Sequence[Block | Header],
+    blocks: Sequence[Block | BlockHeader],
     receipts: Sequence[Sequence[Receipt]],
     chain_id: int,
     hashes: pa.Array | pa.ChunkedArray | None = None,
@@ -171,7 +171,7 @@ def _same(value: int, count: int) -> pa.Array:
     return pa.array(np.full(count, value, np.uint64))
 
 
-def _numbers_of(blocks: Sequence[Block | Header]) -> npt.NDArray[np.uint32]:
+def _numbers_of(blocks: Sequence[Block | BlockHeader]) -> npt.NDArray[np.uint32]:
     block_numbers: npt.NDArray[np.uint32] = numbers(
         "block_number", [block.number for block in blocks], "uint32"
     ).to_numpy(zero_copy_only=False)

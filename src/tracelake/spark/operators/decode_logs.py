@@ -22,7 +22,7 @@ from tracelake.spark.abi.split import DECODED, LEFT, MATCHES, LogSplit
 from tracelake.spark.abi.tokens import TransferTable, transfer_decoders
 from tracelake.spark.evm.keccak import keccak256
 from tracelake.spark.work import SparkWork
-from tracelake.spark.writer import Output, write_split
+from tracelake.spark.writer import SplitOutput, write_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,9 +48,9 @@ def run(work: SparkWork) -> OperatorResult:
     tokens = not config.events
     table, schema = _transfers(logs) if tokens else _events(logs, config)
     matches = _matches(table, config)
-    outputs = {DECODED: Output(work.target(DECODED), _arrow(schema))}
+    outputs = {DECODED: SplitOutput(work.target(DECODED), _arrow(schema))}
     if work.has_output(LEFT):
-        outputs[LEFT] = Output(work.target(LEFT), _arrow(_left_schema(logs)))
+        outputs[LEFT] = SplitOutput(work.target(LEFT), _arrow(_left_schema(logs)))
     else:  # what nobody keeps need not travel
         logs = logs.select(*(name for name in logs.columns if name in (*REQUIRED, *COMMON_COLUMNS)))
 

@@ -20,7 +20,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.limits.keys import is_shared, operator_key
 from tracelake.dispatcher.engine.plan import TaskChange, WakeTarget
 from tracelake.dispatcher.engine.wakeups import wake_of
-from tracelake.model.fair_share import Backlog, FairShares
+from tracelake.model.fair_share import FairShares, OrgBacklog
 from tracelake.model.runtime import RuntimeRegistry
 from tracelake.model.task import Status
 
@@ -200,7 +200,7 @@ async def _next(connection: Connection, key: str, counter: LimitCounter) -> list
     if not weights:
         return []
     shares = FairShares.load(counter.shares)
-    allotted = shares.allot([Backlog(org, 0, weight) for org, weight in weights.items()], room)
+    allotted = shares.allot([OrgBacklog(org, 0, weight) for org, weight in weights.items()], room)
     rows = await connection.fetch(_NEXT_OF_ORGS, key, [UUID(org) for org in allotted], list(allotted.values()))
     shares.charge(Tally(str(row["org_id"]) for row in rows), weights)
     clocks = shares.dump()
