@@ -140,11 +140,12 @@ def test_an_org_keeps_its_process_and_shares_it_with_nobody(station: Station) ->
 def test_the_process_that_was_idle_longest_makes_room(station: Station) -> None:
     contexts = [station.submit("a"), station.submit("b")]
     processes = [station.begun(context) for context in contexts]
+    station.finish(contexts[1])
     station.finish(contexts[0])
     third = station.submit("c")
     assert station.begun(third) not in processes
-    assert processes[0].end_reason == IDLE
-    assert processes[1].alive
+    assert processes[1].end_reason == IDLE
+    assert processes[0].alive
 
 
 def test_where_all_are_busy_the_longest_there_takes_no_more_until_the_one_who_waits_had_its_turn(
@@ -192,12 +193,14 @@ def test_a_process_that_takes_too_much_memory_ends_and_its_neighbour_does_not(st
 
 
 def test_who_is_cancelled_waits_no_longer(station: Station) -> None:
-    station.begun(station.submit("a"))
+    oldest = station.begun(station.submit("a"))
     station.begun(station.submit("b"))
     waiting = station.submit("c")
+    wait_until(lambda: oldest.closing, "the oldest process to close")
     waiting.cancel.set()
     wait_until(lambda: id(waiting) in station.ends, "the attempt to end")
     assert isinstance(station.ends[id(waiting)], CanceledError)
+    assert station.begun(station.submit("a")) is oldest, "nobody waits for its place any more"
 
 
 def test_an_idle_process_ends_and_a_spare_is_there_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 from uuid import UUID
 
@@ -139,6 +139,7 @@ class OrgProcesses:
                     self._changed.wait(_LOOK_SECONDS)
             finally:
                 self._waiting.remove(ticket)
+                self._reopen()
                 self._changed.notify_all()
 
     def _try(self, ticket: _Ticket) -> OrgProcess | None:
@@ -163,10 +164,21 @@ class OrgProcesses:
 
     def _first_without_process(self) -> _Ticket | None:
         """Of those that wait, in their order, the first that no process is open for."""
+        return next(self._without_process(), None)
+
+    def _without_process(self) -> Iterator[_Ticket]:
         served = {
             process.org for process in self._processes if process.alive and not process.closing and not process.alone
         }
-        return next((ticket for ticket in self._waiting if ticket.alone or ticket.org not in served), None)
+        return (ticket for ticket in self._waiting if ticket.alone or ticket.org not in served)
+
+    def _reopen(self) -> None:
+        """A process takes attempts again when nobody but its own org waits for its place."""
+        for process in self._processes:
+            if process.closing and all(
+                ticket.org == process.org and not ticket.alone for ticket in self._without_process()
+            ):
+                process.closing = False
 
     def _make_room(self) -> bool:
         """Whether there is a place now; if not, somebody has begun to leave."""
@@ -257,9 +269,7 @@ class OrgProcesses:
     def _look_after(self) -> None:
         with self._changed:
             bound, spare = list(self._processes), self._spare
-            if self._first_without_process() is None:
-                for process in bound:
-                    process.closing = False
+            self._reopen()
             over = time.monotonic() - self._idle_seconds
             for process in bound:
                 if not process.places and (process.used_at < over or not process.alive):
