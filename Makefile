@@ -9,7 +9,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 	--no-binary pyspark --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-floods bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
+.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,8 +71,11 @@ bench-tracing: setup ## What traces cost: a stack with, a stack without; last li
 bench-sink: setup ## Buffered datasets: rows per second against bare ADBC, how long a batch takes; last line is JSON
 	@$(PY) -m benchmarks.sink $(ARGS)
 
-bench-durability: setup ## What it costs that files are on the disk before a unit is committed; last line is JSON
-	@$(PY) -m benchmarks.durability
+bench-durability: setup ## What it costs that files are on the disk, in a closed store, before a commit; last line is JSON
+	@$(PY) -m benchmarks.durability $(ARGS)
+
+bench-shares: setup ## Several orgs in one queue: what waits behind a backlog of 10,000 tasks; last line is JSON
+	@$(PY) -m benchmarks.shares $(ARGS)
 
 bench-tenants: setup ## What one org's heartbeats and claims notice of another at full speed; last line is JSON
 	@$(PY) -m benchmarks.tenants $(ARGS)
