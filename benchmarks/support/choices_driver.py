@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import asyncpg
 from msgspec import structs
 
-from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.model.ids import new_id, new_secret_id
 from tracelake.model.task import Status, Task
@@ -128,7 +128,7 @@ class Work:
     def arguments(self, worker: int, count: int, number: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         own = [self._tasks[worker][(number * count + i) % ROWS] for i in range(count)]
         lease = datetime.now(UTC) + timedelta(seconds=120)
-        changes = [TaskChange(task, structs.replace(task, lease_expires_at=lease)) for task in own]
+        changes = [StateChange(task, structs.replace(task, lease_expires_at=lease)) for task in own]
         statement, arguments = task_rows.update_statement(changes)
         return ([task.task_id for task in own], []), (statement, *arguments)
 

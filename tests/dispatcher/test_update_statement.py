@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.dispatcher.engine.tables.task_rows import update_statement
 from tracelake.model.task import Outcome, Status, Task
 
@@ -26,17 +26,17 @@ def running(number: int) -> Task:
     )
 
 
-def heartbeat(number: int) -> TaskChange:
+def heartbeat(number: int) -> StateChange:
     task = running(number)
-    return TaskChange(task, structs.replace(task, lease_expires_at=NOW + timedelta(minutes=2)))
+    return StateChange(task, structs.replace(task, lease_expires_at=NOW + timedelta(minutes=2)))
 
 
-def completion(number: int, result: str | None = None) -> TaskChange:
+def completion(number: int, result: str | None = None) -> StateChange:
     task = running(number)
     ended = structs.replace(
         task, status=Status.COMPLETED, outcome=Outcome.COMPLETED, lease_expires_at=None, finished_at=NOW
     )
-    return TaskChange(task, ended, result)
+    return StateChange(task, ended, result)
 
 
 def columns_of(statement: str) -> set[str]:
@@ -67,6 +67,6 @@ def test_a_result_is_written_where_there_is_one() -> None:
 
 def test_a_change_of_nothing_still_compares_what_was_decided_on() -> None:
     task = running(1)
-    statement, arguments = update_statement([TaskChange(task, task)])
+    statement, arguments = update_statement([StateChange(task, task)])
     assert "was_lease_token" in statement
     assert arguments == [[task.task_id], [Status.RUNNING], [1], [task.lease_token]]

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from tracelake.db.migrate import Connection
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.plan import TaskChange, WritePlan
+from tracelake.dispatcher.engine.plan import StateChange, WritePlan
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
 from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
@@ -178,7 +178,7 @@ async def _end_leases(store: Store, config: DispatcherConfig) -> int:
             for record in records:
                 task = task_rows.snapshot(record)
                 retry = lifecycle.next_retry(task, record["now"], config.retry)
-                plan.changes.append(TaskChange(task, lifecycle.expire(_once_more(task), record["now"], retry=retry)))
+                plan.changes.append(StateChange(task, lifecycle.expire(_once_more(task), record["now"], retry=retry)))
             await writer.write(connection, plan)
         ended += len(records)
         if len(records) < _PAGE:

@@ -1,15 +1,15 @@
-"""What a transaction did, for the metrics. Called after its commit, so that what was rolled back is never counted."""
+"""Counts what a transaction did, after its commit, so that what was rolled back is never counted."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from tracelake.dispatcher.engine.plan import TaskChange, WriteResult
+from tracelake.dispatcher.engine.plan import StateChange, WriteResult
 from tracelake.dispatcher.metrics import PRODUCERS, Metrics
 from tracelake.model.task import Status, Task
 
 
 def count_written(metrics: Metrics, applied: WriteResult) -> None:
-    """Events by producer, and tasks by what made them."""
+    """Counts events by producer, and tasks by what made them."""
     events = Counter(
         (_kind(key[0]), "duplicate" if duplicate else "routed" if routed else "kept")
         for key, (duplicate, routed) in applied.events.items()
@@ -23,8 +23,8 @@ def count_written(metrics: Metrics, applied: WriteResult) -> None:
         metrics.made.labels("event").inc(len(applied.made) - named)
 
 
-def count_failed(metrics: Metrics, changes: Sequence[TaskChange]) -> None:
-    """Tasks that no attempt follows any more by itself."""
+def count_failed(metrics: Metrics, changes: Sequence[StateChange]) -> None:
+    """Counts tasks that failed for good."""
     failed = sum(_failed_for_good(change.after) and not _failed_for_good(change.before) for change in changes)
     if failed:
         metrics.failed_tasks.inc(failed)
@@ -35,6 +35,6 @@ def _failed_for_good(task: Task) -> bool:
 
 
 def _kind(producer: str) -> str:
-    """Sources name themselves before a colon; a task is its id alone."""
+    """Returns the kind of a producer: sources name theirs before a colon, a task is its id alone."""
     kind, colon, _ = producer.partition(":")
     return kind if colon and kind in PRODUCERS else "task"

@@ -125,7 +125,7 @@ class GroupCommit:
         return future
 
     async def close(self) -> None:
-        """Finish what was accepted, accept no more."""
+        """Finishes the calls that were accepted, and accepts no more."""
         self._closed = True
         await self._empty.wait()
         while self._tasks:
@@ -174,7 +174,7 @@ class GroupCommit:
             task.add_done_callback(self._tasks.discard)
 
     def _park(self, org_id: UUID, items: Sequence[PendingCall]) -> None:
-        """They stay first of their tasks, and are tried again in a moment."""
+        """Lets calls wait until their org can be routed for; they stay first of their tasks."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         waiting = []
@@ -254,7 +254,7 @@ class GroupCommit:
             self._start(lane)
 
     def _let_rest(self, lane: _Lane, run: LaneRun, began: float) -> None:
-        """After a heavy batch, the org's next one comes later; the lane goes on with others."""
+        """Delays the next batch of the org after a heavy one; the lane goes on with other orgs."""
         org, now = run.batch[0].call.routing_org, asyncio.get_running_loop().time()
 
         def end() -> None:
@@ -285,7 +285,7 @@ class GroupCommit:
         return bool(run.batch)
 
     async def _commit_parts(self, run: LaneRun) -> None:
-        """Afterwards each call of the run's batch is settled, parked, or in line for a slow lane."""
+        """Commits the run's batch: afterwards each call is settled, parked, or in line for a slow lane."""
         loop = asyncio.get_running_loop()
         patient = run.kind is LaneKind.SLOW
         parts = deque([run.batch])
@@ -314,7 +314,7 @@ class GroupCommit:
             run.progress_at = loop.time()
 
     def _give_way(self, part: list[PendingCall], error: Exception, *, patient: bool) -> list[list[PendingCall]]:
-        """Which parts of one that failed are to be repeated now, the last first."""
+        """Returns the parts of a failed part that are repeated now; the first to repeat stands last."""
         if isinstance(error, RoutingBusyError):
             parked = [item for item in part if item.call.routing_org == error.org_id]
             if parked:  # else no call declares that org: a bug, and repeating it as a whole would not end
@@ -342,7 +342,7 @@ class GroupCommit:
 
 
 def _alike(part: Sequence[PendingCall]) -> list[list[PendingCall]]:
-    """Calls of one kind and org together."""
+    """Groups calls of one kind and org."""
     groups: dict[tuple[type[AnyCall], OrgKey], list[PendingCall]] = {}
     for item in part:
         groups.setdefault((type(item.call), item.call.routing_org), []).append(item)
@@ -350,7 +350,7 @@ def _alike(part: Sequence[PendingCall]) -> list[list[PendingCall]]:
 
 
 def _smaller(part: Sequence[PendingCall], error: Exception) -> list[list[PendingCall]]:
-    """What a failed part is repeated as: calls of one kind and org together, at last one by one. The last first."""
+    """Splits a failed part: by kind and org, then one by one. The first part to repeat stands last."""
     logger.warning("a batch failed and is repeated in parts", extra={"size": len(part)}, exc_info=error)
     groups = _alike(part)
     return list(reversed(groups if len(groups) > 1 else [[item] for item in part]))

@@ -1,4 +1,4 @@
-"""Calls that wait: one line per task, and queues of the lines whose first call may run.
+"""The lines and lanes that calls wait in: a line per task, and queues of the lines whose first call may run.
 
 A line is in exactly one place: in the queue of a lane, in flight, or parked until its org can be routed for again. Its
 first call stays first until it is answered, so the calls of a task run in the order they came, and none runs twice.
@@ -80,7 +80,7 @@ class ReadyQueue:
         return bool(self._orgs)
 
     def offers(self, excluded: Container[OrgKey]) -> bool:
-        """Whether a line of any other org is here."""
+        """Whether a line of an org that is not excluded waits."""
         return any(org not in excluded for org in self._orgs)
 
     def push(self, org: OrgKey, line: TaskLine) -> None:
@@ -91,7 +91,7 @@ class ReadyQueue:
             waiting.append(line)
 
     def take(self, most_calls: int, most_weight: int) -> list[PendingCall]:
-        """One call of each org in turn, until the batch is full. It has at least one call, however heavy."""
+        """Takes one call of each org in turn until the batch is full. It has at least one call, however heavy."""
         batch: list[PendingCall] = []
         weight = 0
         while self._orgs and len(batch) < most_calls:
@@ -109,7 +109,7 @@ class ReadyQueue:
         return batch
 
     def take_org(self, most_calls: int, most_weight: int, excluded: Container[OrgKey]) -> list[PendingCall]:
-        """Calls of the next org alone that is not excluded."""
+        """Takes calls of one org alone: the next that is not excluded."""
         orgs = [org for org in self._orgs if org not in excluded]
         if not orgs:
             return []

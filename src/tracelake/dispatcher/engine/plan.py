@@ -1,4 +1,4 @@
-"""What one transaction will write: filled by pure decisions, written by `rows.apply` in one statement a table."""
+"""What one transaction will write: filled by pure decisions, written by `writer.py` with one statement per table."""
 
 import time
 from dataclasses import dataclass, field
@@ -61,8 +61,8 @@ class NewTask:
 
 
 @dataclass(slots=True)
-class TaskChange:
-    """Mutable in one point: a limit without a place turns a ready `after` into a held one."""
+class StateChange:
+    """A task before and after a transition. `after` may change once: a limit without a place holds a ready task."""
 
     before: Task
     after: Task
@@ -74,7 +74,7 @@ class TaskChange:
 
 
 class NewEvent(msgspec.Struct, frozen=True, eq=False):
-    """A struct, since a call may make a thousand of them: it is built in a tenth of a dataclass's time."""
+    """An event to store. A struct, since a call may make a thousand: it is built in a tenth of a dataclass's time."""
 
     key: EventKey
     org_id: UUID
@@ -99,14 +99,14 @@ class NewEvent(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def effective_revision(self) -> str:
-        """What consumers see. For files it is the number of the commit."""
+        """The revision that consumers see. For files it is the number of the commit."""
         if self.commit_revision is not None:
             return str(self.commit_revision)
         return self.event.revision or ("" if self.waits else self.inherited)
 
     @property
     def effective_kind(self) -> RevisionKind:
-        """What a manual run announces is manual, in whatever revision; other kinds go with the revision itself."""
+        """The kind that consumers see. Events of a manual run are manual; other kinds belong to the revision."""
         if self.inherited_kind is RevisionKind.MANUAL:
             return RevisionKind.MANUAL
         inherits = self.commit_revision is None and not self.event.revision and not self.waits
@@ -224,7 +224,7 @@ class PublishReceipt(NamedTuple):
 @dataclass(slots=True)
 class WritePlan:
     new_tasks: list[NewTask] = field(default_factory=list)
-    changes: list[TaskChange] = field(default_factory=list)
+    changes: list[StateChange] = field(default_factory=list)
     wakeups: list[tuple[UUID, WakeTarget]] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
@@ -248,7 +248,7 @@ class WritePlan:
 
 @dataclass(slots=True)
 class WriteResult:
-    """What the tables answered: needed for replies that depend on what was already there."""
+    """What a transaction wrote and found: replies depend on which rows existed before."""
 
     made: list[NewTask] = field(default_factory=list)
     """Every task that this transaction created."""
@@ -268,7 +268,7 @@ class WriteResult:
 
 
 def source_event(producer: str, org_id: UUID, output: Output, **unit: Any) -> NewEvent:
-    """What a source says of one of its outputs: no task stands behind it, and no data that it would wait for."""
+    """Makes the event of a source on one of its outputs: it has no task, and waits for no data."""
     event = EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **unit)
     return NewEvent(event_key(producer, event), org_id, None, event, waits=False, starts=True)
 

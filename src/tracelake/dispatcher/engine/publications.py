@@ -83,7 +83,7 @@ class PublicationRegistry:
     def publish(
         self, request: PublicationRequest, task: Task, made_for: Unit | None, job: Job, *, outdated: bool = False
     ) -> Publication:
-        """The commit, or 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
+        """Returns the commit, or raises 422. Nothing is kept unless the whole call is accepted (see `accept`)."""
         body = request.body
         config_hash = body.config_hash or job.config_hash
         recorded = self._config_hashes.get(request.generation)
@@ -152,7 +152,7 @@ _WAITING_EVENTS = """
 
 
 async def load_waiting_events(connection: Connection, attempts: Mapping[UUID, int]) -> dict[UUID, list[WaitingEvent]]:
-    """By task: what these attempts have announced before their commit."""
+    """Reads, by task, the events that these attempts announced before their commit."""
     waiting: dict[UUID, list[WaitingEvent]] = {}
     tasks = [str(task_id) for task_id in attempts]
     for row in await connection.fetch(_WAITING_EVENTS, tasks, list(attempts.values())):
@@ -187,7 +187,7 @@ def _cursor_unit(unit: Unit | None, body: DatasetPublished) -> str | None:
 
 
 def _announced_kind(task: Task) -> RevisionKind:
-    """The number of a commit is a revision of its own, but what a manual run announces is manual."""
+    """The kind of a commit's revision: manual for a manual run, an event's otherwise."""
     return RevisionKind.MANUAL if task.revision_kind is RevisionKind.MANUAL else RevisionKind.EVENT
 
 

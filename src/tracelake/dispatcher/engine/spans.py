@@ -16,7 +16,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.clock import StoreClock
-from tracelake.dispatcher.engine.plan import NewEvent, NewTask, RoutedEvent, TaskChange, WritePlan, WriteResult
+from tracelake.dispatcher.engine.plan import NewEvent, NewTask, RoutedEvent, StateChange, WritePlan, WriteResult
 from tracelake.dispatcher.engine.routing.directory import Reader
 from tracelake.dispatcher.engine.routing.router import RoutingScope
 from tracelake.dispatcher.engine.routing.units import UnitRequest
@@ -78,7 +78,7 @@ class Tracing:
     async def written(
         self, connection: Connection, plan: WritePlan, applied: WriteResult, locked: RoutingScope, routing_since: float
     ) -> None:
-        """Take down what a plan has become: accepted and routed events, attempts and tasks that ended."""
+        """Notes the spans of a written plan: accepted and routed events, attempts and tasks that ended."""
         for event in plan.events:
             self._accepted(plan, event, applied)
         made = Counter(task.traceparent for task in applied.made)
@@ -98,7 +98,7 @@ class Tracing:
                 self._ended(plan, change, made_at)
 
     def shown(self, plan: WritePlan, events: Iterable[RoutedEvent], made: Sequence[NewTask], reader: Reader) -> None:
-        """Events that waited were shown to a reader."""
+        """Notes that waiting events were shown to a reader."""
         tasks = Counter(task.traceparent for task in made)
         consumer, _ = reader
         for event in events:
@@ -195,7 +195,7 @@ class Tracing:
             "tracelake.revision": event.revision,
         }
 
-    def _ended(self, plan: WritePlan, change: TaskChange, made_at: Mapping[UUID, datetime]) -> None:
+    def _ended(self, plan: WritePlan, change: StateChange, made_at: Mapping[UUID, datetime]) -> None:
         task = change.after
         within = parse(task.traceparent)
         if within is None:
@@ -220,16 +220,16 @@ class Tracing:
             plan.spans.append(Span(name, within.at(above), within.span_id, start, attributes=attributes, error=error))
 
 
-def _ends(change: TaskChange) -> bool:
+def _ends(change: StateChange) -> bool:
     return _attempt_ends(change) or _task_ends(change)
 
 
-def _task_ends(change: TaskChange) -> bool:
+def _task_ends(change: StateChange) -> bool:
     return change.after.finished and change.after.finished_at != change.before.finished_at
 
 
-def _attempt_ends(change: TaskChange) -> bool:
-    """It has its verdict, or another one than the clock's."""
+def _attempt_ends(change: StateChange) -> bool:
+    """Whether the attempt got its outcome, or one that replaces a timeout."""
     return change.after.outcome is not None and change.after.outcome is not change.before.outcome
 
 
@@ -257,7 +257,7 @@ def _task_attributes(task: Task, job: Job) -> Attributes:
 
 
 def _kept_back(event: RoutedEvent, locked: RoutingScope) -> Attributes:
-    """How many readers the event has, and how many of them it waits before."""
+    """Counts the event's readers, and those for which it waits."""
     readers = locked.readers.get(event.generation, ())
     kept: Counter[str] = Counter()
     for consumer, item in readers:

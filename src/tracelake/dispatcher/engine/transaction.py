@@ -1,4 +1,4 @@
-"""One batch of calls, one transaction."""
+"""The transaction of a batch of calls: locks their tasks, lets them decide, writes the plan."""
 
 import logging
 import time
@@ -78,7 +78,7 @@ class LifecycleCommit:
         self._stopped = stopped
 
     async def __call__(self, calls: Sequence[AnyCall], *, patient: bool = True) -> list[CallOutcome]:
-        """One answer per call; a refusal is a `TraceError` in its place.
+        """Returns one outcome per call; a refusal is a `TraceError` in its place.
 
         Unless it is `patient`, a task whose row somebody holds is left out (`LOCKED_ROW`), and any other lock is waited
         for a moment only.
@@ -103,7 +103,7 @@ class LifecycleCommit:
         return await _compute(heavy, _respond_all, decisions, applied)
 
     def _tell(self, plan: WritePlan, applied: WriteResult) -> None:
-        """Everybody who follows what is committed. A failure here is theirs: the calls are done, and not repeated."""
+        """Tells metrics, tracing and loops what was committed. A failure here repeats no call."""
         try:
             self._writer.committed(plan)
             count_written(self._metrics, applied)
@@ -120,7 +120,7 @@ class LifecycleCommit:
     async def _lock(
         self, connection: Connection, calls: Sequence[AnyCall], *, patient: bool
     ) -> tuple[dict[UUID, LockedTask], set[UUID]]:
-        """The locked tasks, and those that were left out because somebody else holds them."""
+        """Returns the locked tasks, and those that were left out because somebody else holds them."""
         task_ids = [call.task_id for call in calls if call.needs.task]
         if not task_ids:
             return {}, set()
@@ -163,7 +163,7 @@ class LifecycleCommit:
     async def _order(
         self, connection: Connection, calls: Sequence[AnyCall], locked_tasks: Mapping[UUID, LockedTask]
     ) -> unit_order.UnitOrder:
-        """After the locks, by a statement of its own: what completed while this transaction waited is seen."""
+        """Reads after the locks, by a statement of its own: it sees what completed while this transaction waited."""
         with_units = [call.task_id for call in calls if call.needs.unit]
         tasks = [locked_tasks[task_id].task for task_id in with_units if task_id in locked_tasks]
         return await unit_order.load(connection, tasks)
@@ -171,7 +171,7 @@ class LifecycleCommit:
     async def _waiting_events(
         self, connection: Connection, calls: Sequence[AnyCall], locked: task_rows.LockedRows
     ) -> Mapping[UUID, Sequence[publications.WaitingEvent]]:
-        """Of attempts that complete, where an output of their job commits by pointer."""
+        """Reads the waiting events of completing attempts, if an output of their job commits by pointer."""
         attempts = {}
         for call in calls:
             task = locked.tasks.get(call.task_id)
@@ -185,7 +185,7 @@ class LifecycleCommit:
     async def _paused(
         self, connection: Connection, calls: Sequence[AnyCall], locked: task_rows.LockedRows
     ) -> set[UUID]:
-        """The runs of always_on sources (nothing else has attempts without end) that should emit nothing for now.
+        """Returns the runs of always_on sources (nothing else has endless attempts) that should emit nothing now.
 
         Whoever claims one or heartbeats for it hears what the tables say: also if this Dispatcher has just started, or
         the pause was another's to take.
@@ -202,7 +202,7 @@ class LifecycleCommit:
 
 
 async def _compute(heavy: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """A call with a thousand events takes milliseconds to decide and to answer, in which the event loop has others."""
+    """Computes beside the event loop if it is heavy: a call with a thousand events takes milliseconds."""
     return await compute_beside(function, *arguments, **named) if heavy else function(*arguments, **named)
 
 

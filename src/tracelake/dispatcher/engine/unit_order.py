@@ -1,4 +1,4 @@
-"""Whether a task may still speak for its unit: a task of the same unit with newer inputs may have done so before.
+"""Out-of-order completions: a task is outdated once a task of its unit with newer inputs has completed.
 
 Tasks of one unit (node, edge and key) run side by side: re-runs, invalidations, new revisions. Of each, `input_order`
 says how new its inputs are. Once one of them has completed, whatever an older one completes or announces is recorded
@@ -60,7 +60,7 @@ def unit_id(task: Task) -> UnitId | None:
 
 
 async def load(connection: Connection, speakers: Iterable[Task]) -> UnitOrder:
-    """For tasks that complete or announce something."""
+    """Reads the order for tasks that complete or announce something."""
     order = UnitOrder()
     tasks = {task.task_id: task for task in speakers if unit_id(task) is not None}
     if tasks:

@@ -8,7 +8,7 @@ INVOKE = "task_invoke"
 
 
 def wake_of(runtimes: RuntimeRegistry, runtime: str) -> WakeTarget:
-    """A runtime that the registry does not know (any more) has a queue of its name."""
+    """Returns how tasks of the runtime are started. One that the registry does not know has a queue of its name."""
     definition = runtimes.get(runtime)
     if definition is not None and definition.kind is not RuntimeKind.QUEUE:
         return WakeTarget(INVOKE, runtime)

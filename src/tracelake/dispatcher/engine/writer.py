@@ -1,4 +1,4 @@
-"""Writes a plan: every transaction that changes tasks ends here, so routing, limits and wake-ups are never left out.
+"""Writes plans: every transaction that changes tasks ends here, with its routing, limits and wake-ups.
 
 Locks are taken in one order everywhere: the org's routing lock (by whoever routes), tasks, generations, edges, limits,
 queues.
@@ -36,7 +36,7 @@ class Writer:
         self._runtimes = config.runtimes
 
     async def write(self, connection: Connection, plan: WritePlan) -> WriteResult:
-        """`plan.wakeups` holds afterwards whom this transaction wakes."""
+        """Writes the plan; `plan.wakeups` holds afterwards whom this transaction wakes."""
         if self._tracing is not None:
             self._tracing.begin(plan)
         places.hold_what_becomes_ready(plan.changes)
@@ -56,23 +56,23 @@ class Writer:
         return applied
 
     async def create(self, connection: Connection, plan: WritePlan, tasks: list[NewTask]) -> list[NewTask]:
-        """Tasks alone, with their places and wake-ups; answers those that were not there."""
+        """Creates tasks with their places and wake-ups; returns those that did not exist."""
         made = await task_rows.create(connection, tasks) if tasks else []
         await self._settle(connection, plan, made)
         return made
 
     def shown(self, plan: WritePlan, events: Sequence[RoutedEvent], made: Sequence[NewTask], reader: Reader) -> None:
-        """Events that waited for this reader made these tasks."""
+        """Notes for tracing that waiting events made these tasks of the reader."""
         if self._tracing is not None:
             self._tracing.shown(plan, events, made, reader)
 
     def committed(self, plan: WritePlan) -> None:
-        """To be called once what was written is committed: only now may anybody hear of it."""
+        """Sends the plan's spans. Called after the commit: nobody hears of what may be rolled back."""
         if self._tracing is not None:
             self._tracing.committed(plan)
 
     async def _settle(self, connection: Connection, plan: WritePlan, made: list[NewTask]) -> bool:
-        """Places for what is limited, wake-ups for what became ready (new tasks came with theirs), depths of queues.
+        """Hands out places, writes wake-ups (new tasks came with theirs), and counts the depths of queues.
 
         True if the pressure of a queue eased, so that what it stopped may go on.
         """
@@ -92,7 +92,7 @@ class Writer:
 
 
 def _depths(plan: WritePlan, made: list[NewTask]) -> dict[UUID, int]:
-    """How many more tasks are in each queue that is counted, or fewer. One that is held by a limit is in it."""
+    """Returns how many more tasks each counted queue has, or fewer, tasks held by a limit included."""
     depths: dict[UUID, int] = {}
     for task in made:
         if task.counted and task.node_id is not None:

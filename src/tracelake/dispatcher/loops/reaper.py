@@ -13,7 +13,7 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.commit_metrics import count_failed
-from tracelake.dispatcher.engine.plan import TaskChange, WritePlan
+from tracelake.dispatcher.engine.plan import StateChange, WritePlan
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
@@ -64,7 +64,7 @@ class Reaper:
                 task = task_rows.snapshot(record)
                 retry = lifecycle.next_retry(task, record["now"], self._config.retry)
                 verdict = lifecycle.expire(task, record["now"], retry=retry)
-                plan.changes.append(TaskChange(task, verdict))
+                plan.changes.append(StateChange(task, verdict))
             await self._writer.write(connection, plan)
         self._writer.committed(plan)
         self._last_round = _awake_clock()

@@ -2,7 +2,7 @@
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.plan import TaskChange, WritePlan
+from tracelake.dispatcher.engine.plan import StateChange, WritePlan
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.engine.writer import Writer
@@ -31,7 +31,7 @@ class RetryScheduler:
             for record in records:
                 task = task_rows.snapshot(record)
                 wake = wake_of(self._runtimes, self._definitions.job(task.job_id).runtime)
-                plan.changes.append(TaskChange(task, lifecycle.requeue(task, record["now"]), wake=wake))
+                plan.changes.append(StateChange(task, lifecycle.requeue(task, record["now"]), wake=wake))
             await self._writer.write(connection, plan)
         self._metrics.retries.inc(len(plan.changes))
         return len(plan.changes)

@@ -125,7 +125,7 @@ AnyCall: TypeAlias = Call[Any]
 
 
 def require(locked: LockedTask | None) -> LockedTask:
-    """The locked task, or 404."""
+    """Returns the locked task, or raises 404."""
     if locked is None:
         raise TraceError("task_not_found")
     return locked

@@ -5,7 +5,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from tracelake.dispatcher.engine.calls.call import Call, CallNeeds, DecisionContext, LockedTask, Respond, always
-from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_secret_id
 from tracelake.model.job import Job
@@ -60,7 +60,7 @@ class ClaimCall(Call[ClaimAnswer]):
             return always(claimed)
         waited = None
         if claimed is not task:
-            context.plan.changes.append(TaskChange(task, claimed))
+            context.plan.changes.append(StateChange(task, claimed))
             if task.ready_at is not None:
                 waited = max(0.0, (locked.now - task.ready_at).total_seconds())
         return always(ClaimedAttempt(claimed, job, locked.inputs, waited, locked.paused))

@@ -21,7 +21,7 @@ from tracelake.dispatcher.engine.calls.call import (
 from tracelake.dispatcher.engine.calls.events import CommittedRevisions, new_events
 from tracelake.dispatcher.engine.calls.output_grants import output_for
 from tracelake.dispatcher.engine.calls.weights import LIGHT, weigh_events, weigh_files
-from tracelake.dispatcher.engine.plan import BatchRelease, Publication, TaskChange, unit_of
+from tracelake.dispatcher.engine.plan import BatchRelease, Publication, StateChange, unit_of
 from tracelake.dispatcher.engine.publications import WHOLE, PublicationRequest, WaitingEvent, decode_unit
 from tracelake.dispatcher.engine.wakeups import WAKEUP, wake_of
 from tracelake.errors import TraceError
@@ -100,7 +100,7 @@ class CompleteCall(Call[CompletionResult]):
             context.order.record_completed(task, task.input_order)
         result = msgspec.json.encode(body.outputs).decode() if body.outputs else None
         plan = context.plan
-        plan.changes.append(TaskChange(task, ended, result, called=self.received))
+        plan.changes.append(StateChange(task, ended, result, called=self.received))
         if body.spark is not None:
             plan.spark_metrics.append((task.task_id, task.attempt, msgspec.json.encode(body.spark).decode()))
         plan.publications.extend(moves)
@@ -111,7 +111,7 @@ class CompleteCall(Call[CompletionResult]):
         return always(CompletionResult(_recorded_status(ended), ended.next_retry_at))
 
     def _end(self, locked: LockedTask, config: DispatcherConfig) -> Task | None:
-        """The task after this report; None if the attempt has reported before."""
+        """Returns the task after this report; None if the attempt has reported before."""
         task, now, body = locked.task, locked.now, self.body
         # Only what waits in a queue has a worker that may have to end. Of a task whose attempts have an end, `forgiven`
         # counts exactly the stops.
@@ -169,7 +169,7 @@ def _check_announced(
     moves: Sequence[Publication],
     committed: CommittedRevisions,
 ) -> None:
-    """An event on an output that is kept in files comes with the publication of its unit."""
+    """Refuses an event on an output that is kept in files unless the completion publishes the unit."""
     announced = [(event.dataset_uuid, unit_of(event.cursor, event.partition_key)) for event in events]
     for dataset_uuid, unit in (*announced, *waiting):
         output = job.by_dataset.get(dataset_uuid)
@@ -190,6 +190,6 @@ def _check_announced(
 
 
 def _unit_text(unit: str) -> str:
-    """`c:12` and `p:0-9` as people write them."""
+    """Writes `c:12` and `p:0-9` for people."""
     kind, _, key = unit.partition(":")
     return f"cursor {key}" if kind == "c" else f"unit {key}" if kind == "p" else "the whole dataset"

@@ -67,7 +67,7 @@ def new_events(
     *,
     outdated: bool,
 ) -> list[NewEvent]:
-    """The events of a task as rows; each is on an output of its job."""
+    """Makes the rows of a task's events, each on an output of its job."""
     producer = str(task.task_id)
     starts = job.timeout_seconds is None  # an always_on source: each of its events is news
     shared = (task.revision, task.revision_kind, outdated, received, task.traceparent, starts)

@@ -13,7 +13,7 @@ from tracelake.dispatcher.engine.calls.call import (
     always,
     require,
 )
-from tracelake.dispatcher.engine.plan import TaskChange
+from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.model import lifecycle
 from tracelake.model.job import Job
 from tracelake.model.task import Task
@@ -58,5 +58,5 @@ class HeartbeatCall(Call[HeartbeatAnswer]):
             lease_token=self.body.lease_token,
             lease_seconds=locked.job.lease_seconds,
         )
-        context.plan.changes.append(TaskChange(locked.task, extended))
+        context.plan.changes.append(StateChange(locked.task, extended))
         return always(HeartbeatAnswer(extended, locked.job, locked.now, locked.paused))

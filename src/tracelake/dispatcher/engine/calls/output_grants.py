@@ -1,4 +1,4 @@
-"""What a task may name: its own outputs, by the job's definition."""
+"""Finds the output that a call names among the outputs of the task's job."""
 
 from uuid import UUID
 
@@ -7,7 +7,7 @@ from tracelake.model.job import Job, Output
 
 
 def output_for(job: Job, dataset_uuid: UUID | None, name: str | None, dataset_version: UUID | None) -> Output:
-    """The output that the given names agree on; a foreign dataset or version is 403, a contradiction 422."""
+    """Returns the output that the given names agree on; a foreign dataset or version is 403, a contradiction 422."""
     output = _find(job, dataset_uuid, name)
     if output is None:
         raise TraceError("dataset_forbidden", field="dataset_uuid" if dataset_uuid else "dedupe_scope")

@@ -14,7 +14,7 @@ from tracelake.dispatcher.engine.calls.call import (
     always,
     require,
 )
-from tracelake.dispatcher.engine.plan import AuditEntry, TaskChange
+from tracelake.dispatcher.engine.plan import AuditEntry, StateChange
 from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
@@ -43,7 +43,7 @@ class CancelCall(Call[TaskActionResult]):
         task = locked.task
         canceled = lifecycle.cancel(task, locked.now)
         if canceled is not None:
-            context.plan.changes.append(TaskChange(task, canceled))
+            context.plan.changes.append(StateChange(task, canceled))
             if self.by is not None:
                 context.plan.audit.append(_audit(self.by, task, "task.cancel", {"status": task.status.value}))
         return always(TaskActionResult(canceled or task, duplicate=canceled is None))
@@ -74,7 +74,7 @@ class RetryCall(Call[TaskActionResult]):
         retried = lifecycle.retry(task, locked.now, more_attempts=job.max_attempts)
         if retried is not None:
             wake = wake_of(context.config.runtimes, job.runtime)
-            context.plan.changes.append(TaskChange(task, retried, wake=wake))
+            context.plan.changes.append(StateChange(task, retried, wake=wake))
             context.plan.audit.append(_audit(self.by, task, "task.retry", {"attempt": task.attempt}))
         return always(TaskActionResult(retried or task, duplicate=retried is None))
 
@@ -94,13 +94,13 @@ class SkipCall(Call[TaskActionResult]):
         task = locked.task
         skipped = lifecycle.skip(task, locked.now)
         if skipped is not None:
-            context.plan.changes.append(TaskChange(task, skipped))
+            context.plan.changes.append(StateChange(task, skipped))
             context.plan.audit.append(_audit(self.by, task, "task.skip", {"unit": task.unit_key}))
         return always(TaskActionResult(skipped or task, duplicate=skipped is None))
 
 
 def _require_own(locked: LockedTask | None, by: Actor) -> LockedTask:
-    """The locked task, or 404: another org's task is as good as none."""
+    """Returns the locked task, or raises 404, also for the task of another org."""
     locked = require(locked)
     if locked.task.org_id != by.org_id:
         raise TraceError("task_not_found")

@@ -1,4 +1,4 @@
-"""How much work a call is, before it is done: roughly the rows that its transaction touches.
+"""Estimates of how much work a call is: roughly the rows that its transaction touches.
 
 The group commit bounds its batches by the sum, and keeps heavy calls away from light ones. Estimates only: a wrong one
 costs time, never correctness.
@@ -17,7 +17,7 @@ _FILES_A_ROW = 16
 
 
 def weigh_events(events: Sequence[EventIn], readers: int) -> int:
-    """Each event is a row of its own, and a task for each of its readers."""
+    """Weighs each event as a row of its own, and a task for each of its readers."""
     invalidations = sum(event.invalidates is not None for event in events)
     return len(events) * (1 + readers) + invalidations * _INVALIDATION * readers
 

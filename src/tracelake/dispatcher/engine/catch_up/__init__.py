@@ -1,1 +1,1 @@
-"""Background work of the engine: takes on edges that fell behind, large invalidations, and whatever was stranded."""
+"""Background work of the engine: edges that fell behind, large invalidations, and repairs of stranded work."""

@@ -1,4 +1,4 @@
-"""The drain loop: takes edges on that fell behind, from the events that are stored.
+"""The drain loop: shows stored events to edges that fell behind.
 
 An edge falls behind when a failed unit held it, when its version was not active, or because it is new and has a history
 to build from. It is shown the events of its generation in the order they were routed, a page in each transaction, and
@@ -74,9 +74,9 @@ class EdgeDrain:
         self._rework = InvalidationDrain(store, directory, router, writer, self._room, self._not_stopped, metrics, pace)
 
     async def run_once(self) -> int:
-        """One page for each edge that is behind, and for each invalidation that is not done with.
+        """Handles one page for each edge that is behind, and for each unfinished invalidation.
 
-        Answers how many events were shown to edges, edges made live, pages of units made again.
+        Returns how many events were shown to edges, edges made live, pages of units made again.
         """
         async with self._store.connection() as connection:
             behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
@@ -89,7 +89,7 @@ class EdgeDrain:
         return done + await self._rework.run_once()
 
     async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
-        """Mixed. However many edges wait for a pause or a full queue, the others have their turn in every round."""
+        """Returns the edges that nothing stops, in random order: each has its turn, however many are stopped."""
         orgs: dict[UUID, list[asyncpg.Record]] = {}
         for row in waiting:
             orgs.setdefault(row["org_id"], []).append(row)
@@ -135,7 +135,7 @@ class EdgeDrain:
         return events + (1 if edge.live else 0)
 
     async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
-        """How many units it may be given: none while pressure stops it, and no more than its queue has room for."""
+        """Returns how many units it may get: none while pressure stops it, at most what its queue has room for."""
         epoch = await connection.fetchval("SELECT routing_epoch FROM orgs WHERE org_id = $1", org_id)
         upstream = await self._upstream.of(connection, org_id, epoch)
         generation = consumer.input(input_index).generation
@@ -156,7 +156,7 @@ class EdgeDrain:
         scope: RoutingScope,
         page: int,
     ) -> tuple[int, int]:
-        """How many events were shown, and how many tasks they made."""
+        """Shows a page of events; returns how many events it had, and how many tasks they made."""
         item = consumer.input(edge.input_index)
         until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
         rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)

@@ -1,4 +1,4 @@
-"""Large invalidations: what is left of them is made a page at a time, each page in a transaction of its own.
+"""Large invalidations: their units are made again a page at a time, each page in a transaction of its own.
 
 The row of work says which unit came last, and goes when there are no more. A page that is made twice makes no second
 task. A reader whose version is not active keeps its row and goes on when it is active again; one that reads another
@@ -83,7 +83,7 @@ class InvalidationDrain:
         self._pace = pace
 
     async def run_once(self) -> int:
-        """One page for each row of work. Answers how many moved on."""
+        """Handles one page for each row of work; returns how many moved on."""
         async with self._store.connection() as connection:
             waiting = await self._not_stopped(connection, await connection.fetch(_WAITING))
         done = 0

@@ -1,4 +1,4 @@
-"""How much of the time background work may take while somebody waits for an answer.
+"""The pace of background work: how much of the time it may take while live calls come in.
 
 Draining edges and making large invalidations good use the same core of the Dispatcher and the same commits as live
 calls. While live calls come in, background work takes smaller pages and then rests for several times as long as the
@@ -17,7 +17,7 @@ _sleep = asyncio.sleep
 
 
 class BackgroundPace:
-    """`live_calls`: how many live calls there have been so far."""
+    """Slows background work down while `live_calls`, the number of live calls so far, grows."""
 
     def __init__(self, live_calls: Callable[[], int]) -> None:
         self._live_calls = live_calls
@@ -28,7 +28,7 @@ class BackgroundPace:
         return max(1, size // SMALLER) if self._beside_live_calls else size
 
     async def rest(self, worked_seconds: float) -> None:
-        """To be called after each page."""
+        """Rests after a page, for longer the longer it took."""
         calls = self._live_calls()
         self._beside_live_calls = calls != self._calls_before
         self._calls_before = calls

@@ -137,7 +137,7 @@ class RoutingReconciler:
         return len(woken)
 
     def _free(self, waited_for: list[asyncpg.Record]) -> list[str]:
-        """Those of the limits that have room, though somebody waits for it."""
+        """Returns the limits that have room although a task waits for it."""
         operators = places.operator_limits(self._runtimes)
         limits = ((row["limit_key"], operators.get(row["limit_key"], row["max_running"]), row) for row in waited_for)
         return [key for key, most, row in limits if most is None or row["used"] < most]

@@ -7,7 +7,7 @@ from tracelake.model.runtime import RuntimeRegistry
 
 
 def limit_keys_of(runtimes: RuntimeRegistry, job: Job, *, org_limited: bool = False) -> tuple[str, ...]:
-    """The counters that a task of this job takes a place in, sorted."""
+    """Returns the keys of the limits that a task of this job takes a place in, sorted."""
     keys = [org_key(job.org_id)] if org_limited else []
     if job.max_concurrency is not None:
         keys.append(job.limit_key)
@@ -21,7 +21,7 @@ def operator_key(operator: str) -> str:
 
 
 def org_key(org_id: UUID) -> str:
-    """The counter of an org's quota of running tasks."""
+    """Returns the key of an org's quota of running tasks."""
     return f"org:{org_id}"
 
 

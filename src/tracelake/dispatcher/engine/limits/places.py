@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.limits.keys import is_shared, operator_key
-from tracelake.dispatcher.engine.plan import TaskChange, WakeTarget
+from tracelake.dispatcher.engine.plan import StateChange, WakeTarget
 from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.model.fair_share import FairShares, OrgBacklog
 from tracelake.model.runtime import RuntimeRegistry
@@ -99,8 +99,8 @@ class LimitCounter:
         return _BATCH if self.max_running is None else max(0, self.max_running - self.used)
 
 
-def hold_what_becomes_ready(changes: Iterable[TaskChange]) -> None:
-    """A limited task gets its place by waiting for it, be it for a moment."""
+def hold_what_becomes_ready(changes: Iterable[StateChange]) -> None:
+    """Holds limited tasks that become ready: each gets its place by waiting for it, be it for a moment."""
     for change in changes:
         after = change.after
         if after.limit_keys and after.status is Status.QUEUED and not change.before.takes_place:
@@ -110,11 +110,11 @@ def hold_what_becomes_ready(changes: Iterable[TaskChange]) -> None:
 
 async def settle(
     connection: Connection,
-    changes: Sequence[TaskChange],
+    changes: Sequence[StateChange],
     new_keys: Iterable[str],
     runtimes: RuntimeRegistry,
 ) -> list[tuple[UUID, WakeTarget]]:
-    """Count what the changes took and freed, and hand out what is free. Answers whom to wake."""
+    """Counts the places that the changes took and freed, and hands out free ones. Returns whom to wake."""
     moved: dict[str, int] = {}
     for change in changes:
         delta = change.after.takes_place - change.before.takes_place
@@ -133,7 +133,7 @@ async def hand_out(
     runtimes: RuntimeRegistry,
     moved: dict[str, int] | None = None,
 ) -> list[tuple[UUID, WakeTarget]]:
-    """Give the free places of these limits to who waits for them. That changes no depth: queues count who waits."""
+    """Gives the free places of these limits to tasks that wait for them. Depths of queues include waiting tasks."""
     counters = await lock(connection, keys, runtimes)
     for key, delta in (moved or {}).items():
         counters[key].used = max(0, counters[key].used + delta)
@@ -141,7 +141,7 @@ async def hand_out(
 
 
 async def lock(connection: Connection, keys: Iterable[str], runtimes: RuntimeRegistry) -> dict[str, LimitCounter]:
-    """These limits, and those that whoever waits for them needs besides: all at once, so that they are in order."""
+    """Locks these limits and the other limits of tasks that wait for them, in one statement and one order."""
     limit_keys = set(keys)
     limit_keys |= {row["limit_key"] for row in await connection.fetch(_PEEK, sorted(limit_keys))}
     return await _lock(connection, limit_keys, runtimes)
@@ -152,7 +152,7 @@ async def hand_out_locked(
     counters: dict[str, LimitCounter],
     runtimes: RuntimeRegistry,
 ) -> list[tuple[UUID, WakeTarget]]:
-    """The free places of limits that `lock` locked; their `used` is written as it is afterwards."""
+    """Hands out the free places of limits that `lock` locked, and writes their `used`."""
     woken: list[tuple[UUID, WakeTarget]] = []
     for key in sorted(counters):
         most = len(woken) + MOST
@@ -173,7 +173,7 @@ async def hand_out_locked(
 
 
 async def _lock(connection: Connection, keys: set[str], runtimes: RuntimeRegistry) -> dict[str, LimitCounter]:
-    """Limits of jobs are what the last activation said; limits of operators are the registry's."""
+    """Locks the rows. Limits of jobs are in the row, limits of operators in the registry."""
     rows = await connection.fetch(_LOCK, sorted(keys))
     if len(rows) < len(keys):
         await connection.execute(_ENSURE, sorted(keys))
@@ -192,7 +192,7 @@ def operator_limits(runtimes: RuntimeRegistry) -> dict[str, int]:
 
 
 async def _next(connection: Connection, key: str, counter: LimitCounter) -> list[asyncpg.Record]:
-    """Those whose turn it is, as many as there is room for."""
+    """Returns the tasks whose turn it is, as many as there is room for."""
     room = min(counter.room, _BATCH)
     if not is_shared(key):
         return await connection.fetch(_NEXT, key, room)
@@ -212,7 +212,7 @@ async def _next(connection: Connection, key: str, counter: LimitCounter) -> list
 async def _admit(
     connection: Connection, rows: Sequence[asyncpg.Record], counters: dict[str, LimitCounter]
 ) -> tuple[list[asyncpg.Record], int]:
-    """Let in who finds a place in every one of its limits; the others wait for the one that is full."""
+    """Admits tasks that have a place in each of their limits; the others wait for the one that is full."""
     admitted: list[asyncpg.Record] = []
     elsewhere: list[tuple[UUID, str]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""How much waits before the table of a buffered dataset, and whom it stops.
+"""The backlog of buffered datasets: how much waits for the sink, and at which level that stops writers.
 
 A backlog with a threshold is a queue like that of a job: at 80 % it stops `bulk` writers, at 100 % all of them, and
 they go on below 50 %. It is looked at by the loop that looks after queues; who publishes pays nothing.
@@ -55,7 +55,7 @@ async def set_limits(connection: Connection, org_id: UUID, document: Dag) -> Non
 
 
 async def look(connection: Connection, dataset_uuid: UUID) -> bool:
-    """What waits now. True if its pressure eased."""
+    """Measures what waits now. True if its pressure eased."""
     row = await connection.fetchrow(_LOOK, dataset_uuid)
     if row is None:
         return False  # somebody else is at it

@@ -29,14 +29,14 @@ _WRITE = """
 
 @dataclass(frozen=True, slots=True)
 class QueueReading:
-    """What a queue holds: how many, and since when the oldest waits."""
+    """The depth of a queue, and since when its oldest task waits."""
 
     depth: int
     oldest_ready_at: datetime | None
 
 
 async def count(connection: Connection, deltas: Mapping[UUID, int]) -> bool:
-    """So many more tasks in each queue, or fewer. True if the pressure of one of them eased."""
+    """Adds these numbers to the depths of queues. True if the pressure of one of them eased."""
     rows = await _lock(connection, deltas)
     readings = []
     for row in rows:
@@ -46,13 +46,13 @@ async def count(connection: Connection, deltas: Mapping[UUID, int]) -> bool:
 
 
 async def observe(connection: Connection, readings: Mapping[UUID, QueueReading]) -> bool:
-    """What a look at the tables found. The caller has locked the rows before it looked."""
+    """Writes readings taken from the tables, whose rows the caller locked before. True if pressure eased."""
     rows = await _lock(connection, readings)
     return await _write(connection, rows, [readings[row["node_id"]] for row in rows])
 
 
 async def see_oldest(connection: Connection, node_id: UUID, oldest: datetime | None) -> bool:
-    """Since when the oldest task of this queue waits, as of a moment ago. True if its pressure eased."""
+    """Writes since when the oldest task of this queue waits. True if its pressure eased."""
     rows = await _lock(connection, {node_id: oldest})
     return await _write(
         connection, rows, [QueueReading(row["depth"], oldest if row["depth"] else None) for row in rows]
@@ -80,7 +80,7 @@ async def _write(connection: Connection, rows: Sequence[asyncpg.Record], reading
 
 
 def because(thresholds: Thresholds, depth: int, age_seconds: float) -> str:
-    """For people: what is too much."""
+    """Describes for people what is too much."""
     parts = []
     if thresholds.max_depth is not None:
         parts.append(f"{depth} of {thresholds.max_depth} ready tasks")

@@ -93,14 +93,14 @@ _COMPARE = f"""
 
 
 async def mark_counted(connection: Connection, thresholds: Mapping[UUID, Thresholds]) -> None:
-    """The tasks of queues that get a threshold now: a batch of them; the nodes are marked if there are more."""
+    """Marks a batch of the tasks of queues that get a threshold as counted; marks nodes that have more."""
     newly = await _newly(connection, thresholds)
     if newly and len(await _mark(connection, newly)) == BATCH:
         await connection.execute(_HAS_MORE, newly)
 
 
 async def count_more(connection: Connection, node_id: UUID) -> int:
-    """A batch of the tasks that `mark_counted` left. The caller holds the org's routing lock, and the node's row."""
+    """Marks another batch of such tasks. The caller holds the org's routing lock, and the node's row."""
     marked = await _mark(connection, [node_id])
     if len(marked) < BATCH:
         await connection.execute(_HAS_NO_MORE, node_id)
@@ -111,7 +111,7 @@ async def count_more(connection: Connection, node_id: UUID) -> int:
 async def set_thresholds(
     connection: Connection, org_id: UUID, thresholds: Mapping[UUID, Thresholds], depths: Mapping[UUID, int]
 ) -> None:
-    """From now on these nodes' queues have these thresholds; `depths` says what else changed in which queue.
+    """Sets the thresholds of these nodes' queues; `depths` says what else changed in which queue.
 
     Only queues that had none are counted: the others know their depth, however long they are.
     """
@@ -146,7 +146,7 @@ async def _mark(connection: Connection, nodes: Collection[UUID]) -> list[asyncpg
 
 
 async def recount(connection: Connection, nodes: Collection[UUID]) -> bool:
-    """True if the pressure of one of them eased."""
+    """Counts these queues anew. True if the pressure of one of them eased."""
     node_ids = [row["node_id"] for row in await connection.fetch(_LOCK, list(nodes))]
     if not node_ids:
         return False
@@ -157,12 +157,12 @@ async def recount(connection: Connection, nodes: Collection[UUID]) -> bool:
 
 
 async def look_at_age(connection: Connection, node_id: UUID) -> bool:
-    """Since when the oldest task waits. True if the pressure eased. The row is locked for the writing alone."""
+    """Reads since when the oldest task waits. True if pressure eased. The row is locked for the write alone."""
     return await gauge.see_oldest(connection, node_id, await connection.fetchval(_OLDEST, node_id, LOOKED_AT))
 
 
 async def correct(connection: Connection, node_id: UUID) -> bool:
-    """Compare the depth that the row says with the tasks there are. True if the pressure eased.
+    """Compares the stored depth with the tasks that exist, and corrects it. True if the pressure eased.
 
     One statement sees one moment, in which every transaction has changed both or neither: what is wrong there is wrong
     for good, whatever comes and goes until it is put right.

@@ -81,7 +81,7 @@ class Stops:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """For one org at one epoch. `downstream[node]`: limited queue -> is the node bulk, and so stopped first?"""
+    """The limited queues downstream of each node of an org. `downstream[node]`: queue -> is the node bulk?"""
 
     downstream: Mapping[UUID, Mapping[UUID, bool]] = field(default_factory=dict)
     writers: Mapping[Generation, frozenset[UUID]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ async def read_stops(connection: Connection, queues: Collection[UUID], sources: 
 
 
 def build(edges: Collection[ProducerEdge], limited: Collection[UUID]) -> Upstream:
-    """From each limited queue against the edges. A bulk producer is stopped first, whatever lies between."""
+    """Follows the edges upstream from each limited queue. A bulk producer is stopped first, whatever lies between."""
     producers: dict[UUID, list[ProducerEdge]] = {}
     for edge in edges:
         producers.setdefault(edge.consumer, []).append(edge)
@@ -178,7 +178,7 @@ class UpstreamDirectory:
     async def stopped(
         self, connection: Connection, org_id: UUID, epoch: int, nodes: Collection[UUID]
     ) -> dict[UUID, Stopped]:
-        """Those of an org's producers that should say nothing at this moment, and why."""
+        """Returns the producers of an org that should emit nothing now, and why."""
         upstream = await self.of(connection, org_id, epoch)
         queues = {queue for node in nodes for queue in upstream.downstream.get(node, ())}
         stops = await read_stops(connection, queues, nodes)
@@ -192,7 +192,7 @@ class UpstreamDirectory:
     async def source_stopped(
         self, connection: Connection, org_id: UUID, epoch: int, node: UUID, *, paused: bool
     ) -> Stopped | None:
-        """The same of one source, by a caller that knows whether it is paused; what no queue can stop costs nothing."""
+        """Returns the same for one source whose pause the caller knows; no query if no queue can stop it."""
         if paused:
             return "paused"
         upstream = await self.of(connection, org_id, epoch)

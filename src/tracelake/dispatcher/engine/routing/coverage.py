@@ -1,4 +1,4 @@
-"""Which units of a generation are there, and in which revision.
+"""Coverage: which units of a generation exist, and in which revision.
 
 Ranges are kept as runs of adjoining units of one size on one grid, so what is stored grows with the gaps, not with the
 units. Everything else is kept by its key. Cursors are kept only for generations that a join reads, since nothing else
@@ -93,7 +93,7 @@ _OVERLAPPING = """
 
 
 class GridRange(NamedTuple):
-    """A range of a generation, by its grid: the order in which ranges are gone through."""
+    """A range of a generation, ordered by its grid."""
 
     size: int = 0
     offset: int = 0
@@ -109,7 +109,7 @@ BEFORE_ALL = GridRange()
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A unit of a generation that is there now."""
+    """A unit of a generation that exists."""
 
     generation: Generation
     unit: str
@@ -124,7 +124,7 @@ class Presence:
 
 
 class NewestRevision(NamedTuple):
-    """The revision that a unit is there in, and the event that said it; 0 for the usual one."""
+    """The newest revision of a unit, and the event that announced it; 0 for the usual one."""
 
     revision: str
     kind: RevisionKind = RevisionKind.EVENT
@@ -138,7 +138,7 @@ async def lock_generations(connection: Connection, generations: Collection[Gener
 
 
 async def record(connection: Connection, units: Sequence[Presence]) -> None:
-    """The units are there from now on. Their generations are locked."""
+    """Records that the units exist. The caller has locked their generations."""
     ranges: dict[Grid, set[Span]] = {}
     keys = []
     for unit in units:
@@ -188,7 +188,7 @@ async def _merge(connection: Connection, ranges: dict[Grid, set[Span]]) -> None:
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:
-    """Overlapping and adjoining spans become one."""
+    """Merges overlapping and adjoining spans."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1] + 1:
@@ -199,7 +199,7 @@ def merge(spans: Iterable[Span]) -> list[Span]:
 
 
 async def read_revisions(connection: Connection, units: Sequence[Presence]) -> dict[int, NewestRevision]:
-    """By its number in `units`: the revision of each that is there; `usual` where nothing else was said."""
+    """Reads the revision of each unit that exists, by its number in `units`; `usual` if no other was announced."""
     questions = []
     for number, unit in enumerate(units):
         size = 0 if unit.start is None or unit.end is None else unit.end - unit.start + 1
@@ -219,7 +219,7 @@ async def read_revisions(connection: Connection, units: Sequence[Presence]) -> d
 async def overlapping(
     connection: Connection, generation: Generation, start: int, end: int, *, after: GridRange = BEFORE_ALL, limit: int
 ) -> list[GridRange]:
-    """The next units of the generation that share a block with the range; fewer than `limit` if there are no more."""
+    """Reads the next units that share a block with the range; fewer than `limit` if there are no more."""
     ranges: list[GridRange] = []
     for row in await connection.fetch(_OVERLAPPING, *generation, start, end, *after, limit):
         size, offset, first = int(row["unit_size"]), int(row["unit_offset"]), row["range_start"]

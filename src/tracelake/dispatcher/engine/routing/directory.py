@@ -63,7 +63,7 @@ class Consumer:
         return next(item for item in self.inputs if item.input_index == input_index)
 
     def edges_of(self, input_index: int) -> Iterable[EdgeKey]:
-        """What an event on that input must lock: two inputs of a join must not miss each other's unit."""
+        """The edges that an event on that input locks: two inputs of a join must not miss each other's unit."""
         return (
             (self.node_id, item.input_index) for item in self.inputs if self.joins or item.input_index == input_index
         )
@@ -105,7 +105,7 @@ class EdgeDirectory:
         return max((len(cached[generation]) for generation in generations if generation in cached), default=1)
 
     async def nodes(self, connection: Connection, node_ids: Iterable[UUID]) -> dict[UUID, Consumer]:
-        """These very nodes, in whatever phase; not remembered."""
+        """Reads these nodes, in whatever phase; they are not cached."""
         return {consumer.node_id: consumer for consumer in await self._load(connection, _LOAD_NODES, list(node_ids))}
 
     async def _load(self, connection: Connection, query: str, *arguments: object) -> list[Consumer]:

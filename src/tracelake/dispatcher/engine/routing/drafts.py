@@ -90,7 +90,7 @@ class TaskDrafts:
         return tasks
 
     async def draft_manual(self, connection: Connection, request: UnitRequest) -> NewTask | None:
-        """The task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays where it is.
+        """Drafts the task of a unit that a person asks for; None if a join lacks it. The edge's cursor stays.
 
         It reads what is there: as new as whatever its unit was made for last, so that neither outdates the other.
         """
@@ -110,7 +110,7 @@ class TaskDrafts:
     async def draft_lost(
         self, connection: Connection, requests: Sequence[UnitRequest], states: dict[EdgeKey, EdgeState]
     ) -> list[NewTask]:
-        """Cursors that the edge has passed, but that no task reads: one was lost. In the order they were routed."""
+        """Drafts tasks for cursors that the edge has passed but no task reads: one was lost."""
         passed = [
             request
             for request in requests
@@ -131,7 +131,7 @@ class TaskDrafts:
     async def _draft_below(
         self, connection: Connection, requests: Sequence[UnitRequest], drafted: Sequence[NewTask]
     ) -> list[NewTask]:
-        """Cursors at or below what the edge has routed, in a revision of their own: from the unit before them.
+        """Drafts tasks for cursors at or below the edge's, in a revision of their own: from the unit before them.
 
         Requests come in the order of their cursors. Those drafted are not in the table yet, but their units end there
         too.
@@ -159,7 +159,7 @@ class TaskDrafts:
         return tasks
 
     async def _draft_joins(self, connection: Connection, requests: Sequence[UnitRequest]) -> list[NewTask]:
-        """Only units that every input has. The event's own is there by now, like the others'."""
+        """Drafts tasks for units that every input has. The event's own unit is recorded by now."""
         questions = [
             self._presence(request, item.generation) for request in requests for item in request.consumer.inputs
         ]
@@ -186,7 +186,7 @@ class TaskDrafts:
         return draft(request, wake_of(runtimes, job.runtime), keys, read, after=after)
 
     def _own_revision(self, request: UnitRequest) -> NewestRevision:
-        """The first revision of a unit is as old as can be, whenever its event was routed."""
+        """The revision of the request. A unit's first is the oldest possible, whenever its event was routed."""
         first = not request.again and request.revision == self.usual_revision(request.input.generation)
         return NewestRevision(request.revision, request.kind, 0 if first else request.routed_seq)
 
@@ -194,7 +194,7 @@ class TaskDrafts:
         return Presence(generation, request.unit_key, request.start, request.end, usual=self.usual_revision(generation))
 
     def usual_revision(self, generation: Generation) -> str:
-        """Files are counted from their first commit on; everything else has no revision until somebody says one."""
+        """The revision of a first time: 1 for files, which count commits; none for everything else."""
         dataset = self._definitions.dataset(generation[0])
         assert dataset is not None, "loaded with its readers, or when the transaction began to speak of it"
         return "1" if dataset.storage is Storage.S3 else ""

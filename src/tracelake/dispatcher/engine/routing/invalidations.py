@@ -1,4 +1,4 @@
-"""Invalidations: what was declared wrong is made again, unit by unit, each as itself.
+"""Invalidations: the units that a range declared wrong overlaps are made again, one by one.
 
 Widened to the reader's own units that share a block with the range. What those units' tasks announce carries the
 invalidation on as its revision, so the next reader is reached by the same road as by any other news. A reader with many
@@ -62,7 +62,7 @@ async def remember(connection: Connection, events: Sequence[RoutedEvent]) -> Non
 
 
 class InvalidationPosition(NamedTuple):
-    """How far a reader has been through its units. Ranges come first; `cursor` is None until all of them have."""
+    """How many of a reader's units were handled. Ranges come first; `cursor` is None until all of them were."""
 
     unit_size: int = 0
     unit_offset: int = 0
@@ -104,7 +104,7 @@ class InvalidRange:
 async def rerun(
     connection: Connection, event: RoutedEvent, consumer: Consumer, item: ConsumerInput, at_once: int = AT_ONCE
 ) -> list[UnitRequest]:
-    """The reader's units that overlap, in a revision that is this invalidation's.
+    """Returns the reader's units that overlap, in a revision that is this invalidation's.
 
     More than `at_once` are left to `catch_up.invalidation_drain`, all but the event's own unit: so an event has its
     task from the first moment on, however long the others take.
@@ -126,7 +126,7 @@ async def next_units(
     position: InvalidationPosition,
     limit: int,
 ) -> tuple[list[UnitRequest], InvalidationPosition | None]:
-    """Up to `limit` units behind the position, and the new one; None if there are no more."""
+    """Reads up to `limit` units behind the position, and the new position; None if there are no more."""
     requests: list[UnitRequest] = []
     if position.cursor is None:
         places = await coverage.overlapping(
@@ -145,7 +145,7 @@ async def next_units(
 async def _own(
     connection: Connection, wrong: InvalidRange, event: RoutedEvent, consumer: Consumer, item: ConsumerInput
 ) -> list[UnitRequest]:
-    """The event's own unit, if it is one of those that are made again."""
+    """Returns the event's own unit, if it is one of those that are made again."""
     if event.cursor is not None:
         cursors = await _cursors(connection, wrong, consumer, item, event.cursor - 1, 1)
         return [wrong.cursor_again(consumer, item, event.cursor)] if cursors == [event.cursor] else []

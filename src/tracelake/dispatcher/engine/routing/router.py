@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.engine.plan import Generation, NewTask, RoutedEvent, TaskChange, WritePlan
+from tracelake.dispatcher.engine.plan import Generation, NewTask, RoutedEvent, StateChange, WritePlan
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.routing import coverage, edges
 from tracelake.dispatcher.engine.routing.coverage import Presence
@@ -50,7 +50,7 @@ class EventRouter:
         self._upstream = upstream
 
     async def lock(self, connection: Connection, plan: WritePlan) -> RoutingScope:
-        """The edges that this plan may touch; failed units already hold theirs."""
+        """Locks the edges that this plan may touch; edges of units that fail in it are held from here on."""
         scope = RoutingScope()
         announced: dict[UUID, set[Generation]] = {}
         range_generations: set[Generation] = set()
@@ -87,7 +87,7 @@ class EventRouter:
         return scope
 
     async def route(self, connection: Connection, scope: RoutingScope, events: Sequence[RoutedEvent]) -> list[NewTask]:
-        """The tasks that these events ask for; some may be there already. Writes coverage and edges, not tasks."""
+        """Drafts the tasks that these events ask for; some may exist. Writes coverage and edges, not tasks."""
         await self._record(connection, scope.readers, events)
         await self._remember(connection, events)
         requests: list[UnitRequest] = []
@@ -124,7 +124,7 @@ class EventRouter:
     async def show(
         self, connection: Connection, scope: RoutingScope, events: Sequence[RoutedEvent], reader: Reader
     ) -> list[NewTask]:
-        """What these events, routed before, ask of one reader that did not hear them then. The caller writes edges, and
+        """Drafts the tasks that events routed before ask of one reader that fell behind. The caller writes edges, and
         holds the generation if the reader joins."""
         if reader[0].joins:
             await self._record(connection, {reader[1].generation: (reader,)}, events)
@@ -148,7 +148,7 @@ class EventRouter:
     async def _requests_of(
         self, connection: Connection, event: RoutedEvent, readers: Iterable[Reader], counts: Counter[EdgeKey]
     ) -> list[UnitRequest]:
-        """What one event asks of these readers: its own unit, and the units it declares wrong.
+        """Returns what one event asks of these readers: its own unit, and the units it declares wrong.
 
         `counts`: how many were declared wrong in this transaction. Many small invalidations are a large one, too.
         """
@@ -197,12 +197,12 @@ def _is_joined(readers: Iterable[Reader]) -> bool:
 
 
 def _in_order(events: Sequence[RoutedEvent]) -> list[RoutedEvent]:
-    """Cursors that come together are taken from below, so that each of them has a unit of its own."""
+    """Sorts cursors that come together from below, so that each of them has a unit of its own."""
     return sorted(events, key=lambda event: (event.cursor is not None, event.cursor or 0, event.routed_seq))
 
 
-def _holds(changes: Sequence[TaskChange]) -> dict[EdgeKey, int]:
-    """Per edge: how many more of its units have failed for good, or fewer."""
+def _holds(changes: Sequence[StateChange]) -> dict[EdgeKey, int]:
+    """Counts, by edge, how many more of its units have failed for good, or fewer."""
     changes_of_edges: dict[EdgeKey, int] = {}
     for change in changes:
         delta = change.after.holds_edge - change.before.holds_edge

@@ -49,14 +49,14 @@ _CLEAR = """
 
 
 async def mark(connection: Connection, org_id: UUID, readers: Collection[tuple[UUID, UUID]]) -> None:
-    """`(node_id, dataset_uuid)` of readers that read another generation from now on."""
+    """Marks readers, `(node_id, dataset_uuid)`, that read another generation from now on."""
     by_node = dict(readers)
     if by_node:
         await connection.execute(_MARK, org_id, list(by_node), list(by_node.values()))
 
 
 async def begin_rebuild(connection: Connection, node_id: UUID, strategy: str, producer: str) -> tuple[str, bool] | None:
-    """The dataset whose rebuild made the outputs stale, and whether they are being made again already.
+    """Starts the rebuild; returns the dataset that made the outputs stale, and whether it had been started before.
 
     None if they are not stale. The caller holds the org's routing lock.
     """
@@ -69,6 +69,6 @@ async def begin_rebuild(connection: Connection, node_id: UUID, strategy: str, pr
 
 
 async def clear(connection: Connection) -> int:
-    """Take the mark from nodes whose units were all made again."""
+    """Clears the mark of nodes whose units were all made again."""
     tag: str = await connection.execute(_CLEAR)
     return int(tag.rpartition(" ")[2])

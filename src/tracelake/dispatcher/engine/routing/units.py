@@ -75,7 +75,7 @@ def draft(
     *,
     after: int | None = None,
 ) -> NewTask:
-    """The task. `revisions` are those of the input, or of every input of a join, in order; `after` is for cursors."""
+    """Makes the task. `revisions`: of the input, or of every input of a join, in order; `after` is for cursors."""
     consumer, job = request.consumer, request.consumer.job
     unit = request.unit(after)
     read = list(zip(consumer.inputs if consumer.joins else (request.input,), revisions, strict=True))
@@ -119,7 +119,7 @@ def draft(
 
 
 def combine(revisions: Sequence[NewestRevision], own: int = 0) -> str:
-    """One text for the revisions of all inputs, as long as a revision may be; none where none of them has one.
+    """Combines the revisions of all inputs into one text; empty if none of them has one.
 
     The kind of the `own` input's revision is the task's, and is kept beside the text. Different revisions never make
     the same text: what the plain form cannot tell apart is hashed with its kinds.

@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.engine.plan import NewTask, TaskChange, TaskDefinition, WakeTarget, WritePlan, WriteResult
+from tracelake.dispatcher.engine.plan import NewTask, StateChange, TaskDefinition, WakeTarget, WritePlan, WriteResult
 from tracelake.dispatcher.engine.tables.batch_rows import apply_buffer_publishes, release_publishes
 from tracelake.dispatcher.engine.tables.event_rows import apply_events, release_events
 from tracelake.dispatcher.engine.tables.publication_rows import apply_publications
@@ -180,7 +180,7 @@ async def lock(
     *,
     skip_locked: bool = False,
 ) -> LockedRows:
-    """`speakers` complete or announce something for their units.
+    """Locks tasks. `speakers` complete or announce something: the open tasks of their units are locked, too.
 
     With `skip_locked` a task is left out whose row somebody else holds; so is a speaker for a unit of which somebody
     else holds an open task.
@@ -198,7 +198,7 @@ async def lock(
 
 
 async def present(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
-    """Those that exist, whoever holds them."""
+    """Returns the tasks that exist, whoever holds them."""
     return {row["task_id"] for row in await connection.fetch(_PRESENT, list(task_ids))}
 
 
@@ -207,18 +207,18 @@ async def read(connection: Connection, task_id: UUID) -> asyncpg.Record | None:
 
 
 async def existing(connection: Connection, task_ids: Iterable[UUID]) -> dict[UUID, tuple[TaskDefinition, str]]:
-    """Definition and status of each task that is there."""
+    """Reads definition and status of the tasks that exist."""
     rows = await connection.fetch(_EXISTING, list(task_ids))
     return {row["task_id"]: ((row["job_id"], row["inputs"], row["unit"]), row["status"]) for row in rows}
 
 
 async def superseded(connection: Connection, task_ids: Iterable[UUID]) -> set[UUID]:
-    """The tasks of versions that are neither active nor being built."""
+    """Returns the tasks of versions that are neither active nor being built."""
     return {row["task_id"] for row in await connection.fetch(_SUPERSEDED, list(task_ids))}
 
 
 async def take_expired(connection: Connection, judging_since: datetime, limit: int) -> list[asyncpg.Record]:
-    """Running tasks whose lease ran out, unless the store has been back for less than their lease."""
+    """Locks running tasks whose lease ran out, unless the store has been back for less than their lease."""
     return await connection.fetch(_TAKE_EXPIRED, judging_since, limit)
 
 
@@ -227,7 +227,7 @@ async def take_due(connection: Connection, limit: int) -> list[asyncpg.Record]:
 
 
 async def apply(connection: Connection, plan: WritePlan) -> WriteResult:
-    """Everything but routing, limits and wake-ups; `writer.py` puts those around it."""
+    """Writes everything of a plan but routing, limits and wake-ups, which `writer.py` adds."""
     applied = WriteResult()
     if plan.new_tasks:
         await _create_named(connection, plan, applied)
@@ -252,12 +252,12 @@ async def apply(connection: Connection, plan: WritePlan) -> WriteResult:
 
 
 async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None:
-    """Tasks that had ended and go on, under the lock of each: what they leave from now on is to be collected too."""
+    """Shows tasks that had ended and go on to the collector again. The caller has locked them."""
     await connection.execute(_COLLECT_AGAIN, revived)
 
 
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
-    """Insert them, with their wake-ups; answers those that were not there, neither by id nor by unit."""
+    """Inserts tasks with their wake-ups; returns those that did not exist, neither by id nor by unit."""
     new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
     made: list[NewTask] = []
     async for part in in_slices(new, CREATE_SLICE):
@@ -298,7 +298,7 @@ async def wake(connection: Connection, wakeups: Sequence[tuple[UUID, WakeTarget]
 
 
 async def _create_named(connection: Connection, plan: WritePlan, applied: WriteResult) -> None:
-    """Tasks whose caller chose their id, and wants to know which of them were there before."""
+    """Inserts tasks whose caller chose their id, and notes which of them existed before."""
     made = await create(connection, plan.new_tasks)
     applied.made += made
     applied.created = {task.task_id for task in made}
@@ -322,8 +322,8 @@ async def _archive_attempts(connection: Connection, plan: WritePlan) -> None:
         )
 
 
-def update_statement(changes: Sequence[TaskChange]) -> tuple[str, list[list[object]]]:
-    """One UPDATE for all of them, of the columns in which at least one differs, and its arguments.
+def update_statement(changes: Sequence[StateChange]) -> tuple[str, list[list[object]]]:
+    """Returns one UPDATE for all changes, of the columns in which at least one differs, and its arguments.
 
     A heartbeat moves one column and a completion half of them; each that is sent costs time on both sides.
     """
