@@ -33,12 +33,13 @@ from benchmarks.support.stack import Clients
 from benchmarks.support.stats import interleave, percentile, ratio
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.model.buffered import quoted, table_name
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.rows.reader import BatchReader
 from tracelake.settings import Settings
-from tracelake.sink import tables
-from tracelake.sink.large import SparkLoader
-from tracelake.sink.store import Loaded, TableStore
+from tracelake.sink.outcomes import Loaded
+from tracelake.sink.spark_load import SparkLoader
+from tracelake.sink.store import TableStore
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.wire.buffers import BufferBatch, BufferedDataset, Producer
 from tracelake.wire.claims import ClaimReply, ClaimRequest
@@ -136,7 +137,7 @@ class Large:
 
     def forget(self, dataset: BufferedDataset) -> None:
         with self.store._transaction() as run:
-            run(f"DROP TABLE {tables.quoted(tables.table_name(dataset.dataset_uuid))} CASCADE")
+            run(f"DROP TABLE {quoted(table_name(dataset.dataset_uuid))} CASCADE")
             run("DELETE FROM buffer_commits WHERE dataset_uuid = $1::text::uuid", str(dataset.dataset_uuid))
 
     async def _measure(self, load: Callable[[BufferedDataset, str, list[BufferBatch]], list[Any]]) -> float:
@@ -184,7 +185,7 @@ class Small:
         assert self.claim.task is not None
         (output,) = self.claim.task.outputs
         self.output = output
-        self.table = tables.quoted(tables.table_name(output.dataset_uuid))
+        self.table = quoted(table_name(output.dataset_uuid))
         deadline = time.monotonic() + 60
         while await self.data.fetchval("SELECT to_regclass($1)", self.table) is None:
             assert time.monotonic() < deadline, "no sink made the table"

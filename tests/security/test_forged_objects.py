@@ -26,7 +26,7 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.ports import ContentMismatchError, ObjectMeta
 from tracelake.rows.reader import BadBatchError, BatchReader
-from tracelake.sink.settling import read_batch
+from tracelake.sink.parse import parse_batch
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Selection, _fetch_function
 from tracelake.stack.dataset_rows import read_files
@@ -137,5 +137,5 @@ def test_a_sink_refuses_it(running: RunningStore) -> None:
     )
     schema = Schema(columns=(Column(name="key", type=ColumnType.INT64, nullable=False),), unique=("key",))
     with pytest.raises(BadBatchError) as refusal:
-        read_batch(BatchReader(schema), batch, data)
+        parse_batch(BatchReader(schema), batch, data)
     assert refusal.value.code == "content_mismatch"

@@ -19,13 +19,16 @@ from tracelake.client import DispatcherUnavailableError
 from tracelake.dispatcher.buffers.letters import DeadBatches
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
+from tracelake.model.buffered import quoted, table_name
 from tracelake.model.retry import Backoff
 from tracelake.rows.reader import BadBatchError, BatchReader
-from tracelake.sink import tables
-from tracelake.sink.drain import Drain, SinkConfig
-from tracelake.sink.patience import StoppedError
-from tracelake.sink.settling import Refusal, Stores, read_batch
-from tracelake.sink.store import Commit, Loaded, StoreAwayError, TableStore
+from tracelake.sink.config import SinkConfig
+from tracelake.sink.drain import DatasetDrain
+from tracelake.sink.outcomes import Commit, Loaded, Refusal, StoreAwayError
+from tracelake.sink.parse import parse_batch
+from tracelake.sink.retrying import StoppedError
+from tracelake.sink.store import TableStore
+from tracelake.sink.store_pool import StorePool
 from tracelake.wire.buffers import (
     BufferBatch,
     BufferCommittedReply,
@@ -133,7 +136,7 @@ class Hands:
             for index, batch in enumerate(batches):
                 data = flow.harness.run(flow.harness.objects.get(batch.batch_uri, if_match=batch.etag))
                 try:
-                    rows = read_batch(reader, batch, data)
+                    rows = parse_batch(reader, batch, data)
                 except BadBatchError as error:
                     found.append(Refusal(batch, error))
                     continue
@@ -177,7 +180,7 @@ class WatchedStore(TableStore):
         return commits
 
 
-class WatchedStores(Stores):
+class WatchedStores(StorePool):
     def __init__(self, flow: "BufferFlow", limit: int = 4) -> None:
         super().__init__(flow.dsn, limit)
         self._flow = flow
@@ -274,12 +277,12 @@ class BufferFlow:
         visibility: float = 60.0,
         known: BufferedDataset | None = None,
         *,
-        shared: Stores | None = None,
+        shared: StorePool | None = None,
         stop: asyncio.Event | None = None,
     ) -> int:
         queue = PostgresQueue(self.harness.queue_dsn)
         stores = shared or WatchedStores(self)
-        drain = Drain(
+        drain = DatasetDrain(
             known or self.dataset_now(await self.harness.dispatcher.buffers.list()),
             config=config
             or sink_config(
@@ -370,14 +373,14 @@ class BufferFlow:
 
     @property
     def table(self) -> str:
-        return tables.quoted(tables.table_name(self.dataset.dataset_uuid))
+        return quoted(table_name(self.dataset.dataset_uuid))
 
     def has_table(self) -> bool:
         return self.has_column("key")
 
     def has_column(self, name: str) -> bool:
         """Of the table, which nobody makes by asking."""
-        table = tables.table_name(self.dataset.dataset_uuid)
+        table = table_name(self.dataset.dataset_uuid)
         found = self.data_sql(
             f"SELECT 1 FROM information_schema.columns WHERE table_name = '{table}' AND column_name = '{name}'"
         )

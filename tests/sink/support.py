@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.rows.reader import BatchReader
-from tracelake.sink.store import Loaded
+from tracelake.sink.outcomes import Loaded
 from tracelake.wire.buffers import BufferBatch, BufferedDataset, OnConflict, Producer
 
 EVERY = Schema(

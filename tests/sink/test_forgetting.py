@@ -14,9 +14,10 @@ from tests.support.configs import sink_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.sink import store as sink_store
+from tracelake.sink import merge
 from tracelake.sink.loop import Sink
-from tracelake.sink.store import COMMITS_DAYS, FORGOTTEN_AT_ONCE, TableStore
+from tracelake.sink.merge import COMMITS_DAYS, FORGOTTEN_AT_ONCE
+from tracelake.sink.store import TableStore
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_those_that_came_long_ago_go_page_by_page_along_an_index(cluster: TestCl
             f"FROM generate_series(1, {number}) n",
         )
     run(dsn, "ANALYZE buffer_commits")
-    statement = sink_store._FORGET.replace("$1", "30").replace("$2", "10")
+    statement = merge._FORGET.replace("$1", "30").replace("$2", "10")
     plan = "\n".join(run(dsn, "SET enable_seqscan = off", f"EXPLAIN {statement}"))
     assert "buffer_commits_by_age" in plan
     assert "Sort" not in plan
@@ -134,7 +135,7 @@ def test_a_batch_that_was_forgotten_before_the_dispatcher_heard_of_it_is_told_in
 
 
 def test_a_sink_does_it_by_itself_until_nothing_is_left(flow: BufferFlow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_store, "FORGOTTEN_AT_ONCE", 1)
+    monkeypatch.setattr(merge, "FORGOTTEN_AT_ONCE", 1)
     for key in (1, 2, 3):
         flow.publish([{"key": key}])
     assert flow.sink() == 3

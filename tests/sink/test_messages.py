@@ -135,7 +135,7 @@ def test_a_sink_that_is_told_to_stop_gives_back_at_once_what_it_cannot_finish(fl
 
 
 def test_without_spark_no_more_is_held_at_once_than_fits(flow: BufferFlow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.sink.settling._DIRECT_BYTES", 60)
+    monkeypatch.setattr("tracelake.sink.batch_commit._DIRECT_BYTES", 60)
     for key in range(5):
         flow.publish([{"key": key, "value": "abcd"}])
     assert flow.sink() == 5

@@ -13,7 +13,9 @@ from tests.sink.support import PLAIN, dataset
 from tests.sink.test_store import ask
 from tests.support import dags
 from tests.support.postgres import TestCluster, wait_until
-from tracelake.sink import keeping, tables
+from tracelake.model.buffered import table_name
+from tracelake.sink import ddl
+from tracelake.sink.outcomes import Run
 from tracelake.sink.store import TableStore
 from tracelake.wire.buffers import BufferedDataset
 
@@ -93,16 +95,16 @@ def test_the_first_tables_of_an_org_are_made_by_two_at_once(
     """The second one comes while the first has made the schema that both are in, and nobody sees it yet."""
     dsn, halfway, go_on = cluster.fresh("data"), Event(), Event()
     first, second = (msgspec.structs.replace(dataset(PLAIN, name=name), org="new") for name in ("first", "second"))
-    keep = keeping.keep
+    keep = ddl.apply_schema
 
-    def wait(run: keeping.Run, of: BufferedDataset, lock_seconds: float) -> bool:
+    def wait(run: Run, of: BufferedDataset, lock_seconds: float) -> bool:
         changed = keep(run, of, lock_seconds)
         if of == first:
             halfway.set()
             assert go_on.wait(30)
         return changed
 
-    monkeypatch.setattr(keeping, "keep", wait)
+    monkeypatch.setattr(ddl, "apply_schema", wait)
 
     def make(of: BufferedDataset) -> bool:
         store = TableStore(dsn)
@@ -122,5 +124,5 @@ def test_the_first_tables_of_an_org_are_made_by_two_at_once(
 
 
 def _indexes(flow: BufferFlow) -> list[tuple[str, ...]]:
-    name = tables.table_name(flow.dataset.dataset_uuid)
+    name = table_name(flow.dataset.dataset_uuid)
     return flow.data_sql(f"SELECT indexname FROM pg_indexes WHERE tablename = '{name}' ORDER BY 1")

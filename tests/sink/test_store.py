@@ -12,9 +12,11 @@ import pytest
 
 from tests.sink.support import EVERY, PLAIN, Publisher, dataset, lines
 from tests.support.postgres import TestCluster
+from tracelake.model.buffered import quoted, table_name
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink import tables
-from tracelake.sink.store import Loaded, RefusedRowsError, StoreAwayError, TableStore
+from tracelake.sink import ddl
+from tracelake.sink.outcomes import Loaded, RefusedRowsError, StoreAwayError
+from tracelake.sink.store import TableStore
 from tracelake.wire.buffers import BufferedDataset, OnConflict
 
 
@@ -45,8 +47,8 @@ def run(dsn: str, *statements: str) -> None:
 
 
 def rows_of(dsn: str, of: BufferedDataset) -> list[tuple[Any, ...]]:
-    names = ", ".join(tables.quoted(column.name) for column in of.schema.columns)
-    table = tables.quoted(tables.table_name(of.dataset_uuid))
+    names = ", ".join(quoted(column.name) for column in of.schema.columns)
+    table = quoted(table_name(of.dataset_uuid))
     return ask(dsn, f"SELECT org_id, _publish_seq, _line, {names} FROM {table} ORDER BY org_id, key")
 
 
@@ -131,7 +133,7 @@ def test_both_ways_keep_every_type_alike(dsn: str, store: TableStore) -> None:
         publisher = Publisher(of, org_id=UUID(int=1))
         way(store, of, [publisher.loaded([row | {"key": "a", "number": 1}, {"key": "b", "number": 2}])])
         found.append(rows_of(dsn, of))
-        (shown, empty) = ask(dsn, f"SELECT * FROM {tables.view_name(of)} ORDER BY key")
+        (shown, empty) = ask(dsn, f"SELECT * FROM {ddl.view_name(of)} ORDER BY key")
         assert shown[:7] == ("a", 1, True, 1, -1, str(-(2**255)), str(2**256 - 1))
         assert shown[7:10] == (0.1, "1.000001", "low")
         assert empty[2:] == (None,) * 12
@@ -157,19 +159,17 @@ def test_a_table_follows_its_schema_with_rows_in_it(dsn: str, store: TableStore)
     assert store.follow(after)
     publisher.dataset = after
     direct(store, after, [publisher.loaded([{"key": 2**200, "extra": 5}])])
-    shown = ask(dsn, f"SELECT * FROM {tables.view_name(after)} ORDER BY key")
+    shown = ask(dsn, f"SELECT * FROM {ddl.view_name(after)} ORDER BY key")
     assert shown == [("1", "x", None), (str(2**200), None, 5)]
     assert ask(dsn, "SELECT count(*) FROM pg_views WHERE viewname = 'followed'") == [(0,)]
-    assert ask(dsn, f"SELECT count(*) FROM pg_indexes WHERE tablename = '{tables.table_name(of.dataset_uuid)}'") == [
-        (3,)
-    ]
+    assert ask(dsn, f"SELECT count(*) FROM pg_indexes WHERE tablename = '{table_name(of.dataset_uuid)}'") == [(3,)]
     assert store.follow(msgspec.structs.replace(after, schema=msgspec.structs.replace(wider, indexes=())))
 
 
 def test_a_view_keeps_its_readers(dsn: str, store: TableStore) -> None:
     of = dataset(PLAIN, name="read_by_many")
     store.follow(of)
-    view = tables.view_name(of)
+    view = ddl.view_name(of)
     run(dsn, f"GRANT SELECT ON {view} TO pg_monitor, PUBLIC", f"CREATE VIEW above AS SELECT * FROM {view}")
     key, value = PLAIN.columns
     extra = Column(name="extra", type=ColumnType.INT16)
@@ -205,9 +205,9 @@ def test_an_index_that_is_missing_is_made_later(dsn: str, store: TableStore) -> 
     """A sink died between the table and its indexes."""
     of = dataset(EVERY, name="indexed")
     store.follow(of)
-    names = f"SELECT indexname FROM pg_indexes WHERE tablename = '{tables.table_name(of.dataset_uuid)}' ORDER BY 1"
+    names = f"SELECT indexname FROM pg_indexes WHERE tablename = '{table_name(of.dataset_uuid)}' ORDER BY 1"
     made = ask(dsn, names)
-    ((first, _), *_) = tables.indexes(of)
+    ((first, _), *_) = ddl.indexes(of)
     run(dsn, f"DROP INDEX {first}", "UPDATE buffer_tables SET indexed = NULL")
     assert len(ask(dsn, names)) == len(made) - 1
     again = TableStore(dsn)
@@ -219,7 +219,7 @@ def test_an_index_that_is_missing_is_made_later(dsn: str, store: TableStore) -> 
 def test_a_refusal_leaves_nothing_behind(dsn: str, store: TableStore) -> None:
     of = dataset(name="refusing")
     store.follow(of)
-    table = tables.quoted(tables.table_name(of.dataset_uuid))
+    table = quoted(table_name(of.dataset_uuid))
     with adbc.connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {table} ADD CHECK (key < 100)")
     publisher = Publisher(of)
@@ -279,7 +279,7 @@ def test_names_that_are_long_or_strange(dsn: str, store: TableStore) -> None:
         of = dataset(schema, name=name)
         store.follow(of)
         direct(store, of, [Publisher(of).loaded([{"From": 1, "t": name[-1]}])])
-        assert ask(dsn, f"SELECT t FROM {tables.view_name(of)}") == [(name[-1],)]
+        assert ask(dsn, f"SELECT t FROM {ddl.view_name(of)}") == [(name[-1],)]
     assert lines([]) == b""
 
 
@@ -288,4 +288,4 @@ def test_a_name_that_a_dataset_of_a_lost_state_had(dsn: str, store: TableStore) 
     of = dataset(PLAIN, name="again")
     store.follow(of)
     direct(store, of, [Publisher(of).loaded([{"key": 1, "value": "new"}])])
-    assert ask(dsn, f"SELECT * FROM {tables.view_name(of)}") == [(1, "new")]
+    assert ask(dsn, f"SELECT * FROM {ddl.view_name(of)}") == [(1, "new")]

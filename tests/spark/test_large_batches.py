@@ -17,11 +17,13 @@ from tests.support.postgres import TestCluster
 from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.model.buffered import quoted, table_name
 from tracelake.model.retry import Backoff
-from tracelake.sink import tables
-from tracelake.sink.large import SparkLoader
-from tracelake.sink.patience import Patience
-from tracelake.sink.settling import LargeBatches, Settled, Settler, Stores
+from tracelake.sink.batch_commit import BufferCommitter, LargeBatches
+from tracelake.sink.outcomes import CommitResult
+from tracelake.sink.retrying import Retrying
+from tracelake.sink.spark_load import SparkLoader
+from tracelake.sink.store_pool import StorePool
 from tracelake.wire.buffers import BufferBatch, BufferedDataset, OnConflict
 
 CASES = 100
@@ -76,7 +78,7 @@ async def publish(objects: S3ObjectStore, made: Sequence[RandomBatch]) -> list[B
     return batches
 
 
-async def settle(
+async def commit(
     of: BufferedDataset,
     batches: Sequence[BufferBatch],
     objects: S3ObjectStore,
@@ -84,29 +86,29 @@ async def settle(
     *,
     large: LargeBatches | None = None,
     at_once: int = 1000,
-) -> Settled:
-    stores, signals = Stores(lambda: dsn), list[str]()
-    settler = Settler(
+) -> CommitResult:
+    stores, signals = StorePool(lambda: dsn), list[str]()
+    committer = BufferCommitter(
         of,
         objects=objects,
         stores=stores,
-        patience=Patience(of.name, Backoff(0.01, 0.1), asyncio.Event(), signals.append),
+        retrying=Retrying(of.name, Backoff(0.01, 0.1), asyncio.Event(), signals.append),
         large=large,
         large_bytes=0,
         on_signal=signals.append,
     )
-    settled = Settled([], [])
+    result = CommitResult([], [])
     try:
         for start in range(0, len(batches), at_once):
-            settled += await settler.settle(batches[start : start + at_once])
+            result += await committer.commit(batches[start : start + at_once])
     finally:
         stores.close()
     assert "waiting" not in signals
     assert ("fetched" in signals) == (large is None), "Spark did it all, or had no part in it"
-    return settled
+    return result
 
 
-def told(settled: Settled) -> dict[int, tuple[Any, ...]]:
+def told(settled: CommitResult) -> dict[int, tuple[Any, ...]]:
     """What is said of each batch that was refused."""
     return {
         item.batch.publish_seq: (item.error.code, item.error.line, item.error.reason, item.error.excerpt)
@@ -115,8 +117,8 @@ def told(settled: Settled) -> dict[int, tuple[Any, ...]]:
 
 
 def rows_of(dsn: str, of: BufferedDataset) -> list[tuple[Any, ...]]:
-    names = ", ".join(f"{tables.quoted(column.name)}::text" for column in of.schema.columns)
-    table = tables.quoted(tables.table_name(of.dataset_uuid))
+    names = ", ".join(f"{quoted(column.name)}::text" for column in of.schema.columns)
+    table = quoted(table_name(of.dataset_uuid))
     hidden = "org_id, _task_id, _publish_seq, _line"
     return ask(dsn, f"SELECT {hidden}, {names} FROM {table} ORDER BY key, number")
 
@@ -132,7 +134,7 @@ def test_both_ways_end_in_the_same_table(spark: Any, access: S3Access, dsn: str)
             of = dataset(EVERY, mode, name=f"{name}_{mode}")
             mine = [msgspec.structs.replace(batch, publish_id=uuid4()) for batch in published]
             order = mine[::-1] if large is None else mine
-            settled = asyncio.run(settle(of, order, objects, dsn, large=large, at_once=at_once))
+            settled = asyncio.run(commit(of, order, objects, dsn, large=large, at_once=at_once))
             taken = {publish_id for commit in settled.commits for publish_id in commit.publish_ids}
             refused = {refusal.batch.publish_id for refusal in settled.refusals}
             assert taken | refused == {batch.publish_id for batch in mine}

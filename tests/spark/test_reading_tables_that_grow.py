@@ -23,8 +23,9 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.buffered import patient
 from tracelake.model.dag import Column, ColumnType, Schema
-from tracelake.sink import keeping
-from tracelake.sink.store import StoreAwayError, TableStore
+from tracelake.sink import ddl
+from tracelake.sink.outcomes import StoreAwayError
+from tracelake.sink.store import TableStore
 from tracelake.spark.reader import TableReader
 from tracelake.spark.session import SharedSession
 from tracelake.spark.tables import Snapshot
@@ -121,7 +122,7 @@ def test_a_reader_that_comes_in_the_middle_of_a_rewrite(keep: Callable[[Schema],
 
     with ThreadPoolExecutor(1) as threads:
         with kept.store._transaction() as run:
-            keeping.keep(run, grown(kept.dataset, WIDE), 1.0)
+            ddl.apply_schema(run, grown(kept.dataset, WIDE), 1.0)
             with pytest.raises(StoreUnavailableError, match="The table is being changed"):
                 Snapshot(dsn, [uuid], lock_seconds=0.01)
             reader = threads.submit(look)

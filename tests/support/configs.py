@@ -9,7 +9,7 @@ from tracelake.scheduler import SchedulerConfig
 from tracelake.settings import Settings, configs
 
 if TYPE_CHECKING:
-    from tracelake.sink.drain import SinkConfig
+    from tracelake.sink.config import SinkConfig
     from tracelake.worker import WorkerConfig
 
 _DEFAULTS = Settings()

@@ -23,8 +23,8 @@ from tracelake.client.user import UserClient
 from tracelake.demo import DemoError
 from tracelake.demo.plan import DAG, TABLE, WRITERS, DemoPlan
 from tracelake.demo.screen import DemoScreen
+from tracelake.model.buffered import quoted, table_name
 from tracelake.settings.home import Home
-from tracelake.sink.tables import quoted, table_name
 from tracelake.wire.buffers import BufferedDataset, DeadBatch
 from tracelake.wire.tasks import TaskRow
 

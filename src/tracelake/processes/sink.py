@@ -21,9 +21,9 @@ from tracelake.ports import FileTransfer
 from tracelake.settings import Settings
 from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
-from tracelake.sink.drain import SinkConfig
-from tracelake.sink.large import SparkLoader
+from tracelake.sink.config import SinkConfig
 from tracelake.sink.loop import Sink
+from tracelake.sink.spark_load import SparkLoader
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.stack import logs
 from tracelake.stack.follow import follow_stack

@@ -15,10 +15,15 @@ import msgspec
 
 from tracelake.errors import TraceError
 from tracelake.ports import Queue
-from tracelake.sink.drain import Drain, SinkCalls, SinkConfig
-from tracelake.sink.patience import Patience, StoppedError
-from tracelake.sink.settling import Artifacts, LargeBatches, Stores
-from tracelake.sink.store import StoreAwayError, TableStore
+from tracelake.sink.batch_commit import LargeBatches
+from tracelake.sink.config import SinkConfig
+from tracelake.sink.drain import DatasetDrain
+from tracelake.sink.fetch import Artifacts
+from tracelake.sink.outcomes import StoreAwayError
+from tracelake.sink.report import SinkCalls
+from tracelake.sink.retrying import Retrying, StoppedError
+from tracelake.sink.store import TableStore
+from tracelake.sink.store_pool import StorePool
 from tracelake.wire.buffers import BufferedDataset
 
 logger = logging.getLogger(__name__)
@@ -43,16 +48,16 @@ class Sink:
         self._queue = queue
         self._objects = objects
         self._calls = calls
-        self._stores = Stores(data_dsn)
+        self._stores = StorePool(data_dsn)
         self._large = large
-        self._drains: dict[UUID, tuple[Drain, asyncio.Task[None]]] = {}
+        self._drains: dict[UUID, tuple[DatasetDrain, asyncio.Task[None]]] = {}
         self._forget_at = 0.0
         self._forgetting: asyncio.Task[None] | None = None
-        self._wanted: dict[UUID, BufferedDataset] = {}
+        self._declared: dict[UUID, BufferedDataset] = {}
         """As the Dispatcher said last."""
-        self._kept: dict[UUID, BufferedDataset] = {}
+        self._tables: dict[UUID, BufferedDataset] = {}
         """Tables as they are, by what this sink has seen."""
-        self._keeping: dict[UUID, asyncio.Task[None]] = {}
+        self._changes: dict[UUID, asyncio.Task[None]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop; what is held then comes back to somebody else."""
@@ -75,7 +80,7 @@ class Sink:
                     continue
         finally:
             stop.set()
-            at_work = [*(task for _, task in self._drains.values()), *self._keeping.values()]
+            at_work = [*(task for _, task in self._drains.values()), *self._changes.values()]
             at_work += [] if self._forgetting is None else [self._forgetting]
             await asyncio.gather(*at_work, return_exceptions=True)
             self._drains.clear()
@@ -90,33 +95,33 @@ class Sink:
                 self._start(dataset, stop)
             elif running[0].newest != dataset:
                 running[0].follow(dataset)
-            self._wanted[dataset.dataset_uuid] = dataset
-            if self._kept.get(dataset.dataset_uuid) != dataset and dataset.dataset_uuid not in self._keeping:
+            self._declared[dataset.dataset_uuid] = dataset
+            if self._tables.get(dataset.dataset_uuid) != dataset and dataset.dataset_uuid not in self._changes:
                 # Also without a batch: who deploys a dataset finds its table.
-                self._keeping[dataset.dataset_uuid] = asyncio.create_task(self._keep(dataset.dataset_uuid, stop))
+                self._changes[dataset.dataset_uuid] = asyncio.create_task(self._follow(dataset.dataset_uuid, stop))
 
-    async def _keep(self, dataset_uuid: UUID, stop: asyncio.Event) -> None:
+    async def _follow(self, dataset_uuid: UUID, stop: asyncio.Event) -> None:
         """Make the table what was last heard of it, however long it takes."""
-        wanted = self._wanted[dataset_uuid]
-        told = {"org": wanted.org, "dataset": wanted.name}
-        patience = Patience(wanted.name, self._config.backoff, stop, lambda _: None)
+        declared = self._declared[dataset_uuid]
+        context = {"org": declared.org, "dataset": declared.name}
+        retrying = Retrying(declared.name, self._config.backoff, stop, lambda _: None)
 
         def follow(store: TableStore) -> BufferedDataset:
-            dataset = self._wanted[dataset_uuid]
+            dataset = self._declared[dataset_uuid]
             store.follow(dataset)
             return dataset
 
         try:
-            self._kept[dataset_uuid] = await patience.until_done(lambda: self._stores.run(follow))
-            logger.info("a table is kept", extra=told)
+            self._tables[dataset_uuid] = await retrying.until_done(lambda: self._stores.run(follow))
+            logger.info("a table is kept", extra=context)
         except StoppedError:
             return
         except Exception:
-            logger.exception("a table cannot be made what it should be", extra=told)
+            logger.exception("a table cannot be made what it should be", extra=context)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _AGAIN_SECONDS)
         finally:
-            del self._keeping[dataset_uuid]
+            del self._changes[dataset_uuid]
 
     async def _forget(self) -> None:
         """A little at a time: the next look goes on where more is left."""
@@ -130,7 +135,7 @@ class Sink:
                 logger.warning("nothing is forgotten yet", extra={"reason": str(away)})
 
     def _start(self, dataset: BufferedDataset, stop: asyncio.Event) -> None:
-        drain = Drain(
+        drain = DatasetDrain(
             dataset,
             config=self._config,
             queue=self._queue,
@@ -141,10 +146,10 @@ class Sink:
             large=self._large,
         )
         task = asyncio.create_task(drain.run(), name=f"drain {dataset.name}")
-        task.add_done_callback(_tell_failure)
+        task.add_done_callback(_log_failure)
         self._drains[dataset.dataset_uuid] = (drain, task)
 
 
-def _tell_failure(task: "asyncio.Task[None]") -> None:
+def _log_failure(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("a drain ended and starts anew", exc_info=error, extra={"task": task.get_name()})

@@ -4,19 +4,19 @@ Batches are judged by the same reader as everywhere. A Spark task that is tried 
 takes each once.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from tracelake.model.dag import Schema
-from tracelake.ports import FileTransfer, ObjectChangedError, ObjectMeta
+from tracelake.ports import FileTransfer
 from tracelake.rows.reader import BadBatchError, BatchReader
-from tracelake.sink.settling import Refusal, read_batch
-from tracelake.sink.store import Loaded, TableStore
+from tracelake.sink.fetch import download_batch
+from tracelake.sink.outcomes import Loaded, Refusal
+from tracelake.sink.parse import parse_batch
+from tracelake.sink.store import TableStore
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ class SparkLoader:
         # The numbers of the batches are what is spread; nothing has to be shuffled for that.
         numbers = session.range(len(batches)).coalesce(_PARTS)
         rows = numbers.mapInArrow(work, _RESULT).collect()
-        found: list[Loaded | Refusal] = []
+        outcomes: list[Loaded | Refusal] = []
         for row in sorted(rows, key=lambda row: row["index"]):
             batch = batches[row["index"]]
             if row["code"] is None:
-                found.append(Loaded(batch, row["row_count"]))
+                outcomes.append(Loaded(batch, row["row_count"]))
             else:
                 error = BadBatchError(row["code"], row["reason"], row["line"], row["excerpt"] or "")
-                found.append(Refusal(batch, error))
-        return found
+                outcomes.append(Refusal(batch, error))
+        return outcomes
 
 
 def _loading(
@@ -88,19 +88,9 @@ def _load_one(
     reader: BatchReader, store: TableStore, staging: str, transfer: FileTransfer, batch: BufferBatch
 ) -> tuple[int, str | None, str | None, int | None, str | None]:
     try:
-        rows = read_batch(reader, batch, _fetch(transfer, batch))
+        rows = parse_batch(reader, batch, download_batch(transfer, batch))
     except BadBatchError as error:
         return 0, error.code, error.reason, error.line, error.excerpt
     if rows.num_rows:
         store.load(staging, [rows])
     return rows.num_rows, None, None, None, None
-
-
-def _fetch(transfer: FileTransfer, batch: BufferBatch) -> bytes | None:
-    with tempfile.TemporaryDirectory(prefix="trace-batch-") as directory:
-        path = Path(directory) / "batch"
-        try:
-            transfer.download(ObjectMeta(batch.batch_uri, batch.size_bytes, batch.etag), path)
-        except ObjectChangedError:
-            return None
-        return path.read_bytes()

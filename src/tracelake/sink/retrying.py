@@ -1,4 +1,4 @@
-"""Waiting for what is away: tried again in place, for as long as it takes, or until told to stop."""
+"""Retries in place: a call that meets something away is repeated until it succeeds, or until the sink stops."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import TypeVar
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.retry import Backoff
 from tracelake.ports import QueueUnavailableError
-from tracelake.sink.store import StoreAwayError
+from tracelake.sink.outcomes import StoreAwayError
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,9 @@ class StoppedError(Exception):
     """Told to stop before it was done: what is held comes back to somebody else."""
 
 
-class Patience:
+class Retrying:
+    """Repeats calls of one dataset while what they need is away."""
+
     def __init__(self, who: str, backoff: Backoff, stop: asyncio.Event, on_signal: Callable[[str], None]) -> None:
         self._who = who
         self._backoff = backoff

@@ -1,0 +1,192 @@
+"""Commits batches of one dataset: fetch, parse, stage and merge each, or refuse it with a reason.
+
+Whatever is done here may be done again: what is in the table already is found there. One that is refused does not keep
+others out. Small batches are loaded by this process, large ones by Spark.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from tracelake.rows.reader import BadBatchError, BatchReader
+from tracelake.sink.fetch import Artifacts, fetch_batch
+from tracelake.sink.outcomes import (
+    Commit,
+    CommitResult,
+    Loaded,
+    OutdatedError,
+    Refusal,
+    RefusedRowsError,
+    StoreAwayError,
+)
+from tracelake.sink.parse import parse_batch
+from tracelake.sink.retrying import Retrying, StoppedError
+from tracelake.sink.store import TableStore
+from tracelake.sink.store_pool import StorePool
+from tracelake.wire.buffers import BufferBatch, BufferedDataset
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FETCHES_AT_ONCE = 8
+_DIRECT_BYTES = 32 * 2**20
+"""Of batches that are read at once by the sink itself: rows take many times of it while they are read."""
+
+
+class LargeBatches(Protocol):
+    """Loads batches into a staging table by many hands; blocks."""
+
+    def load(
+        self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]
+    ) -> list[Loaded | Refusal]: ...
+
+
+class BufferCommitter:
+    """Commits the batches of one dataset under its current schema."""
+
+    def __init__(
+        self,
+        dataset: BufferedDataset,
+        *,
+        objects: Artifacts,
+        stores: StorePool,
+        retrying: Retrying,
+        large: LargeBatches | None,
+        large_bytes: int,
+        on_signal: Callable[[str], None],
+    ) -> None:
+        self.dataset = dataset
+        self._reader = BatchReader(dataset.schema)
+        self._objects = objects
+        self._stores = stores
+        self._retrying = retrying
+        self._large = large
+        self._large_bytes = large_bytes
+        self._signal = on_signal
+        self._sure = False
+
+    async def commit(self, batches: Sequence[BufferBatch], *, sure: bool = False) -> CommitResult:
+        """Those that were in the table before are found and not loaded again. Raises OutdatedError if the table has
+        followed a newer schema, unless the caller is sure that nobody knows it."""
+        self._sure = sure
+        earlier = await self.find(batches)
+        done = {publish_id for commit in earlier for publish_id in commit.publish_ids}
+        fresh = [batch for batch in batches if batch.publish_id not in done]
+        if not fresh:
+            return CommitResult(earlier, [])
+        if self._large is not None and sum(batch.size_bytes for batch in fresh) >= self._large_bytes:
+            result = await self._commit_by_spark(self._large, fresh)
+        else:
+            result = await self._commit_in_portions(fresh)
+        seen = {commit.commit_seq for commit in result.commits}
+        return result + CommitResult([commit for commit in earlier if commit.commit_seq not in seen], [])
+
+    async def find(self, batches: Sequence[BufferBatch]) -> list[Commit]:
+        """The commits by which some of them are in the table already. The table is made first, or changed."""
+        return await self._run(lambda store: store.find(self.dataset, batches))
+
+    async def _run(self, work: Callable[[TableStore], T]) -> T:
+        def with_table(store: TableStore) -> T:
+            store.follow(self.dataset)  # where it is now it may be an older one
+            return work(store)
+
+        return await self._retrying.until_done(lambda: self._stores.run(with_table))
+
+    # -- by this process itself: fetch, parse, stage and merge
+
+    async def _commit_in_portions(self, batches: Sequence[BufferBatch]) -> CommitResult:
+        """No more than so much at once: all of it is held in memory."""
+        result = CommitResult([], [])
+        for portion in _portions(batches):
+            result += await self._commit_directly(portion)
+        return result
+
+    async def _commit_directly(self, batches: Sequence[BufferBatch]) -> CommitResult:
+        fetching = asyncio.Semaphore(_FETCHES_AT_ONCE)
+
+        async def read(batch: BufferBatch) -> tuple[Loaded, pa.RecordBatch] | Refusal:
+            async with fetching:
+                data = await self._retrying.until_done(lambda: fetch_batch(self._objects, batch))
+            try:
+                rows = await asyncio.to_thread(parse_batch, self._reader, batch, data)
+            except BadBatchError as error:
+                return Refusal(batch, error)
+            return Loaded(batch, rows.num_rows), rows
+
+        outcomes = await asyncio.gather(*map(read, batches))
+        self._signal("fetched")
+        readable = [item for item in outcomes if not isinstance(item, Refusal)]
+        refusals = [item for item in outcomes if isinstance(item, Refusal)]
+        if not readable:
+            return CommitResult([], refusals)
+
+        def write(store: TableStore) -> list[Commit]:
+            loaded, rows = [item[0] for item in readable], [item[1] for item in readable]
+            return store.commit_direct(self.dataset, loaded, rows, sure=self._sure)
+
+        self._signal("committing")
+        try:
+            commits = await self._run(write)
+        except RefusedRowsError as error:
+            if len(readable) == 1:
+                return CommitResult(
+                    [], [*refusals, Refusal(readable[0][0].batch, BadBatchError("rows_refused", str(error)))]
+                )
+            # One of them is refused by the database itself: the others are not to suffer.
+            result = CommitResult([], refusals)
+            for loaded, _ in readable:
+                result += await self._commit_directly([loaded.batch])
+            return result
+        self._signal("committed")
+        return CommitResult(commits, refusals)
+
+    # -- by Spark, whose executors fetch, parse and stage
+
+    async def _commit_by_spark(self, large: LargeBatches, batches: Sequence[BufferBatch]) -> CommitResult:
+        staging = await self._run(lambda store: store.open_staging(self.dataset))
+        self._signal("staging")
+        try:
+            outcomes = await self._stores.load(partial(large.load, self.dataset, staging, batches))
+            readable = [item for item in outcomes if isinstance(item, Loaded)]
+            refusals = [item for item in outcomes if isinstance(item, Refusal)]
+            if not readable:
+                return CommitResult([], refusals)
+            self._signal("committing")
+            commits = await self._run(
+                lambda store: store.commit_staged(self.dataset, staging, readable, sure=self._sure)
+            )
+            self._signal("committed")
+            return CommitResult(commits, refusals)
+        except (StoppedError, OutdatedError):
+            raise
+        except Exception as error:
+            # Spark has troubles of its own, one batch may be refused by the database, what was staged may be gone. The
+            # direct way waits for what is away, and finds the one that is to blame.
+            logger.warning("loaded directly instead", exc_info=error, extra={"dataset": self.dataset.name})
+            return await self._commit_in_portions(batches)
+        finally:
+            await self._drop(staging)
+
+    async def _drop(self, staging: str) -> None:
+        try:
+            await self._stores.run(lambda store: store.drop_staging(staging))
+        except StoreAwayError:
+            logger.warning("a staging table stays for a day", extra={"table": staging})
+
+
+def _portions(batches: Sequence[BufferBatch]) -> Iterator[list[BufferBatch]]:
+    portion: list[BufferBatch] = []
+    size = 0
+    for batch in batches:
+        if portion and size + batch.size_bytes > _DIRECT_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(batch)
+        size += batch.size_bytes
+    if portion:
+        yield portion

@@ -1,0 +1,202 @@
+"""Tables of buffered datasets, made and changed as their schema says, with the view by which people read them.
+
+The table is `dataset_{uuid}` with the declared columns and five of ours; people read it by a view in a schema of their
+org. Columns and view come first, in one transaction, with the definition that says what the table is; indexes follow in
+another, so that those who read need not wait for them. Whoever repeats any of it finds it done.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tracelake.catalogue.tables import RESERVED, plan_table
+from tracelake.model.buffered import quoted, table_name, view_names
+from tracelake.model.dag import Schema
+from tracelake.rows.values import kind_of
+from tracelake.sink.outcomes import Run
+from tracelake.wire.buffers import BufferedDataset
+
+logger = logging.getLogger(__name__)
+
+_ALONE = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+_DEFINITION = "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid FOR UPDATE"
+_DEFINE = """
+    INSERT INTO buffer_tables (dataset_uuid, definition) VALUES ($1::text::uuid, $2::text::json)
+    ON CONFLICT (dataset_uuid) DO UPDATE SET definition = excluded.definition, changed_at = trace_now()"""
+_COLUMNS = """
+    SELECT attname::text FROM pg_attribute
+    WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+_GRANTS = """
+    SELECT a.privilege_type, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname::text) END
+    FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+    WHERE c.oid = to_regclass($1) AND a.grantee <> c.relowner"""
+_MISSING = "SELECT to_regclass($1) IS NULL"
+# Of the table as it is declared at hand, not by a newer schema.
+_UNINDEXED = """
+    SELECT 1 FROM buffer_tables
+    WHERE dataset_uuid = $1::text::uuid AND definition::text = $2 AND indexed IS DISTINCT FROM $2"""
+_INDEXED = "UPDATE buffer_tables SET indexed = $2 WHERE dataset_uuid = $1::text::uuid"
+
+
+def apply_schema(run: Run, dataset: BufferedDataset, lock_seconds: float) -> bool:
+    """Columns and view; whether something was changed."""
+    key, declared = str(dataset.dataset_uuid), definition(dataset)
+    run(_ALONE, key)
+    definitions = run(_DEFINITION, key)
+    before = msgspec.json.decode(definitions[0][0], type=BufferedDataset) if definitions else None
+    # Who has not heard of the newest deploy leaves the table to those that have: it holds more, not less.
+    if before is not None and (definitions[0][0] == declared or before.revision > dataset.revision):
+        return False
+    # Behind one that waits for a table everybody waits: it gives way soon, and comes again.
+    run(f"SET LOCAL lock_timeout = {int(lock_seconds * 1000)}")
+    # Two that make the first table of an org at once would stand in each other's way.
+    run(_ALONE, view_schema(dataset))
+    grants = _drop_view(run, before, dataset)
+    for statement in migrate(before, dataset):
+        run(statement)
+    table = quoted(table_name(dataset.dataset_uuid))
+    # In the order of the table, where new ones are the last: then a view can be replaced by one that has more.
+    columns = [name for (name,) in run(_COLUMNS, table) if name not in RESERVED]
+    for statement in view(dataset, columns):
+        run(statement)
+    for privilege, grantee in grants:
+        run(f"GRANT {privilege} ON {view_name(dataset)} TO {grantee}")
+    run(_DEFINE, key, declared)
+    return True
+
+
+def _drop_view(run: Run, before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[Any, ...]]:
+    """Only where it is in the way: what depends on it, and who may read it, is other people's. Answers the latter."""
+    if before is not None and view_name(before) == view_name(after) and not retypes(before, after):
+        return []
+    # Also of a dataset that had the name before, in a state that is lost.
+    names = dict.fromkeys(view_name(each) for each in (before or after, after))
+    grants = run(_GRANTS, view_name(before)) if before is not None else []
+    for name in names:
+        run(f"DROP VIEW IF EXISTS {name}")
+    return grants
+
+
+def build_indexes(run: Run, dataset: BufferedDataset, lock_seconds: float) -> None:
+    """What is declared. Rows that are there may hold values that no index takes: it is left out then, for good."""
+    key, declared = str(dataset.dataset_uuid), definition(dataset)
+    if run(_UNINDEXED, key, declared) == []:
+        return
+    run(f"SET LOCAL lock_timeout = {int(lock_seconds * 1000)}")
+    run(_ALONE, key)
+    if run(_UNINDEXED, key, declared) == []:
+        return
+    for name, statement in indexes(dataset):
+        run(statement)
+        if run(_MISSING, name) == [(True,)]:
+            context = {"dataset": dataset.name, "index": name, "reason": "there are values too long for it"}
+            logger.error("an index cannot be made", extra=context)
+    run(_INDEXED, key, declared)
+
+
+# --- the statements, made from a schema
+
+
+def view_name(dataset: BufferedDataset) -> str:
+    """By which people find it: the org, then the dataset."""
+    return ".".join(map(quoted, view_names(dataset.org, dataset.name)))
+
+
+def view_schema(dataset: BufferedDataset) -> str:
+    return view_names(dataset.org, dataset.name)[0]
+
+
+def definition(dataset: BufferedDataset) -> str:
+    """What the table is made from; another text is another table, or a changed one."""
+    shown = msgspec.structs.replace(dataset, backlog=None)
+    return msgspec.json.encode(shown, order="deterministic").decode()
+
+
+class TableRefusedError(ValueError):
+    """The table cannot become what is declared. A deploy looks at that; so its state knows another table than this."""
+
+
+def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]:
+    """Statements of one transaction, without the view and new indexes."""
+    table, new = quoted(table_name(after.dataset_uuid)), after.schema
+    old = None if before is None else before.schema
+    plan = plan_table(old, new)
+    if plan.refusals:
+        raise TableRefusedError(f"the table of {after.name} cannot be changed: {plan.refusals[0].text}")
+    if old is None:
+        return _create(table, after)
+    dropped = [index for index in old.indexes if index not in new.indexes]
+    return _alter(table, old, new) + [f"DROP INDEX IF EXISTS {_index(after, index)}" for index in dropped]
+
+
+def retypes(before: BufferedDataset, after: BufferedDataset) -> bool:
+    """Whether a column gets another type: a view on it has to go for that."""
+    kept = {column.name: kind_of(column).kept for column in before.schema.columns}
+    return any(kept.get(column.name) not in (None, kind_of(column).kept) for column in after.schema.columns)
+
+
+def view(dataset: BufferedDataset, columns: Sequence[str]) -> list[str]:
+    """One that is there may be replaced if it gets columns at its end, or none."""
+    table = quoted(table_name(dataset.dataset_uuid))
+    return [
+        f"CREATE SCHEMA IF NOT EXISTS {quoted(view_schema(dataset))}",
+        f"CREATE OR REPLACE VIEW {view_name(dataset)} AS SELECT {names(columns)} FROM {table}",  # noqa: S608 - quoted
+    ]
+
+
+def indexes(dataset: BufferedDataset) -> list[tuple[str, str]]:
+    """Names and statements. Where rows hold values that no index takes, there is none after its statement, and nothing
+    else has happened."""
+    table = quoted(table_name(dataset.dataset_uuid))
+    return [
+        (
+            _index(dataset, index),
+            f"DO $trace$ BEGIN CREATE INDEX IF NOT EXISTS {_index(dataset, index)} ON {table} ({names(index)}); "
+            "EXCEPTION WHEN program_limit_exceeded THEN NULL; END $trace$",
+        )
+        for index in dataset.schema.indexes
+    ]
+
+
+def _create(table: str, dataset: BufferedDataset) -> list[str]:
+    kinds = [kind_of(column) for column in dataset.schema.columns]
+    columns = [f"{quoted(kind.column.name)} {kind.kept}{'' if kind.column.nullable else ' NOT NULL'}" for kind in kinds]
+    ours = (
+        "org_id uuid NOT NULL",
+        "_task_id uuid NOT NULL",
+        "_publish_seq bigint NOT NULL",
+        "_line integer NOT NULL",
+        "_commit_seq bigint NOT NULL",
+    )
+    key = f"PRIMARY KEY (org_id, {names(dataset.schema.unique)})"
+    # By the number of the commit is how those read who follow the table.
+    return [
+        f"CREATE TABLE {table} ({', '.join([*ours, *columns])}, {key})",
+        f"CREATE INDEX ON {table} (_commit_seq)",
+    ]
+
+
+def _alter(table: str, old: Schema, new: Schema) -> list[str]:
+    statements = []
+    for column in new.columns:
+        before, kind, name = old.column(column.name), kind_of(column), quoted(column.name)
+        if before is None:
+            statements.append(f"ALTER TABLE {table} ADD COLUMN {name} {kind.kept}")
+            continue
+        if kind_of(before).kept != kind.kept:
+            statements.append(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind.kept}")
+        if column.nullable and not before.nullable:
+            statements.append(f"ALTER TABLE {table} ALTER COLUMN {name} DROP NOT NULL")
+    return statements
+
+
+def _index(dataset: BufferedDataset, columns: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(",".join(columns).encode()).hexdigest()[:12]
+    return quoted(f"{table_name(dataset.dataset_uuid)}_{digest}")
+
+
+def names(columns: Sequence[str]) -> str:
+    return ", ".join(map(quoted, columns))

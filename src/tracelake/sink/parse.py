@@ -1,0 +1,31 @@
+"""Parsing: the bytes of a batch become rows, or the reason why they cannot."""
+
+import hashlib
+import logging
+
+import pyarrow as pa
+
+from tracelake.rows.reader import BadBatchError, BatchReader
+from tracelake.wire.buffers import BufferBatch
+
+logger = logging.getLogger(__name__)
+
+
+def parse_batch(reader: BatchReader, batch: BufferBatch, data: bytes | None) -> pa.RecordBatch:
+    """The rows of a batch whose bytes are these: the same judgement wherever it is done."""
+    if data is None:
+        raise BadBatchError("artifact_changed", "the artifact is gone, or not what was published")
+    if len(data) != batch.size_bytes:
+        reason = f"the artifact has {len(data)} bytes, and {batch.size_bytes} were published"
+        raise BadBatchError("artifact_changed", reason)
+    if batch.sha256 not in (None, hashlib.sha256(data).hexdigest()):
+        reason = "the artifact does not have the SHA-256 that was published: somebody has changed it in the store"
+        raise BadBatchError("content_mismatch", reason)
+    try:
+        return reader.read(data, publish_seq=batch.publish_seq, org_id=batch.org_id, record_count=batch.record_count)
+    except (BadBatchError, MemoryError):
+        raise
+    except Exception as error:
+        # A mistake of ours. It is kept as a dead letter, and can be replayed when the mistake is mended.
+        logger.exception("the reader failed at a batch", extra={"publish_id": str(batch.publish_id)})
+        raise BadBatchError("reader_failed", f"the sink failed at reading it ({type(error).__name__})") from error

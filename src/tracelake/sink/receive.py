@@ -1,0 +1,99 @@
+"""Receiving: messages of one dataset's queue, hidden from other sinks until they are acknowledged."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from tracelake.ports import Queue, QueueUnavailableError
+from tracelake.ports.queue import Delivery
+from tracelake.sink.retrying import Retrying, StoppedError
+from tracelake.wire.buffers import BufferBatch
+
+logger = logging.getLogger(__name__)
+
+_pointer = msgspec.json.Decoder(BufferBatch)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """A pointer to a batch, with the message that it came by."""
+
+    delivery: Delivery
+    batch: BufferBatch
+
+    @property
+    def is_new(self) -> bool:
+        """Nobody has looked at it before."""
+        return self.delivery.receives <= 1 and not self.batch.again
+
+
+class BatchQueue:
+    """The queue of one dataset."""
+
+    def __init__(
+        self, name: str, queue: Queue, retrying: Retrying, stop: asyncio.Event, *, batches: int, visibility: float
+    ) -> None:
+        self._name = name
+        self._queue = queue
+        self._retrying = retrying
+        self._stop = stop
+        self._batches = batches
+        self._visibility_seconds = visibility
+
+    async def receive(self, wait_seconds: float) -> list[Delivery]:
+        receive = asyncio.ensure_future(
+            self._retrying.until_done(
+                lambda: self._queue.receive(self._name, self._batches, self._visibility_seconds, wait_seconds)
+            )
+        )
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([receive, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not receive.done():
+                raise StoppedError
+            return receive.result()
+        finally:
+            stopped.cancel()
+            receive.cancel()
+            await asyncio.gather(receive, stopped, return_exceptions=True)
+
+    @asynccontextmanager
+    async def hidden(self, deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
+        """What is worked on stays hidden from others, however long it takes; after a stop, no longer."""
+
+        async def extend() -> None:
+            while True:
+                await asyncio.sleep(self._visibility_seconds / 3)
+                with suppress(QueueUnavailableError):
+                    await self._queue.extend(deliveries, self._visibility_seconds)
+
+        keeper = asyncio.create_task(extend())
+        stopped = False
+        try:
+            yield
+        except StoppedError:
+            stopped = True
+            raise
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            if stopped:
+                with suppress(QueueUnavailableError):
+                    await self._queue.extend(deliveries, 0.0)
+
+    async def ack(self, received: Sequence[ReceivedBatch]) -> None:
+        await self._retrying.until_done(lambda: self._queue.ack([item.delivery for item in received]))
+
+
+def decode(delivery: Delivery) -> ReceivedBatch | None:
+    """None for a message that is no pointer to a batch."""
+    try:
+        return ReceivedBatch(delivery, _pointer.decode(delivery.body))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Nobody can be told what it was for. It comes back, and ends among the dead letters of the queue.
+        logger.error("a message that is no pointer to a batch", extra={"message_id": delivery.message_id})
+        return None

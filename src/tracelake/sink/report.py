@@ -1,0 +1,123 @@
+"""Reporting: the Dispatcher hears which batches are in the table, and which cannot be taken."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tracelake.errors import TraceError
+from tracelake.sink.outcomes import Commit, CommitResult, Refusal
+from tracelake.sink.retrying import Retrying
+from tracelake.wire.buffers import (
+    BufferCommittedReply,
+    BufferCommittedRequest,
+    BufferedDataset,
+    BufferOpenReply,
+    BufferOpenRequest,
+    BufferRejectedReply,
+    BufferRejectedRequest,
+    BuffersReply,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class SinkCalls(Protocol):
+    async def buffers(self) -> BuffersReply: ...
+    async def buffer_open(self, request: BufferOpenRequest) -> BufferOpenReply: ...
+    async def buffer_committed(self, request: BufferCommittedRequest) -> BufferCommittedReply: ...
+    async def buffer_rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply: ...
+
+
+class SinkReporter:
+    """Reports on the batches of one dataset."""
+
+    def __init__(
+        self, dataset: BufferedDataset, calls: SinkCalls, retrying: Retrying, on_signal: Callable[[str], None]
+    ) -> None:
+        self._dataset = dataset
+        self._calls = calls
+        self._retrying = retrying
+        self._signal = on_signal
+
+    async def report(self, result: CommitResult) -> set[UUID]:
+        """Answers which batches the Dispatcher has heard of: what it refuses to hear is not acknowledged."""
+        reported: set[UUID] = set()
+        for commit in result.commits:
+            if await self._is_heard(self.announce(commit)):
+                reported.update(commit.publish_ids)
+        for refusal in result.refusals:
+            if await self._is_heard(self.reject(refusal)):
+                reported.add(refusal.batch.publish_id)
+        return reported
+
+    async def _is_heard(self, call: Awaitable[None]) -> bool:
+        try:
+            await call
+        except TraceError as refusal:
+            self.log_refusal(refusal)
+            return False
+        return True
+
+    def log_refusal(self, refusal: TraceError) -> None:
+        # Not acknowledged: it comes back.
+        logger.error("the Dispatcher refuses", extra={"dataset": self._dataset.name, "code": refusal.code})
+
+    async def announce(self, commit: Commit) -> None:
+        request = BufferCommittedRequest(
+            dataset_uuid=self._dataset.dataset_uuid,
+            commit_seq=commit.commit_seq,
+            publish_ids=list(commit.publish_ids),
+        )
+        try:
+            await self._retrying.until_done(lambda: self._calls.buffer_committed(request))
+        except TraceError as refusal:
+            if refusal.code != "commit_conflict":
+                raise
+            # One of them came long ago: the table has forgotten by which commit, and the Dispatcher has not. The others
+            # are new to it.
+            if len(commit.publish_ids) > 1:
+                for publish_id in commit.publish_ids:
+                    await self.announce(Commit(commit.commit_seq, (publish_id,)))
+        self._signal("announced")
+
+    async def reject(self, refusal: Refusal) -> None:
+        error = refusal.error
+        request = BufferRejectedRequest(
+            publish_id=refusal.batch.publish_id,
+            code=error.code,
+            reason=_storable(error.reason),
+            line=error.line,
+            excerpt=_storable(error.excerpt),
+        )
+        await self._retrying.until_done(lambda: self._calls.buffer_rejected(request))
+        logger.warning(
+            "a batch cannot be taken",
+            extra={
+                "dataset": self._dataset.name,
+                "publish_id": str(refusal.batch.publish_id),
+                "code": error.code,
+                "line": error.line,
+            },
+        )
+        self._signal("rejected")
+
+    async def find_open(self, publish_ids: Sequence[UUID]) -> set[UUID]:
+        """Those that wait for a sink. The others are in the table, or dead letters that a person may have dropped."""
+        request = BufferOpenRequest(publish_ids=list(publish_ids))
+        return set((await self._retrying.until_done(lambda: self._calls.buffer_open(request))).publish_ids)
+
+    async def find_newer(self, dataset: BufferedDataset) -> BufferedDataset | None:
+        """The dataset as the Dispatcher declares it now, unless it is the one at hand."""
+        for listed in (await self._retrying.until_done(self._calls.buffers)).datasets:
+            declared = msgspec.structs.replace(listed, backlog=None)
+            if declared.dataset_uuid == dataset.dataset_uuid and declared != dataset:
+                return declared
+        return None
+
+
+def _storable(text: str) -> str:
+    """Producers are quoted in it, and zero characters are nothing that is kept."""
+    return text.replace("\x00", "\\x00")[:1000]
