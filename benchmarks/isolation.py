@@ -27,8 +27,10 @@ from benchmarks.support.stats import Series
 from tracelake.catalogue.context import OperatorContext
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.testing import BUCKET, Trial, make_context, make_unit
-from tracelake.worker.org_process import OrgProcess, OrgProcessConfig, read_parents
+from tracelake.worker.org_launch import OrgProcessConfig
+from tracelake.worker.org_process import OrgProcess
 from tracelake.worker.org_processes import OrgProcesses
+from tracelake.worker.process_tree import read_parents
 from tracelake.worker.spark import Engine
 
 QUERY = "SELECT block_number, count(*) AS n, sum(amount) AS total FROM transfers GROUP BY block_number"

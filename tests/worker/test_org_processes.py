@@ -15,15 +15,8 @@ from tracelake.ports import FileTransfer
 from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.testing import DirectoryTransfer, make_context, make_unit
 from tracelake.worker import org_processes
-from tracelake.worker.org_process import (
-    CRASHED,
-    IDLE,
-    LOST_ALONE,
-    LOST_BESIDE,
-    MEMORY,
-    OrgProcess,
-    OrgProcessConfig,
-)
+from tracelake.worker.org_launch import OrgProcessConfig
+from tracelake.worker.org_process import CRASHED, IDLE, LOST_ALONE, LOST_BESIDE, MEMORY, OrgProcess
 from tracelake.worker.org_processes import OrgProcesses
 
 

@@ -27,13 +27,12 @@ from tracelake.spark.child.sandbox import protect_memory
 from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.stack import logs
-from tracelake.stack.follow import follow_stack
+from tracelake.stack.follow import follow_stack, stop_event
 from tracelake.stack.job_secrets import secret_provider
 from tracelake.stack.rpc import resolver
-from tracelake.stack.signals import stop_event
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
-from tracelake.worker.org_process import OrgProcessConfig
+from tracelake.worker.org_launch import OrgProcessConfig
 from tracelake.worker.org_processes import OrgProcesses
 from tracelake.worker.spark import Engine
 

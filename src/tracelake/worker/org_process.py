@@ -11,20 +11,15 @@ import pickle
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
-import tracelake
 from tracelake.catalogue.context import (
     AttemptLostError,
     CanceledError,
@@ -44,13 +39,14 @@ from tracelake.spark.child.messages import (
     Progress,
     Ready,
     RunAttempt,
-    Start,
     StartFailed,
     worker_channel,
 )
 from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.gateway import relay_log
 from tracelake.worker.broker import AttemptBroker
+from tracelake.worker.org_launch import OrgProcessConfig, launch, make_directory, start_message
+from tracelake.worker.process_tree import family, own_bytes, read_parents
 
 logger = logging.getLogger(__name__)
 
@@ -62,46 +58,8 @@ OVER_LIMIT = "Spark was ended while the task ran alone in it: it took more memor
 _LOOK_SECONDS = 0.1
 _REQUESTS_AT_ONCE = 16
 _MOST_ASKS = 1000
-_ENVIRONMENT = (
-    "PATH",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "JAVA_HOME",
-    "JDK_JAVA_OPTIONS",
-    "SPARK_CONF_DIR",
-)
-_OF_CLUSTERS = ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_LOCAL_IP")
 _KIND = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _CRASH_BYTES = 2**20
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrgProcessConfig:
-    """What all processes of a worker have in common."""
-
-    scratch: Path
-    """For directories of processes."""
-    master: str = "local[*]"
-    memory: str = "1g"
-    memory_bytes: int = 2**30
-    """The same as a number."""
-    overhead_bytes: int = 2 * 2**30
-    """Beyond the heap, for everything that the process has started."""
-    stop_seconds: float = 20.0
-    logs: Path | None = None
-    """Where reports of crashes go."""
-    log_level: str = "warn"
-    options: Mapping[str, str] = field(default_factory=dict)
-    readable: tuple[Path, ...] = ()
-    """Further places that processes may read."""
-
-    @property
-    def local(self) -> bool:
-        return self.master.startswith("local")
 
 
 class OrgFailureError(Exception):
@@ -152,72 +110,13 @@ class OrgProcess:
     # --- its life
 
     def _start(self) -> None:
-        directory = self._directory
-        for name in ("home", "tmp", "crash"):
-            (directory / name).mkdir(parents=True, mode=0o700)
-        probe = directory / "tmp" / "probe"
-        probe.touch()
-        self._device = probe.stat().st_dev
-        probe.unlink()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = self._environment()
-        readable = [str(path) for path in self._config.readable]
-        readable += [environment[name] for name in ("JAVA_HOME", "SPARK_CONF_DIR") if name in environment]
-        if not self._config.local:
-            # Our code is sent to executors; in a clone of the repository some of its files are links.
-            package = Path(tracelake.__file__).parent
-            readable += [str(path.resolve()) for path in package.rglob("*") if path.is_symlink()]
-        network = "own" if self._config.local else "shared"
-        command = [sys.executable, "-P", "-m", "tracelake.spark.child", str(theirs.fileno()), str(directory), network]
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, *readable],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=directory,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+        self._device = make_directory(self._directory)
+        self._process, ours = launch(self._config, self._directory)
         assert self._process.stdout is not None
         threading.Thread(target=relay_log, args=(self._process.stdout,), name="spark-log", daemon=True).start()
         self._channel = worker_channel(ours)
-        self._channel.send(
-            Start(
-                scratch=str(directory),
-                master=self._config.master,
-                memory=self._config.memory,
-                options=dict(self._config.options),
-                java_options=self._java_options() if self._config.local else [],
-                log_level=self._config.log_level,
-            )
-        )
+        self._channel.send(start_message(self._config, self._directory))
         threading.Thread(target=self._listen, name="spark-process", daemon=True).start()
-
-    def _environment(self) -> dict[str, str]:
-        """From nothing: the worker's own may hold anything."""
-        names = _ENVIRONMENT if self._config.local else (*_ENVIRONMENT, *_OF_CLUSTERS)
-        environment = {name: os.environ[name] for name in names if name in os.environ}
-        home, temporary = str(self._directory / "home"), str(self._directory / "tmp")
-        # Java and Python have many threads, and an arena for each would keep what it once had.
-        ours = {"HOME": home, "TMPDIR": temporary, "MALLOC_ARENA_MAX": "2"}
-        return {"PATH": os.defpath, "LANG": "C.UTF-8", **environment, **ours}
-
-    def _java_options(self) -> list[str]:
-        return [
-            f"-XX:MaxDirectMemorySize={max(self._config.memory_bytes // 2, 128 * 2**20)}",
-            # A driver that goes on without memory answers nobody.
-            "-XX:+ExitOnOutOfMemoryError",
-            "-XX:-UsePerfData",
-            # An idle process keeps little more than it needs.
-            "-XX:MinHeapFreeRatio=10",
-            "-XX:MaxHeapFreeRatio=30",
-            # A network of its own has no card whose address could be asked for.
-            "-Dio.netty.machineId=02:00:00:00:00:01",
-            f'-Djava.io.tmpdir="{self._directory / "tmp"}"',
-            f'-Duser.home="{self._directory / "home"}"',
-        ]
 
     @property
     def alive(self) -> bool:
@@ -243,7 +142,7 @@ class OrgProcess:
 
     def memory(self, parents: Mapping[int, int]) -> int:
         """Bytes that are its own, of all its processes."""
-        return sum(map(_own_bytes, family(self.pid, parents)))
+        return sum(map(own_bytes, family(self.pid, parents)))
 
     # --- what it says
 
@@ -436,32 +335,3 @@ def _as_error(failure: AttemptFailure) -> Exception:
     base = NonRetryableError if failure.final else OrgFailureError
     name = failure.kind if _KIND.fullmatch(failure.kind) else base.__name__
     return type(name, (base,), {})(failure.text)  # type: ignore[no-any-return]
-
-
-def read_parents() -> dict[int, int]:
-    """The parent of each process of the machine."""
-    parents: dict[int, int] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with suppress(OSError):
-                # After the name of the program, which may contain anything.
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-    return parents
-
-
-def family(root: int, parents: Mapping[int, int]) -> list[int]:
-    """This process and every one below it."""
-    family = [root]
-    for pid in family:
-        family.extend(child for child, parent in parents.items() if parent == pid)
-    return family
-
-
-def _own_bytes(pid: int) -> int:
-    """Resident, without what it shares with files and others."""
-    try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return max(0, int(fields[1]) - int(fields[2])) * _PAGE

@@ -14,7 +14,7 @@ from tests.spark.cluster.flow import Flow
 from tests.support.chain import ServedChain
 from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.worker.org_process import OrgProcessConfig
+from tracelake.worker.org_launch import OrgProcessConfig
 from tracelake.worker.org_processes import OrgProcesses
 from tracelake.worker.spark import Engine
 
