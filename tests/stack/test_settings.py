@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelake.dispatcher.config import DispatcherConfig, UserTokenRules
+from tracelake.dispatcher.http.connections import ListenerLimits
+from tracelake.scheduler import SchedulerConfig
 from tracelake.settings import CHILD_VARIABLE, Settings, SettingsError, reference_markdown
+from tracelake.settings.configs import dispatcher_config
+from tracelake.settings.declarations import DECLARED
+from tracelake.sink.config import SinkConfig
+from tracelake.worker import WorkerConfig
 
 SECRET = "postgresql://u:very-secret@db/x"
 
@@ -235,3 +242,33 @@ def test_any_file_gives_settings_or_a_settings_error(content: bytes) -> None:
         (Path(home) / "settings.toml").write_bytes(content)
         with contextlib.suppress(SettingsError):
             Settings.load({"home": home}, environ={})
+
+
+PARTS = (
+    (DispatcherConfig, ""),
+    (UserTokenRules, "user_"),
+    (ListenerLimits, "http_"),
+    (WorkerConfig, ""),
+    (SinkConfig, "sink_"),
+    (SchedulerConfig, "scheduler_"),
+)
+
+
+@pytest.mark.parametrize(("config", "prefix"), PARTS)
+def test_a_default_is_declared_once(config: Any, prefix: str) -> None:
+    """A part has none of its own for what is a setting."""
+    own = [spec for spec in dataclasses.fields(config) if prefix + spec.name in DECLARED]
+    assert own
+    for spec in own:
+        assert spec.default is dataclasses.MISSING, spec.name
+        assert spec.default_factory is dataclasses.MISSING, spec.name
+
+
+def test_the_dispatcher_is_given_every_setting_of_its_names() -> None:
+    defaults: dict[str, Any] = {name: spec.default for name, spec in DECLARED.items()}
+    numbers: dict[str, Any] = {name: d + 1 for name, d in defaults.items() if type(d) in (int, float) and d > 1}
+    settings = dataclasses.replace(Settings(), **numbers)
+    config = dispatcher_config(settings)
+    names = {spec.name for spec in dataclasses.fields(config)} & {*numbers}
+    assert len(names) > 25
+    assert {name: getattr(config, name) for name in names} == {name: numbers[name] for name in names}

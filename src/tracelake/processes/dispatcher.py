@@ -33,9 +33,9 @@ from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import dispatcher_config, take_config
 from tracelake.stack import descriptors, listeners, logs
 from tracelake.stack.credentials import LiteCredentials
+from tracelake.stack.follow import stop_event
 from tracelake.stack.provision import migrate_dsn
 from tracelake.stack.renewal import read_renewal
-from tracelake.stack.signals import stop_event
 from tracelake.stack.tls import TlsFiles, certificate_end, ensure_tls
 from tracelake.wire.contract import Listener
 

@@ -15,8 +15,7 @@ from tracelake.settings import Settings
 from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
 from tracelake.stack import logs
-from tracelake.stack.follow import follow_stack
-from tracelake.stack.signals import stop_event
+from tracelake.stack.follow import follow_stack, stop_event
 
 logger = logging.getLogger(__name__)
 

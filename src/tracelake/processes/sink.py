@@ -26,8 +26,7 @@ from tracelake.sink.loop import Sink
 from tracelake.sink.spark_load import SparkLoader
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.stack import logs
-from tracelake.stack.follow import follow_stack
-from tracelake.stack.signals import stop_event
+from tracelake.stack.follow import follow_stack, stop_event
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -12,6 +13,15 @@ logger = logging.getLogger(__name__)
 
 _WAIT = Backoff(0.1, 2.0)
 _WATCH_SECONDS = 2.0
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT to the running loop's process."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 async def follow_stack(
