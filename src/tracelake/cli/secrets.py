@@ -56,10 +56,12 @@ def list_command(org: str | None, home: Path | None, as_json: bool) -> None:
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
     places = [("file", kept), ("environment", read_environment(layout))]  # the later one counts
-    found = {(owner, name): place for place, tables in places for owner, table in tables.items() for name in table}
+    places_by_secret = {
+        (owner, name): place for place, tables in places for owner, table in tables.items() for name in table
+    }
     rows = [
         {"org": owner, "name": name, "from": place}
-        for (owner, name), place in sorted(found.items())
+        for (owner, name), place in sorted(places_by_secret.items())
         if org in (None, owner)
     ]
     if as_json:
@@ -102,8 +104,8 @@ def set_command(name: str, org: str | None, home: Path | None) -> None:
         new = set_secret(layout.secrets_file, owner, name, value)
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
-    said = "Set" if new else "Replaced"
-    click.echo(f"{said} {name} of {owner}. Jobs with `secrets: [{name}]` get it from their next task on.")
+    verb = "Set" if new else "Replaced"
+    click.echo(f"{verb} {name} of {owner}. Jobs with `secrets: [{name}]` get it from their next task on.")
     if name in read_environment(layout).get(owner, {}):
         click.echo("Not yet: `trace up` was started with one of that name in its environment, which comes first.")
 
@@ -121,10 +123,10 @@ def remove_command(name: str, org: str | None, home: Path | None) -> None:
     """
     layout, owner = _checked(home, org, name)
     try:
-        there = layout.secrets_file.exists() and remove_secret(layout.secrets_file, owner, name)
+        removed = layout.secrets_file.exists() and remove_secret(layout.secrets_file, owner, name)
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
-    if not there:
+    if not removed:
         raise SettingsError(f"{owner} has no secret {name} in {layout.secrets_file}; see `trace secrets list`")
     click.echo(f"Removed {name} of {owner}. Tasks that need it fail from now on.")
 

@@ -81,11 +81,11 @@ def load_runtimes(settings: Settings) -> RuntimeRegistry:
     limits = dict(BUILT_IN.operator_limits)
     path = settings.runtimes_file
     if path is not None:
-        found = _read(path)
-        _check_names(found, ("runtimes", "operators"), path, "")
-        for name, table in _tables(found, "runtimes", path).items():
+        document = _read(path)
+        _check_names(document, ("runtimes", "operators"), path, "")
+        for name, table in _tables(document, "runtimes", path).items():
             runtimes[name] = _runtime(name, table, runtimes.get(name), path)
-        for name, table in _tables(found, "operators", path).items():
+        for name, table in _tables(document, "operators", path).items():
             limits[name] = _operator_limit(name, table, path)
     default, most = runtimes[LAMBDA].default_timeout_seconds, runtimes[LAMBDA].max_timeout_seconds
     if default is not None and most is not None and default > most:  # not by the file: it was compared above

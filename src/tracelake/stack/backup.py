@@ -28,9 +28,9 @@ def write_dump(settings: Settings, file: Path, *, replace: bool) -> int:
     os.close(descriptor)  # made 0600, and pg_dump leaves it so
     partial = Path(name)
     try:
-        done = dumps.run_program("pg_dump", "--format=custom", "--no-privileges", f"--file={partial}", dsn=dsn)
-        if done.returncode != 0:
-            raise BackupError(_refusal(dumps.reason(done)))
+        ended = dumps.run_program("pg_dump", "--format=custom", "--no-privileges", f"--file={partial}", dsn=dsn)
+        if ended.returncode != 0:
+            raise BackupError(_refusal(dumps.reason(ended)))
         dumps.inspect(partial)
         _sync(partial)
         if replace:

@@ -38,12 +38,12 @@ async def find_files(stack: Stack, request: DatasetFilesRequest) -> tuple[Datase
     """The registry's answer with the files of all its pages, as a service of the platform asks for them."""
     client = stack.internal_client()
     try:
-        found: list[DataFile] = []
+        files: list[DataFile] = []
         while True:
             reply = await client.dataset_files(request)
-            found += [file for unit in reply.units for file in unit.files]
+            files += [file for unit in reply.units for file in unit.files]
             if reply.next is None:
-                return reply, found
+                return reply, files
             request = msgspec.structs.replace(request, page=reply.next)
     finally:
         await client.close()

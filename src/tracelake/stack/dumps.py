@@ -71,8 +71,8 @@ def run_program(name: str, *arguments: str, dsn: str | None = None) -> "subproce
 def reason(ended: "subprocess.CompletedProcess[str]") -> str:
     """The first thing that a program complained about."""
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    said = next((line for line in lines if "error:" in line), lines[0] if lines else f"status {ended.returncode}")
-    return said.partition("error: ")[2] or said
+    complaint = next((line for line in lines if "error:" in line), lines[0] if lines else f"status {ended.returncode}")
+    return complaint.partition("error: ")[2] or complaint
 
 
 def without_password(dsn: str) -> tuple[str, str | None]:
@@ -81,23 +81,23 @@ def without_password(dsn: str) -> tuple[str, str | None]:
     A password is before the host or, if it is not, among the parameters: the order in which the stack itself looks.
     """
     parts = urlsplit(dsn)
-    found = [] if not parts.password else [unquote(parts.password)]
-    kept = []
+    passwords = [] if not parts.password else [unquote(parts.password)]
+    parameters = []
     for parameter in parts.query.split("&"):
         name, _, value = parameter.partition("=")
         match unquote_plus(name):
             case "password":
-                found.append(unquote_plus(value))
+                passwords.append(unquote_plus(value))
             case "sslpassword":
                 raise BackupError(
                     "state_dsn has an sslpassword, which cannot be handed on without showing it to every user of this "
                     "machine; use a key without one, in a file that only you can read"
                 )
             case _:
-                kept.append(parameter)
+                parameters.append(parameter)
     user, at, host = parts.netloc.rpartition("@")
     netloc = f"{user.partition(':')[0]}{at}{host}"
-    return _joined(parts._replace(netloc=netloc, query="&".join(kept))), found[0] if found else None
+    return _joined(parts._replace(netloc=netloc, query="&".join(parameters))), passwords[0] if passwords else None
 
 
 def with_database(dsn: str, database: str) -> str:

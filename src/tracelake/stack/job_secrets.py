@@ -48,7 +48,7 @@ NAME = re.compile(SECRET_NAME)
 
 def from_environment(environ: Mapping[str, str]) -> Tables:
     """By org and name. The first `__` ends the org; a variable that says none is nobody's, and refused."""
-    found: Tables = {}
+    tables: Tables = {}
     for variable, value in environ.items():
         if not variable.startswith(SECRET_PREFIX):
             continue
@@ -56,8 +56,8 @@ def from_environment(environ: Mapping[str, str]) -> Tables:
         if not separator or org != org.upper() or not ORG.fullmatch(org.lower()) or not NAME.fullmatch(name):
             raise SettingsError(f"the environment variable {variable} is no {SECRET_PREFIX}<ORG>__<NAME>")
         if value:  # set to nothing is how a shell says "not set"
-            found.setdefault(org.lower(), {})[name] = value
-    return found
+            tables.setdefault(org.lower(), {})[name] = value
+    return tables
 
 
 def keep_environment(home: Home) -> None:
@@ -79,10 +79,10 @@ def read_environment(home: Home) -> Tables:
 @functools.cache
 def _own_environment() -> Tables:
     """Read once and put away: what this process starts (Java, Python for Spark) must not inherit it."""
-    found = from_environment(os.environ)
+    tables = from_environment(os.environ)
     for variable in [name for name in os.environ if name.startswith(SECRET_PREFIX)]:
         del os.environ[variable]
-    return found
+    return tables
 
 
 class _HiddenInLogs:

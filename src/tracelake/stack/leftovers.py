@@ -32,10 +32,10 @@ def quoted(identifier: str) -> str:
 
 async def drop(administrator: Connection, state: str) -> list[str]:
     """Drop both, if they are there; answers the names of those that were."""
-    found = [row["name"] for row in await administrator.fetch(_NAMES, [restored(state), replaced(state)])]
-    for name in found:
+    names = [row["name"] for row in await administrator.fetch(_NAMES, [restored(state), replaced(state)])]
+    for name in names:
         await administrator.execute(f"DROP DATABASE IF EXISTS {quoted(name)} WITH (FORCE)")
-    return found
+    return names
 
 
 async def clear(cluster: EmbeddedPostgres | None, dsn: str | None) -> list[str]:

@@ -97,15 +97,15 @@ def inherited(environ: Mapping[str, str] | None = None) -> dict[str, socket.sock
     text = (os.environ if environ is None else environ).get(VARIABLE)
     if not text:
         return None
-    found: dict[str, socket.socket] = {}
+    sockets: dict[str, socket.socket] = {}
     try:
         for item in text.split(","):
             name, number = item.split("=")
             listener = socket.socket(fileno=int(number))
             listener.set_inheritable(False)
-            found[name] = listener
+            sockets[name] = listener
     except (ValueError, OSError):
         raise SettingsError(f"{VARIABLE} does not name open sockets; it is set by `trace up` alone") from None
-    if set(found) != set(LISTENERS):
+    if set(sockets) != set(LISTENERS):
         raise SettingsError(f"{VARIABLE} must name exactly {', '.join(LISTENERS)}")
-    return found
+    return sockets

@@ -61,10 +61,10 @@ def ensure_socket_directory(directory: Path) -> None:
         raise PostgresError(f"{directory} is too long for a unix socket; set TMPDIR to a shorter directory")
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700, parents=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PostgresError(f"{directory} belongs to somebody else; remove it or set TMPDIR to another place")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         directory.chmod(0o700)
 
 
@@ -94,20 +94,20 @@ def binary(name: str) -> Path:
 
 def inner_uid_of_root() -> int:
     """Who root becomes inside the namespace: initdb looks the user up by name, so it must exist."""
-    known = sorted(entry.pw_uid for entry in pwd.getpwall() if 0 < entry.pw_uid < 65534)
-    return 1000 if 1000 in known or not known else known[0]
+    uids = sorted(entry.pw_uid for entry in pwd.getpwall() if 0 < entry.pw_uid < 65534)
+    return 1000 if 1000 in uids or not uids else uids[0]
 
 
 def postgres_processes_in(directory: Path) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         # Processes of others, and those that end while we look, cannot be read.
         with contextlib.suppress(OSError):
             if (entry / "comm").read_text().strip() == "postgres" and (entry / "cwd").readlink() == directory:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def postmaster_by_pid_file(directory: Path) -> list[int]:

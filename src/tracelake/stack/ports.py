@@ -18,8 +18,8 @@ from tracelake.stack.machine import free_port
 def read_ports(path: Path) -> dict[str, int]:
     """By name; whatever is no port is left out."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
-        return {name: port for name, port in found.items() if 0 < port < 65536}
+        ports = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+        return {name: port for name, port in ports.items() if 0 < port < 65536}
     return {}
 
 

@@ -65,8 +65,8 @@ async def _ensure_role(conn: Connection, role: str, password: str) -> None:
 
 
 async def _ensure_database(conn: Connection, database: DatabaseSpec) -> None:
-    found = await conn.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", database.name)
-    if not found:
+    exists = await conn.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", database.name)
+    if not exists:
         await conn.execute(f"CREATE DATABASE {_name(database.name)} OWNER {_name(database.owner)}")
     await grant_connect(conn, database)
 

@@ -138,7 +138,7 @@ def _running(cluster: EmbeddedPostgres) -> Iterator[None]:
 async def _restore(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:
     async with _connected(place.administer) as administrator:
         await _check_unused(administrator, place.state)
-        left = await leftovers.drop(administrator, place.state)
+        dropped_leftovers = await leftovers.drop(administrator, place.state)
         try:
             await _make(administrator, place)
             _load(dump, place.owner(place.restored))
@@ -150,7 +150,7 @@ async def _restore(place: RestorePlace, dump: Dump, config: DispatcherConfig) ->
         finally:
             # Either the new one, given up, or the old one, replaced.
             await leftovers.drop(administrator, place.state)
-    return msgspec.structs.replace(report, messages_dropped=dropped, leftovers_dropped=left)
+    return msgspec.structs.replace(report, messages_dropped=dropped, leftovers_dropped=dropped_leftovers)
 
 
 async def _check_unused(administrator: Connection, state: str) -> None:
@@ -177,9 +177,9 @@ async def _make(administrator: Connection, place: RestorePlace) -> None:
 
 def _load(dump: Dump, dsn: str) -> None:
     options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
-    done = dumps.run_program("pg_restore", *options, str(dump.file), dsn=dsn)
-    if done.returncode != 0:
-        raise BackupError(f"{dump.file} cannot be loaded, and nothing was changed: {dumps.reason(done)}")
+    ended = dumps.run_program("pg_restore", *options, str(dump.file), dsn=dsn)
+    if ended.returncode != 0:
+        raise BackupError(f"{dump.file} cannot be loaded, and nothing was changed: {dumps.reason(ended)}")
 
 
 async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:

@@ -153,14 +153,14 @@ async def _compare(restored: Connection, before: _Replaced) -> None:
 
 
 async def _move_sequences(restored: Connection, before: _Replaced) -> int:
-    given = {row["name"]: row["last_value"] or 0 for row in await before.ask(_SEQUENCES)}
+    replaced_values = {row["name"]: row["last_value"] or 0 for row in await before.ask(_SEQUENCES)}
     gap = 0 if before.continued else SEQUENCE_GAP
-    found = await restored.fetch(_SEQUENCES)
-    for row in found:
-        last = max(row["last_value"] or 0, given.get(row["name"], 0)) + gap
+    sequences = await restored.fetch(_SEQUENCES)
+    for row in sequences:
+        last = max(row["last_value"] or 0, replaced_values.get(row["name"], 0)) + gap
         if last:
             await restored.execute("SELECT setval($1::text::regclass, $2)", row["name"], last)
-    return len(found)
+    return len(sequences)
 
 
 async def _end_leases(store: Store, config: DispatcherConfig) -> int:
@@ -196,10 +196,10 @@ async def _move_attempts(restored: Connection, before: _Replaced) -> int:
     moved, after = 0, UUID(int=0)
     while True:
         page = await restored.fetch(_UNFINISHED, after, _PAGE)
-        told = await before.ask(_GIVEN_OUT, [row["task_id"] for row in page])
-        given = {row["task_id"]: row["attempt"] for row in told}
+        attempts = await before.ask(_GIVEN_OUT, [row["task_id"] for row in page])
+        attempt_numbers = {row["task_id"]: row["attempt"] for row in attempts}
         gap = 0 if before.continued else ATTEMPT_GAP
-        floors = {row["task_id"]: max(row["attempt"], given.get(row["task_id"], 0)) + gap for row in page}
+        floors = {row["task_id"]: max(row["attempt"], attempt_numbers.get(row["task_id"], 0)) + gap for row in page}
         tag = await restored.execute(_MOVE_ATTEMPTS, list(floors), list(floors.values()))
         moved += int(tag.rpartition(" ")[2])
         if len(page) < _PAGE:

@@ -62,11 +62,11 @@ def resolver(home: Home, own_org: str) -> ResolveEndpoints:
 def read_addresses(home: Home, own_org: str, org: str) -> dict[str, str]:
     """Those of one org, by name. What `trace up` was told by its environment comes before the file."""
     try:
-        kept = msgspec.json.decode(home.rpc_environment_file.read_bytes(), type=StackAddresses)
+        stack_addresses = msgspec.json.decode(home.rpc_environment_file.read_bytes(), type=StackAddresses)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):
-        kept = StackAddresses()
-    recorded = {} if kept.recorded is None else {_DEFAULT: kept.recorded}
-    return _read_file(home, own_org).get(org, {}) | kept.orgs.get(org, {}) | recorded
+        stack_addresses = StackAddresses()
+    recorded = {} if stack_addresses.recorded is None else {_DEFAULT: stack_addresses.recorded}
+    return _read_file(home, own_org).get(org, {}) | stack_addresses.orgs.get(org, {}) | recorded
 
 
 def _read_file(home: Home, own_org: str) -> OrgAddresses:

