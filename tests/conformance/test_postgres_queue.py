@@ -14,7 +14,7 @@ from tests.conformance.queue_machine import QueueMachine
 from tests.conformance.queue_suite import Q, QueueSuite, message
 from tests.support.postgres import TestCluster
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.adapters.postgres_queue.receive_buffer import Station
+from tracelake.adapters.postgres_queue.receive_buffer import ReceiveBuffer
 from tracelake.db.queue import statements as sql
 from tracelake.db.queue.lane import Lane
 from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError
@@ -263,7 +263,7 @@ def test_a_receiver_cancelled_after_its_share_gives_back(
         receiver: asyncio.Task[list[Delivery]]
         await queue.publish([message("a")])
         # Runs when the messages were shared out and the receiver has not yet been woken.
-        monkeypatch.setattr(Station, "_answer_those_who_are_done", lambda *_: receiver.cancel())
+        monkeypatch.setattr(ReceiveBuffer, "_answer_those_who_are_done", lambda *_: receiver.cancel())
         receiver = asyncio.create_task(queue.receive(Q, 1, 6000, wait_seconds=60))
         await asyncio.wait([receiver])
         assert receiver.cancelled()

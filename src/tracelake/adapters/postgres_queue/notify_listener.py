@@ -1,7 +1,7 @@
-"""One LISTEN connection per adapter; it rings the stations whose queue has news.
+"""One LISTEN connection per adapter; it wakes the receive buffers whose queue has news.
 
 Notifications are hints. While the connection is away none arrive, and receivers fall back to polling; when it
-is back every station is rung once, because any number of hints may have been missed.
+is back every buffer is woken once, because any number of hints may have been missed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def payload_for(queues: set[str]) -> str:
     return names if len(names) <= _MAX_PAYLOAD else EVERY_QUEUE
 
 
-class Bell:
+class NotifyListener:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._events: defaultdict[str, set[asyncio.Event]] = defaultdict(set)

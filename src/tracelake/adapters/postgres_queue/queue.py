@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelake.adapters.postgres_queue.gathering import Gatherer
-from tracelake.adapters.postgres_queue.notify_listener import Bell, payload_for
-from tracelake.adapters.postgres_queue.receive_buffer import Station
+from tracelake.adapters.postgres_queue.notify_listener import NotifyListener, payload_for
+from tracelake.adapters.postgres_queue.receive_buffer import ReceiveBuffer
 from tracelake.db.queue import statements
 from tracelake.db.queue.lane import Lane
 from tracelake.model.fair_share import FairShares, OrgBacklog
@@ -65,8 +65,8 @@ class PostgresQueue:
         self._taking = Lane(dsn, "receive", durable=durable_acks)
         self._settling = Lane(dsn, "settle", durable=durable_acks)
         self._looking = Lane(dsn, "look", durable=True)
-        self._bell = Bell(dsn)
-        self._stations: dict[tuple[str, float, float | None], Station] = {}
+        self._listener = NotifyListener(dsn)
+        self._buffers: dict[tuple[str, float, float | None], ReceiveBuffer] = {}
         self._shares: dict[str, FairShares] = {}
         self._alone: set[str] = set()
         """Queues that had messages of one group when they were last looked at."""
@@ -99,7 +99,7 @@ class PostgresQueue:
         if not 0 < visibility_seconds <= _MAX_VISIBILITY:
             raise ValueError("visibility_seconds is more than 0 and at most a year")
         self._check_open()
-        return await self._station(queue, visibility_seconds, idle_after).receive(limit, wait_seconds)
+        return await self._buffer(queue, visibility_seconds, idle_after).receive(limit, wait_seconds)
 
     async def set_weights(self, weights: Mapping[str, float]) -> None:
         self._check_open()
@@ -169,9 +169,9 @@ class PostgresQueue:
     async def close(self) -> None:
         """What was asked for before is finished; receivers that still wait get QueueUnavailableError."""
         self._closed = True
-        for station in list(self._stations.values()):
-            await station.close()
-        await self._bell.close()
+        for buffer in list(self._buffers.values()):
+            await buffer.close()
+        await self._listener.close()
         await self._publishes.close()
         await self._settles.close()
         for lane in (self._publishing, self._taking, self._settling, self._looking):
@@ -205,21 +205,21 @@ class PostgresQueue:
 
     # --- receive
 
-    def _station(self, queue: str, visibility_seconds: float, idle_after: float | None) -> Station:
+    def _buffer(self, queue: str, visibility_seconds: float, idle_after: float | None) -> ReceiveBuffer:
         name = (queue, visibility_seconds, idle_after)
-        station = self._stations.get(name)
-        if station is None:
-            for other in [key for key, value in self._stations.items() if value.idle]:
-                del self._stations[other]  # callers may use ever new visibilities
-            station = self._stations[name] = Station(
+        buffer = self._buffers.get(name)
+        if buffer is None:
+            for other in [key for key, value in self._buffers.items() if value.idle]:
+                del self._buffers[other]  # callers may use ever new visibilities
+            buffer = self._buffers[name] = ReceiveBuffer(
                 queue,
-                bell=self._bell,
+                listener=self._listener,
                 take=lambda limit: self._take(queue, limit, visibility_seconds, idle_after),
                 next_due=lambda: self._next_due(queue) if idle_after is None else self._next_idle(queue, idle_after),
                 give_back=self._give_back,
                 poll_seconds=self._poll_seconds,
             )
-        return station
+        return buffer
 
     async def _take(
         self, queue: str, limit: int, visibility_seconds: float, idle_after: float | None
@@ -307,7 +307,7 @@ class PostgresQueue:
             await self._taking.fetch(statements.GIVE_BACK_IF_HELD, *_columns(deliveries))
         except QueueUnavailableError:
             return  # they come back by themselves when their visibility runs out
-        queues = {queue for queue, _, _ in self._stations}
+        queues = {queue for queue, _, _ in self._buffers}
         if queues:
             await self._ring(queues)
 

@@ -1,7 +1,7 @@
 """Receivers of one queue, served together.
 
-Every coroutine that waits for messages of the same queue with the same visibility stands at one station. The
-station runs one statement for all of them, shares the messages out in turn, and sleeps until a notification,
+Every coroutine that waits for messages of the same queue with the same visibility shares one buffer. The
+buffer runs one statement for all of them, shares the messages out in turn, and sleeps until a notification,
 a new receiver, the moment the next hidden message becomes visible, or the poll interval. What nobody is left
 to take (the receiver was cancelled meanwhile) is given back at once.
 """
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from tracelake.adapters.postgres_queue.gathering import own_copy
-from tracelake.adapters.postgres_queue.notify_listener import Bell
+from tracelake.adapters.postgres_queue.notify_listener import NotifyListener
 from tracelake.ports.queue import Delivery, QueueUnavailableError
 
 MAX_TAKE = 1000
@@ -26,23 +26,23 @@ class _Receiver:
 
     @property
     def waits(self) -> bool:
-        # A cancelled receiver's future is done before its coroutine has left the station.
+        # A cancelled receiver's future is done before its coroutine has left the buffer.
         return not self.answer.done()
 
 
-class Station:
+class ReceiveBuffer:
     def __init__(
         self,
         queue: str,
         *,
-        bell: Bell,
+        listener: NotifyListener,
         take: Callable[[int], Awaitable[list[Delivery]]],
         next_due: Callable[[], Awaitable[float | None]],
         give_back: Callable[[list[Delivery]], Coroutine[None, None, None]],
         poll_seconds: float,
     ) -> None:
         self._queue = queue
-        self._bell = bell
+        self._listener = listener
         self._take = take
         self._next_due = next_due
         self._give_back = give_back
@@ -84,7 +84,7 @@ class Station:
         task.add_done_callback(_background.discard)
 
     async def _serve(self) -> None:
-        self._bell.subscribe(self._queue, self._news)
+        self._listener.subscribe(self._queue, self._news)
         try:
             while self._receivers:
                 # Cleared before looking: news that comes during the look leads to another look.
@@ -100,7 +100,7 @@ class Station:
             self._fail(error)
         finally:
             self._fail(QueueUnavailableError("the queue is closed"))
-            self._bell.unsubscribe(self._queue, self._news)
+            self._listener.unsubscribe(self._queue, self._news)
             self._serving = None
 
     async def _share(self, deliveries: list[Delivery]) -> None:
