@@ -22,11 +22,15 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.sink.store import TableStore
-from tracelake.spark.reader import TableReader
+from tracelake.spark.child.messages import AskFiles, TableAnswer
+from tracelake.spark.child.transfer import ExportedTables, check
+from tracelake.spark.files import FileCache
+from tracelake.spark.reader import Reader, TableReader
 from tracelake.spark.session import SharedSession
 from tracelake.spark.tables import Snapshot
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import CursorRange, Unit
+from tracelake.worker.broker import AttemptBroker
 from tracelake.worker.spark import Engine
 
 
@@ -140,6 +144,32 @@ def test_all_parts_are_of_one_moment(keep: Callable[[Schema], Kept], spark: Spar
     with closing(TableReader(spark, lambda: dsn, 1)) as reader:
         assert reader.read(kept.item(0, 1), kept.declared)[0].count() == 0
         assert reader.read(kept.item(1, 2), kept.declared)[0].count() == 5
+
+
+def test_for_a_cluster_they_are_files_of_one_moment(
+    keep: Callable[[Schema], Kept], spark: SparkSession, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelake.worker.broker.ROWS_PER_PART", 1)
+    kept = keep(EVERY)
+    kept.commit([LEAST, MOST], [{"key": "c", "number": 0}])
+    item = kept.item(0, 1)
+    transfer = DirectoryTransfer(tmp_path / "objects")
+    context = kept.context(item)
+    scratch = "s3://trace-scratch/scratch/1/1/"
+    broker = AttemptBroker(context, transfer, lambda: dsn, tmp_path / "transit", 0, scratch)
+    with closing(broker):
+        assert isinstance(check(broker.answer(AskFiles(item.input_index, item.unit), None)), TableAnswer)
+        reader = Reader(spark, FileCache(tmp_path / "cache", transfer), tmp_path / "links", local=False)
+        tables = ExportedTables(reader, lambda body: check(broker.answer(body, None)))
+        frame, _ = tables.read(item, kept.declared)
+        kept.commit([{"key": "a", "number": 7}])
+        again, _ = tables.read(item, kept.declared)
+        rows = frame.toArrow().sort_by("key").to_pylist()
+        assert rows == again.toArrow().sort_by("key").to_pylist()
+    assert [row["key"] for row in rows] == ["a", "b", "c"]
+    assert (rows[0]["number"], rows[0]["signed"]) == (LEAST["number"], str(-(2**255)))
+    assert (rows[1]["data"], rows[1]["amount"]) == (b"\xff" * 32, Decimal("99999999999999.999999"))
+    assert len(list(transfer.path(scratch + "x").parent.iterdir())) == 2, "one file for each part, made once"
 
 
 AMOUNTS = Schema(

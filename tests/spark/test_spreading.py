@@ -66,7 +66,7 @@ def test_a_large_unit_has_several_files_that_share_no_block(large: Bench, tmp_pa
 def test_one_block_with_everything(large: Bench) -> None:
     large.add_input("raw", pa.table({"block_number": [5] * 100}))
     large.run("noop", written_by(lambda rows: rows), blocks=(0, 1000))
-    assert [plain_name(path) for path in large.files()] == ["out_5_5.parquet"]
+    assert [plain_name(path) for path in large.files()] == ["out_0_250.parquet"], "named after its part of the unit"
     assert large.table().num_rows == 100
 
 

@@ -1,26 +1,32 @@
 """What the process of an org can have the worker do: what its attempt was granted, and nothing else."""
 
+import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tracelake.catalogue.context import Batch
 from tracelake.spark.child.messages import (
     Accepted,
     AnswerBody,
     AskBody,
     AskDownload,
+    AskExport,
     AskFiles,
     AskPublish,
     AskRows,
     AskTable,
     AskUpload,
+    AskUrls,
     FailureAnswer,
     FilesAnswer,
     ObjectAnswer,
+    UrlsAnswer,
 )
-from tracelake.spark.testing import BUCKET, Trial, make_unit
+from tracelake.spark.testing import BUCKET, DirectoryTransfer, Trial, make_unit
 from tracelake.worker.broker import AttemptBroker
 
 UNIT = make_unit((0, 9))
@@ -116,3 +122,45 @@ def test_tables_and_batches_are_those_of_the_attempt(desk: Desk) -> None:
     assert desk.refused(AskRows(0, 0))
     assert desk.refused(AskPublish(0, f"{desk.prefix}1.jsonl", 1)), "nothing was written there"
     assert desk.refused(AskPublish(7, f"{desk.prefix}1.jsonl", 1))
+
+
+class SigningTransfer(DirectoryTransfer):
+    def sign(self, uris: Sequence[str], *, create: bool, seconds: int) -> list[str]:
+        return [f"{create}:{uri}" for uri in uris]
+
+
+def test_addresses_for_executors_are_those_of_the_attempt_alone(desk: Desk, tmp_path: Path) -> None:
+    meta = desk.trial.inputs[0][1][0]
+    new = f"{desk.prefix}1.parquet"
+    asked = AskUrls([(meta.uri, meta.etag)], [new])
+    desk.ask(AskFiles(0, UNIT))
+    desk.broker._transfer = SigningTransfer(tmp_path / "objects")
+    assert desk.refused(asked), "it does not run on a cluster"
+    desk.broker._scratch_prefix = "s3://trace-scratch/scratch/1/1/"
+    assert desk.ask(asked) == UrlsAnswer([f"False:{meta.uri}"], [f"True:{new}"])
+    foreign = f"{BUCKET}foreign/1.parquet"
+    for reading, creating in (
+        ([(foreign, meta.etag)], []),
+        ([(meta.uri, "another")], []),
+        ([], [foreign]),
+        ([], [f"{desk.prefix}deeper/1.parquet"]),
+        ([], [f"{desk.prefix}../1.parquet"]),
+        ([], ["s3://trace-scratch/scratch/1/1/x.parquet"]),
+        ([], [f"{desk.prefix}{number}.parquet" for number in range(50_001)]),
+    ):
+        assert desk.refused(AskUrls(reading, creating)), (reading[:1], creating[:1])
+    assert desk.refused(AskExport(0, 0)), "no table was cut"
+    desk.broker.close()
+    assert desk.refused(AskUrls([], [f"{desk.prefix}2.parquet"])), "the attempt has ended"
+
+
+def test_a_batch_that_an_executor_stored_is_published_with_its_hash(desk: Desk, tmp_path: Path) -> None:
+    batches: list[Batch] = []
+    desk.broker._context = dataclasses.replace(desk.broker._context, publish=batches.append)
+    desk.broker._transfer = SigningTransfer(tmp_path / "objects")
+    desk.broker._scratch_prefix = "s3://trace-scratch/scratch/1/1/"
+    uri = f"{desk.prefix}1.jsonl"
+    assert desk.refused(AskPublish(0, uri, 1, "0" * 64)), "its name was never lent"
+    desk.ask(AskUrls([], [uri]))
+    assert desk.ask(AskPublish(0, uri, 1, "0" * 64)) == Accepted()
+    assert [(batch.uri, batch.sha256) for batch in batches] == [(uri, "0" * 64)]

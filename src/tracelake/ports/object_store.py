@@ -1,10 +1,10 @@
 """The ObjectStore port: whole objects at `s3://bucket/key` addresses."""
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tracelake.errors import TraceError
 
@@ -98,4 +98,14 @@ class FileTransfer(Protocol):
     def upload(self, path: Path, uri: str) -> ObjectMeta:
         """Creates the object, whole; never replaces one. The same bytes again are no conflict: the answer to an upload
         may have been lost. Other bytes: `ObjectExistsError`. The answer has the hash of the local file."""
+        ...
+
+
+@runtime_checkable
+class UrlSigner(Protocol):
+    """Addresses that open one object each, for whoever has them and for `seconds`, without a key."""
+
+    def sign(self, uris: Sequence[str], *, create: bool, seconds: int) -> list[str]:
+        """In the order of the objects: to read one with GET, or, with `create`, to make a new one with PUT and
+        `If-None-Match: *`, which never replaces one."""
         ...

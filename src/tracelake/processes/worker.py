@@ -63,6 +63,7 @@ def build_engine(settings: Settings) -> Engine:
                 overhead_bytes=_bytes(settings.spark_overhead),
                 stop_seconds=settings.worker_stop_seconds,
                 logs=settings.layout.logs,
+                scratch_bucket=settings.scratch_bucket,
             ),
             transfer,
             settings.resolve_data_read_dsn,

@@ -5,8 +5,9 @@ fit fails the task, which a person can correct, and does not become a dead lette
 below the largest that is taken.
 """
 
+import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
@@ -19,6 +20,7 @@ from tracelake.model.dag import Schema
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.rows.encoder import UnwritableError, encode
 from tracelake.rows.reader import BadBatchError, BatchReader
+from tracelake.spark.signed import LendingTransfer, upload_first
 from tracelake.spark.writer import WrittenFile
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 8 * 2**20
 _ROWS_AT_ONCE = 2_000
+_LENT_NAMES = 4096
+"""So many batches can an attempt make on a cluster: about 32 GB of rows."""
 _KEY_LENGTH = 80
 """Characters of a value that an error shows."""
 _RESULT = "uri string, size long, etag string, sha256 string, row_count long"
@@ -39,14 +43,18 @@ def write_batches(
     frame: "DataFrame", prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = ""
 ) -> list[WrittenFile]:
     """All rows of the frame; judged by the schema, if there is one."""
-    rows = frame.mapInArrow(_writing(prefix, transfer, schema, dataset), _RESULT).collect()
+    names: list[str] = []
+    if isinstance(transfer, LendingTransfer):
+        names = [_new_name(prefix) for _ in range(_LENT_NAMES)]
+        transfer = transfer.lend(names=names)
+    rows = frame.mapInArrow(_writing(prefix, transfer, schema, dataset, names), _RESULT).collect()
     return [
         WrittenFile(ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"]), row["row_count"]) for row in rows
     ]
 
 
 def _writing(
-    prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = ""
+    prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = "", names: Sequence[str] = ()
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         judge = None if schema is None else make_judge(schema, dataset)
@@ -58,13 +66,13 @@ def _writing(
                 if judge is not None:
                     judge(data)
                 if lines and size + len(data) > MAX_BYTES:
-                    yield _upload(prefix, transfer, lines, count)
+                    yield _upload(transfer, _candidates(prefix, names), lines, count)
                     lines, size, count = [], 0, 0
                 lines.append(data)
                 size += len(data)
                 count += rows
         if lines:
-            yield _upload(prefix, transfer, lines, count)
+            yield _upload(transfer, _candidates(prefix, names), lines, count)
 
     return write
 
@@ -83,14 +91,24 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
     yield from _pieces(batch.slice(half))
 
 
-def _upload(prefix: str, transfer: FileTransfer, parts: list[bytes], count: int) -> pa.RecordBatch:
-    # A Spark task that is tried again writes under another name: only what is returned is published.
-    uri = f"{prefix}{uuid4().hex}.jsonl"
+def _candidates(prefix: str, names: Sequence[str]) -> Sequence[str]:
+    """A Spark task that is tried again writes under another name: only what is returned is published."""
+    if not names:
+        return [_new_name(prefix)]
+    first = secrets.randbelow(len(names))  # others use these names too
+    return [*names[first:], *names[:first]]
+
+
+def _new_name(prefix: str) -> str:
+    return f"{prefix}{uuid4().hex}.jsonl"
+
+
+def _upload(transfer: FileTransfer, names: Sequence[str], parts: list[bytes], count: int) -> pa.RecordBatch:
     with tempfile.TemporaryFile(prefix="trace-batch-") as file:
         for part in parts:
             file.write(part)
         file.flush()
-        meta = transfer.upload(Path(f"/proc/self/fd/{file.fileno()}"), uri)
+        meta = upload_first(transfer, Path(f"/proc/self/fd/{file.fileno()}"), names)
     return pa.RecordBatch.from_pydict(
         {
             "uri": [meta.uri],

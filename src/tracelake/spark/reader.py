@@ -27,6 +27,7 @@ from tracelake.catalogue.context import NonRetryableError, TableInput
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
+from tracelake.spark.signed import lend_files
 from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, Scalar
@@ -83,7 +84,8 @@ class Reader:
         rows = [(file.uri, file.size, file.etag, file.sha256) for file in files]
         frame = self.session.createDataFrame(rows, "uri string, size long, etag string, sha256 string")
         placed = frame.repartition(min(len(files), 200))
-        fetch = _fetch_function(self.cache.transfer, name, (files[0], schema), selection)
+        lent = lend_files(self.cache.transfer, files)
+        fetch = _fetch_function(lent, name, (files[0], schema), selection)
         return placed.mapInArrow(fetch, from_arrow_schema(signed(schema)))
 
 

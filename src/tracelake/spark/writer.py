@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,6 +24,7 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.model.locations import MARKER_FORMAT
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.processes import settle
+from tracelake.spark.signed import LendingTransfer, upload_first
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,6 +38,8 @@ Split: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch
 _MANIFEST = "output int, uri string, size long, etag string, sha256 string, rows long"
 """A row for each file; and for each part one for what it was given, and one for what it left out."""
 _RECEIVED, _DROPPED = -1, -2
+_NAMES_PER_FILE = 8
+"""More than Spark tries a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,24 @@ class Target:
     transfer: FileTransfer
     block_column: str | None = "block_number"
     """By which rows are sorted and files named; None for data that knows no blocks."""
+    names: Mapping[tuple[int, int], Sequence[str]] = field(default_factory=dict)
+    """Of new files, where they were chosen before."""
 
     def uri(self, start: int, end: int) -> str:
         """A new one for each call: no two writers share a name."""
         return f"{self.prefix}{self.dataset}_{start}_{end}.{secrets.token_hex(8)}.parquet"
+
+    def lend(self, ranges: Sequence[tuple[int, int]]) -> "Target":
+        """For Spark's Python processes, which write files of these."""
+        if not isinstance(self.transfer, LendingTransfer):
+            return self
+        names = {blocks: [self.uri(*blocks) for _ in range(_NAMES_PER_FILE)] for blocks in ranges}
+        transfer = self.transfer.lend(names=[name for some in names.values() for name in some])
+        return replace(self, transfer=transfer, names=names)
+
+    def upload(self, path: Path, start: int, end: int) -> ObjectMeta:
+        names = self.names.get((start, end))
+        return upload_first(self.transfer, path, [self.uri(start, end)] if names is None else names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +144,7 @@ class PartWriter:
     def upload(self, start: int, end: int) -> WrittenFile:
         self._flush()
         self._writer.close()
-        return WrittenFile(self._target.transfer.upload(self.path, self._target.uri(start, end)), self.rows)
+        return WrittenFile(self._target.upload(self.path, start, end), self.rows)
 
     def discard(self) -> None:
         """Also after an upload: the local file goes in any case."""
@@ -208,7 +225,9 @@ def write_split(
     columns = list(order) or ([by] if by else [])
     if columns:
         placed = placed.sortWithinPartitions(*columns)
-    function = _part_function(outputs, split, by, (start, end), files, columns)
+    ranges = _ranges((start, end), by, files)
+    lent = {number: replace(output, target=output.target.lend(ranges)) for number, output in outputs.items()}
+    function = _part_function(lent, split, by, (start, end), ranges, columns)
     rows = placed.mapInArrow(function, _MANIFEST).collect()
     files_by_output: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
     for row in rows:
@@ -240,7 +259,7 @@ def _place_of(frame: "DataFrame", by: str, start: int, end: int, files: int) -> 
     """In which of the equal parts of the range a block is. Blocks before and after it are in the first and the last."""
     import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
 
-    width = -(-(end - start + 1) // files)
+    width = _width(start, end, files)
     block = F.least(F.greatest(frame[by], F.lit(start)), F.lit(end)).cast("bigint")
     return F.call_function("div", block - F.lit(start), F.lit(width)).cast("int")
 
@@ -293,7 +312,7 @@ def _part_function(
     split: Split,
     by: str | None,
     unit: tuple[int, int],
-    files: int,
+    ranges: Sequence[tuple[int, int]],
     order: Sequence[str],
 ) -> PartFunction:
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -314,7 +333,7 @@ def _part_function(
                         if number not in parts:
                             parts[number] = PartWriter(outputs[number].target, outputs[number].schema, order=order)
                         parts[number].write(rows)
-            unit_name = _named(unit, blocks, by, files)
+            unit_name = _named(ranges, blocks, by)
             yield _manifest([(_RECEIVED, None, received), (_DROPPED, None, dropped)])
             for number, part in parts.items():
                 file = part.upload(*unit_name)
@@ -359,16 +378,31 @@ def _check_blocks(column: pa.Array, name: str, blocks: Sequence[int], unit: tupl
         )
 
 
-def _named(unit: tuple[int, int], blocks: Sequence[int], by: str | None, files: int) -> tuple[int, int]:
+def _ranges(unit: tuple[int, int], by: str | None, files: int) -> list[tuple[int, int]]:
+    """What files are named after: the unit, equal parts of it, or numbers."""
     if files == 1:
-        return unit
+        return [unit]
+    if by is None:
+        return [(number, number) for number in range(files)]
+    start, end = unit
+    width = _width(start, end, files)
+    return [(first, min(end, first + width - 1)) for first in range(start, end + 1, width)]
+
+
+def _width(start: int, end: int, files: int) -> int:
+    return -(-(end - start + 1) // files)
+
+
+def _named(ranges: Sequence[tuple[int, int]], blocks: Sequence[int], by: str | None) -> tuple[int, int]:
+    if len(ranges) == 1:
+        return ranges[0]
     if by is not None:
-        return (blocks[0], blocks[1]) if blocks else unit  # without a row there is nothing to name
+        # Without a row there is nothing to name.
+        return next((part for part in ranges if blocks and part[0] <= blocks[0] <= part[1]), ranges[0])
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    number = 0 if context is None else context.partitionId()
-    return number, number
+    return ranges[0 if context is None else context.partitionId()]
 
 
 def _arrow_schema(frame: "DataFrame") -> pa.Schema:

@@ -7,6 +7,9 @@ Requests come from a process that runs what users wrote, so each is checked agai
 - writing: new objects directly below the prefixes of the attempt's outputs;
 - tables: the input's own, in its own range of commits, with the columns that the job declares.
 
+Executors of a cluster reach the object store by themselves, with signed addresses, which are given by the same checks
+and open one object each. Rows of a table are written for them to files below the attempt's scratch prefix.
+
 Files come as open descriptors, never as paths. A descriptor must be of a regular file in the process' own file
 system, and must have been opened for what it is used for: one that only names a file (`O_PATH`) would let the worker
 open for the process what the process may not open itself.
@@ -27,35 +30,43 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tracelake.catalogue.context import Batch, NonRetryableError, OperatorContext, TableInput
 from tracelake.errors import TraceError
 from tracelake.model.locations import lies_under
-from tracelake.ports import FileTransfer, ObjectMeta
+from tracelake.ports import FileTransfer, ObjectMeta, UrlSigner
 from tracelake.spark.child.messages import (
     Accepted,
     AnswerBody,
     AskBody,
     AskDownload,
     AskEmit,
+    AskExport,
     AskFiles,
     AskPublish,
     AskRows,
     AskSchema,
     AskTable,
     AskUpload,
+    AskUrls,
     FailureAnswer,
     FilesAnswer,
     ObjectAnswer,
     SchemaAnswer,
     TableAnswer,
     TableParts,
+    UrlsAnswer,
 )
 from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.units import PayloadInput, TaskOutput
 
 _COPY_BYTES = 16 * 2**20
 _POLL_MILLISECONDS = 500
+URL_SECONDS = 24 * 3600
+"""How long signed addresses are good. An attempt on a cluster that takes longer fails."""
+_MOST_NAMES = 50_000
+"""Of new objects, for one attempt."""
 
 
 class RequestRefusedError(NonRetryableError):
@@ -72,16 +83,23 @@ class AttemptBroker:
         data_dsn: Callable[[], str],
         scratch: Path,
         device: int,
+        scratch_prefix: str | None = None,
     ) -> None:
-        """`scratch`: of the worker, out of the process' reach. `device`: the file system of the process' directory."""
+        """`scratch`: of the worker, out of the process' reach. `device`: the file system of the process' directory.
+        `scratch_prefix`: of the attempt in the object store, if its executors are those of a cluster."""
         self._context = context
         self._transfer = transfer
         self._data_dsn = data_dsn
         self._scratch = scratch
         self._device = device
+        self._scratch_prefix = scratch_prefix
         self._lock = threading.Lock()
         self._readable: dict[tuple[str, str], ObjectMeta] = {}
         self._uploads: dict[str, ObjectMeta] = {}
+        self._lent: set[str] = set()
+        """Names that executors may create objects of; what they put there the worker has not seen."""
+        self._exports: dict[tuple[int, int], ObjectMeta] = {}
+        self._exporting = threading.Lock()
         self._tables: dict[int, TableInput] = {}
         self._cuts: dict[int, tuple[SnapshotTable, list[TablePart]]] = {}
         self._snapshot: Snapshot | None = None
@@ -113,6 +131,10 @@ class AttemptBroker:
                 return Accepted()
             case AskUpload():
                 return ObjectAnswer(self._upload(body.uri, descriptor))
+            case AskUrls():
+                return self._sign(body)
+            case AskExport():
+                return ObjectAnswer(self._export(body))
             case AskTable():
                 return self._cut(self._input(body.input_index))
             case AskRows():
@@ -153,16 +175,37 @@ class AttemptBroker:
             path.unlink(missing_ok=True)
 
     def _upload(self, uri: str, descriptor: int | None) -> ObjectMeta:
+        self._check_new(uri)
+        source = self._checked(descriptor, writing=False)
+        meta = self._transfer.upload(Path(f"/proc/self/fd/{source}"), uri)
+        self._uploads[meta.uri] = meta
+        return meta
+
+    def _sign(self, body: AskUrls) -> UrlsAnswer:
+        signer = self._transfer
+        if self._scratch_prefix is None or not isinstance(signer, UrlSigner):
+            raise RequestRefusedError("signed addresses were asked for, and the task does not run on a cluster")
+        for uri, etag in body.reading:
+            if (uri, etag) not in self._readable and uri not in self._uploads and uri not in self._lent:
+                raise RequestRefusedError("a file was asked for that is not an input of the task")
+        for uri in body.creating:
+            self._check_new(uri)
+        with self._lock:
+            if self._closed:
+                raise RequestRefusedError("the attempt has ended")
+            self._lent.update(body.creating)
+            if len(self._lent) > _MOST_NAMES:
+                raise RequestRefusedError(f"the task asks for more than {_MOST_NAMES:,} names of new files")
+        reading = signer.sign([uri for uri, _ in body.reading], create=False, seconds=URL_SECONDS)
+        return UrlsAnswer(reading, signer.sign(body.creating, create=True, seconds=URL_SECONDS))
+
+    def _check_new(self, uri: str) -> None:
         storages = [output.storage for output in self._context.outputs]
         prefixes = [
             prefix for storage in storages for prefix in (storage.write_prefix, storage.buffer_prefix) if prefix
         ]
         if not any(lies_under(uri, prefix) and "/" not in uri[len(prefix) :] for prefix in prefixes):
             raise RequestRefusedError("a file was to be written to a place that is not an output of the task")
-        source = self._checked(descriptor, writing=False)
-        meta = self._transfer.upload(Path(f"/proc/self/fd/{source}"), uri)
-        self._uploads[meta.uri] = meta
-        return meta
 
     def _checked(self, descriptor: int | None, *, writing: bool) -> int:
         if descriptor is None:
@@ -215,14 +258,43 @@ class AttemptBroker:
             for batch in joined.rows(table, parts[body.part].condition):
                 writer.write_batch(batch)
 
+    def _export(self, body: AskExport) -> ObjectMeta:
+        snapshot, cuts = self._snapshot, self._cuts.get(body.input_index)
+        if self._scratch_prefix is None or snapshot is None or cuts is None or not 0 <= body.part < len(cuts[1]):
+            raise RequestRefusedError("rows were asked for that are not part of an input of the task")
+        table, parts = cuts
+        place = body.input_index, body.part
+        with self._exporting:  # one at a time: the worker has other attempts
+            if place not in self._exports:
+                meta = self._export_rows(snapshot, table, parts[body.part])
+                self._readable[meta.uri, meta.etag] = meta
+                self._exports[place] = meta
+            return self._exports[place]
+
+    def _export_rows(self, snapshot: Snapshot, table: SnapshotTable, part: TablePart) -> ObjectMeta:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        path = self._scratch / f"{uuid4().hex}.parquet"
+        try:
+            with (
+                closing(Snapshot(self._data_dsn(), joined=snapshot.name)) as joined,
+                pq.ParquetWriter(path, table.schema, compression="zstd") as writer,
+            ):
+                for batch in joined.rows(table, part.condition):
+                    if self._closed:
+                        raise RequestRefusedError("the attempt has ended")
+                    writer.write_batch(batch)
+            return self._transfer.upload(path, f"{self._scratch_prefix}{path.name}")
+        finally:
+            path.unlink(missing_ok=True)
+
     # --- the Dispatcher
 
     def _publish(self, body: AskPublish) -> None:
         output = self._output(body.output_index)
         meta = self._uploads.get(body.uri)
-        if meta is None:
+        if meta is None and body.uri not in self._lent:
             raise RequestRefusedError("a batch was to be published that the task has not written")
-        self._context.publish(Batch(output, meta.uri, body.records, meta.sha256))
+        self._context.publish(Batch(output, body.uri, body.records, body.sha256 if meta is None else meta.sha256))
 
     def _input(self, index: int) -> PayloadInput:
         for item in self._context.inputs:

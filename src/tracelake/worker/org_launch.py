@@ -23,6 +23,12 @@ _ENVIRONMENT = (
     "SPARK_CONF_DIR",
 )
 _OF_CLUSTERS = ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_LOCAL_IP")
+_SHARED_CLUSTER = {
+    # An application takes all cores of a standalone cluster and keeps them, whether it works or not: processes of orgs,
+    # and the spare one, would wait for each other for ever. So executors come with work, and go when there is none.
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,8 @@ class OrgProcessConfig:
     logs: Path | None = None
     """Where reports of crashes go."""
     log_level: str = "warn"
+    scratch_bucket: str = "trace-scratch"
+    """For rows of tables that executors of a cluster read."""
     options: Mapping[str, str] = field(default_factory=dict)
     readable: tuple[Path, ...] = ()
     """Further places that processes may read."""
@@ -48,6 +56,10 @@ class OrgProcessConfig:
     @property
     def local(self) -> bool:
         return self.master.startswith("local")
+
+    @property
+    def standalone(self) -> bool:
+        return self.master.startswith("spark://")
 
 
 def make_directory(directory: Path) -> int:
@@ -92,8 +104,8 @@ def start_message(config: OrgProcessConfig, directory: Path) -> Start:
         scratch=str(directory),
         master=config.master,
         memory=config.memory,
-        options=dict(config.options),
-        java_options=_java_options(config, directory) if config.local else [],
+        options={**(_SHARED_CLUSTER if config.standalone else {}), **config.options},
+        java_options=_java_options(config, directory),
         log_level=config.log_level,
     )
 
@@ -109,7 +121,8 @@ def _environment(config: OrgProcessConfig, directory: Path) -> dict[str, str]:
 
 
 def _java_options(config: OrgProcessConfig, directory: Path) -> list[str]:
-    return [
+    """Of the driver."""
+    options = [
         f"-XX:MaxDirectMemorySize={max(config.memory_bytes // 2, 128 * 2**20)}",
         # A driver that goes on without memory answers nobody.
         "-XX:+ExitOnOutOfMemoryError",
@@ -117,8 +130,10 @@ def _java_options(config: OrgProcessConfig, directory: Path) -> list[str]:
         # An idle process keeps little more than it needs.
         "-XX:MinHeapFreeRatio=10",
         "-XX:MaxHeapFreeRatio=30",
-        # A network of its own has no card whose address could be asked for.
-        "-Dio.netty.machineId=02:00:00:00:00:01",
         f'-Djava.io.tmpdir="{directory / "tmp"}"',
         f'-Duser.home="{directory / "home"}"',
     ]
+    if config.local:
+        # A network of its own has no card whose address could be asked for.
+        options.append("-Dio.netty.machineId=02:00:00:00:00:01")
+    return options

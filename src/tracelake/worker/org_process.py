@@ -7,7 +7,6 @@ an org that asks for much delays nobody else; each attempt waits on the thread o
 
 import logging
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -27,6 +26,7 @@ from tracelake.catalogue.context import (
     OperatorContext,
     OperatorResult,
 )
+from tracelake.model.locations import Layout
 from tracelake.ports import FileTransfer
 from tracelake.spark.child.messages import (
     Answer,
@@ -250,7 +250,11 @@ class OrgProcess:
         while not self.ready.wait(_LOOK_SECONDS):
             if context.cancel.is_set():
                 raise CanceledError
-        broker = AttemptBroker(context, transfer, data_dsn, self._config.scratch / "transit", self._device)
+        scratch_prefix = None
+        if not self._config.local:
+            scratch_prefix = Layout("", self._config.scratch_bucket).scratch_prefix(context.task_id, context.attempt)
+        transit = self._config.scratch / "transit"
+        broker = AttemptBroker(context, transfer, data_dsn, transit, self._device, scratch_prefix)
         running = RunningAttempt(context, broker)
         key = f"{context.task_id}#{context.attempt}"
         with self._lock:
@@ -260,7 +264,7 @@ class OrgProcess:
                 raise ProcessGoneError
             self._attempts[key] = running
         try:
-            self._channel.send(self._message(key, name, module, context, transfer, data_dsn))
+            self._channel.send(_as_message(key, name, module, context))
         except ChannelError as error:
             self.end(CRASHED)
             running.ended.wait()
@@ -272,31 +276,6 @@ class OrgProcess:
             raise _as_error(running.done.failure)
         assert running.done.result is not None
         return running.done.result
-
-    def _message(
-        self,
-        key: str,
-        name: str,
-        module: str,
-        context: OperatorContext,
-        transfer: FileTransfer,
-        data_dsn: Callable[[], str],
-    ) -> RunAttempt:
-        local = self._config.local
-        return RunAttempt(
-            key=key,
-            module=module,
-            operator=name,
-            config=msgspec.to_builtins(context.config),
-            task_id=context.task_id,
-            attempt=context.attempt,
-            inputs=list(context.inputs),
-            outputs=list(context.outputs),
-            org=context.org,
-            traceparent=context.traceparent,
-            transfer=None if local else pickle.dumps(transfer),
-            data_dsn=None if local else _dsn_or_none(data_dsn),
-        )
 
     def _wait(self, key: str, running: RunningAttempt) -> None:
         deadline = None
@@ -322,11 +301,19 @@ class OrgProcess:
         return SparkFailedError(OVER_LIMIT if self.end_reason == MEMORY else LOST_ALONE)
 
 
-def _dsn_or_none(data_dsn: Callable[[], str]) -> str | None:
-    try:
-        return data_dsn()
-    except Exception:
-        return None  # a task that reads a table says so
+def _as_message(key: str, name: str, module: str, context: OperatorContext) -> RunAttempt:
+    return RunAttempt(
+        key=key,
+        module=module,
+        operator=name,
+        config=msgspec.to_builtins(context.config),
+        task_id=context.task_id,
+        attempt=context.attempt,
+        inputs=list(context.inputs),
+        outputs=list(context.outputs),
+        org=context.org,
+        traceparent=context.traceparent,
+    )
 
 
 def _as_error(failure: AttemptFailure) -> Exception:

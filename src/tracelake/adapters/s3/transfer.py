@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from tracelake.adapters.s3.access import WORKING, S3Access, StorePatience
 from tracelake.adapters.s3.object_store import open_bucket, unavailable, was_answered
+from tracelake.adapters.s3.signing import sign_urls
 from tracelake.model.locations import parse_uri
 from tracelake.model.retry import Backoff
 from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta, content_mismatch, hash_file
@@ -59,6 +61,9 @@ class S3Transfer:
                 raise unavailable(error) from error
             return ObjectMeta(uri, size, result["e_tag"] or "", digest)
         return ObjectMeta(uri, size, self._create(store, key, path), digest)
+
+    def sign(self, uris: Sequence[str], *, create: bool, seconds: int) -> list[str]:
+        return sign_urls(self.access, self.patience, uris, create=create, seconds=seconds)
 
     def _create(self, store: obstore.store.S3Store, key: str, path: Path) -> str:
         """The ETag of the new object. The client repeats no conditional call whose answer was lost; this does."""

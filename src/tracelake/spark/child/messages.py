@@ -68,10 +68,6 @@ class RunAttempt(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     outputs: list[TaskOutput]
     org: str
     traceparent: str | None
-    transfer: bytes | None = None
-    """For a cluster, pickled: its executors reach the object store by themselves. None: the worker is asked."""
-    data_dsn: str | None = None
-    """For a cluster: its executors read tables by themselves."""
 
 
 class CancelAttempt(msgspec.Struct, frozen=True, tag="cancel"):
@@ -96,6 +92,13 @@ class ObjectAnswer(msgspec.Struct, frozen=True, tag="object"):
     meta: ObjectMeta
 
 
+class UrlsAnswer(msgspec.Struct, frozen=True, tag="urls"):
+    """Signed, in the order in which they were asked for."""
+
+    reading: list[str]
+    creating: list[str]
+
+
 class SchemaAnswer(msgspec.Struct, frozen=True, tag="schema"):
     schema: Schema | None
 
@@ -111,7 +114,9 @@ class FailureAnswer(msgspec.Struct, frozen=True, tag="failure"):
     text: str
 
 
-AnswerBody: TypeAlias = FilesAnswer | TableAnswer | TableParts | ObjectAnswer | SchemaAnswer | Accepted | FailureAnswer
+AnswerBody: TypeAlias = (
+    FilesAnswer | TableAnswer | TableParts | ObjectAnswer | UrlsAnswer | SchemaAnswer | Accepted | FailureAnswer
+)
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
@@ -151,6 +156,13 @@ class AskRows(msgspec.Struct, frozen=True, tag="rows"):
     part: int
 
 
+class AskExport(msgspec.Struct, frozen=True, tag="export"):
+    """The rows of a part as a file in the object store; for a cluster, whose executors have no way to the worker."""
+
+    input_index: int
+    part: int
+
+
 class AskSchema(msgspec.Struct, frozen=True, tag="schema"):
     output_index: int
 
@@ -159,6 +171,8 @@ class AskPublish(msgspec.Struct, frozen=True, tag="publish"):
     output_index: int
     uri: str
     records: int
+    sha256: str | None = None
+    """Of a batch that an executor of a cluster stored: the worker has not seen its bytes."""
 
 
 class AskEmit(msgspec.Struct, frozen=True, tag="emit"):
@@ -178,7 +192,17 @@ class AskUpload(msgspec.Struct, frozen=True, tag="upload"):
     uri: str
 
 
-AskBody: TypeAlias = AskFiles | AskTable | AskRows | AskSchema | AskPublish | AskEmit | AskDownload | AskUpload
+class AskUrls(msgspec.Struct, frozen=True, tag="urls"):
+    """Signed addresses for executors of a cluster: to read pinned objects, given with their ETags, and to create new
+    ones."""
+
+    reading: list[tuple[str, str]]
+    creating: list[str]
+
+
+AskBody: TypeAlias = (
+    AskFiles | AskTable | AskRows | AskExport | AskSchema | AskPublish | AskEmit | AskDownload | AskUpload | AskUrls
+)
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):

@@ -8,12 +8,10 @@ import itertools
 import json
 import logging
 import os
-import pickle
 import sys
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import closing, nullcontext
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Any
@@ -54,16 +52,23 @@ from tracelake.spark.child.messages import (
     ToProcess,
     process_channel,
 )
-from tracelake.spark.child.transfer import BrokeredTables, BrokerTransfer, Relay, check
+from tracelake.spark.child.transfer import (
+    BrokeredTables,
+    BrokerTransfer,
+    ClusterTransfer,
+    ExportedTables,
+    Relay,
+    check,
+)
 from tracelake.spark.failures import explain
 from tracelake.spark.files import FileCache
-from tracelake.spark.reader import TableReader
+from tracelake.spark.reader import Reader
 from tracelake.spark.runner import AttemptRunner
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -114,11 +119,11 @@ class SparkProcess:
         self._cancels: dict[str, threading.Event] = {}
         Relay(self._scratch, self.ask)
         session = self._shared.get()
-        if not self._config.connect:
-            threading.Thread(target=_end_with_java, name="java", daemon=True).start()
         if self._config.local:
             # The first query of a session is slow: it loads classes, and starts Spark's Python processes.
             session.range(0, 1, 1, 1).mapInArrow(_give_back, "id long").collect()
+        if not self._config.connect:
+            threading.Thread(target=_end_with_java, name="java", daemon=True).start()
             threading.Thread(target=self._tidy, name="tidy", daemon=True).start()
 
     def listen(self) -> None:
@@ -134,7 +139,8 @@ class SparkProcess:
                 waiting.set_result(body.body)
 
     def _tidy(self) -> None:
-        """Java gives memory back when it collects garbage, and does that when it needs some: idle ones are asked to."""
+        """Java gives memory back when it collects garbage, and executors of a cluster with it, whose shuffles nobody
+        needs; and does that when it needs some: idle ones are asked to."""
         tidied = False
         while True:
             if self._cancels:
@@ -168,19 +174,21 @@ class SparkProcess:
     def _result(self, message: RunAttempt, cancel: threading.Event) -> OperatorResult:
         context = self._context(message, cancel)
         session = self._shared.get()
-        transfer: FileTransfer
-        tables: TableReader | BrokeredTables
-        if message.transfer is None:
-            transfer = BrokerTransfer(self._scratch, message.key)
-            tables = BrokeredTables(session, transfer, lambda body: check(self.ask(message.key, body)))
-        else:
-            transfer = pickle.loads(message.transfer)  # noqa: S301 - the worker's own
-            dsn = message.data_dsn
-            tables = TableReader(session, lambda: _given(dsn))
+        broker = BrokerTransfer(self._scratch, message.key)
+        transfer: FileTransfer = broker if self._config.local else ClusterTransfer(broker)
         cache = FileCache(self._scratch / "cache", transfer)
-        with closing(tables) if isinstance(tables, TableReader) else nullcontext():
-            runner = AttemptRunner(session, self._config, cache, self._scratch, tables.read)
-            return runner.run(message.module, context)
+        tables = self._tables(session, broker, cache)
+        return AttemptRunner(session, self._config, cache, self._scratch, tables.read).run(message.module, context)
+
+    def _tables(
+        self, session: "SparkSession", broker: BrokerTransfer, cache: FileCache
+    ) -> BrokeredTables | ExportedTables:
+        def ask(body: AskBody) -> AnswerBody:
+            return check(self.ask(broker.key, body))
+
+        if self._config.local:
+            return BrokeredTables(session, broker, ask)
+        return ExportedTables(Reader(session, cache, self._scratch / "tables", local=False), ask)
 
     def _failure(self, error: BaseException, cancel: threading.Event) -> AttemptFailure:
         if self._shared.has_died():
@@ -213,7 +221,7 @@ class SparkProcess:
             return answer.schema
 
         def publish(batch: Batch) -> None:
-            check(self.ask(key, AskPublish(batch.output.output_index, batch.uri, batch.records)))
+            check(self.ask(key, AskPublish(batch.output.output_index, batch.uri, batch.records, batch.sha256)))
 
         def emit(events: "list[EventIn] | tuple[EventIn, ...] | Any") -> None:
             check(self.ask(key, AskEmit(list(events))))
@@ -241,12 +249,6 @@ def _end_with_java() -> None:
     gateway.wait_for_end()
     logger.error("the Java process of Spark ended")
     os._exit(SESSION_LOST)
-
-
-def _given(dsn: str | None) -> str:
-    if dsn is None:
-        raise NonRetryableError("this worker reads no tables: it was not told where Postgres data is")
-    return dsn
 
 
 def _give_back(batches: "Any") -> "Any":

@@ -1,13 +1,16 @@
 """Files and rows for Spark's Python processes of one org, by way of the worker, which holds the keys.
 
-The org's process listens on a socket in its own directory (`Relay`). Whoever needs an object connects, sends the
-request with the descriptor of an open file, and waits for the answer; the bytes never pass through the relay.
+On one machine the org's process listens on a socket in its own directory (`Relay`). Whoever needs an object connects,
+sends the request with the descriptor of an open file, and waits for the answer; the bytes never pass through the relay.
+
+Executors of a cluster have no way to that socket. They get signed addresses of the objects that their work needs
+(`ClusterTransfer`), and tables as files, which the worker has written for the attempt (`ExportedTables`).
 """
 
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,18 +27,22 @@ from tracelake.spark.child.messages import (
     Ask,
     AskBody,
     AskDownload,
+    AskExport,
     AskRows,
     AskTable,
     AskUpload,
+    AskUrls,
     Channel,
     ChannelError,
     FailureAnswer,
     ObjectAnswer,
     TableParts,
+    UrlsAnswer,
     executor_channel,
     relay_channel,
 )
-from tracelake.spark.reader import BYTES_PER_VALUE, Selection, kept_values, select
+from tracelake.spark.reader import BYTES_PER_VALUE, Reader, Selection, kept_values, select
+from tracelake.spark.signed import SignedTransfer
 from tracelake.wire.units import PayloadInput
 
 if TYPE_CHECKING:
@@ -108,10 +115,30 @@ class BrokerTransfer:
                     raise
                 _receive(channel)
 
-    def _ask(self, body: AskBody, descriptor: int) -> AnswerBody:
+    def _ask(self, body: AskBody, descriptor: int | None = None) -> AnswerBody:
         with _connected(self.directory) as channel:
             channel.send(Ask(0, self.key, body), descriptor)
             return _receive(channel)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTransfer:
+    """The FileTransfer port of one attempt whose executors are elsewhere: for the driver, which lends signed addresses
+    to them."""
+
+    broker: BrokerTransfer
+
+    def download(self, meta: ObjectMeta, path: Path) -> None:
+        self.lend(files=[meta]).download(meta, path)
+
+    def upload(self, path: Path, uri: str) -> ObjectMeta:
+        return self.broker.upload(path, uri)
+
+    def lend(self, files: Sequence[ObjectMeta] = (), names: Sequence[str] = ()) -> SignedTransfer:
+        answer = self.broker._ask(AskUrls([(file.uri, file.etag) for file in files], list(names)))
+        assert isinstance(answer, UrlsAnswer)
+        reading = zip((file.uri for file in files), answer.reading, strict=True)
+        return SignedTransfer(dict(reading), dict(zip(names, answer.creating, strict=True)))
 
 
 def _receive(channel: "Channel[Answer]") -> AnswerBody:
@@ -199,3 +226,23 @@ def _rows_function(
                 yield from transfer.rows(input_index, number)
 
     return fetch
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTables:
+    """Reads the tables of one attempt on a cluster: the worker writes their rows to files, all of one snapshot."""
+
+    reader: Reader
+    ask: Callable[[AskBody], AnswerBody]
+
+    def read(self, item: PayloadInput, declared: TableInput) -> "tuple[DataFrame, int]":
+        """The rows, and about how many bytes they are."""
+        cut = self.ask(AskTable(item.input_index))
+        assert isinstance(cut, TableParts)
+        files = []
+        for part in range(cut.parts):
+            answer = self.ask(AskExport(item.input_index, part))
+            assert isinstance(answer, ObjectAnswer)
+            files.append(answer.meta)
+        selection = Selection(where=kept_values(declared.columns, item.where))
+        return self.reader.read(item.name, files, selection), cut.rows * len(declared.columns) * BYTES_PER_VALUE
