@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.views.shared import from_json
+from tracelake.dispatcher.views.shared import from_json, to_struct
 from tracelake.wire.audit import AuditPage, AuditRow
 
 _ENTRIES = """
@@ -14,16 +14,6 @@ _ENTRIES = """
 async def list_entries(connection: Connection, org_id: UUID, limit: int, cursor: int | None) -> AuditPage:
     rows = await connection.fetch(_ENTRIES, org_id, cursor, limit + 1)
     return AuditPage(
-        entries=[
-            AuditRow(
-                audit_id=row["audit_id"],
-                at=row["at"],
-                subject=row["subject"],
-                action=row["action"],
-                target=row["target"],
-                details=from_json(row["details"]),
-            )
-            for row in rows[:limit]
-        ],
+        entries=[to_struct(AuditRow, row, details=from_json(row["details"])) for row in rows[:limit]],
         next=str(rows[limit - 1]["audit_id"]) if len(rows) > limit else None,
     )

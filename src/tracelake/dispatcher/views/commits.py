@@ -7,15 +7,15 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.views.shared import to_unit
+from tracelake.dispatcher.views.shared import to_struct, to_unit
 from tracelake.wire.datasets import CommitBatch
 
 FIRST = 10
 """Batches that are shown of a commit."""
 
 _BATCHES = f"""
-    SELECT c.dataset_uuid, c.commit_seq, c.batches, b.publish_id, b.task_id, b.attempt, b.record_count, j.dag_name,
-           j.name, t.unit
+    SELECT c.dataset_uuid, c.commit_seq, c.batches, b.publish_id, b.task_id, b.attempt, b.record_count,
+           j.dag_name AS dag, j.name AS job, t.unit
     FROM (SELECT k.dataset_uuid, k.commit_seq, (
               SELECT count(*) FROM buffer_publishes n
               WHERE n.dataset_uuid = k.dataset_uuid AND n.commit_seq = k.commit_seq) AS batches
@@ -55,12 +55,4 @@ async def read_commits(
 
 
 def _batch(row: asyncpg.Record) -> CommitBatch:
-    return CommitBatch(
-        publish_id=row["publish_id"],
-        task_id=row["task_id"],
-        attempt=row["attempt"],
-        dag=row["dag_name"],
-        job=row["name"],
-        unit=to_unit(row["unit"]),
-        record_count=row["record_count"],
-    )
+    return to_struct(CommitBatch, row, unit=to_unit(row["unit"]))

@@ -5,6 +5,7 @@ from uuid import UUID
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_failed_for_good, is_open
 from tracelake.dispatcher.views.paging import CAP
+from tracelake.dispatcher.views.shared import to_struct
 from tracelake.errors import TraceError
 from tracelake.wire.dags import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
 
@@ -13,8 +14,8 @@ MAX_VERSIONS = 500
 # Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own. Of each DAG
 # no more than the cap are looked at: a long history of failures is read by nobody, and must not hold up who reads.
 _DAGS = f"""
-    SELECT v.dag_name, v.versions, active.number AS active_version, building.number AS building_version,
-           a.cutover_at, coalesce(t.open, 0) AS open, coalesce(t.failed, 0) AS failed,
+    SELECT v.dag_name AS name, v.versions, active.number AS active_version, building.number AS building_version,
+           a.cutover_at AS activated_at, coalesce(t.open, 0) AS open_tasks, coalesce(t.failed, 0) AS failed_tasks,
            coalesce(t.counted, 0) = {CAP} AS more,
            (SELECT count(*) FROM dag_version_jobs j WHERE j.dag_version_id = d.active_version) AS jobs
     FROM (SELECT dag_name, count(*) AS versions FROM dag_versions WHERE org_id = $1 GROUP BY dag_name) v
@@ -63,22 +64,7 @@ _EXISTS = "SELECT EXISTS (SELECT FROM dag_versions WHERE org_id = $1 AND dag_nam
 
 
 async def list_dags(connection: Connection, org_id: UUID) -> DagsReply:
-    return DagsReply(
-        dags=[
-            DagRow(
-                name=row["dag_name"],
-                active_version=row["active_version"],
-                building_version=row["building_version"],
-                versions=row["versions"],
-                jobs=row["jobs"],
-                activated_at=row["cutover_at"],
-                open_tasks=row["open"],
-                failed_tasks=row["failed"],
-                more=row["more"],
-            )
-            for row in await connection.fetch(_DAGS, org_id)
-        ]
-    )
+    return DagsReply(dags=[to_struct(DagRow, row) for row in await connection.fetch(_DAGS, org_id)])
 
 
 async def list_versions(connection: Connection, org_id: UUID, dag: str) -> DagVersionsReply:
@@ -88,14 +74,9 @@ async def list_versions(connection: Connection, org_id: UUID, dag: str) -> DagVe
     return DagVersionsReply(
         dag=dag,
         versions=[
-            DagVersionRow(
-                number=row["number"],
-                dag_version_id=row["dag_version_id"],
-                state=row["state"],
-                created_by=row["created_by"],
-                created_at=row["created_at"],
-                activated_at=row["activated_at"],
-                jobs=row["jobs"],
+            to_struct(
+                DagVersionRow,
+                row,
                 build=await build_progress(connection, row["dag_version_id"]) if row["state"] == "Building" else None,
             )
             for row in rows

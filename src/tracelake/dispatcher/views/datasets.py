@@ -8,7 +8,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge, to_struct
 from tracelake.errors import TraceError
 from tracelake.model.buffered import table_name, view_names
 from tracelake.wire.datasets import (
@@ -42,8 +42,8 @@ _DATASETS = f"""
         FROM stale_outputs s JOIN nodes n USING (node_id) JOIN jobs j ON j.node_id = s.node_id
         JOIN job_outputs o USING (job_id) JOIN datasets i ON i.dataset_uuid = s.dataset_uuid
         WHERE s.org_id = $1 ORDER BY o.dataset_uuid, o.dataset_version, s.since)
-    SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name, n.job_name, d.current_version, d.staged_version,
-           g.schema, e.max_cursor, e.updated_at, w.writers,
+    SELECT d.dataset_uuid, d.name, d.storage, d.published, d.dag_name AS dag, n.job_name AS job, d.current_version,
+           d.staged_version, g.schema, e.max_cursor, e.updated_at, coalesce(w.writers, '{{}}') AS writers,
            s.because AS stale_because, s.job AS stale_job, s.since AS stale_since, s.rebuilding,
            CASE WHEN d.storage = 'buffered' THEN (SELECT count(*) FROM (
                SELECT FROM buffer_publishes p WHERE p.dataset_uuid = d.dataset_uuid
@@ -58,7 +58,7 @@ _DATASETS = f"""
                 WHERE j.node_id = g.node_id AND a.cutover_at IS NOT NULL ORDER BY a.cutover_at DESC LIMIT 1),
                (SELECT v.number FROM dataset_pointers p JOIN activations a USING (activation_id)
                 JOIN dag_versions v USING (dag_version_id)
-                WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.since DESC LIMIT 1)) END AS retired,
+                WHERE p.dataset_uuid = d.dataset_uuid ORDER BY p.since DESC LIMIT 1)) END AS retired_after,
            (SELECT count(*) FROM dataset_versions a
             WHERE a.dataset_uuid = d.dataset_uuid AND a.removed_at IS NULL) AS generations,
            (SELECT sum(upper(block) - lower(block)) FROM (
@@ -112,7 +112,7 @@ _RUNS = f"""
         ORDER BY range_start, unit_size LIMIT {NEWEST}) r"""  # noqa: S608 - constants only
 
 _POINTERS = f"""
-    SELECT p.dataset_version, p.since, v.number FROM dataset_pointers p
+    SELECT p.dataset_version, p.since, v.number AS dag_version FROM dataset_pointers p
     LEFT JOIN activations a USING (activation_id) LEFT JOIN dag_versions v USING (dag_version_id)
     WHERE p.dataset_uuid = $1 ORDER BY p.since DESC LIMIT {NEWEST}"""  # noqa: S608 - constants only
 
@@ -123,7 +123,7 @@ _CONSUMERS = f"""
     ORDER BY n.dag_name, n.job_name, e.input_index, e.phase"""  # noqa: S608 - constants only
 
 _INVALIDATIONS = f"""
-    SELECT invalidation_id, range_start, range_end, reason, producer, created_at FROM invalidations
+    SELECT invalidation_id, range_start AS start, range_end AS "end", reason, producer, created_at FROM invalidations
     WHERE dataset_uuid = $1 AND org_id = $2 ORDER BY created_at DESC LIMIT {NEWEST}"""  # noqa: S608 - constants only
 
 
@@ -141,24 +141,13 @@ async def dataset_detail(connection: Connection, org_id: UUID, name: str) -> Dat
         table=await _table(connection, uuid, name),
         schema=from_json(row["schema"]),
         generations=await _generations(connection, row),
-        pointers=[
-            PointerRow(dataset_version=item["dataset_version"], since=item["since"], dag_version=item["number"])
-            for item in await connection.fetch(_POINTERS, uuid)
-        ],
+        pointers=[to_struct(PointerRow, item) for item in await connection.fetch(_POINTERS, uuid)],
         consumers=[
             ConsumerRow(dag=item["dag_name"], job=item["job_name"], edge=to_edge(item))
             for item in await connection.fetch(_CONSUMERS, uuid, org_id)
         ],
         invalidations=[
-            InvalidationRow(
-                invalidation_id=item["invalidation_id"],
-                start=item["range_start"],
-                end=item["range_end"],
-                reason=item["reason"],
-                producer=item["producer"],
-                created_at=item["created_at"],
-            )
-            for item in await connection.fetch(_INVALIDATIONS, uuid, org_id)
+            to_struct(InvalidationRow, item) for item in await connection.fetch(_INVALIDATIONS, uuid, org_id)
         ],
     )
 
@@ -187,8 +176,9 @@ async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[
             RunRow(start=run["range_start"], end=run["range_end"], unit_size=int(run["unit_size"]))
         )
     return [
-        GenerationRow(
-            dataset_version=row["dataset_version"],
+        to_struct(
+            GenerationRow,
+            row,
             state=(
                 "current"
                 if row["dataset_version"] == dataset["current_version"]
@@ -196,37 +186,17 @@ async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[
                 if row["dataset_version"] == dataset["staged_version"]
                 else "past"
             ),
-            config_hash=row["config_hash"],
-            schema_hash=row["schema_hash"],
-            created_at=row["created_at"],
-            max_cursor=row["max_cursor"],
             ranges=ranges.get(row["dataset_version"], []),
-            range_count=row["range_count"],
-            partition_keys=row["partition_keys"],
-            commits=row["commits"],
         )
         for row in rows
     ]
 
 
 def _dataset(row: asyncpg.Record) -> DatasetRow:
-    return DatasetRow(
-        name=row["name"],
-        dataset_uuid=row["dataset_uuid"],
-        storage=row["storage"],
-        published=row["published"],
-        dag=row["dag_name"],
-        job=row["job_name"],
-        writers=row["writers"] or [],
-        current_version=row["current_version"],
-        staged_version=row["staged_version"],
-        generations=row["generations"],
+    return to_struct(
+        DatasetRow,
+        row,
         blocks=None if row["blocks"] is None else int(row["blocks"]),
-        max_cursor=row["max_cursor"],
-        updated_at=row["updated_at"],
-        retired_after=row["retired"],
-        waiting_batches=row["waiting_batches"],
-        dead_letters=row["dead_letters"],
         stale=None
         if row["stale_because"] is None
         else StaleRow(

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.shared import to_struct
 from tracelake.errors import TraceError
 from tracelake.wire.webhooks import DeliveriesPage, DeliveryRow
 
@@ -30,7 +31,7 @@ async def list_deliveries(
     node_id = await _node(connection, org_id, dag, job)
     rows = await connection.fetch(_LIST, node_id, _END if cursor is None else cursor, limit + 1)
     return DeliveriesPage(
-        deliveries=[DeliveryRow(**dict(row)) for row in rows[:limit]],
+        deliveries=[to_struct(DeliveryRow, row) for row in rows[:limit]],
         next=str(rows[limit - 1]["number"]) if len(rows) > limit else None,
     )
 

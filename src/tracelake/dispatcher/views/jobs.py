@@ -12,7 +12,7 @@ from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_read
 from tracelake.dispatcher.views.dags import not_found
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
-from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge, to_struct
 from tracelake.model.dag import JobDocument
 from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
@@ -46,7 +46,7 @@ _EDGES = f"""
     WHERE e.node_id = ANY($1) ORDER BY e.node_id, e.input_index"""  # noqa: S608 - constants only
 
 OUTPUTS = """
-    SELECT o.job_id, o.output_index, o.dataset_uuid, o.dataset_version, d.name, d.storage
+    SELECT o.job_id, o.output_index, o.dataset_uuid, o.dataset_version, d.name AS dataset, d.storage
     FROM job_outputs o JOIN datasets d USING (dataset_uuid)
     WHERE o.job_id = ANY($1) ORDER BY o.job_id, o.output_index"""
 
@@ -94,15 +94,7 @@ async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int 
 async def read_outputs(connection: Connection, job_ids: list[UUID]) -> dict[UUID, list[JobOutputRow]]:
     outputs: dict[UUID, list[JobOutputRow]] = defaultdict(list)
     for row in await connection.fetch(OUTPUTS, job_ids):
-        outputs[row["job_id"]].append(
-            JobOutputRow(
-                output_index=row["output_index"],
-                dataset=row["name"],
-                dataset_uuid=row["dataset_uuid"],
-                dataset_version=row["dataset_version"],
-                storage=row["storage"],
-            )
-        )
+        outputs[row["job_id"]].append(to_struct(JobOutputRow, row))
     return outputs
 
 

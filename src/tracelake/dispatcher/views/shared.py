@@ -1,7 +1,7 @@
 """Pieces that several views show: JSON columns, inputs with names, edges."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -12,6 +12,8 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.wire.datasets import EventRow
 from tracelake.wire.jobs import EdgeRow
 from tracelake.wire.units import PayloadInput, TaskInput, Unit
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 _UNIT = msgspec.json.Decoder(Unit)
@@ -39,6 +41,11 @@ EVENT_COLUMNS = """
     v.event_id, v.dataset_version, v.cursor, v.partition_key,
     coalesce(nullif(v.effective_revision, ''), v.revision) AS revision, v.state, v.producer, v.attempt, v.invalidates,
     v.created_at"""
+
+
+def to_struct(kind: type[T], row: asyncpg.Record, **computed: object) -> T:
+    """A struct from the columns that have the names of its fields; `computed` holds what is no column as it is."""
+    return msgspec.convert({**row, **computed}, kind)
 
 
 def from_json(text: str | None) -> Any:

@@ -13,7 +13,7 @@ from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
 from tracelake.dispatcher.views.settled import task_horizon
-from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
+from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_struct, to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.tasks import AttemptRow, TaskDetail, TaskRow, TasksPage
 
@@ -50,8 +50,9 @@ _FOLLOWING = """
         WHERE job_id = j.job_id AND task_id > $2 AND task_id >= $3 AND task_id < $4 ORDER BY task_id LIMIT $5) t"""
 
 _COLUMNS = """
-    t.task_id, j.dag_name, j.name, j.operator, t.status, t.attempt, t.max_attempts, t.held, t.cancel_requested,
-    t.skipped_at, t.unit, t.revision, t.created_at, t.claimed_at, t.finished_at, t.next_retry_at, t.error"""
+    t.task_id, j.dag_name AS dag, j.name AS job, j.operator, t.status, t.attempt, t.max_attempts, t.held,
+    t.cancel_requested, t.skipped_at, t.unit, t.revision, t.created_at, t.claimed_at, t.finished_at, t.next_retry_at,
+    t.error"""
 
 _ROWS = f"""
     SELECT {_COLUMNS} FROM tasks t JOIN jobs j USING (job_id)
@@ -179,33 +180,9 @@ def first_id(at: datetime) -> UUID:
 
 
 def _task(row: asyncpg.Record) -> TaskRow:
-    return TaskRow(
-        task_id=row["task_id"],
-        dag=row["dag_name"],
-        job=row["name"],
-        operator=row["operator"],
-        status=row["status"],
-        attempt=row["attempt"],
-        max_attempts=row["max_attempts"],
-        held=row["held"],
-        cancel_requested=row["cancel_requested"],
-        skipped=row["skipped_at"] is not None and row["status"] == "Failed" and row["next_retry_at"] is None,
-        unit=to_unit(row["unit"]),
-        revision=row["revision"],
-        created_at=row["created_at"],
-        claimed_at=row["claimed_at"],
-        finished_at=row["finished_at"],
-        next_retry_at=row["next_retry_at"],
-        error=row["error"],
-    )
+    skipped = row["skipped_at"] is not None and row["status"] == "Failed" and row["next_retry_at"] is None
+    return to_struct(TaskRow, row, skipped=skipped, unit=to_unit(row["unit"]))
 
 
 def _attempt(row: asyncpg.Record, spark: Mapping[int, str]) -> AttemptRow:
-    return AttemptRow(
-        attempt=row["attempt"],
-        outcome=row["outcome"],
-        worker_id=row["worker_id"],
-        claimed_at=row["claimed_at"],
-        error=row["error"],
-        spark=from_json(spark.get(row["attempt"])),
-    )
+    return to_struct(AttemptRow, row, spark=from_json(spark.get(row["attempt"])))
