@@ -11,6 +11,7 @@ import pytest
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
+from tracelake.model.quota import Quotas
 from tracelake.model.runtime import BUILT_IN
 
 LIMIT = 2
@@ -100,3 +101,31 @@ def test_the_invoke_loop_starts_tasks_of_every_org(limited: DispatcherHarness) -
     while limited.invoke():
         pass
     assert limited.sql("SELECT FROM outbox") == []
+
+
+def left_by_org(harness: DispatcherHarness) -> Counter[str]:
+    return Counter(org_names(harness)[row["org_id"]] for row in harness.sql("SELECT org_id FROM outbox"))
+
+
+def test_the_invoke_loop_takes_turns_by_weight_and_counts_what_runs(limited: DispatcherHarness) -> None:
+    """With one free slot a round: orgs take turns, and one that already has a slot comes after one that has none."""
+    split = {"runtime": "dispatcher", "operator": "range_splitter", "config": {"size": 10}}
+    add_tasks(limited, "org_a", 20, **split)
+    add_tasks(limited, "org_b", 20, **split)
+    ids = {name: org_id for org_id, name in org_names(limited).items()}
+    invocations = limited.dispatcher.invocations
+    invocations._config = replace(invocations._config, invoke_slots=1)
+    slots = next(each for each in invocations._slots if each.runtime == "dispatcher")
+
+    def run(rounds: int) -> Counter[str]:
+        before = left_by_org(limited)
+        assert [limited.invoke() for _ in range(rounds)] == [1] * rounds
+        return before - left_by_org(limited)
+
+    assert run(4) == {"org_a": 2, "org_b": 2}
+    assert not slots.orgs, "what has ended is not counted"
+    slots.orgs[str(ids["org_a"])] += 1
+    assert run(4) == {"org_b": 4}
+    slots.orgs.clear()
+    invocations._quotas.set_quotas({ids["org_b"]: Quotas(weight=3)})
+    assert run(8)["org_b"] in (5, 6), "three times as many, but for the turns that it has had"

@@ -130,6 +130,21 @@ def test_an_unknown_key_makes_a_verifier_look(harness: DispatcherHarness, second
     wait_until(lambda: beat(second, task, token).status == 200, "the other Dispatcher to look again")
 
 
+def test_tokens_of_a_key_that_was_given_up_are_refused(harness: DispatcherHarness, second: DispatcherHarness) -> None:
+    """Also those that a Dispatcher has verified before, and remembers."""
+    task = long_task(harness)
+    for dispatcher in (harness, second):
+        assert beat(dispatcher, task, task.token).status == 200
+    PemKeyring(harness.home / "keys/task").replace(store_now(harness))
+
+    def refused(dispatcher: DispatcherHarness) -> bool:
+        reply = beat(dispatcher, task, task.token)
+        return reply.status == 401 and reply.code == "credential_unknown_key"
+
+    for dispatcher in (harness, second):
+        wait_until(partial(refused, dispatcher), "the tokens of the old key to be refused")
+
+
 @pytest.mark.parametrize("name", ["worker", "service"])
 def test_shared_tokens_overlap(harness: DispatcherHarness, second: DispatcherHarness, name: str) -> None:
     header, path = (WORKER, "/internal/task-claim") if name == "worker" else (SERVICE, "/internal/task-introspect")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -10,12 +11,15 @@ import pytest
 
 from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.assembly import Ports
 from tracelake.dispatcher.http.bodies import ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.rates import RateLimiter
 from tracelake.errors import TraceError
+from tracelake.processes import dispatcher as dispatcher_process
+from tracelake.settings import Settings
 from tracelake.wire.routes import ROUTES
 
 BATCH = "/v1/task/batch"
@@ -125,3 +129,39 @@ def test_metrics_beyond_loopback_need_a_token(headers: Mapping[str, str], code: 
 
 def test_metrics_on_loopback_need_none() -> None:
     assert admit_metrics({}, None) is None
+
+
+class BoundSocket:
+    """As much of a listening socket as is asked for before it is served."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.address, 4711
+
+
+@pytest.mark.parametrize(
+    ("address", "is_open"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("192.0.2.7", False)],
+)
+def test_the_internal_listeners_address_decides_about_metrics(
+    address: str, is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AssembledError(Exception):
+        pass
+
+    def assemble(ports: Ports, _config: object) -> None:
+        raise AssembledError(ports.metrics_secret is None)
+
+    async def prepare(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(dispatcher_process, "_prepare_stores", prepare)
+    monkeypatch.setattr(dispatcher_process, "Dispatcher", assemble)
+    environment = {"TRACE_STATE_DSN": "postgres://state", "TRACE_QUEUE_DSN": "postgres://queue"}
+    settings = Settings.load({"home": tmp_path}, environ=environment | {"TRACE_S3_ENDPOINT": "http://127.0.0.1:1"})
+    sockets = {"public": BoundSocket("127.0.0.1"), "task": BoundSocket("127.0.0.1"), "internal": BoundSocket(address)}
+    with pytest.raises(AssembledError) as assembled:
+        asyncio.run(dispatcher_process.serve(settings, cast(Any, sockets), asyncio.Event()))
+    assert assembled.value.args == (is_open,)

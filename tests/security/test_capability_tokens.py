@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
@@ -369,6 +369,26 @@ def test_the_header_sent_twice(task: Claimed) -> None:
     assert raw_reply(task.harness, "task", head + line, body).status == 200
     reply = raw_reply(task.harness, "task", f"{head}{line}\n{line}", body)
     assert (reply.status, reply.code) == (401, "credential_missing")
+
+
+def test_a_token_holds_from_one_moment_to_another(task: Claimed) -> None:
+    verifier = task.harness.dispatcher.service._mint._verifier
+    end = datetime.fromtimestamp(parts(task.token)[1]["exp"], UTC)
+    begin = end - timedelta(seconds=60)
+    later = resigned(task, nbf=int(begin.timestamp()))
+    moment = timedelta(microseconds=1)
+    for token, now, code in (
+        (task.token, end - moment, None),
+        (task.token, end, "credential_expired"),
+        (later, begin, None),
+        (later, begin - moment, "credential_invalid"),
+    ):
+        try:
+            verifier.verify(token, now)
+        except TraceError as refusal:
+            assert refusal.code == code  # noqa: PT017 - some of them hold
+        else:
+            assert code is None
 
 
 def test_an_expired_token(harness: DispatcherHarness) -> None:

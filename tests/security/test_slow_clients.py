@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import NoneType
@@ -51,11 +52,14 @@ class SlowClientListener:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = self.socket.getsockname()[1]
         self.metrics = Metrics()
-        self.handler_left = asyncio.Event()
+        self.handlers = 0
+        """Requests to `/wait` that are being handled."""
+        self.may_answer = asyncio.Event()
         anybody = Access((Listener.PUBLIC,), Principal.NOBODY)
         endpoints = [
             answer(Route(anybody, "GET", "/ok", "", NoneType, bytes), self._ok),
             answer(Route(anybody, "GET", "/large", "", NoneType, bytes), self._large),
+            answer(Route(anybody, "GET", "/wait", "", NoneType, bytes), self._wait),
             answer(Route(anybody, "POST", "/body", "", bytes, bytes), self._ok),
         ]
         app = ListenerApp(
@@ -76,6 +80,19 @@ class SlowClientListener:
     async def _large(self, _request: HttpRequest[Any]) -> RawReply:
         return RawReply(b"x" * LARGE, "text/plain")
 
+    async def _wait(self, _request: HttpRequest[Any]) -> RawReply:
+        self.handlers += 1
+        await self.may_answer.wait()
+        return RawReply(b"done", "text/plain")
+
+    @property
+    def acceptor(self) -> Any:
+        return cast(Any, self.server)._server._acceptor
+
+    def held(self) -> Counter[str]:
+        """How many connections of each address the listener holds."""
+        return Counter(connection.address for connection in self.acceptor._table)
+
     def closed(self, reason: str) -> float:
         count: float = self.metrics.connections_closed.labels("public", reason)._value.get()
         return count
@@ -83,9 +100,10 @@ class SlowClientListener:
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
 
-    async def open_silent(self) -> socket.socket:
+    async def open_silent(self, address: str = "127.0.0.1") -> socket.socket:
         client = socket.socket()
         client.setblocking(False)
+        client.bind((address, 0))
         await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
         return client
 
@@ -119,6 +137,12 @@ def run(
             await listener.server.stop()
 
     uvloop.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Bounded by the deadline of the test."""
+    while not condition():
+        await asyncio.sleep(0.005)
 
 
 async def trickle(listener: SlowClientListener, first: bytes, drop: bytes) -> None:
@@ -199,6 +223,82 @@ def test_a_newcomer_at_the_limit_is_let_in(tls: TlsFiles) -> None:
     run(tls, work, limits)
 
 
+def test_whoever_connects_most_gives_way_and_nobody_else(tls: TlsFiles) -> None:
+    """At the limit of an address one of its own goes; at the listener's, one of the address that holds the most."""
+    one, two, three = (f"127.0.0.{number}" for number in (2, 3, 4))
+    limits = listener_limits(connections=7, address_connections=3)
+
+    async def work(listener: SlowClientListener) -> None:
+        async def connect(address: str, expected: dict[str, int], reason: str) -> None:
+            before = listener.closed(reason)
+            clients.append(await listener.open_silent(address))
+            await until(lambda: listener.held() == expected and listener.closed(reason) > before)
+
+        clients = [await listener.open_silent(address) for address in (one,) * 3 + (two,) * 3]
+        await until(lambda: listener.held() == {one: 3, two: 3})
+        await connect(two, {one: 3, two: 3}, "address")
+        clients.append(await listener.open_silent(three))
+        await until(lambda: listener.held() == {one: 3, two: 3, three: 1})
+        await connect(three, {one: 2, two: 3, three: 2}, "listener")
+        for client in clients:
+            client.close()
+
+    run(tls, work, limits)
+
+
+def test_requests_that_are_handled_are_never_given_up(tls: TlsFiles) -> None:
+    """With all places taken by them, a newcomer is refused."""
+
+    async def work(listener: SlowClientListener) -> None:
+        clients = [await listener.open() for _ in range(limits.address_connections)]
+        for _, writer in clients:
+            writer.write(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: listener.handlers == len(clients))
+        newcomer = await listener.open_silent()
+        assert await asyncio.get_running_loop().sock_recv(newcomer, 1) == b""
+        newcomer.close()
+        assert listener.closed("address") == 1
+        listener.may_answer.set()
+        for reader, writer in clients:
+            await reader.readuntil(b"done")
+            writer.transport.abort()
+
+    limits = listener_limits(address_connections=2)
+    run(tls, work, limits)
+
+
+def test_handshakes_that_stall_let_others_in(tls: TlsFiles) -> None:
+    """Only some run at once, and those that take long give way, long before their deadline."""
+
+    async def work(listener: SlowClientListener) -> None:
+        halves = [await listener.open_silent() for _ in range(3)]
+        for half in halves:
+            half.send(b"\x16\x03\x01")
+        await until(lambda: len(listener.acceptor._ready) == len(halves) - limits.handshakes)
+        assert len(listener.acceptor._handshakes) == limits.handshakes
+        await listener.answers()
+        assert listener.closed("handshakes") >= 1
+        for half in halves:
+            half.close()
+
+    limits = listener_limits(handshakes=2, handshake_seconds=600)
+    run(tls, work, limits)
+
+
+def test_without_descriptors_one_connection_is_given_up(tls: TlsFiles) -> None:
+    async def work(listener: SlowClientListener) -> None:
+        client = await listener.open_silent()
+        await until(lambda: len(listener.held()) == 1)
+        listener.acceptor._relieve(OSError(errno.EMFILE, "too many open files"))
+        assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+        client.close()
+        assert listener.closed("descriptors") == 1
+        assert not listener.acceptor._accepts, "it waits a moment before it tries again"
+        await listener.answers()
+
+    run(tls, work, listener_limits())
+
+
 def test_without_descriptors_the_listener_waits_and_goes_on(tls: TlsFiles) -> None:
     class ExhaustedSocket:
         """A listening socket that finds no descriptor for a while."""
@@ -217,7 +317,7 @@ def test_without_descriptors_the_listener_waits_and_goes_on(tls: TlsFiles) -> No
             return getattr(self.real, name)
 
     async def work(listener: SlowClientListener) -> None:
-        acceptor = cast(Any, listener.server)._server._acceptor
+        acceptor = listener.acceptor
         exhausted = acceptor._listener = ExhaustedSocket(acceptor._listener)
         await listener.answers()
         assert listener.closed("descriptors") == 0, "there was nothing to give up"

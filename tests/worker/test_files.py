@@ -32,7 +32,7 @@ RANGE = an_input(Unit(partition_key="10-19", start=10, end=19))
 
 
 def a_page(number: int, following: int | None = None) -> FilesReply:
-    file = DataFile(uri=f"s3://bucket/{number}", size=number, etag="e")
+    file = DataFile(uri=f"s3://bucket/{number}", size=number, etag="e", sha256=f"{number:064}")
     return FilesReply(units=[FileUnit(start=number, end=number, revision=1, files=[file])], next=following)
 
 
@@ -70,7 +70,7 @@ def test_every_page_is_read(bench: Bench) -> None:
     task, heard, _ = asks(bench)
     bench.dispatcher.file_answers.extend([a_page(10, 10), a_page(15, 15), a_page(19)])
     run_one(bench, task)
-    assert heard == [[ObjectMeta(f"s3://bucket/{number}", number, "e") for number in (10, 15, 19)]]
+    assert heard == [[ObjectMeta(f"s3://bucket/{number}", number, "e", f"{number:064}") for number in (10, 15, 19)]]
     requests = [request for _, request in bench.dispatcher.file_requests]
     assert [(request.start, request.end, request.after) for request in requests] == [
         (10, 19, None),
@@ -114,7 +114,7 @@ def test_it_asks_until_somebody_answers(bench: Bench) -> None:
         [TraceError("store_unavailable"), TraceError("credential_expired"), a_page(10)]
     )
     run_one(bench, task)
-    assert heard == [[ObjectMeta("s3://bucket/10", 10, "e")]]
+    assert heard == [[ObjectMeta("s3://bucket/10", 10, "e", f"{10:064}")]]
     assert bench.dispatcher.calls["token"] == 1, "an old token is replaced"
 
 
