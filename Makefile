@@ -8,8 +8,11 @@ PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
 	--no-binary pyspark --no-build-isolation
 
+# Hundreds of processes start in a test run; without bytecode each of them would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,8 +47,16 @@ lint: setup-dev ## Style, types and import rules
 	@$(PY) -m mypy
 	@PYTHONPATH=src $(VENV)/bin/python -c "from importlinter.cli import lint_imports_command as m; m()" --no-cache
 
-test: lint ## Every check and every test
-	@$(PY) -m pytest -m "not soak" --numprocesses 3 --dist loadfile
+# More processes than cores, because tests wait as well. `worksteal` keeps them busy to the end, and goes on with the next
+# test after one that killed its process, where `loadfile` would run the same one again.
+PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
+
+test: lint ## Style, types, import rules, and the tests of units and components (minutes)
+	@$(PYTEST) -m "not soak and not system"
+
+test-system: setup-dev ## Whole stacks, Spark, crash points, costs, the demo, runbooks, and every benchmark in its smoke mode
+	@$(PYTEST) -m "not soak and system"
+	@$(MAKE) --no-print-directory bench-smoke
 
 soak: setup-dev ## The same properties with volume (long)
 	@$(PY) -m pytest -m soak

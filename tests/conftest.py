@@ -2,15 +2,63 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.support.postgres import TestCluster
+from tests.support.scratch import in_memory
 
 # The same examples every time: a run says something about the change, not about its luck. The soak looks for new ones.
 settings.register_profile("steady", derandomize=True, deadline=None, database=None)
 settings.load_profile("steady")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Not in a fixture: pytest's own temporary directories follow, and the processes of xdist inherit it."""
+    scratch = ExitStack()
+    scratch.enter_context(in_memory())
+    config.add_cleanup(scratch.close)
+
+
+TESTS = Path(__file__).parent
+SYSTEM = (
+    *("faults/*", "runbooks/*", "storm/*", "*/test_*costs.py", "*/test_crash*.py"),
+    *("http/test_schemathesis.py", "backpressure/test_random_pressure.py"),
+    *("stack/test_buffered.py", "stack/test_demo.py", "stack/test_end_to_end.py", "stack/test_pipeline*.py"),
+    *("stack/test_secret_stack.py", "stack/test_up.py", "spark/cluster/*", "spark/faults/*"),
+    *("spark/test_runaway.py", "security/test_process_isolation.py"),
+)
+"""Files whose tests `make test-system` runs. A single test elsewhere may carry the marker itself."""
+
+
+LONG = (
+    *("storm/*", "stack/*", "runbooks/*", "faults/*", "backpressure/test_random_pressure.py"),
+    *("*/test_*machine.py", "deploy/test_nothing_is_lost.py", "model/test_transitions.py"),
+)
+"""Files with tests of many seconds. They begin first, so that no process is left alone with one at the end."""
+
+
+@cache
+def matches(file: Path, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(file.relative_to(TESTS).as_posix(), pattern) for pattern in patterns)
+
+
+def needs_a_jvm(item: pytest.Item) -> bool:
+    return matches(item.path, ("spark/*",)) and "shared" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of `make test-system`; what has no marker is run by `make test`."""
+    for item in items:
+        if matches(item.path, SYSTEM) or needs_a_jvm(item):
+            item.add_marker("system")
+    items.sort(key=lambda item: not matches(item.path, LONG))
 
 
 @pytest.hookimpl(wrapper=True)

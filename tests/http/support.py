@@ -3,6 +3,7 @@
 import itertools
 import socket
 import ssl
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ _LEAKS = (
     "/objects",
     "/home",
     "/tmp",
+    tempfile.gettempdir().lower(),
     "eyj",
 )
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from importlib.resources import files
 from uuid import UUID
 
@@ -130,8 +131,17 @@ ONE_FIELD = st.sampled_from(
         ),
     ]
 )
-SNAPSHOTS = [task for most in (1, 2, None) for task in reachable(most, timeout=200)]
-ALMOST_POSSIBLE = st.builds(lambda task, change: replace(task, **change), st.sampled_from(SNAPSHOTS), ONE_FIELD)
+
+
+@cache
+def snapshots() -> list[Task]:
+    """Of what is reachable; looked for when a test needs them, since every process of a run imports this module."""
+    return [task for most in (1, 2, None) for task in reachable(most, timeout=200)]
+
+
+ALMOST_POSSIBLE = st.deferred(
+    lambda: st.builds(lambda task, change: replace(task, **change), st.sampled_from(snapshots()), ONE_FIELD)
+)
 """Reachable but for one field: where one constraint alone must say no."""
 
 _hypothesis = settings(
