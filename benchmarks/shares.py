@@ -28,6 +28,7 @@ from benchmarks.support.routing_stack import RoutingStack
 from benchmarks.support.stack import Clients
 from benchmarks.support.stats import Series
 from benchmarks.support.tenants_load import make_tasks
+from tracelake.wire import routes
 from tracelake.wire.platform import JobReply, JobRequest
 
 BUSY, QUIET = "busy", "quiet"
@@ -50,7 +51,7 @@ class SharedQueue:
     async def make_job(self, org: str, seconds: float) -> JobReply:
         config = {"seconds": seconds}
         request = JobRequest(org=org, dag="shares", name=org, runtime="ecs_platform", operator="sleep", config=config)
-        return await self._clients.internal.create_job(request)
+        return await self._clients.internal.call(routes.REGISTER_JOB, request)
 
     async def queue(self, job: JobReply, count: int) -> None:
         for first in range(0, count, CALL_TASKS):

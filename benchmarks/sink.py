@@ -41,6 +41,7 @@ from tracelake.sink.outcomes import Loaded
 from tracelake.sink.spark_load import SparkLoader
 from tracelake.sink.store import TableStore
 from tracelake.spark.session import SharedSession, SparkConfig
+from tracelake.wire import routes
 from tracelake.wire.buffers import BufferBatch, BufferedDataset, Producer
 from tracelake.wire.claims import ClaimReply, ClaimRequest
 from tracelake.wire.task_calls import BufferPublishRequest
@@ -181,7 +182,9 @@ class Small:
         self.data = await asyncpg.connect(self.data_dsn)
         await self.stack.deploy(DAG)
         task = await self._run()
-        self.claim: ClaimReply = await self.clients.internal.claim(ClaimRequest(task_id=task, worker_id="bench"))
+        self.claim: ClaimReply = await self.clients.internal.call(
+            routes.CLAIM_TASK, ClaimRequest(task_id=task, worker_id="bench")
+        )
         assert self.claim.task is not None
         (output,) = self.claim.task.outputs
         self.output = output

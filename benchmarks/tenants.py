@@ -29,6 +29,7 @@ from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.stack import BenchStack, Clients
 from benchmarks.support.stats import Series, ratio
 from benchmarks.support.tenants_load import claim, make_job, make_tasks
+from tracelake.wire import routes
 from tracelake.wire.task_calls import CompleteRequest, HeartbeatRequest
 
 ORG_B = "quiet"
@@ -94,7 +95,7 @@ class QuietOrg:
         claims: list[float] = []
         ends = time.perf_counter() + seconds
         while (began := time.perf_counter()) < ends:
-            await self._clients.task.heartbeat(self._token, HeartbeatRequest(**self._fence))
+            await self._clients.task.call(routes.HEARTBEAT, self._token, HeartbeatRequest(**self._fence))
             beats.append(time.perf_counter() - began)
             task_id = next(ready, None)
             if task_id is not None:

@@ -16,6 +16,7 @@ from benchmarks.support.stack import Clients
 from tracelake.client.task import TaskCall
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id, new_secret_id
+from tracelake.wire import routes
 from tracelake.wire.claims import ClaimReply, ClaimRequest
 from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, TaskSpec, TasksRequest
 from tracelake.wire.task_calls import CompleteRequest, HeartbeatRequest
@@ -27,7 +28,8 @@ _WAKEUP = msgspec.json.Decoder(dict[str, UUID])
 
 async def make_job(clients: Clients, runtime: str) -> JobReply:
     """One job, and so one queue, per subject: they never take each other's messages."""
-    return await clients.internal.create_job(
+    return await clients.internal.call(
+        routes.REGISTER_JOB,
         JobRequest(
             org="bench",
             dag="lifecycle",
@@ -35,7 +37,7 @@ async def make_job(clients: Clients, runtime: str) -> JobReply:
             runtime=runtime,
             operator="noop",
             outputs=[DatasetSpec(name=f"out_{runtime}", storage="none")],
-        )
+        ),
     )
 
 
@@ -74,7 +76,9 @@ class SingleCycles:
         await self.run_one()
 
     async def create_one(self) -> UUID:
-        reply = await self._clients.internal.create_tasks(TasksRequest(tasks=[TaskSpec(job_id=self._job.job_id)]))
+        reply = await self._clients.internal.call(
+            routes.CREATE_TASKS, TasksRequest(tasks=[TaskSpec(job_id=self._job.job_id)])
+        )
         return reply.tasks[0].task_id
 
     async def run_one(self) -> tuple[UUID, float, float]:
@@ -83,11 +87,11 @@ class SingleCycles:
         deliveries = await clients.queue.receive(self._queue, 1, VISIBILITY, wait_seconds=30.0)
         received = time.perf_counter()
         task_id = _WAKEUP.decode(deliveries[0].body)["task_id"]
-        claim = await clients.internal.claim(ClaimRequest(task_id=task_id, worker_id="bench"))
+        claim = await clients.internal.call(routes.CLAIM_TASK, ClaimRequest(task_id=task_id, worker_id="bench"))
         claim_seconds = time.perf_counter() - received
         fence = _fence(task_id, claim)
         assert claim.capability_token is not None
-        await clients.task.heartbeat(claim.capability_token, HeartbeatRequest(**fence))
+        await clients.task.call(routes.HEARTBEAT, claim.capability_token, HeartbeatRequest(**fence))
         self._cursor += 1
         body = CompleteRequest(**fence, status="Completed", events=[_event(self._job, self._cursor)])
         done = await clients.task.complete(claim.capability_token, body)
@@ -125,7 +129,9 @@ class BatchCycles:
 
     async def _cycle(self, count: int) -> None:
         clients = self._clients
-        await clients.internal.create_tasks(TasksRequest(tasks=[TaskSpec(job_id=self._job.job_id)] * count))
+        await clients.internal.call(
+            routes.CREATE_TASKS, TasksRequest(tasks=[TaskSpec(job_id=self._job.job_id)] * count)
+        )
         while count > 0:
             deliveries = await clients.queue.receive(self._queue, count, VISIBILITY, wait_seconds=30.0)
             count -= len(deliveries)

@@ -14,6 +14,7 @@ from benchmarks.support.ingest_ours import BATCH, CHUNK
 from benchmarks.support.routing_stack import RoutingStack, job_id
 from tracelake.client.user import UserClient
 from tracelake.settings.home import Home
+from tracelake.wire import routes
 from tracelake.wire.jobs import BlockRange, TriggerRequest
 
 _DAG = """
@@ -91,7 +92,9 @@ class Platform:
         name = f"chain_{number}"
         await self._stack.deploy(_DAG.format(number=number, chain_id=self._chain_id, chunk=CHUNK, batch=BATCH))
         job = await job_id(state, name, "ingest")
-        await user.trigger(name, "ranges", TriggerRequest(range=BlockRange(start=0, end=self._blocks - 1)))
+        await user.call(
+            routes.TRIGGER, TriggerRequest(range=BlockRange(start=0, end=self._blocks - 1)), dag=name, job="ranges"
+        )
         deadline = time.monotonic() + _TASK_SECONDS
         while time.monotonic() < deadline:
             found = await state.fetchrow(

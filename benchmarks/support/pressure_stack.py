@@ -20,6 +20,7 @@ from benchmarks.support.stack import Clients
 from tracelake.client.task import TaskCall
 from tracelake.errors import TraceError
 from tracelake.ports.queue import Delivery
+from tracelake.wire import routes
 from tracelake.wire.claims import ClaimReply, ClaimRequest
 from tracelake.wire.task_calls import CompleteRequest, EventsRequest
 from tracelake.wire.units import EventIn
@@ -111,7 +112,9 @@ class Speaker:
             EventIn(dataset_uuid=self.dataset_uuid, dataset_version=self.dataset_version, cursor=cursor)
             for cursor in cursors
         ]
-        reply = await self.clients.task.events(self.capability_token, EventsRequest(**self.fence, events=said))
+        reply = await self.clients.task.call(
+            routes.ANNOUNCE_EVENTS, self.capability_token, EventsRequest(**self.fence, events=said)
+        )
         assert reply.accepted == len(cursors)
         assert not any(answer.duplicate for answer in reply.events)
 

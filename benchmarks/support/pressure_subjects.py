@@ -27,6 +27,7 @@ from benchmarks.support.routing_stack import Watch, job_id
 from benchmarks.support.stack import Clients
 from tracelake.client.user import UserClient
 from tracelake.model.ids import new_id
+from tracelake.wire import routes
 from tracelake.wire.jobs import TriggerRequest
 
 _A_CALL = 1000
@@ -46,7 +47,7 @@ class Sustained:
     @classmethod
     async def of(cls, user: UserClient, clients: Clients, state: Database, producers: int) -> "Sustained":
         for _ in range(producers):
-            await user.trigger("full", "begin", TriggerRequest(partition_key=f"feeder {new_id()}"))
+            await user.call(routes.TRIGGER, TriggerRequest(partition_key=f"feeder {new_id()}"), dag="full", job="begin")
         speakers = await claim_speakers(clients, FEEDERS, producers)
         cursors = itertools.count()  # one stream, however many of them write it
         for speaker in speakers:
@@ -110,13 +111,13 @@ class Kept:
         self._made = 0
 
     async def keep(self, events: int) -> None:
-        await self._user.pause("kept", "keeper")
+        await self._user.call(routes.PAUSE_SOURCE, dag="kept", job="keeper")
         for _ in range(events // _A_CALL):
             await self.source.say_next(_A_CALL)
         assert await self._count() == self._made, "a paused source made tasks"
 
     async def resume(self) -> None:
-        await self._user.resume("kept", "keeper")
+        await self._user.call(routes.RESUME_SOURCE, dag="kept", job="keeper")
 
     async def clear(self, events: int) -> None:
         """Once all is there: exactly one task and one wake-up for each of these events."""

@@ -21,6 +21,7 @@ from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.settings.home import Home
 from tracelake.stack.machine import wrap
+from tracelake.wire import routes
 
 CHAIN = 40
 FAN_UNITS = 10_000
@@ -150,7 +151,7 @@ class RoutingStack(BenchStack):
         try:
             for text in documents:
                 name = text.split("name: ", 1)[1].split("\n", 1)[0]
-                reply = await user.deploy(name, text.encode())
+                reply = await user.call(routes.DEPLOY, text.encode(), dag=name, activate=True)
                 assert reply.state == "Active", reply.state
         finally:
             await user.close()

@@ -27,6 +27,7 @@ from benchmarks.support.stats import percentile
 from tracelake.client.user import UserClient
 from tracelake.model.ids import new_id
 from tracelake.ports.queue import Delivery
+from tracelake.wire import routes
 from tracelake.wire.claims import ClaimRequest
 from tracelake.wire.jobs import BlockRange, TriggerRequest
 from tracelake.wire.task_calls import EventsRequest
@@ -67,7 +68,7 @@ class Feeder:
 
 async def claim_feeders(user: UserClient, clients: Clients, count: int) -> list[Feeder]:
     for _ in range(count):
-        await user.trigger("feed", "begin", TriggerRequest(partition_key=f"feeder {new_id()}"))
+        await user.call(routes.TRIGGER, TriggerRequest(partition_key=f"feeder {new_id()}"), dag="feed", job="begin")
     deliveries: list[Delivery] = []
     async with asyncio.timeout(60):
         while len(deliveries) < count:
@@ -77,7 +78,7 @@ async def claim_feeders(user: UserClient, clients: Clients, count: int) -> list[
 
 async def _claim(clients: Clients, delivery: Delivery) -> Feeder:
     task_id = _WAKEUP.decode(delivery.body)["task_id"]
-    claim = await clients.internal.claim(ClaimRequest(task_id=task_id, worker_id="bench"))
+    claim = await clients.internal.call(routes.CLAIM_TASK, ClaimRequest(task_id=task_id, worker_id="bench"))
     assert claim.attempt is not None
     assert claim.lease_token is not None
     assert claim.capability_token is not None
@@ -107,7 +108,7 @@ class OneByOne:
     async def ms(self) -> float:
         body = self._feeder.says(self._gaps.pop() * 4 * _UNIT + 2 * _UNIT)
         started = time.perf_counter()
-        reply = await self._clients.task.events(self._feeder.capability_token, body)
+        reply = await self._clients.task.call(routes.ANNOUNCE_EVENTS, self._feeder.capability_token, body)
         seconds = time.perf_counter() - started
         assert reply.events[0].routed
         return seconds * 1000
@@ -165,7 +166,7 @@ class PacedEvents:
             body = feeder.says(number * _UNIT)
             await asyncio.sleep(max(0.0, at - time.perf_counter()))
             started = time.perf_counter()
-            reply = await self._clients.task.events(feeder.capability_token, body)
+            reply = await self._clients.task.call(routes.ANNOUNCE_EVENTS, feeder.capability_token, body)
             answered.append(time.perf_counter() - started)
             assert reply.events[0].routed
             sent[f"p:{body.events[0].partition_key}"] = started
@@ -205,7 +206,9 @@ class Trigger:
 
     async def _one(self) -> float:
         started = time.perf_counter()
-        reply = await self._user.trigger("single", "begin", TriggerRequest(cursor=next(self._cursors)))
+        reply = await self._user.call(
+            routes.TRIGGER, TriggerRequest(cursor=next(self._cursors)), dag="single", job="begin"
+        )
         (task_id,) = reply.tasks
 
         async def completed() -> bool:
@@ -234,7 +237,7 @@ class Chain:
     async def seconds(self) -> float:
         cursor = next(self._cursors)
         started = time.perf_counter()
-        await self._user.trigger("chain", "begin", TriggerRequest(cursor=cursor))
+        await self._user.call(routes.TRIGGER, TriggerRequest(cursor=cursor), dag="chain", job="begin")
 
         async def completed() -> bool:
             found: bool = await self._state.fetchval(
@@ -300,7 +303,7 @@ class FanOut:
         first = next(self._rounds) * blocks
         started = time.perf_counter()
         unit = BlockRange(start=first, end=first + blocks - 1)
-        await self._user.trigger("fan", "begin", TriggerRequest(range=unit))
+        await self._user.call(routes.TRIGGER, TriggerRequest(range=unit), dag="fan", job="begin")
 
         async def all_there() -> bool:
             count: int = await self._queue.fetchval(

@@ -23,6 +23,7 @@ from benchmarks.support.stack import BenchStack, Clients
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.claims import ClaimRequest
 from tracelake.wire.jobs import BlockRange, TriggerRequest
 from tracelake.wire.platform import DatasetSpec, JobReply, JobRequest, TaskSpec, TasksRequest
@@ -68,7 +69,8 @@ def large_document(size: int) -> bytes:
 
 
 async def make_job(clients: Clients, org: str, name: str) -> JobReply:
-    return await clients.internal.create_job(
+    return await clients.internal.call(
+        routes.REGISTER_JOB,
         JobRequest(
             org=org,
             dag="tenants",
@@ -76,17 +78,17 @@ async def make_job(clients: Clients, org: str, name: str) -> JobReply:
             runtime=f"tenants_{name}",
             operator="noop",
             outputs=[DatasetSpec(name=f"out_{name}", storage="none")],
-        )
+        ),
     )
 
 
 async def make_tasks(clients: Clients, job: JobReply, count: int) -> list[UUID]:
-    reply = await clients.internal.create_tasks(TasksRequest(tasks=[TaskSpec(job_id=job.job_id)] * count))
+    reply = await clients.internal.call(routes.CREATE_TASKS, TasksRequest(tasks=[TaskSpec(job_id=job.job_id)] * count))
     return [task.task_id for task in reply.tasks]
 
 
 async def claim(clients: Clients, task_id: UUID) -> tuple[str, dict[str, Any]]:
-    reply = await clients.internal.claim(ClaimRequest(task_id=task_id, worker_id="bench"))
+    reply = await clients.internal.call(routes.CLAIM_TASK, ClaimRequest(task_id=task_id, worker_id="bench"))
     assert reply.status == "Claimed", reply
     assert reply.capability_token is not None
     fence = {"task_id": task_id, "attempt": reply.attempt, "lease_token": reply.lease_token}
@@ -104,11 +106,11 @@ class BusyOrg:
 
     async def prepare(self) -> None:
         self._job = await make_job(self._clients, ORG_A, "busy")
-        await self._user.deploy("feed", _FEED.encode())
+        await self._user.call(routes.DEPLOY, _FEED.encode(), dag="feed", activate=True)
         trigger = TriggerRequest(range=BlockRange(start=0, end=9))
-        made = await self._user.trigger("feed", "begin", trigger)
+        made = await self._user.call(routes.TRIGGER, trigger, dag="feed", job="begin")
         self._feeder = await claim(self._clients, made.tasks[0])
-        payload = await self._clients.internal.fetch(made.tasks[0])
+        payload = await self._clients.internal.call(routes.FETCH_TASK, task_id=made.tasks[0])
         assert payload.task is not None
         self._fed = payload.task.outputs[0]
 
@@ -122,7 +124,9 @@ class BusyOrg:
         await asyncio.gather(*loops, return_exceptions=True)
         # What was sent is still worked on: a plan of A's own comes after all of it.
         with suppress(TraceError):
-            await self._user.deploy("small", _SMALL.format(number=1).encode(), dry_run=True)
+            await self._user.call(
+                routes.DEPLOY, _SMALL.format(number=1).encode(), dag="small", dry_run=True, activate=True
+            )
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -134,10 +138,12 @@ class BusyOrg:
                 await asyncio.sleep(0.05)
 
     async def _deploy(self) -> None:
-        await self._user.deploy("small", _SMALL.format(number=next(self._numbers) % 1000).encode())
+        await self._user.call(
+            routes.DEPLOY, _SMALL.format(number=next(self._numbers) % 1000).encode(), dag="small", activate=True
+        )
 
     async def _dry_run(self) -> None:
-        await self._user.deploy("large", self._document, dry_run=True)
+        await self._user.call(routes.DEPLOY, self._document, dag="large", dry_run=True, activate=True)
 
     async def _complete(self) -> None:
         (task_id,) = await make_tasks(self._clients, self._job, 1)
@@ -159,7 +165,7 @@ class BusyOrg:
         first = next(self._numbers) * 10 * RANGES
         ranges = [(first + 10 * number, first + 10 * number + 9) for number in range(RANGES)]
         events = [EventIn(**place, partition_key=f"{start}-{end}", start=start, end=end) for start, end in ranges]
-        await self._clients.task.events(token, EventsRequest(**fence, events=events))
+        await self._clients.task.call(routes.ANNOUNCE_EVENTS, token, EventsRequest(**fence, events=events))
         start, end = ranges[0]
         again = EventIn(
             **place,
@@ -169,7 +175,7 @@ class BusyOrg:
             revision=f"r{first}",
             invalidates=Invalidates(start=first, end=ranges[-1][1], reason="bench"),
         )
-        await self._clients.task.events(token, EventsRequest(**fence, events=[again]))
+        await self._clients.task.call(routes.ANNOUNCE_EVENTS, token, EventsRequest(**fence, events=[again]))
 
 
 async def main(home: Path, info: dict[str, Any], size: int, dry_runs: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tracelake.cli import gc
+from tracelake.cli import gc, session
+from tracelake.wire import routes
 from tracelake.wire.retention import GcPlan, GcReply, GcRows, GcVersion
 
 PLAN = GcPlan(
@@ -26,11 +27,8 @@ class Client:
     def __init__(self, *rounds: GcReply) -> None:
         self.rounds = list(rounds)
 
-    async def plan_gc(self) -> GcPlan:
-        return PLAN
-
-    async def run_gc(self) -> GcReply:
-        return self.rounds.pop(0)
+    async def call(self, route: object) -> GcPlan | GcReply:
+        return PLAN if route is routes.PLAN_GC else self.rounds.pop(0)
 
     async def close(self) -> None:
         pass
@@ -39,7 +37,7 @@ class Client:
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, rounds: tuple[GcReply, ...] = ()) -> str:
     client = Client(*rounds)
     stack: Any = SimpleNamespace(internal_client=lambda: client)
-    monkeypatch.setattr(gc, "find_stack", lambda _home: stack)
+    monkeypatch.setattr(session, "find_stack", lambda _home: stack)
     result = CliRunner().invoke(gc.command, list(arguments))
     assert result.exit_code == 0, result.output
     assert not client.rounds

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tracelake.cli import quota
+from tracelake.cli import quota, session
+from tracelake.wire import routes
 from tracelake.wire.quotas import QuotaChange, QuotaReply, QuotaRequest, QuotaRow, QuotasReply
 
 REPLY = QuotaReply(
@@ -26,10 +27,10 @@ class OperatorClient:
     def __init__(self) -> None:
         self.requests: list[QuotaRequest] = []
 
-    async def quotas(self) -> QuotasReply:
-        return QuotasReply(orgs=[REPLY])
-
-    async def change_quota(self, request: QuotaRequest) -> QuotaChange:
+    async def call(self, route: object, request: QuotaRequest | None = None) -> QuotasReply | QuotaChange:
+        if request is None:
+            assert route is routes.LIST_QUOTAS
+            return QuotasReply(orgs=[REPLY])
         self.requests.append(request)
         return QuotaChange(quota=REPLY, changed_at=datetime(2026, 1, 2, tzinfo=UTC))
 
@@ -40,7 +41,7 @@ class OperatorClient:
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, status: int = 0) -> tuple[str, OperatorClient]:
     client = OperatorClient()
     stack: Any = SimpleNamespace(internal_client=lambda: client)
-    monkeypatch.setattr(quota, "find_stack", lambda _home: stack)
+    monkeypatch.setattr(session, "find_stack", lambda _home: stack)
     monkeypatch.setattr("tracelake.cli.session.Session.run", lambda *_: REPLY)
     result = CliRunner().invoke(quota.command, list(arguments))
     assert result.exit_code == status, result.output

@@ -24,8 +24,9 @@ from tracelake.client import (
     TaskClient,
 )
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.claims import ClaimReply, ClaimRequest, IntrospectRequest, TokenRequest
-from tracelake.wire.platform import JobRequest, TaskSpec, TasksRequest
+from tracelake.wire.platform import JobRequest, RequeueRequest, TaskSpec, TasksRequest
 from tracelake.wire.task_calls import (
     BufferPublishRequest,
     CompleteReply,
@@ -114,25 +115,25 @@ def test_every_call_goes_to_its_path_with_its_own_credential(certificates: Certi
     }
 
     async def test(internal: InternalClient, task_client: TaskClient, server: ScriptedServer) -> None:
-        assert (await internal.claim(CLAIM)).reason == "NotFound"
-        assert (await internal.fetch(TASK)).task.operator == "noop"
+        assert (await internal.call(routes.CLAIM_TASK, CLAIM)).reason == "NotFound"
+        assert (await internal.call(routes.FETCH_TASK, task_id=TASK)).task.operator == "noop"
         token_request = TokenRequest(task_id=TASK, attempt=1, lease_token=LEASE)
         assert (await internal.token(token_request)).capability_token == "t"
-        assert (await internal.introspect(IntrospectRequest(task_id=TASK, attempt=1))).current
+        assert (await internal.call(routes.INTROSPECT_TASK, IntrospectRequest(task_id=TASK, attempt=1))).current
         job = JobRequest(org="o", dag="d", name="j", runtime="ecs_platform", operator="noop")
-        assert (await internal.create_job(job)).config_hash == "h"
-        created = await internal.create_tasks(TasksRequest(tasks=[TaskSpec(job_id=TASK)]))
+        assert (await internal.call(routes.REGISTER_JOB, job)).config_hash == "h"
+        created = await internal.call(routes.CREATE_TASKS, TasksRequest(tasks=[TaskSpec(job_id=TASK)]))
         assert created.tasks[0].task_id == TASK
-        assert (await internal.cancel_task(TASK)).status == "Canceled"
-        assert (await internal.outbox("failed", 7)).rows == []
-        assert (await internal.requeue_outbox([1, 2, 3])).requeued == 3
+        assert (await internal.call(routes.CANCEL_TASK_FOR_SERVICE, task_id=TASK)).status == "Canceled"
+        assert (await internal.call(routes.LIST_OUTBOX, status="failed", limit=7)).rows == []
+        assert (await internal.call(routes.REQUEUE_OUTBOX, RequeueRequest(outbox_ids=[1, 2, 3]))).requeued == 3
         assert (await internal.cron_sources()).sources == []
         assert (await internal.fire_cron(TASK, datetime.now(UTC))).events == 1
-        assert not (await task_client.heartbeat("cap", HEARTBEAT)).cancel
+        assert not (await task_client.call(routes.HEARTBEAT, "cap", HEARTBEAT)).cancel
         assert (await task_client.complete("cap", COMPLETE)).status == "Completed"
         event = EventIn(dataset_uuid=TASK, dataset_version=TASK, cursor=1)
         events = EventsRequest(task_id=TASK, attempt=1, lease_token=LEASE, events=[event])
-        assert (await task_client.events("cap", events)).duplicate
+        assert (await task_client.call(routes.ANNOUNCE_EVENTS, "cap", events)).duplicate
         publish = BufferPublishRequest(
             task_id=TASK, attempt=1, lease_token=LEASE, batch_uri="s3://b/x", dataset_uuid=TASK
         )
@@ -159,8 +160,8 @@ def test_a_call_without_its_credential_is_not_sent(certificates: Certificates) -
     async def main() -> None:
         async with serving(lambda _: as_json({}), certificates) as server:
             http = HttpClient(server.url, certificates.ca_file)
-            with pytest.raises(ValueError, match="X-Trace-Worker-Token"):
-                await InternalClient(http).claim(CLAIM)
+            with pytest.raises(ValueError, match="x-trace-worker-token"):
+                await InternalClient(http).call(routes.CLAIM_TASK, CLAIM)
             await http.close()
             assert not server.requests
 
@@ -182,7 +183,7 @@ def test_error_bodies_become_errors(certificates: Certificates, tmp_path: Path) 
     async def test(_: InternalClient, client: TaskClient, server: ScriptedServer) -> None:
         async def failing() -> TraceError:
             with pytest.raises(TraceError) as caught:
-                await client.heartbeat("cap", HEARTBEAT)
+                await client.call(routes.HEARTBEAT, "cap", HEARTBEAT)
             return caught.value
 
         fenced = await failing()
@@ -266,23 +267,23 @@ def test_a_rotated_token_is_read_again_once(certificates: Certificates, tmp_path
         return as_json({"status": "NotClaimed", "reason": "NotFound"})
 
     async def test(internal: InternalClient, _: TaskClient, server: ScriptedServer) -> None:
-        await internal.claim(CLAIM)
+        await internal.call(routes.CLAIM_TASK, CLAIM)
         accepted.clear()
         accepted.add("worker-2")
         with pytest.raises(TraceError, match="credential_invalid"):
-            await internal.claim(CLAIM)
+            await internal.call(routes.CLAIM_TASK, CLAIM)
         assert len(server.requests) == 2, "the same token is not sent again"
         (tmp_path / "worker.token").write_text("worker-2\n")
-        await asyncio.gather(*(internal.claim(CLAIM) for _ in range(10)))
+        await asyncio.gather(*(internal.call(routes.CLAIM_TASK, CLAIM) for _ in range(10)))
         (tmp_path / "worker.token").write_text("worker-3\n")
         accepted.clear()
         seen = len(server.requests)
         with pytest.raises(TraceError, match="credential_invalid"):
-            await internal.claim(CLAIM)
+            await internal.call(routes.CLAIM_TASK, CLAIM)
         assert len(server.requests) == seen + 2
         (tmp_path / "worker.token").unlink()
         with pytest.raises(DispatcherUnavailableError, match="credential file"):
-            await internal.claim(CLAIM)
+            await internal.call(routes.CLAIM_TASK, CLAIM)
 
     run(script, certificates, tmp_path, test)
 
@@ -310,10 +311,10 @@ def test_replies_that_make_no_sense(body: bytes, status: int, certificates: Cert
 
     async def test(internal: InternalClient, client: TaskClient, server: ScriptedServer) -> None:
         calls: list[Callable[[], Awaitable[Any]]] = [
-            lambda: internal.claim(CLAIM),
+            lambda: internal.call(routes.CLAIM_TASK, CLAIM),
             lambda: internal.claim_batch([CLAIM]),
-            lambda: internal.cancel_task(uuid4()),
-            lambda: client.heartbeat("cap", HEARTBEAT),
+            lambda: internal.call(routes.CANCEL_TASK_FOR_SERVICE, task_id=uuid4()),
+            lambda: client.call(routes.HEARTBEAT, "cap", HEARTBEAT),
             lambda: client.batch([TaskCall("cap", COMPLETE)]),
         ]
         for call in calls:

@@ -13,6 +13,7 @@ from tests.support.dags import activate
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tracelake.client import InternalClient
 from tracelake.dispatcher.views import files as view
+from tracelake.wire import routes
 from tracelake.wire.platform import DatasetFilesRequest
 
 WHERE = "/internal/dataset-files"
@@ -179,7 +180,7 @@ def test_by_the_client(flow: Flow, dataset: dict[str, Any], monkeypatch: pytest.
 
     client = InternalClient(harness.clients["internal"], service=Token())
     request = DatasetFilesRequest(org=flow.org, name="blocks")
-    first = harness.run(client.dataset_files(request))
+    first = harness.run(client.call(routes.LIST_DATASET_FILES, request))
     assert first.next is not None
-    second = harness.run(client.dataset_files(msgspec.structs.replace(request, page=first.next)))
+    second = harness.run(client.call(routes.LIST_DATASET_FILES, msgspec.structs.replace(request, page=first.next)))
     assert [unit.start for page in (first, second) for unit in page.units] == [0, 10, 30]

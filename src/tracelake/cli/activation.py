@@ -13,6 +13,7 @@ from tracelake.cli.session import Session, away, live_view, looks
 from tracelake.cli.text import ago, clean, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.dags import BuildProgress, DagVersionRow, DeployReply, JobChange, Plan
 from tracelake.wire.tasks import TaskRow
 
@@ -168,11 +169,11 @@ def retry_lines(tasks: Sequence[TaskRow]) -> list[Text]:
 
 async def _version(client: UserClient, plan: Plan) -> tuple[DagVersionRow | None, list[TaskRow]]:
     """The version, and what of the DAG waits for a retry while it is built."""
-    rows = (await client.versions(plan.dag)).versions
+    rows = (await client.call(routes.LIST_VERSIONS, dag=plan.dag)).versions
     row = next((row for row in rows if row.number == plan.version), None)
     if row is None or row.build is None or not row.build.open:
         return row, []
-    return row, (await client.tasks(dag=plan.dag, status="Retrying", limit=100)).tasks
+    return row, (await client.call(routes.LIST_TASKS, dag=plan.dag, status="Retrying", limit=100)).tasks
 
 
 def progress(build: BuildProgress | None, version: int, *, finished: bool = False) -> RenderableType:

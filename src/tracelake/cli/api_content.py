@@ -10,6 +10,7 @@ import msgspec
 from tracelake.cli.session import Session
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit
 
 
@@ -35,10 +36,12 @@ class ApiContent:
         self.session.run(lambda client: self._download(client, file, path))
 
     async def _list(self, client: UserClient, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
-        first = reply = await client.content(self.dataset, request)
+        first = reply = await client.call(routes.LIST_CONTENT, request, name=self.dataset)
         files = _files(first)
         while reply.next is not None:
-            reply = await client.content(self.dataset, msgspec.structs.replace(request, page=reply.next))
+            reply = await client.call(
+                routes.LIST_CONTENT, msgspec.structs.replace(request, page=reply.next), name=self.dataset
+            )
             files += _files(reply)
         return first, files
 
@@ -47,7 +50,16 @@ class ApiContent:
         content, offset = hashlib.sha256(), 0
         with path.open("wb") as target:
             while offset < pinned.size:
-                piece = await client.content_piece(self.dataset, file.version, file.unit, file.number, offset)
+                piece = await client.call(
+                    routes.READ_CONTENT,
+                    name=self.dataset,
+                    version=file.version,
+                    start=file.unit.start,
+                    end=file.unit.end,
+                    revision=file.unit.revision,
+                    file=file.number,
+                    offset=offset,
+                )
                 if not piece:
                     raise TraceError("content_mismatch")
                 content.update(piece)

@@ -1,7 +1,5 @@
 """`trace audit`: who did what."""
 
-from typing import Any
-
 import click
 
 from tracelake.cli.listing import Listing, ListingColumn
@@ -9,6 +7,7 @@ from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, compact
+from tracelake.wire import routes
 
 
 @click.command()
@@ -23,10 +22,7 @@ def command(session: Session, limit: int, cursor: str | None) -> None:
       trace audit
       trace audit --limit 1000 --json
     """
-    page: Any = session.run(lambda client: collect(client.audit, "entries", limit=limit, cursor=cursor))
-    if session.as_json:
-        session.json(page)
-        return
+    page = session.ask(lambda client: collect(client, routes.LIST_AUDIT_LOG, "entries", limit=limit, cursor=cursor))
     if not page.entries:
         session.say("Nobody has done anything yet.")
         session.hint("be the first", "deploy", EXAMPLE)

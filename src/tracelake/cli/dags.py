@@ -13,6 +13,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, clean_lines, count
 from tracelake.client.user import UserClient
+from tracelake.wire import routes
 from tracelake.wire.dags import DagsReply, DagVersionsReply
 
 _STATES = {"Active": "green", "Building": "yellow", "Inactive": "dim"}
@@ -36,7 +37,11 @@ def command(session: Session, name: str | None, source: int | None, watch: bool)
     if source is not None:
         if name is None or watch or session.as_json:
             raise click.UsageError("--source needs the name of a DAG, and goes with neither --watch nor --json.")
-        _print_source(session.run(lambda client: explained(client, client.source(name, source), dag=name)))
+        _print_source(
+            session.run(
+                lambda client: explained(client, client.call(routes.READ_DOCUMENT, dag=name, number=source), dag=name)
+            )
+        )
         return
     if watch:
         session.watch(lambda client: _look(client, name))
@@ -56,15 +61,12 @@ def _print_source(text: bytes) -> None:
 
 async def _look(client: UserClient, name: str | None) -> RenderableType:
     if name is None:
-        return dags_listing(await client.dags()) or Text("No DAG is deployed yet.")
-    return versions_view(await client.versions(name))
+        return dags_listing(await client.call(routes.LIST_DAGS)) or Text("No DAG is deployed yet.")
+    return versions_view(await client.call(routes.LIST_VERSIONS, dag=name))
 
 
 def _show_dags(session: Session) -> None:
-    reply = session.run(lambda client: client.dags())
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: client.call(routes.LIST_DAGS))
     listing = dags_listing(reply)
     if listing is None:
         session.say("No DAG is deployed yet.")
@@ -79,10 +81,7 @@ def _show_dags(session: Session) -> None:
 
 
 def _show_versions(session: Session, name: str) -> None:
-    reply = session.run(lambda client: explained(client, client.versions(name), dag=name))
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: explained(client, client.call(routes.LIST_VERSIONS, dag=name), dag=name))
     session.show(versions_view(reply))
     stuck = next((row for row in reply.versions if row.build is not None and row.build.failed), None)
     if stuck is not None:

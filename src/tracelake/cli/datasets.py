@@ -11,6 +11,7 @@ from tracelake.cli.listing import Cell, Listing, ListingColumn, fields
 from tracelake.cli.missing import explained
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, moment, span
+from tracelake.wire import routes
 from tracelake.wire.datasets import BufferedTableRow, DatasetDetail, DatasetRow, DatasetsReply, GenerationRow
 
 _STATES = {"current": "green", "staged": "yellow", "past": "dim"}
@@ -38,10 +39,7 @@ def command(session: Session, name: str | None) -> None:
 
 
 def _show_all(session: Session) -> None:
-    reply = session.run(lambda client: client.datasets())
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: client.call(routes.LIST_DATASETS))
     if not reply.datasets:
         session.say("There is no dataset yet.")
         session.hint("deploy a DAG that makes some", "deploy", EXAMPLE)
@@ -51,10 +49,7 @@ def _show_all(session: Session) -> None:
 
 
 def _show_one(session: Session, name: str) -> None:
-    detail = session.run(lambda client: explained(client, client.dataset(name), dataset=name))
-    if session.as_json:
-        session.json(detail)
-        return
+    detail = session.ask(lambda client: explained(client, client.call(routes.SHOW_DATASET, name=name), dataset=name))
     session.show(*dataset_parts(detail))
     if detail.dataset.dead_letters:
         session.hint("see what was refused", "dlq", "list", "--dataset", name)

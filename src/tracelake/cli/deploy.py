@@ -10,6 +10,7 @@ from tracelake.cli.activation import settle, show_plan
 from tracelake.cli.diagnostics import dag_name, name_of_file, problem_lines
 from tracelake.cli.session import Session, make_console, show, user_command
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.dags import DeployReply, InvalidDag
 
 _STDIN = "<stdin>"
@@ -40,7 +41,7 @@ def command(session: Session, file: str, plan_only: bool, no_activate: bool, wai
     name = dag_name(source) or name_of_file("dag" if file == "-" else Path(file).stem)
     try:
         reply = session.run(
-            lambda client: client.deploy(name, source, dry_run=plan_only, activate=not no_activate),
+            lambda client: client.call(routes.DEPLOY, source, dag=name, dry_run=plan_only, activate=not no_activate),
         )
     except TraceError as error:
         invalid = _invalid(error)
@@ -53,12 +54,10 @@ def command(session: Session, file: str, plan_only: bool, no_activate: bool, wai
     if not session.as_json:
         show_plan(session, reply.plan)
     reply, good = settle(session, reply, wait=wait)
-    if session.as_json:
-        session.json(reply)
-    elif good:
-        _tell(session, reply, file)
+    session.answer(reply, status=0 if good else 1)
     if not good:
         click.get_current_context().exit(1)
+    _tell(session, reply, file)
 
 
 def _invalid(error: TraceError) -> InvalidDag | None:

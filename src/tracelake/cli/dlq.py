@@ -1,7 +1,6 @@
 """`trace dlq`: batches of buffered datasets that could not be taken."""
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 import click
@@ -13,6 +12,7 @@ from tracelake.cli.options import cursor_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
+from tracelake.wire import routes
 from tracelake.wire.buffers import MAX_PUBLISHES, DeadBatch, DeadBatchesRequest
 
 _READABLE = 48
@@ -42,17 +42,9 @@ def command() -> None:
 @user_command
 def list_letters(session: Session, dataset: str | None, limit: int, cursor: str | None) -> None:
     """List dead letters, oldest first."""
-
-    async def ask(client: Any) -> Any:
-        async def page(*, limit: int | None = None, cursor: str | None = None) -> Any:
-            return await client.dead_batches(dataset=dataset, limit=limit, cursor=cursor)
-
-        return await collect(page, "letters", limit=limit, cursor=cursor)
-
-    reply = session.run(ask)
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(
+        lambda client: collect(client, routes.LIST_DEAD_BATCHES, "letters", limit=limit, cursor=cursor, dataset=dataset)
+    )
     if not reply.letters and not reply.buffered:
         session.say(f"{dataset} is not buffered: nobody sends it batches, so it has no dead letters.")
         session.hint("see which datasets are", "datasets")
@@ -100,10 +92,7 @@ def _writer(letter: DeadBatch) -> str:
 @user_command
 def show(session: Session, batch: UUID) -> None:
     """Show one dead letter: the line, what was wrong with it, who wrote it."""
-    letter = session.run(lambda client: client.dead_batch(batch))
-    if session.as_json:
-        session.json(letter)
-        return
+    letter = session.ask(lambda client: client.call(routes.SHOW_DEAD_BATCH, publish_id=batch))
     _show(session, letter)
 
 
@@ -134,14 +123,11 @@ _DATASET = click.option("--dataset", help="Every one of this dataset.")
 def replay(session: Session, batches: tuple[UUID, ...], dataset: str | None) -> None:
     """Give dead letters to the sinks again, under their old numbers: these, or every one of a dataset."""
     request = _request(batches, dataset)
-    reply = session.run(lambda client: client.replay_dead_batches(request))
-    if session.as_json:
-        session.json(reply)
-    else:
-        session.say(f"{count(reply.changed, 'batch')} will be tried again." if reply.changed else "There was none.")
-        _more(session, "replay", dataset, reply.changed)
-        for name in reply.datasets[:1] if reply.changed else ():
-            session.hint("see in a moment whether it was refused again", "dlq", "list", "--dataset", name)
+    reply = session.ask(lambda client: client.call(routes.REPLAY_DEAD_BATCHES, request))
+    session.say(f"{count(reply.changed, 'batch')} will be tried again." if reply.changed else "There was none.")
+    _more(session, "replay", dataset, reply.changed)
+    for name in reply.datasets[:1] if reply.changed else ():
+        session.hint("see in a moment whether it was refused again", "dlq", "list", "--dataset", name)
 
 
 @command.command()
@@ -155,12 +141,9 @@ def drop(session: Session, batches: tuple[UUID, ...], dataset: str | None, yes: 
     if not yes:
         what = f"every dead letter of {dataset}" if dataset else count(len(batches), "batch")
         click.confirm(f"Forget {what} for good?", abort=True, err=session.as_json)
-    reply = session.run(lambda client: client.drop_dead_batches(request))
-    if session.as_json:
-        session.json(reply)
-    else:
-        session.say(f"{count(reply.changed, 'batch')} dropped." if reply.changed else "There was none.")
-        _more(session, "drop", dataset, reply.changed)
+    reply = session.ask(lambda client: client.call(routes.DROP_DEAD_BATCHES, request))
+    session.say(f"{count(reply.changed, 'batch')} dropped." if reply.changed else "There was none.")
+    _more(session, "drop", dataset, reply.changed)
 
 
 def _more(session: Session, verb: str, dataset: str | None, changed: int) -> None:

@@ -14,6 +14,7 @@ from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
 from tracelake.client.user import UserClient
+from tracelake.wire import routes
 from tracelake.wire.datasets import EventRow, EventsPage
 
 _STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
@@ -47,10 +48,7 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
             raise click.UsageError("--follow starts now; there is no --cursor with it.")
         follow(session, lambda client: EventFollower(session, client, filters.get("dataset"), filters.get("state")))
         return
-    page = session.run(lambda client: _page(client, limit, filters))
-    if session.as_json:
-        session.json(page)
-        return
+    page = session.ask(lambda client: _page(client, limit, filters))
     if not page.events:
         session.say("No events match." if filters else "There is no event yet.")
         if not filters:
@@ -63,7 +61,7 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
 
 
 async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> EventsPage:
-    found = collect(client.events, "events", limit=limit, **filters)
+    found = collect(client, routes.LIST_EVENTS, "events", limit=limit, **filters)
     return await explained(client, found, dataset=filters.get("dataset"))
 
 

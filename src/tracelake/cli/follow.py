@@ -28,9 +28,10 @@ from tracelake.cli.text import clean, compact
 from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.base import MAX_CURSOR
-from tracelake.wire.datasets import EventKey, EventRow
-from tracelake.wire.tasks import TaskRow
+from tracelake.wire.datasets import EventKey, EventLookup, EventRow
+from tracelake.wire.tasks import TaskLookup, TaskRow
 
 MOST_OPEN = 5000
 """Tasks, or events that wait for a state, that are remembered."""
@@ -112,10 +113,12 @@ class EventFollower:
 
     async def look(self) -> None:
         if self._after is None:
-            first = self._client.events(dataset=self._dataset, after=str(MAX_CURSOR), limit=1)
+            first = self._client.call(routes.LIST_EVENTS, dataset=self._dataset, after=str(MAX_CURSOR), limit=1)
             self._after = (await explained(self._client, first, dataset=self._dataset)).settled or 0
         while True:
-            page = await self._client.events(dataset=self._dataset, after=str(self._after), limit=PAGE_ROWS)
+            page = await self._client.call(
+                routes.LIST_EVENTS, dataset=self._dataset, after=str(self._after), limit=PAGE_ROWS
+            )
             self.serving_since = page.serving_since
             for event in page.events:
                 self._take(event)
@@ -134,7 +137,7 @@ class EventFollower:
     async def _look_again(self) -> None:
         for part in parts(list(self._open.items())):
             keys = [EventKey(dataset=dataset, event_id=event_id) for event_id, dataset in part]
-            for event in (await self._client.look_up_events(keys)).events:
+            for event in (await self._client.call(routes.LOOK_UP_EVENTS, EventLookup(events=keys))).events:
                 if event.state == self._state:
                     del self._open[event.event_id]
                     self._print(event)
@@ -194,7 +197,7 @@ class TaskFollower:
 
     async def look(self) -> None:
         if self._after is None:
-            first = self._client.tasks(after=str(_LAST_TASK), limit=1, **self._filters)
+            first = self._client.call(routes.LIST_TASKS, after=str(_LAST_TASK), limit=1, **self._filters)
             # What is there already is not of now, also if it comes again for a while.
             begin = (await explained(self._client, first, **self._names)).settled or UUID(int=0)
             seen, begin = await self._read(begin, lambda _: None)
@@ -208,7 +211,7 @@ class TaskFollower:
     async def _remember_those_before(self) -> None:
         names: dict[str, Any] = {name: value for name, value in self._names.items() if value is not None}
         for status in _BEFORE:
-            page = await self._client.tasks(status=status, limit=MOST_BEFORE, **names)
+            page = await self._client.call(routes.LIST_TASKS, status=status, limit=MOST_BEFORE, **names)
             if page.next is not None and status != "Failed":
                 note(f"More than {MOST_BEFORE} tasks are {status} already; the newest of them are followed.")
             for task in reversed(page.tasks):
@@ -219,7 +222,7 @@ class TaskFollower:
         found: set[UUID] = set()
         position = after
         while True:
-            page = await self._client.tasks(after=str(position), limit=PAGE_ROWS, **self._filters)
+            page = await self._client.call(routes.LIST_TASKS, after=str(position), limit=PAGE_ROWS, **self._filters)
             self.serving_since = page.serving_since
             for task in page.tasks:
                 found.add(task.task_id)
@@ -236,7 +239,10 @@ class TaskFollower:
     async def _look_again(self) -> None:
         for part in parts([*self._open.items(), *self._failed.items()]):
             task_ids = [task_id for task_id, _ in part]
-            now = {task.task_id: task for task in (await self._client.look_up_tasks(task_ids)).tasks}
+            now = {
+                task.task_id: task
+                for task in (await self._client.call(routes.LOOK_UP_TASKS, TaskLookup(task_ids=task_ids))).tasks
+            }
             for task_id, before in part:
                 if task_id in now:
                     self._tell(before, now[task_id])

@@ -1,26 +1,18 @@
 """`trace gc`: removes what was kept long enough, or shows what would go."""
 
-import asyncio
-from pathlib import Path
-
 import click
-import msgspec
-from rich.console import Console
 
-from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.options import home_option
-from tracelake.cli.session import show
+from tracelake.cli.session import Session, operator_command
 from tracelake.client.internal import InternalClient
-from tracelake.client.stack import find_stack
+from tracelake.wire import routes
 from tracelake.wire.retention import GcPlan, GcReply
 
 
 @click.command()
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would go, and remove nothing.")
-@home_option
-@json_option
-def command(only_plan: bool, home: Path | None, as_json: bool) -> None:
+@operator_command
+def command(session: Session, only_plan: bool) -> None:
     """Remove what was kept long enough: old triggers, attempts and versions of DAGs, with the data that only they have.
 
     The Dispatcher does this by itself, a little at a time; the settings `*_retention_days` and `kept_versions` say how
@@ -34,47 +26,28 @@ def command(only_plan: bool, home: Path | None, as_json: bool) -> None:
       trace gc                  # now, until nothing is left to remove
     """
     if only_plan:
-        plan = asyncio.run(_plan(home))
-        click.echo(msgspec.json.encode(plan)) if as_json else _show_plan(plan)
+        session.show(_plan_listing(session.ask_service(lambda client: client.call(routes.PLAN_GC))))
         return
-    reply = asyncio.run(_run(home))
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-    elif reply.removed:
+    reply = session.ask_service(_run_all)
+    if reply.removed:
         removed = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(reply.removed.items()))
         click.echo(f"Removed: {removed}.")
     else:
         click.echo("There is nothing to remove.")
 
 
-async def _plan(home: Path | None) -> GcPlan:
-    client = find_stack(home).internal_client()
-    try:
-        return await client.plan_gc()
-    finally:
-        await client.close()
-
-
-async def _run(home: Path | None) -> GcReply:
-    client = find_stack(home).internal_client()
-    try:
-        return await _run_all(client)
-    finally:
-        await client.close()
-
-
 async def _run_all(client: InternalClient) -> GcReply:
     """Round after round. What was removed is known also if a later round fails."""
     removed: dict[str, int] = {}
     while True:
-        reply = await client.run_gc()
+        reply = await client.call(routes.RUN_GC)
         for kind, number in reply.removed.items():
             removed[kind] = removed.get(kind, 0) + number
         if not reply.more:
             return GcReply(removed=removed, more=False)
 
 
-def _show_plan(plan: GcPlan) -> None:
+def _plan_listing(plan: GcPlan) -> Listing:
     listing = Listing(
         [ListingColumn("what"), ListingColumn("number", right=True), ListingColumn("kept"), ListingColumn("oldest")]
     )
@@ -89,4 +62,4 @@ def _show_plan(plan: GcPlan) -> None:
         listing.add("jobs of versions that are gone", str(plan.jobs_to_sweep), None, None)
     if plan.generations_to_delete:
         listing.add("generations whose files are to go", str(plan.generations_to_delete), None, None)
-    show(Console(highlight=False, markup=False), listing)
+    return listing

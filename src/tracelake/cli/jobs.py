@@ -10,6 +10,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, compact, count
 from tracelake.client.user import UserClient
+from tracelake.wire import routes
 from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
 EDGE_STYLES = {
@@ -45,10 +46,9 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     if watch:
         session.watch(lambda client: _look(client, dag, version))
         return
-    reply = session.run(lambda client: explained(client, client.jobs(dag, version), dag=dag))
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(
+        lambda client: explained(client, client.call(routes.LIST_JOBS, dag=dag, version=version), dag=dag)
+    )
     session.show(jobs_view(reply))
     failed = next((job for job in reply.jobs if job.failed), None)
     if failed is not None:
@@ -76,7 +76,7 @@ def _is_idle(job: JobRow) -> bool:
 
 
 async def _look(client: UserClient, dag: str, version: int | None) -> RenderableType:
-    return jobs_view(await client.jobs(dag, version))
+    return jobs_view(await client.call(routes.LIST_JOBS, dag=dag, version=version))
 
 
 def jobs_view(reply: JobsReply) -> RenderableType:

@@ -1,7 +1,6 @@
 """`trace lineage`: where a dataset comes from, who reads it, and which task made which unit."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import click
 from rich.text import Text
@@ -13,6 +12,7 @@ from tracelake.cli.paging import collect
 from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
+from tracelake.wire import routes
 from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, LineageUnit
 from tracelake.wire.jobs import BlockRange
 
@@ -47,18 +47,23 @@ def command(
     if unit is not None and blocks is not None:
         raise click.UsageError("Give --unit or --range, not both.")
     start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
-    reply = session.run(
+    reply = session.ask(
         lambda client: explained(
             client,
             collect(
-                partial(client.lineage, dataset), "units", limit=limit, cursor=cursor, unit=unit, start=start, end=end
+                client,
+                routes.SHOW_LINEAGE,
+                "units",
+                limit=limit,
+                cursor=cursor,
+                name=dataset,
+                unit=unit,
+                start=start,
+                end=end,
             ),
             dataset=dataset,
         )
     )
-    if session.as_json:
-        session.json(reply)
-        return
     session.show(*lineage_trees(reply, most_batches=_BATCHES_SHOWN if unit is None else None))
     if not reply.units:
         session.say("It has no such unit." if unit or blocks else "It has no unit yet.")

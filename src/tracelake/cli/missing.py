@@ -7,6 +7,7 @@ from typing import TypeVar
 from tracelake.cli.text import clean
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 
 T = TypeVar("T")
 
@@ -24,10 +25,10 @@ async def explained(
         return await answer
     except TraceError as error:
         if error.code == "dag_not_found" and dag is not None:
-            known = [row.name for row in (await client.dags()).dags]
+            known = [row.name for row in (await client.call(routes.LIST_DAGS)).dags]
             raise TraceError("dag_not_found", _no("DAG", dag, known)) from None
         if error.code == "dataset_not_found" and dataset is not None:
-            known = [row.name for row in (await client.datasets()).datasets]
+            known = [row.name for row in (await client.call(routes.LIST_DATASETS)).datasets]
             raise TraceError("dataset_not_found", _no("dataset", dataset, known)) from None
         if error.code == "job_not_found" and job is not None:
             raise TraceError("job_not_found", _no("job", job, await _jobs(client, dag))) from None
@@ -36,7 +37,7 @@ async def explained(
 
 async def _jobs(client: UserClient, dag: str | None) -> list[str]:
     try:
-        return [] if dag is None else [row.name for row in (await client.jobs(dag)).jobs]
+        return [] if dag is None else [row.name for row in (await client.call(routes.LIST_JOBS, dag=dag)).jobs]
     except TraceError:  # it has no active version
         return []
 

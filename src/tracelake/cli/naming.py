@@ -5,6 +5,7 @@ import click
 from tracelake.cli.text import clean
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 
 
 async def named(client: UserClient, target: str) -> tuple[str, str]:
@@ -15,8 +16,10 @@ async def named(client: UserClient, target: str) -> tuple[str, str]:
 
 async def find_job(client: UserClient, name: str) -> tuple[str, str]:
     """The one DAG whose active version has a job of that name."""
-    active = [row.name for row in (await client.dags()).dags if row.active_version is not None]
-    homes = [dag for dag in active if any(job.name == name for job in (await client.jobs(dag)).jobs)]
+    active = [row.name for row in (await client.call(routes.LIST_DAGS)).dags if row.active_version is not None]
+    homes = [
+        dag for dag in active if any(job.name == name for job in (await client.call(routes.LIST_JOBS, dag=dag)).jobs)
+    ]
     if not homes:
         raise TraceError("job_not_found", f"No active DAG has a job named {name}.")
     if len(homes) > 1:

@@ -1,24 +1,13 @@
 """`trace outbox`: side effects that wait for their transport, those it rejected too often, and dead letters."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, TypeVar
-
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from tracelake.cli.json_output import json_option
-from tracelake.cli.options import home_option
-from tracelake.cli.session import show
+from tracelake.cli.session import Session, operator_command, show
 from tracelake.cli.text import clean
-from tracelake.client.internal import InternalClient
-from tracelake.client.stack import find_stack
-from tracelake.wire.platform import DeadLettersReply, OutboxReply
-
-T = TypeVar("T")
+from tracelake.wire import routes
+from tracelake.wire.platform import DeadLettersReply, DropDeadLettersRequest, OutboxReply, RequeueRequest
 
 
 @click.group()
@@ -32,17 +21,12 @@ def command() -> None:
 
 
 @command.command("list")
-@home_option
-@json_option
 @click.option("--status", type=click.Choice(["pending", "failed"]), help="Only these (default: both).")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most this many rows.")
-def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) -> None:
+@operator_command
+def list_rows(session: Session, status: str | None, limit: int) -> None:
     """List outbox rows, oldest first."""
-    chosen: Any = status
-    reply = _ask(home, lambda client: client.outbox(chosen, limit))
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-        return
+    reply = session.ask_service(lambda client: client.call(routes.LIST_OUTBOX, status=status, limit=limit))
     console = Console()
     if reply.rows:
         show(console, _table(reply))
@@ -56,31 +40,25 @@ def list_rows(home: Path | None, as_json: bool, status: str | None, limit: int) 
 
 @command.command()
 @click.argument("outbox_ids", nargs=-1, type=int, metavar="[ID]...")
-@home_option
-@json_option
-def requeue(outbox_ids: tuple[int, ...], home: Path | None, as_json: bool) -> None:
+@operator_command
+def requeue(session: Session, outbox_ids: tuple[int, ...]) -> None:
     """Try failed rows again: the given ones, or all of them."""
-    reply = _ask(home, lambda client: client.requeue_outbox(list(outbox_ids) or None))
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-    else:
-        click.echo(f"{reply.requeued} rows will be tried again." if reply.requeued else "There is no failed row.")
+    reply = session.ask_service(
+        lambda client: client.call(routes.REQUEUE_OUTBOX, RequeueRequest(outbox_ids=list(outbox_ids) or None))
+    )
+    click.echo(f"{reply.requeued} rows will be tried again." if reply.requeued else "There is no failed row.")
 
 
 @command.command()
-@home_option
-@json_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most this many.")
-def dead(home: Path | None, as_json: bool, limit: int) -> None:
+@operator_command
+def dead(session: Session, limit: int) -> None:
     """List dead letters, newest first: messages that were received too often and never acknowledged.
 
     The key is the task they were for. A task that is still ready has a new wake-up already, so a dead letter only tells
     you that something went wrong: a worker that died with it each time, or a message that nobody can read.
     """
-    reply = _ask(home, lambda client: client.dead_letters(limit))
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-        return
+    reply = session.ask_service(lambda client: client.call(routes.LIST_DEAD_LETTERS, limit=limit))
     console = Console()
     if reply.letters:
         show(console, _dead_table(reply))
@@ -92,28 +70,17 @@ def dead(home: Path | None, as_json: bool, limit: int) -> None:
 @command.command()
 @click.argument("message_ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Drop all of them.")
-@home_option
-@json_option
-def drop(message_ids: tuple[str, ...], everything: bool, home: Path | None, as_json: bool) -> None:
+@operator_command
+def drop(session: Session, message_ids: tuple[str, ...], everything: bool) -> None:
     """Drop dead letters: the given ones, or all of them with --all. The tasks they were for are not touched."""
     if bool(message_ids) == everything:
         raise click.UsageError("Name the dead letters to drop, or say --all.")
-    reply = _ask(home, lambda client: client.drop_dead_letters(list(message_ids) or None))
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-    else:
-        click.echo(f"{reply.dropped} dead letters dropped.")
-
-
-def _ask(home: Path | None, question: Callable[[InternalClient], Awaitable[T]]) -> T:
-    async def asked() -> T:
-        client = find_stack(home).internal_client()
-        try:
-            return await question(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(asked())
+    reply = session.ask_service(
+        lambda client: client.call(
+            routes.DROP_DEAD_LETTERS, DropDeadLettersRequest(message_ids=list(message_ids) or None)
+        ),
+    )
+    click.echo(f"{reply.dropped} dead letters dropped.")
 
 
 def _table(reply: OutboxReply) -> Table:

@@ -1,9 +1,11 @@
 """As many rows as a person asked for, over as many pages as the server makes of them."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
+
+from tracelake.client.user import UserClient
+from tracelake.wire.contract import Route
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -11,13 +13,19 @@ PAGE_ROWS = 500
 
 
 async def collect(
-    page: Callable[..., Awaitable[P]], rows: str, *, limit: int, cursor: str | None = None, **filters: Any
+    client: UserClient,
+    route: Route[None, P],
+    rows: str,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    **parameters: Any,
 ) -> P:
     """One page with up to `limit` of the rows that its field `rows` holds; `next` goes on behind the last of them."""
-    first = await page(limit=min(limit, PAGE_ROWS), cursor=cursor, **filters)
+    first = await client.call(route, limit=min(limit, PAGE_ROWS), cursor=cursor, **parameters)
     found, following = list(getattr(first, rows)), getattr(first, "next", None)
     while following is not None and len(found) < limit:
-        more = await page(limit=min(limit - len(found), PAGE_ROWS), cursor=following, **filters)
+        more = await client.call(route, limit=min(limit - len(found), PAGE_ROWS), cursor=following, **parameters)
         found += getattr(more, rows)
         # A server that repeats a cursor would keep us for ever.
         following = None if getattr(more, "next", None) == following else getattr(more, "next", None)

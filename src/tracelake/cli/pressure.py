@@ -11,6 +11,7 @@ from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count
 from tracelake.client.user import UserClient
+from tracelake.wire import routes
 from tracelake.wire.pressure import PressureEdgeRow, PressureReply
 
 _QUEUE_WORDS = {"stopped": "full", "bulk_stopped": "filling"}
@@ -45,10 +46,7 @@ def command(session: Session, watch: bool) -> None:
     if watch:
         session.watch(_look)
         return
-    reply = session.run(lambda client: client.pressure())
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: client.call(routes.SHOW_PRESSURE))
     session.show(pressure_view(reply))
     stopped = next((edge for edge in reply.edges if edge.state != "open"), None)
     if stopped is not None and stopped.state == "paused":
@@ -59,7 +57,7 @@ def command(session: Session, watch: bool) -> None:
 
 
 async def _look(client: UserClient) -> RenderableType:
-    return pressure_view(await client.pressure())
+    return pressure_view(await client.call(routes.SHOW_PRESSURE))
 
 
 def pressure_view(reply: PressureReply) -> RenderableType:

@@ -1,19 +1,12 @@
 """`trace quota`: what an org may use, and what it uses; the platform's operator sets it."""
 
-import asyncio
-from pathlib import Path
-
 import click
-import msgspec
-from rich.console import Console
 from rich.text import Text
 
-from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.options import home_option
-from tracelake.cli.session import Session, show, user_command
-from tracelake.client.stack import find_stack
-from tracelake.wire.quotas import QuotaChange, QuotaReply, QuotaRequest, QuotasReply
+from tracelake.cli.session import Session, operator_command, user_command
+from tracelake.wire import routes
+from tracelake.wire.quotas import QuotaReply, QuotaRequest
 
 KINDS = (
     "weight",
@@ -45,27 +38,19 @@ def command(session: Session) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    reply = session.run(lambda client: client.quota())
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: client.call(routes.SHOW_QUOTA))
     session.show(quota_view(reply))
 
 
 @command.command("list")
-@home_option
-@json_option
-def list_orgs(home: Path | None, as_json: bool) -> None:
+@operator_command
+def list_orgs(session: Session) -> None:
     """Show the quotas of every org and what it uses (for the platform's operator)."""
-    reply = asyncio.run(_list(home))
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-        return
-    console = Console(highlight=False, markup=False)
+    reply = session.ask_service(lambda client: client.call(routes.LIST_QUOTAS))
     listing = Listing([ListingColumn("org"), *_COLUMNS])
     for org in reply.orgs:
         _add_rows(listing, org, org.org)
-    show(console, listing)
+    session.show(listing)
 
 
 @command.command("set")
@@ -78,9 +63,8 @@ def list_orgs(home: Path | None, as_json: bool) -> None:
 @click.option("--deploys-per-hour", type=click.IntRange(0), help="New versions of DAGs.")
 @click.option("--dry-runs-per-minute", type=click.IntRange(0), help="Plans of deploys, at each Dispatcher.")
 @click.option("--default", "defaults", multiple=True, type=click.Choice(sorted(_OPTIONS)), help="Back to the default.")
-@home_option
-@json_option
-def set_quota(org: str, defaults: tuple[str, ...], home: Path | None, as_json: bool, **values: float | None) -> None:
+@operator_command
+def set_quota(session: Session, org: str, defaults: tuple[str, ...], **values: float | None) -> None:
     """Set the weight and the quotas of an org (for the platform's operator, on the home of a running stack).
 
     \b
@@ -92,11 +76,8 @@ def set_quota(org: str, defaults: tuple[str, ...], home: Path | None, as_json: b
     if not given and not defaults:
         raise click.UsageError("Expected at least one quota to set, such as --queued-tasks 50000; received none.")
     request = QuotaRequest(org=org, values=given, defaults=[_OPTIONS[name] for name in defaults])
-    change = asyncio.run(_change(home, request))
-    if as_json:
-        click.echo(msgspec.json.encode(change))
-        return
-    show(Console(highlight=False, markup=False), quota_view(change.quota))
+    change = session.ask_service(lambda client: client.call(routes.CHANGE_QUOTA, request))
+    session.show(quota_view(change.quota))
 
 
 _COLUMNS = [
@@ -125,19 +106,3 @@ def _add_rows(listing: Listing, reply: QuotaReply, *first: str) -> None:
             "for this org" if row.own else "default",
             Text("used up", "bold red") if row.exceeded else None,
         )
-
-
-async def _list(home: Path | None) -> QuotasReply:
-    client = find_stack(home).internal_client()
-    try:
-        return await client.quotas()
-    finally:
-        await client.close()
-
-
-async def _change(home: Path | None, request: QuotaRequest) -> QuotaChange:
-    client = find_stack(home).internal_client()
-    try:
-        return await client.change_quota(request)
-    finally:
-        await client.close()

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tracelake.client.user import UserClient
+from tracelake.wire import routes
 from tracelake.wire.overview import JobLoad, OverviewReply
 
 WINDOW_SECONDS = 10.0
@@ -57,7 +58,7 @@ class Meter:
         """More came than is counted: the window is as short as it can be."""
 
     async def look(self) -> Measured:
-        reply = await self._client.overview(since=self._since(), dag=self._dag)
+        reply = await self._client.call(routes.SHOW_OVERVIEW, since=self._since(), dag=self._dag)
         before = next((look for look in self._looks if look.at == reply.since), None)
         found = measure(reply, None if before is None else before.open)
         self._much = any("made" in job.cut or "events" in job.cut for job in reply.jobs)

@@ -29,6 +29,7 @@ from tracelake.stack.dataset_rows import (
     read_files,
     read_table,
 )
+from tracelake.wire import routes
 from tracelake.wire.content import ContentRequest
 from tracelake.wire.platform import DatasetFilesRequest
 
@@ -91,10 +92,8 @@ def command(
     except (NoColumnError, NonRetryableError) as error:
         raise click.ClickException(str(error)) from None
     if output is not None:
-        if session.as_json:
-            session.json({"file": str(output), "rows": found})
-        else:
-            session.say(f"{found:,} rows in {output}.")
+        session.answer({"file": str(output), "rows": found})
+        session.say(f"{found:,} rows in {output}.")
         return
     assert isinstance(found, pa.Table)
     _show(session, found)
@@ -106,7 +105,7 @@ def _pieces(
     stack, (start, end) = session.stack, blocks
     if not os.access(stack.service_token_file, os.R_OK):
         return _over_the_api(ApiContent(session, dataset), ContentRequest(start=start, end=end), names)
-    org = session.run(lambda client: client.whoami()).org
+    org = session.run(lambda client: client.call(routes.WHOAMI)).org
     request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     settings = Settings.load({"home": stack.home})
     reply, files = asyncio.run(find_files(stack, request))
@@ -143,9 +142,7 @@ def _head(pieces: Iterator[pa.Table], head: int) -> pa.Table:
 
 def _show(session: Session, table: pa.Table) -> None:
     rows = [[plain(value) for value in row.values()] for row in table.to_pylist()]
-    if session.as_json:
-        session.json([dict(zip(table.column_names, row, strict=True)) for row in rows])
-        return
+    session.answer([dict(zip(table.column_names, row, strict=True)) for row in rows])
     if not rows:
         session.say("It has no rows.")
         return

@@ -4,6 +4,7 @@ import click
 
 from tracelake.cli.missing import explained
 from tracelake.cli.session import Session, user_command
+from tracelake.wire import routes
 
 
 @click.command()
@@ -22,10 +23,9 @@ def command(session: Session, target: str) -> None:
     dag, _, job = target.partition("/")
     if not dag or not job:
         raise click.UsageError("Name the job as DAG/JOB, such as `reports/hourly`.")
-    reply = session.run(lambda client: explained(client, client.rebuild(dag, job), dag=dag, job=job))
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(
+        lambda client: explained(client, client.call(routes.REBUILD, dag=dag, job=job), dag=dag, job=job)
+    )
     begun = "are being made again already" if reply.duplicate else "are made again"
     session.say(f"The outputs of {reply.dag}/{reply.job} {begun}, from the current {reply.because}.")
     session.hint("see it run", "tasks", "--dag", reply.dag, "--job", reply.job)

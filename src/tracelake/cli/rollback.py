@@ -8,6 +8,8 @@ import click
 from tracelake.cli.activation import settle, show_plan
 from tracelake.cli.missing import explained
 from tracelake.cli.session import Session, user_command
+from tracelake.wire import routes
+from tracelake.wire.dags import ActivateRequest
 
 _now_option = click.option("--now", is_flag=True, help="Cut over at once, also when a build is not finished.")
 _wait_option = click.option("--wait/--no-wait", default=True, help="Stay until a build is finished (default), or not.")
@@ -53,13 +55,16 @@ def activate(session: Session, dag: str, version: int, now: bool, wait: bool) ->
 
 
 def _activate(session: Session, dag: str, version: int | Literal["previous"], *, now: bool, wait: bool) -> None:
-    reply = session.run(lambda client: explained(client, client.activate(dag, version, now=now), dag=dag))
+    reply = session.run(
+        lambda client: explained(
+            client, client.call(routes.ACTIVATE, ActivateRequest(version=version, now=now), dag=dag), dag=dag
+        )
+    )
     if not session.as_json:
         show_plan(session, reply.plan)
     reply, good = settle(session, reply, wait=wait)
-    if session.as_json:
-        session.json(reply)
-    elif good and reply.state == "Active":
+    session.answer(reply, status=0 if good else 1)
+    if good and reply.state == "Active":
         session.say((f"Version {reply.plan.version} of {reply.plan.dag} is active.", "green"))
         session.hint("see it run", "tasks", "--dag", reply.plan.dag)
     elif good:

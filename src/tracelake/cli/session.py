@@ -26,6 +26,7 @@ from tracelake.cli.listing import whole_line
 from tracelake.cli.options import home_option, token_file_option
 from tracelake.cli.text import clean
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError
+from tracelake.client.internal import InternalClient
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
@@ -73,7 +74,29 @@ class Session:
         finally:
             await client.close()
 
+    def ask(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
+        """Runs the work. Its result is for people: with --json it is printed, and the command ends."""
+        return self.answer(self.run(work))
+
+    def ask_service(self, work: Callable[[InternalClient], Awaitable[T]]) -> T:
+        """Like `ask`, with the service token of the stack: for commands of the platform's operator."""
+        return self.answer(asyncio.run(self._run_service(work)))
+
+    async def _run_service(self, work: Callable[[InternalClient], Awaitable[T]]) -> T:
+        client = self.stack.internal_client()
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
     # --- showing
+
+    def answer(self, document: T, status: int = 0) -> T:
+        """Returns the document, to be shown to people; with --json prints it and ends the command with the status."""
+        if self.as_json:
+            self.json(document)
+            raise click.exceptions.Exit(status)
+        return document
 
     def json(self, document: Any) -> None:
         click.echo(msgspec.json.encode(document))
@@ -214,5 +237,17 @@ def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
             if as_json:
                 session.json(ErrorBody(error=ErrorInfo(code=NO_STACK, message=str(error))))
             raise
+
+    return with_session
+
+
+def operator_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command of the platform's operator, on the home of a stack; it gets a `Session` first."""
+
+    @home_option
+    @json_option
+    @functools.wraps(function)
+    def with_session(*, home: Path | None, as_json: bool, **options: Any) -> Any:
+        return function(Session(home, as_json=as_json), **options)
 
     return with_session

@@ -3,7 +3,6 @@
 The Dispatcher reads no schedules; when a cron source is due is worked out here, by the same rules as the scheduler's.
 """
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -20,6 +19,8 @@ from tracelake.cli.text import ago, clean, count, shortened, span
 from tracelake.client.user import UserClient
 from tracelake.dag.schedule import has_seconds
 from tracelake.dag.slots import ScheduleSlots
+from tracelake.wire import routes
+from tracelake.wire.contract import Route
 from tracelake.wire.sources_view import PauseReply, SourceRow, SourcesReply
 
 STYLES = {
@@ -62,10 +63,7 @@ def command(session: Session, dag: str | None, watch: bool) -> None:
 
         session.watch(look)
         return
-    reply = session.run(lambda client: _read(client, dag))
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: _read(client, dag))
     session.show(sources_view(reply))
     dead = next((source for source in reply.sources if source.state == "dead" and source.task_id), None)
     paused = next((source for source in reply.sources if source.state == "paused"), None)
@@ -101,7 +99,7 @@ def pause(session: Session, targets: tuple[str, ...]) -> None:
     Example:
       trace pause pools/head
     """
-    _say(session, targets, UserClient.pause)
+    _say(session, targets, routes.PAUSE_SOURCE)
 
 
 @click.command()
@@ -114,23 +112,18 @@ def resume(session: Session, targets: tuple[str, ...]) -> None:
     Example:
       trace resume pools/head
     """
-    _say(session, targets, UserClient.resume)
+    _say(session, targets, routes.RESUME_SOURCE)
 
 
-def _say(
-    session: Session, targets: tuple[str, ...], word: Callable[[UserClient, str, str], Awaitable[PauseReply]]
-) -> None:
+def _say(session: Session, targets: tuple[str, ...], route: Route[None, PauseReply]) -> None:
     for target in targets:
         _check(target)
 
     async def each(client: UserClient) -> list[PauseReply]:
         names = [await named(client, target) for target in targets]
-        return [await word(client, dag, job) for dag, job in names]
+        return [await client.call(route, dag=dag, job=job) for dag, job in names]
 
-    replies = session.run(each)
-    if session.as_json:
-        session.json(replies)
-        return
+    replies = session.ask(each)
     for reply in replies:
         if reply.paused:
             done = "was paused before" if reply.duplicate else "paused"
@@ -147,7 +140,7 @@ def _check(target: str) -> None:
 
 
 async def _read(client: UserClient, dag: str | None) -> SourcesReply:
-    reply = with_slots(await client.sources())
+    reply = with_slots(await client.call(routes.LIST_SOURCES))
     if dag is None:
         return reply
     return msgspec.structs.replace(reply, sources=[source for source in reply.sources if source.dag == dag])

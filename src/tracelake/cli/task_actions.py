@@ -3,8 +3,8 @@
 Several tasks are dealt with one by one: what fails for one does not keep the others from theirs.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
@@ -14,11 +14,13 @@ from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.base import ErrorInfo
+from tracelake.wire.contract import Route
 from tracelake.wire.platform import CancelReply
 from tracelake.wire.tasks import RetryReply, SkipReply
 
-Action = Callable[[UserClient, UUID], Awaitable[Any]]
+R = TypeVar("R")
 
 _tasks_argument = click.argument("task_ids", nargs=-1, required=True, type=click.UUID, metavar="TASK_ID...")
 
@@ -40,7 +42,7 @@ def cancel(session: Session, task_ids: tuple[UUID, ...]) -> None:
     Example:
       trace cancel 01890000-0000-7000-8000-000000000001
     """
-    _do(session, task_ids, UserClient.cancel, _cancelled)
+    _do(session, task_ids, routes.CANCEL_TASK, _cancelled)
 
 
 @click.command()
@@ -54,7 +56,7 @@ def retry(session: Session, task_ids: tuple[UUID, ...]) -> None:
       trace retry 01890000-0000-7000-8000-000000000001
       trace tasks --status Failed --json | jq -r '.tasks[].task_id' | xargs trace retry
     """
-    _do(session, task_ids, UserClient.retry, _retried)
+    _do(session, task_ids, routes.RETRY_TASK, _retried)
 
 
 @click.command()
@@ -69,33 +71,31 @@ def skip(session: Session, task_ids: tuple[UUID, ...]) -> None:
     Example:
       trace skip 01890000-0000-7000-8000-000000000001
     """
-    _do(session, task_ids, UserClient.skip, _skipped)
+    _do(session, task_ids, routes.SKIP_TASK, _skipped)
 
 
-def _do(session: Session, task_ids: tuple[UUID, ...], action: Action, words: Callable[[Any], str]) -> None:
-    answers = session.run(lambda client: _each(client, task_ids, action))
+def _do(session: Session, task_ids: tuple[UUID, ...], route: Route[None, R], words: Callable[[R], str]) -> None:
+    answers = session.run(lambda client: _each(client, task_ids, route))
     failed = [answer for answer in answers if isinstance(answer, NotDone)]
-    if session.as_json:
-        session.json(answers)
-    else:
-        for answer in answers:
-            if isinstance(answer, NotDone):
-                text = f"{answer.task_id}: {clean(answer.error.code)}: {clean(answer.error.message)}"
-                click.echo(text, err=True)
-            else:
-                session.say(f"{answer.task_id}: {words(answer)}")
-        done = [answer for answer in answers if not isinstance(answer, NotDone)]
-        if done:
-            session.hint("see it", "tasks", str(done[-1].task_id))
+    session.answer(answers, status=1 if failed else 0)
+    for answer in answers:
+        if isinstance(answer, NotDone):
+            text = f"{answer.task_id}: {clean(answer.error.code)}: {clean(answer.error.message)}"
+            click.echo(text, err=True)
+        else:
+            session.say(f"{answer.task_id}: {words(answer)}")
+    done = [answer for answer in answers if not isinstance(answer, NotDone)]
+    if done:
+        session.hint("see it", "tasks", str(done[-1].task_id))
     if failed:
         click.get_current_context().exit(1)
 
 
-async def _each(client: UserClient, task_ids: tuple[UUID, ...], action: Action) -> list[Any]:
+async def _each(client: UserClient, task_ids: tuple[UUID, ...], route: Route[None, Any]) -> list[Any]:
     answers: list[Any] = []
     for task_id in dict.fromkeys(task_ids):
         try:
-            answers.append(await action(client, task_id))
+            answers.append(await client.call(route, task_id=task_id))
         except TraceError as error:
             if error.status in (401, 403) or error.retryable:
                 raise  # it would be the same for all of them

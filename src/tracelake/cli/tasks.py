@@ -19,6 +19,7 @@ from tracelake.cli.parse import TimeType
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, unit_text
 from tracelake.client.user import UserClient
+from tracelake.wire import routes
 from tracelake.wire.overview import CountName
 from tracelake.wire.tasks import TaskDetail, TaskRow, TasksPage
 from tracelake.wire.units import PayloadInput
@@ -94,10 +95,7 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
     if watch:
         session.watch(lambda client: _look(client, limit, filters))
         return
-    page = session.run(lambda client: _page(client, limit, filters))
-    if session.as_json:
-        session.json(page)
-        return
+    page = session.ask(lambda client: _page(client, limit, filters))
     if not page.tasks:
         session.say("No tasks match." if filters else "There is no task yet.")
         if not filters:
@@ -138,7 +136,7 @@ def _words(filters: dict[str, Any]) -> list[str]:
 
 
 async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> TasksPage:
-    found = collect(client.tasks, "tasks", limit=limit, **filters)
+    found = collect(client, routes.LIST_TASKS, "tasks", limit=limit, **filters)
     return await explained(client, found, dag=filters.get("dag"), job=filters.get("job"))
 
 
@@ -154,14 +152,14 @@ async def _running_first(client: UserClient, page: TasksPage, limit: int, filter
     """Newest first shows what was made last; what runs may be far below that."""
     running = [task for task in page.tasks if task.status == "Running"]
     if page.next is not None:
-        running = (await collect(client.tasks, "tasks", limit=limit, status="Running", **filters)).tasks
+        running = (await collect(client, routes.LIST_TASKS, "tasks", limit=limit, status="Running", **filters)).tasks
     shown = {task.task_id for task in running}
     rest = [task for task in page.tasks if task.task_id not in shown]
     return msgspec.structs.replace(page, tasks=[*running, *rest][:limit])
 
 
 async def _totals(client: UserClient, filters: dict[str, Any]) -> Text:
-    reply = await client.overview(dag=filters.get("dag"))
+    reply = await client.call(routes.SHOW_OVERVIEW, dag=filters.get("dag"))
     jobs = [job for job in reply.jobs if filters.get("job") in (None, job.job)]
     line = Text("now  ", style="dim")
     counts: tuple[tuple[CountName, str, str], ...] = (
@@ -223,10 +221,7 @@ def _attempts(task: TaskRow) -> str:
 
 
 def _show_task(session: Session, task_id: UUID) -> None:
-    detail = session.run(lambda client: client.task(task_id))
-    if session.as_json:
-        session.json(detail)
-        return
+    detail = session.ask(lambda client: client.call(routes.SHOW_TASK, task_id=task_id))
     session.show(*task_parts(detail))
     task = detail.task
     if task.status == "Failed" and task.next_retry_at is not None:

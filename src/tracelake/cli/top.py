@@ -68,9 +68,7 @@ def command(session: Session, dag: str | None, once: bool) -> None:
 
 def _print_once(session: Session, dag: str | None) -> None:
     measured = session.run(lambda client: _twice(client, dag))
-    if session.as_json:
-        session.json(document(measured))
-        return
+    session.answer(document(measured))
     session.show(TopScreen(measured, _title(dag)))
     worst = worth_a_look(measured)
     if worst is not None:

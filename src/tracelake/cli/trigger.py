@@ -18,6 +18,7 @@ from tracelake.cli.sources import why_kept
 from tracelake.cli.text import count
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.jobs import BlockRange, TriggerReply, TriggerRequest
 from tracelake.wire.tasks import TaskRow
 
@@ -107,19 +108,15 @@ def command(
     if not session.as_json:
         _tell(session, dag, job, reply)
     progress = _wait(session, dag, job, reply, asked_at, timeout) if wait else None
-    if session.as_json:
-        session.json(reply)
-    else:
-        _tell_next(session, dag, job, reply, progress)
-    if progress is not None and progress.failed:
-        click.get_current_context().exit(1)
-    if progress is not None and progress.gave_up:
-        click.get_current_context().exit(GAVE_UP)
+    status = 0 if progress is None else 1 if progress.failed else GAVE_UP if progress.gave_up else 0
+    session.answer(reply, status)
+    _tell_next(session, dag, job, reply, progress)
+    click.get_current_context().exit(status)
 
 
 async def _trigger(client: UserClient, target: str, request: TriggerRequest) -> tuple[str, str, TriggerReply]:
     dag, job = await named(client, target)
-    return dag, job, await client.trigger(dag, job, request)
+    return dag, job, await client.call(routes.TRIGGER, request, dag=dag, job=job)
 
 
 def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
@@ -210,7 +207,7 @@ async def _follow(
 
 
 async def _why_kept(client: UserClient, dag: str, job: str) -> str | None:
-    rows = (await client.sources()).sources
+    rows = (await client.call(routes.LIST_SOURCES)).sources
     return next((why_kept(row) for row in rows if (row.dag, row.job) == (dag, job)), None)
 
 
@@ -226,7 +223,7 @@ def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
 
 async def measure(client: UserClient, dag: str, since: datetime) -> TriggerProgress:
     """What became of the DAG's tasks that were made since then."""
-    page = await collect(client.tasks, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
+    page = await collect(client, routes.LIST_TASKS, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
     states = Counter(_state(task) for task in page.tasks)
     found = TriggerProgress(
         done=states["done"],
@@ -238,7 +235,7 @@ async def measure(client: UserClient, dag: str, since: datetime) -> TriggerProgr
     if not found.more or found.open:
         return found
     for status in ("Queued", "Running", "Retrying"):
-        rest = await client.tasks(dag=dag, since=since, status=status, limit=100)
+        rest = await client.call(routes.LIST_TASKS, dag=dag, since=since, status=status, limit=100)
         if rest.tasks:
             retrying = rest.tasks if status == "Retrying" else []
             return msgspec.structs.replace(found, open=len(rest.tasks), retrying=retrying)

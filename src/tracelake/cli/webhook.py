@@ -13,6 +13,7 @@ from tracelake.cli.text import clean, moment
 from tracelake.client.errors import RemoteError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.webhooks import WebhookReply
 
 _BODY = '{"hello": "world"}'
@@ -37,9 +38,7 @@ def command(session: Session, target: str, rotate: bool) -> None:
     dag, job, reply = session.run(lambda client: _ask(client, target, rotate=rotate))
     stack = session.stack
     url = f"{stack.public_url}/v1/webhooks/{reply.path}"
-    if session.as_json:
-        session.json(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file})
-        return
+    session.answer(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file})
     rows = [("webhook", f"{dag}/{job}"), ("path", reply.path), ("url", url), ("secret", reply.secret)]
     if reply.previous_until is not None:
         rows.append(("old secret until", moment(reply.previous_until)))
@@ -55,7 +54,7 @@ async def _ask(client: UserClient, target: str, *, rotate: bool) -> tuple[str, s
     if not slash:
         dag, job = await find_job(client, target)
     try:
-        reply = await client.webhook(dag, job)
+        reply = await client.call(routes.SHOW_WEBHOOK, dag=dag, job=job)
     except TraceError as error:
         if error.code != "webhook_not_found":
             raise
@@ -63,7 +62,7 @@ async def _ask(client: UserClient, target: str, *, rotate: bool) -> tuple[str, s
         message = f"{dag}/{job} is no webhook source of an active version; `trace sources` shows which ones there are."
         raise RemoteError(error.code, error.status, message) from None
     if rotate:
-        reply = await client.rotate_webhook(dag, job, after=reply.rotation)
+        reply = await client.call(routes.ROTATE_WEBHOOK, dag=dag, job=job, after=reply.rotation)
     return dag, job, reply
 
 

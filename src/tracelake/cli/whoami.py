@@ -4,6 +4,7 @@ import click
 
 from tracelake.cli.listing import fields
 from tracelake.cli.session import Session, user_command
+from tracelake.wire import routes
 
 
 @click.command()
@@ -16,8 +17,5 @@ def command(session: Session) -> None:
       trace whoami
       trace whoami --token-file ./analyst.token
     """
-    reply = session.run(lambda client: client.whoami())
-    if session.as_json:
-        session.json(reply)
-    else:
-        session.show(fields([("subject", reply.subject), ("org", reply.org), ("roles", ", ".join(reply.roles))]))
+    reply = session.ask(lambda client: client.call(routes.WHOAMI))
+    session.show(fields([("subject", reply.subject), ("org", reply.org), ("roles", ", ".join(reply.roles))]))

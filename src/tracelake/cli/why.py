@@ -14,6 +14,7 @@ from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
+from tracelake.wire import routes
 from tracelake.wire.why import WhyReply
 
 STATE_STYLES = {"fine": "green", "working": "cyan", "waiting": "yellow", "blocked": "bold red"}
@@ -39,10 +40,7 @@ def command(session: Session, subject: str, watch: bool) -> None:
     if watch:
         session.watch(lambda client: _look(client, subject))
         return
-    reply = session.run(lambda client: ask(client, subject))
-    if session.as_json:
-        session.json(reply)
-        return
+    reply = session.ask(lambda client: ask(client, subject))
     session.show(why_view(reply))
     for purpose, step in next_steps(reply):
         session.hint(clean(purpose), *shlex.split(step)[1:])
@@ -64,17 +62,18 @@ def why_view(reply: WhyReply) -> RenderableType:
 async def ask(client: UserClient, subject: str) -> WhyReply:
     task_id = _uuid(subject)
     if task_id is not None:
-        return await client.why_task(task_id)
+        return await client.call(routes.EXPLAIN_TASK, task_id=task_id)
     dag, slash, job = subject.partition("/")
     if slash:
-        return await client.why_job(dag, job)
+        return await client.call(routes.EXPLAIN_JOB, dag=dag, job=job)
     try:
-        return await client.why_dataset(subject)
+        return await client.call(routes.EXPLAIN_DATASET, name=subject)
     except TraceError as error:
         if error.code != "dataset_not_found":
             raise
     try:
-        return await client.why_job(*await find_job(client, subject))
+        dag, job = await find_job(client, subject)
+        return await client.call(routes.EXPLAIN_JOB, dag=dag, job=job)
     except TraceError as error:
         if error.code != "job_not_found":
             raise

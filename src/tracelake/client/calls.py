@@ -1,34 +1,39 @@
-"""What every typed call does: send JSON, raise what an error status means, read the answer by its type."""
+"""What every typed call does: encode the body, raise what an error status means, decode the reply by its type."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from tracelake.client.errors import decode, error_from
-from tracelake.client.http import HttpClient
+from tracelake.client.http import HttpClient, HttpReply
+from tracelake.wire.contract import Route
 
-T = TypeVar("T")
+B = TypeVar("B")
+R = TypeVar("R")
 
 encoder = msgspec.json.Encoder()
 
 
-async def call(
-    http: HttpClient,
-    method: str,
-    path: str,
-    decoder: "msgspec.json.Decoder[T]",
-    *,
-    header: tuple[str, str] | None = None,
-    body: Any = None,
-    timeout: float | None = None,
-) -> T:
-    reply = await http.request(
-        method,
-        path,
-        body=None if body is None else encoder.encode(body),
-        headers=() if header is None else (header,),
-        timeout=timeout,
-    )
+def encode_body(route: Route[B, Any], body: B | None) -> bytes | None:
+    if not route.reads_body:
+        return None
+    return body if isinstance(body, bytes) else encoder.encode(body)
+
+
+def read_reply(route: Route[Any, R], reply: HttpReply) -> R:
     if not 200 <= reply.status < 300:
         raise error_from(reply.status, reply.body)
-    return decode(decoder, reply.body)
+    return cast(R, reply.body) if route.reply is bytes else decode(route.reply_decoder, reply.body)
+
+
+async def call(
+    http: HttpClient, route: Route[B, R], body: B | None, parameters: dict[str, Any], header: tuple[str, str]
+) -> R:
+    reply = await http.request(
+        route.method,
+        route.url(parameters),
+        body=encode_body(route, body),
+        headers=(header,),
+        content_type=route.body_media,
+    )
+    return read_reply(route, reply)

@@ -10,13 +10,13 @@ from tracelake.client.calls import call, encoder
 from tracelake.client.errors import DispatcherUnavailableError, answer_or_error
 from tracelake.client.http import HttpClient
 from tracelake.errors import TraceError
-from tracelake.wire.base import Answer, Answers
+from tracelake.wire import routes
+from tracelake.wire.contract import HEADERS, Principal, Route
 from tracelake.wire.task_calls import (
     BatchCall,
     BatchRequest,
     BufferPublishReply,
     BufferPublishRequest,
-    CallName,
     CompleteReply,
     CompleteRequest,
     EventsReply,
@@ -27,19 +27,14 @@ from tracelake.wire.task_calls import (
     HeartbeatRequest,
 )
 
-T = TypeVar("T")
-
-CAPABILITY_HEADER = "X-Trace-Task-Capability"
+B = TypeVar("B")
+R = TypeVar("R")
 
 TaskRequest = HeartbeatRequest | CompleteRequest | EventsRequest | BufferPublishRequest
 TaskReply = HeartbeatReply | CompleteReply | EventsReply | BufferPublishReply
 
-_answers = msgspec.json.Decoder(Answers)
-_heartbeat = msgspec.json.Decoder(HeartbeatReply)
-_complete = msgspec.json.Decoder(CompleteReply)
-_events = msgspec.json.Decoder(EventsReply)
-_files = msgspec.json.Decoder(FilesReply)
-_buffer_publish = msgspec.json.Decoder(BufferPublishReply)
+_HEADER = HEADERS[Principal.TASK]
+_NAMES = {route.body: name for name, route in routes.BATCHED_CALLS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,74 +49,43 @@ class TaskClient:
     def __init__(self, http: HttpClient) -> None:
         self._http = http
 
-    async def heartbeat(self, capability_token: str, request: HeartbeatRequest) -> HeartbeatReply:
-        return await self._call("heartbeat", capability_token, request, _heartbeat)
+    async def call(self, route: Route[B, R], capability_token: str, request: B) -> R:
+        return await call(self._http, route, request, {}, (_HEADER, capability_token))
 
     async def complete(self, capability_token: str, request: CompleteRequest) -> CompleteReply:
-        return await self._call("complete", capability_token, request, _complete)
-
-    async def events(self, capability_token: str, request: EventsRequest) -> EventsReply:
-        return await self._call("events", capability_token, request, _events)
+        return await self.call(routes.COMPLETE, capability_token, request)
 
     async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply:
-        return await self._call("buffer-publish", capability_token, request, _buffer_publish)
+        return await self.call(routes.PUBLISH_BATCH, capability_token, request)
 
     async def files(self, capability_token: str, request: FilesRequest) -> FilesReply:
-        header = (CAPABILITY_HEADER, capability_token)
-        return await call(self._http, "POST", "/v1/task/files", _files, header=header, body=request)
+        return await self.call(routes.LIST_INPUT_FILES, capability_token, request)
 
     async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]:
         """One answer per call, in order; a call that failed is an error in its place."""
+        names = [_NAMES[type(item.request)] for item in calls]
         items = [
             BatchCall(
-                call=_name(item.request),
+                call=name,
                 capability_token=item.capability_token,
                 body=msgspec.Raw(encoder.encode(item.request)),
             )
-            for item in calls
+            for name, item in zip(names, calls, strict=True)
         ]
         body = BatchRequest(calls=[msgspec.Raw(encoder.encode(item)) for item in items])
         # Every item brings its own credential; the one in the header opens the door to large bodies.
-        header = (CAPABILITY_HEADER, calls[0].capability_token)
         try:
-            answers = (await call(self._http, "POST", "/v1/task/batch", _answers, header=header, body=body)).answers
+            answers = (await self.call(routes.BATCH_TASK_CALLS, calls[0].capability_token, body)).answers
         except TraceError as refusal:
             if refusal.status != 401:
                 raise
             return [refusal] * len(calls)  # each one fetches a fresh token and repeats its call
         if len(answers) != len(calls):
             raise DispatcherUnavailableError("the batch answer has another length than the batch")
-        return [_read(item.request, answer) for item, answer in zip(calls, answers, strict=True)]
+        return [
+            answer_or_error(routes.BATCHED_CALLS[name].reply_decoder, answer)
+            for name, answer in zip(names, answers, strict=True)
+        ]
 
     async def close(self) -> None:
         await self._http.close()
-
-    async def _call(
-        self, name: CallName, capability_token: str, request: TaskRequest, decoder: "msgspec.json.Decoder[T]"
-    ) -> T:
-        header = (CAPABILITY_HEADER, capability_token)
-        return await call(self._http, "POST", f"/v1/task/{name}", decoder, header=header, body=request)
-
-
-def _name(request: TaskRequest) -> CallName:
-    match request:
-        case HeartbeatRequest():
-            return "heartbeat"
-        case CompleteRequest():
-            return "complete"
-        case EventsRequest():
-            return "events"
-        case BufferPublishRequest():
-            return "buffer-publish"
-
-
-def _read(request: TaskRequest, answer: Answer) -> TaskReply | TraceError:
-    match request:
-        case HeartbeatRequest():
-            return answer_or_error(_heartbeat, answer)
-        case CompleteRequest():
-            return answer_or_error(_complete, answer)
-        case EventsRequest():
-            return answer_or_error(_events, answer)
-        case BufferPublishRequest():
-            return answer_or_error(_buffer_publish, answer)

@@ -22,6 +22,7 @@ from tracelake.demo.table import DemoTable, Row
 from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
 from tracelake.stack.dataset_rows import list_files, read_files
+from tracelake.wire import routes
 from tracelake.wire.datasets import DatasetRow, LineageReply
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
@@ -81,8 +82,8 @@ class Results:
 
 
 async def collect(stack: Stack, client: UserClient, plan: DemoPlan, story: Story, table: DemoTable) -> Results:
-    details = [await client.task(task.task_id) for task in story.tasks]
-    datasets = {row.name: row for row in (await client.datasets()).datasets}
+    details = [await client.call(routes.SHOW_TASK, task_id=task.task_id) for task in story.tasks]
+    datasets = {row.name: row for row in (await client.call(routes.LIST_DATASETS)).datasets}
     files = {
         name: await list_files(stack, DatasetFilesRequest(dataset_uuid=datasets[name].dataset_uuid))
         for name in DATASETS
@@ -111,7 +112,7 @@ async def collect(stack: Stack, client: UserClient, plan: DemoPlan, story: Story
         attempts=len(outcomes),
         lost=outcomes.count("Timeout"),
         failed=outcomes.count("Failed"),
-        lineage=await client.lineage("hourly_flows", limit=plan.units),
+        lineage=await client.call(routes.SHOW_LINEAGE, name="hourly_flows", limit=plan.units),
     )
 
 

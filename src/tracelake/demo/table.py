@@ -25,6 +25,7 @@ from tracelake.demo.plan import DAG, TABLE, WRITERS, DemoPlan
 from tracelake.demo.screen import DemoScreen
 from tracelake.model.buffered import quoted, table_name
 from tracelake.settings.home import Home
+from tracelake.wire import routes
 from tracelake.wire.buffers import BufferedDataset, DeadBatch
 from tracelake.wire.tasks import TaskRow
 
@@ -107,7 +108,7 @@ class DemoTable:
         await self._mend()
         if refused:
             for task in refused:
-                await self._client.retry(task.task_id)
+                await self._client.call(routes.RETRY_TASK, task_id=task.task_id)
             self._screen.say(f"retried {count(len(refused), 'task')}")
             self.story.retried = await self._until_completed([task.task_id for task in refused])
             await self._until_nothing_waits()
@@ -141,7 +142,7 @@ class DemoTable:
             self._screen.say(f"killed the sink (SIGKILL) with {done} of {wanted} batches in the table", "red")
 
     async def _mend(self) -> None:
-        deployed = await self._client.deploy(DAG, self._plan.document(), activate=True)
+        deployed = await self._client.call(routes.DEPLOY, self._plan.document(), dag=DAG, activate=True)
         changes = "; ".join(text for change in deployed.plan.datasets for text in change.table)
         self._screen.say(f"deployed the schema that knows mints: {changes}")
 
@@ -149,7 +150,7 @@ class DemoTable:
         """How many of these tasks completed, once none of them is open."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            rows = [(await self._client.task(task_id)).task for task_id in tasks]
+            rows = [(await self._client.call(routes.SHOW_TASK, task_id=task_id)).task for task_id in tasks]
             if not any(row.status in ("Queued", "Running") or row.next_retry_at is not None for row in rows):
                 return sum(row.status == "Completed" for row in rows)
             if time.monotonic() > until:
@@ -172,7 +173,7 @@ class DemoTable:
         return 0 if backlog is None else backlog.batches
 
     async def _letters(self) -> list[DeadBatch]:
-        return (await self._client.dead_batches(dataset=TABLE)).letters
+        return (await self._client.call(routes.LIST_DEAD_BATCHES, dataset=TABLE)).letters
 
     async def _dataset(self) -> BufferedDataset:
         service = self._stack.internal_client()

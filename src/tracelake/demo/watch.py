@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from uuid import UUID
 
 from tracelake.cli.paging import collect
@@ -27,6 +26,7 @@ from tracelake.demo.screen import DemoScreen
 from tracelake.demo.table import DemoTable, TableStory
 from tracelake.errors import TraceError
 from tracelake.settings.home import Home
+from tracelake.wire import routes
 from tracelake.wire.jobs import BlockRange as Range
 from tracelake.wire.jobs import TriggerRequest
 from tracelake.wire.tasks import TaskRow
@@ -88,11 +88,11 @@ class Story:
 
 async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
     """Deploy the DAG and ask for the range; everything after that happens by itself."""
-    deployed = await client.deploy(DAG, plan.document(without_mints=True), activate=True)
+    deployed = await client.call(routes.DEPLOY, plan.document(without_mints=True), dag=DAG, activate=True)
     names = ", ".join(change.job for change in deployed.plan.jobs)
     screen.say(f"deployed the DAG {DAG}: {names}; the schema of {TABLE} forgets mints, on purpose")
     wanted = Range(start=plan.first, end=plan.last)
-    await client.trigger(DAG, SOURCE, TriggerRequest(range=wanted, idempotency_key="demo"))
+    await client.call(routes.TRIGGER, TriggerRequest(range=wanted, idempotency_key="demo"), dag=DAG, job=SOURCE)
     units = "1 unit" if plan.units == 1 else f"{plan.units} units of {plan.unit:,}"
     screen.say(f"triggered blocks {plan.first:,} to {plan.last:,}: {units}")
 
@@ -100,7 +100,7 @@ async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
 async def follow(home: Home, client: UserClient, plan: DemoPlan, screen: DemoScreen, table: DemoTable) -> Story:
     story = await _Watch(home, client, plan, screen, table).run()
     await table.settle([task for task in story.tasks if _is_refused(task)])
-    story.tasks = (await collect(partial(client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
+    story.tasks = (await collect(client, routes.LIST_TASKS, "tasks", limit=_MOST_TASKS, dag=DAG)).tasks
     story.table = table.story
     return story
 
@@ -145,7 +145,7 @@ class _Watch:
     async def _look(self) -> bool:
         """Whether everything is done."""
         self._learn_names()
-        tasks = (await collect(partial(self._client.tasks, dag=DAG), "tasks", limit=_MOST_TASKS)).tasks
+        tasks = (await collect(self._client, routes.LIST_TASKS, "tasks", limit=_MOST_TASKS, dag=DAG)).tasks
         self._story.tasks = tasks
         jobs = measure(self._plan, tasks)
         self._screen.show(jobs, datetime.now(UTC))
@@ -189,7 +189,7 @@ class _Watch:
         held: dict[str, dict[UUID, str]] = {}
         for task in tasks:
             if task.status == "Running":
-                attempts = (await self._client.task(task.task_id)).attempts
+                attempts = (await self._client.call(routes.SHOW_TASK, task_id=task.task_id)).attempts
                 worker_id = attempts[-1].worker_id if attempts else None
                 if worker_id and attempts[-1].outcome is None:
                     held.setdefault(worker_id, {})[task.task_id] = _name(task)
@@ -212,7 +212,7 @@ class _Watch:
         for task_id, name in kill.left.items():
             if task_id in kill.returns:
                 continue
-            detail = await self._client.task(task_id)
+            detail = await self._client.call(routes.SHOW_TASK, task_id=task_id)
             if task_id not in kill.expired and any(each.outcome == "Timeout" for each in detail.attempts):
                 kill.expired.add(task_id)
                 self._screen.say(f"{name}: lease expired, {_seconds(kill):.1f} s after the kill", "yellow")

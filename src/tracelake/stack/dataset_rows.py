@@ -20,6 +20,7 @@ from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
 from tracelake.spark.tables import Snapshot
+from tracelake.wire import routes
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile, TableColumn
 
@@ -40,7 +41,7 @@ async def find_files(stack: Stack, request: DatasetFilesRequest) -> tuple[Datase
     try:
         files: list[DataFile] = []
         while True:
-            reply = await client.dataset_files(request)
+            reply = await client.call(routes.LIST_DATASET_FILES, request)
             files += [file for unit in reply.units for file in unit.files]
             if reply.next is None:
                 return reply, files
