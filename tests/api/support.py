@@ -3,11 +3,13 @@
 import itertools
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.http.support import user_token
 from tests.support.dispatcher import DispatcherHarness, Reply
+from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.model.ids import new_id
 
 _counter = itertools.count()
@@ -90,6 +92,11 @@ class Seed:
 
     def sql(self, query: str, *arguments: Any) -> Any:
         return self.harness.sql(query, *arguments)
+
+    @cached_property
+    def ids(self) -> OrgIds:
+        """How the org sees numbers that all orgs share."""
+        return self.harness.run(PublicIds(self.harness.dispatcher.ports.store).of(self.org_id))
 
     def user(self, role: str = "reader") -> User:
         return User(self.harness, self.org, role)
@@ -199,8 +206,7 @@ class Seed:
             self.org_id, producer or f"cron:{next(_counter)}", attempt, *of,
             f"c:{cursor}" if key is None else f"p:{key}", revision, cursor, key, start, end, state,
         )  # fmt: skip
-        event_id: int = rows[0]["event_id"]
-        return event_id
+        return self.ids.events.seal(rows[0]["event_id"])
 
     def commit(self, of: Generation, blocks: tuple[int, int] | None, task_id: UUID, revision: int = 1) -> None:
         unit = "*" if blocks is None else f"p:{blocks[0]}-{blocks[1]}"

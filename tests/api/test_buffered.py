@@ -58,8 +58,7 @@ def test_a_commit_names_the_tasks_that_wrote_its_batches(flow: BufferFlow, user:
     assert [writers(row) for row in user.get("/v1/datasets/large/lineage?unit=1")["units"]] == [first]
     events = user.get("/v1/events?dataset=large")["events"]
     assert [writers(row) for row in events] == [second, first]
-    before = events[-1]["event_id"] - 1
-    assert [writers(row) for row in user.get(f"/v1/events?dataset=large&after={before}")["events"]] == [first, second]
+    assert [writers(row) for row in user.get("/v1/events?dataset=large&after=0")["events"]] == [first, second]
     keys = [{"dataset": "large", "event_id": row["event_id"]} for row in events]
     again = user.call("POST", "/v1/event-lookup", {"events": keys}).body["events"]
     assert [writers(row) for row in again] == [first, second]

@@ -50,7 +50,7 @@ def test_events_of_many_datasets(world: World) -> None:
     made = [world.event(of, number) for number in range(6) for of in (world.ticks, world.alerts)]
     for limit in (1, 5, 12, 500):
         rows = world.user().pages(f"/v1/events?limit={limit}", "events")
-        assert [row["event_id"] for row in rows] == sorted(made, reverse=True)
+        assert [row["event_id"] for row in rows] == made[::-1]
 
 
 def test_a_rare_state_is_found_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

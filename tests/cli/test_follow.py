@@ -43,9 +43,11 @@ class Log:
             self._steps.pop(0)(self)
         if self.trouble:
             return Outage
-        settled = max((row.event_id for row in self.events), default=5)
-        rows = [row for row in self.events if row.event_id > after][:2]
-        more = rows and rows[-1].event_id < settled
+        numbers = [row.event_id for row in self.events]  # the order of ids says nothing
+        begin = len(numbers) if after == MAX_CURSOR else numbers.index(after) + 1 if after in numbers else 0
+        rows = self.events[begin : begin + 2]
+        more = begin + 2 < len(numbers)
+        settled = numbers[-1] if numbers else 5
         return EventsPage(
             events=rows, next=str(rows[-1].event_id) if more else None, settled=settled, serving_since=self.since
         )
@@ -68,12 +70,12 @@ def nothing(_log: Log) -> None: ...
 
 
 def test_each_new_event_is_a_line_oldest_first(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log(api, monkeypatch, say(event(event_id=6)), say(event(event_id=7), event(event_id=9), event(event_id=10)))
+    log = Log(api, monkeypatch, say(event(event_id=6)), say(event(event_id=2), event(event_id=9), event(event_id=1)))
     log.events.append(event(event_id=3, dataset="before"))
     shown = trace("events", "--follow", "--dataset", "blocks")
     assert shown.status == 0
     lines = shown.out.splitlines()
-    assert [line.split("event ")[1].split()[0] for line in lines] == ["6", "7", "9", "10"]
+    assert [line.split("event ")[1].split()[0] for line in lines] == ["6", "2", "9", "1"]
     assert lines[0] == f"{EARLIER:%H:%M:%S}Z  blocks  1999  Routed  event 6 by {TASK}#2"
     assert shown.err == "Following; Ctrl-C ends it.\n"
     assert {call.query["dataset"] for call in api.calls} == {"blocks"}

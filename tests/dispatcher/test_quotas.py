@@ -17,6 +17,7 @@ from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
 from tests.support.postgres import TestCluster
 from tracelake.errors import TraceError
+from tracelake.model.ids import new_id
 from tracelake.wire.jobs import TriggerRequest
 from tracelake.wire.quotas import QuotaReply
 
@@ -80,9 +81,9 @@ def use(flow: Flow) -> dict[str, tuple[int | None, int | None, bool]]:
     return {row.kind: (row.used, row.limit, row.exceeded) for row in mine.quotas}
 
 
-def explain(flow: Flow, task_id: UUID) -> str:
+def explain(flow: Flow, subject: str) -> str:
     headers = {"authorization": f"Bearer {user_token(flow.harness, org=flow.org, roles=['reader'])}"}
-    reply = flow.harness.call("public", "GET", f"/v1/why/task/{task_id}", None, headers)
+    reply = flow.harness.call("public", "GET", f"/v1/why/{subject}", None, headers)
     assert reply.status == 200, reply
     return " ".join(reason["text"] for reason in reply.body["reasons"])
 
@@ -149,6 +150,28 @@ def test_an_org_above_its_quota_keeps_its_events_and_loses_none(flow: Flow) -> N
     assert sorted(unit for unit, _ in flow.units("each")) == ["c:0", "c:1", "c:2", "c:3"]
 
 
+def test_a_service_makes_no_tasks_for_an_org_above_its_quota(flow: Flow) -> None:
+    harness = flow.harness
+    job_id = harness.make_job(org=flow.org)["job_id"]
+    set_quota(flow, queued_tasks=2)
+    mine, more = str(new_id()), [str(new_id()), str(new_id())]
+
+    def create(*task_ids: str) -> Any:
+        body = {"tasks": [{"job_id": job_id, "task_id": task_id} for task_id in task_ids]}
+        return harness.service("POST", "/internal/tasks", body)
+
+    assert create(mine, more[0]).status == 200
+    for refused in (create(more[1]), create(mine, more[1])):
+        assert (refused.status, refused.code) == (429, "quota_queued_tasks")
+    assert create(mine).body["tasks"][0]["duplicate"], "what was made before is answered"
+    other = harness.make_job(org=f"{flow.org}_b")["job_id"]
+    assert harness.service("POST", "/internal/tasks", {"tasks": [{"job_id": other}]}).status == 200
+    for task_id in (mine, more[0]):
+        flow.complete(task_id, flow.claim(task_id))
+    look(harness)
+    assert create(more[1]).status == 200
+
+
 def test_running_tasks_wait_for_a_place_without_a_wake_up(flow: Flow) -> None:
     flow.deploy(DAG)
     for cursor in range(5):
@@ -160,7 +183,7 @@ def test_running_tasks_wait_for_a_place_without_a_wake_up(flow: Flow) -> None:
     assert len(held) == 3, "one runs, one has the other place"
     assert flow.harness.claim(str(held[0]["task_id"])).body["reason"] == "NotReady"
     assert use(flow)["running_tasks"] == (2, 2, True)
-    assert "quota of running tasks (2 of 2)" in explain(flow, held[0]["task_id"])
+    assert "quota of running tasks (2 of 2)" in explain(flow, f"task/{held[0]['task_id']}")
     flow.trigger("d", "src", cursor=9)
     assert len([task for task in flow.tasks("feeder", "Queued") if task["held"]]) == 4, "and so do new ones"
     flow.complete(tasks[0], running[tasks[0]])

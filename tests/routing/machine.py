@@ -111,8 +111,8 @@ class RoutingMachine(RuleBasedStateMachine):
         for generation, unit, revision, wrong in events:
             again = FIRST
             if wrong is not None:
-                event_id = self.world.event_id(str(task_id), self.generation(generation), unit.key, revision)
-                again = Revision(str(event_id), "invalidation")
+                place = (str(task_id), self.generation(generation), unit.key, revision)
+                again = Revision(self.world.invalidation_id(*place), "invalidation")
             said.append(Said(generation, unit, Revision(revision), wrong, again))
         assert self.model.say(str(task_id), said, inherited=inherited, outdated=outdated) == duplicates
 

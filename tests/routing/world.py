@@ -92,16 +92,16 @@ class World:
         assert reply.status == 200, reply
         return [answer["duplicate"] for answer in reply.body["events"]]
 
-    def event_id(self, producer: str, generation: tuple[UUID, UUID], unit: str, revision: str) -> int:
+    def invalidation_id(self, producer: str, generation: tuple[UUID, UUID], unit: str, revision: str) -> str:
         rows = self.harness.sql(
-            "SELECT event_id FROM events WHERE producer = $1 AND dataset_uuid = $2 AND dataset_version = $3 "
+            "SELECT invalidation_id FROM events WHERE producer = $1 AND dataset_uuid = $2 AND dataset_version = $3 "
             "AND unit = $4 AND revision = $5",
             producer,
             *generation,
             unit,
             revision,
         )
-        found: int = rows[0]["event_id"]
+        found: str = rows[0]["invalidation_id"]
         return found
 
     # Loops

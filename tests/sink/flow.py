@@ -17,6 +17,7 @@ from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client import DispatcherUnavailableError
 from tracelake.dispatcher.buffers.letters import DeadBatches
+from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.buffered import quoted, table_name
@@ -244,7 +245,9 @@ class BufferFlow:
         reply = self.try_publish(task_id, lease, rows, **({"dedupe_scope": "large"} | fields))
         assert reply.status == 200, reply
         prefix = lease["task"]["outputs"][0]["storage"]["buffer_prefix"]
-        return reply.body | {"uri": f"{prefix}batch.jsonl", "task_id": task_id}
+        ids = self.harness.run(PublicIds(self.harness.dispatcher.ports.store).of(self.org_id()))
+        number = ids.batches.open(reply.body["publish_seq"])
+        return reply.body | {"publish_seq": number, "uri": f"{prefix}batch.jsonl", "task_id": task_id}
 
     def try_publish(self, task_id: str, lease: Any, rows: Sequence[Any] | bytes | None, **fields: Any) -> Reply:
         """Without rows: what was written before."""

@@ -16,6 +16,7 @@ from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import TestCluster
 from tracelake.client.http import HttpReply
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.wire.webhooks import signature_header
 
 BODY = b'{"price": 7}'
@@ -136,6 +137,12 @@ class Hook:
 
     def events(self) -> list[dict[str, Any]]:
         return sorted(self.rows("SELECT * FROM events"), key=lambda row: row["event_id"])
+
+    def event_ids(self) -> list[int]:
+        """As the org sees them."""
+        org_id = self.harness.sql("SELECT org_id FROM orgs WHERE name = $1", self.org)[0]["org_id"]
+        ids = self.harness.run(PublicIds(self.harness.dispatcher.ports.store).of(org_id))
+        return [ids.events.seal(event["event_id"]) for event in self.events()]
 
     def tasks(self) -> list[Any]:
         return [msgspec.json.decode(row["unit"]) for row in self.rows("SELECT * FROM tasks")]

@@ -91,7 +91,7 @@ def assert_takes(command: str) -> None:
     context = click.Context(trace, info_name=program, **trace.context_settings)
     known = trace.get_command(context, name)
     assert known is not None, command
-    if isinstance(known, click.Group):
+    if isinstance(known, click.Group) and words:
         context = click.Context(known, parent=context, info_name=name)
         name, *words = words
         inner = known.get_command(context, name)

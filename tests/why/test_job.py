@@ -6,6 +6,7 @@ from tests.api.support import User
 from tests.http.support import Refusals
 from tests.support import dags
 from tests.why.support import CHAIN, Situation, codes, commands, said
+from tracelake.model.quota import Quotas
 
 FULL = CHAIN.replace("name: step,", "name: step, max_queue_depth: 2,")
 JOIN = """
@@ -300,3 +301,30 @@ def test_a_worker_that_is_not_heard_of(flow: Situation) -> None:
     text = said(reply, "tasks_unheard")["text"]
     assert text.startswith("1 task of it is with a worker that is not heard of; the lease ends in ")
     assert commands(said(reply, "tasks_unheard")) == [f"trace why {task}"]
+
+
+def test_a_quota_that_holds_the_org_back(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1, 2, 3)
+    quotas = flow.harness.dispatcher.quotas
+    org_id = flow.harness.sql("SELECT org_id FROM orgs WHERE name = $1", flow.org)[0]["org_id"]
+    quotas.set_quotas({org_id: Quotas(queued_tasks=2, stored_bytes=1000)})
+    try:
+        quotas.set_use({org_id: 3}, {})
+        flow.pass_on(flow.tasks("make")[0]["task_id"])
+        reply = flow.why_job("step")
+        reason = said(reply, "over_quota")
+        assert reason["text"] == (
+            "Its organisation has 3 queued tasks and its quota is 2, so no tasks are made of what comes in; "
+            "1 event waits."
+        )
+        assert commands(reason) == ["trace quota"]
+        assert "edge_draining" not in codes(reply), "it does not catch up while it is held back"
+        assert "what comes to it is kept and makes no tasks" in said(flow.why_job("src"), "over_quota")["text"]
+        assert "over_quota" in codes(flow.why_dataset())
+        quotas.set_use({}, {org_id: 1234})
+        assert "stores 1,234 bytes and its quota is 1,000, so" in said(flow.why_job("step"), "over_quota")["text"]
+    finally:
+        quotas.set_quotas({})
+        quotas.set_use({}, {})
+    assert "over_quota" not in codes(flow.why_job("step"))

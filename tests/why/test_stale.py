@@ -6,6 +6,7 @@ import pytest
 
 from tests.support import dags
 from tests.why.support import Situation as Flow
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.views.datasets import list_datasets
 from tracelake.dispatcher.why.dataset import why_dataset
 from tracelake.errors import TraceError
@@ -53,7 +54,7 @@ def why(flow: Flow, name: str) -> dict[str, str]:
 
     async def read() -> dict[str, str]:
         async with flow.harness.dispatcher.ports.store.connection() as connection:
-            reply = await why_dataset(connection, org_id, name)
+            reply = await why_dataset(connection, org_id, QuotaBook(), name)
         return {item.code: item.text for item in reply.reasons}
 
     return flow.harness.run(read())

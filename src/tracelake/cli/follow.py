@@ -123,7 +123,7 @@ class EventFollower:
             for event in page.events:
                 self._take(event)
             if page.next is None:
-                self._after = max(self._after, page.settled or 0)
+                self._after = self._after if page.settled is None else page.settled
                 break
             self._after = int(page.next)
         await self._look_again()

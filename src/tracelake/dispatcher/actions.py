@@ -27,6 +27,7 @@ from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.invoke.operators.range_splitter import count_units
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_queued
 from tracelake.dispatcher.replies import cancel_reply, retry_reply, skip_reply
@@ -74,11 +75,13 @@ class UserActions:
         metrics: Metrics,
         on_outbox: Callable[[], None],
         upstream: UpstreamDirectory,
+        ids: PublicIds,
         tracing: Tracing | None = None,
         quotas: QuotaBook | None = None,
     ) -> None:
         self._quotas = quotas or QuotaBook()
         self._upstream = upstream
+        self._ids = ids
         self._store = store
         self._group = group
         self._definitions = definitions
@@ -117,7 +120,10 @@ class UserActions:
         self._metrics.triggers.labels(
             "duplicate" if reply.duplicate else "event" if reply.task_id is None else "task"
         ).inc()
-        return reply
+        if reply.event_id is None:
+            return reply
+        ids = await self._ids.of(actor.org_id)
+        return msgspec.structs.replace(reply, event_id=ids.events.seal(reply.event_id))
 
     async def rebuild(self, actor: Actor, dag: str, job_name: str) -> RebuildReply:
         """Have the stale outputs of a job made again, unit by unit."""

@@ -49,6 +49,7 @@ from tracelake.dispatcher.loops.retry import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import OutboxRelay
+from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.watch import QuotaWatch
@@ -187,6 +188,7 @@ class Dispatcher:
         self.pruner = DeliveryPruner(ports.store, config)
         self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
         self.pauses = SourcePauses(ports.store, self._paused)
+        ids = PublicIds(ports.store)
         self.service = DispatcherService(
             store=ports.store,
             objects=ports.objects,
@@ -197,6 +199,7 @@ class Dispatcher:
             clock=self.clock,
             config=config,
             metrics=self.metrics,
+            ids=ids,
             quotas=self.quotas,
         )
         self.actions = UserActions(
@@ -209,6 +212,7 @@ class Dispatcher:
             metrics=self.metrics,
             on_outbox=self._wake,
             upstream=upstream,
+            ids=ids,
             tracing=self.tracing,
             quotas=self.quotas,
         )
@@ -242,6 +246,7 @@ class Dispatcher:
             metrics=self.metrics,
             on_outbox=self._wake,
             upstream=upstream,
+            ids=ids,
         )
         self.buffers = BufferCommits(
             store=ports.store,
@@ -271,6 +276,7 @@ class Dispatcher:
             webhooks=WebhookAdmin(ports.store, ports.webhook_secrets, config),
             dead_batches=DeadBatches(ports.store, self._wake),
             objects=ports.objects,
+            ids=ids,
             quotas=self.quotas,
         )
         endpoints = machines.endpoints() + users.endpoints()

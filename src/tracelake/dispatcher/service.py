@@ -36,6 +36,7 @@ from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
+from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
@@ -117,8 +118,10 @@ class DispatcherService:
         clock: StoreClock,
         config: DispatcherConfig,
         metrics: Metrics,
+        ids: PublicIds,
         quotas: QuotaBook | None = None,
     ) -> None:
+        self._ids = ids
         self.quotas = quotas or QuotaBook()
         self.store = store
         self.clock = clock
@@ -251,7 +254,9 @@ class DispatcherService:
             async with self.store.connection() as connection:
                 pinned = await find_pinned(connection, body)
             call = BufferPublishCall(body, pinned, None if pinned else objection)
-        return publish_reply(await self._group.enqueue(call))
+        reply = publish_reply(await self._group.enqueue(call))
+        ids = await self._ids.of(claims.org_id)
+        return msgspec.structs.replace(reply, publish_seq=ids.batches.seal(reply.publish_seq))
 
     async def files(self, claims: VerifiedClaims, body: FilesRequest) -> FilesReply:
         _check_token(claims, body)
@@ -280,12 +285,14 @@ class DispatcherService:
     # Platform services
 
     async def create_tasks(self, specs: Sequence[TaskSpec]) -> list[CreatedTask]:
-        """An unknown job or a task_id that is another task's refuses the whole call before anything is written."""
+        """An unknown job, a task_id that is another task's, or an org that is held back by a quota refuses the whole
+        call before anything is written."""
         await self._load_jobs(specs)
         await self._check_inputs(specs)
         new = [self._new_task(spec) for spec in specs]
         if len(specs) > 1:  # a single clash refuses itself, at the price of no query
             await self._check_clashes([task for task, spec in zip(new, specs, strict=True) if spec.task_id is not None])
+        await self._check_quotas(new)
         submitted = [Submitted(self._group.enqueue(CreateCall(task)), created_task) for task in new]
         outcomes = [await item.outcome() for item in submitted]
         for outcome in outcomes:
@@ -338,6 +345,17 @@ class DispatcherService:
             clash = any(definitions[task_id] != definition for task_id, (definition, _) in there.items())
         if clash:
             raise TraceError("task_conflict", field="tasks.task_id")
+
+    async def _check_quotas(self, new: Sequence[NewTask]) -> None:
+        """As for triggers; but what was made before is answered again."""
+        held_back = {task.task_id: task for task in new if self.quotas.holds_back(task.org_id) is not None}
+        if not held_back:
+            return
+        async with self.store.connection() as connection:
+            existing = await task_rows.existing(connection, held_back)
+        for task in held_back.values():
+            if task.task_id not in existing:
+                self.quotas.check_new_work(task.org_id)
 
     def _new_task(self, spec: TaskSpec) -> NewTask:
         job = self._definitions.job(spec.job_id)

@@ -29,6 +29,7 @@ EventState = Literal["Routed", "AwaitsCommit", "NotCurrent", "Outdated"]
 
 class EventRow(Reply, frozen=True, kw_only=True):
     event_id: int
+    """Names the event within its org. Ids have no order: what comes first is said by the list."""
     dataset: str
     dataset_version: UUID
     cursor: int | None = None
@@ -50,8 +51,8 @@ class EventsPage(Reply, frozen=True, kw_only=True):
     next: str | None = None
     """Pass it as `cursor` for the following page; after a page that was asked for with `after`, as `after`."""
     settled: int | None = None
-    """With `after`: no event will appear any more up to this id, and the pages hold none above it. When there is no
-    `next`, pass the larger of the two as `after` next time."""
+    """With `after`: the newest event that the pages can hold by now, or `after` itself if there is none behind it; no
+    event will appear any more before it. When there is no `next`, pass it as `after` next time."""
     serving_since: datetime | None = None
     """With `after`: since when the Dispatcher that answers has been running."""
 

@@ -95,7 +95,8 @@ REGISTER_JOB = Route(
     platform.JobRequest, platform.JobReply, errors=("job_invalid",))
 CREATE_TASKS = Route(
     _SERVICE, "POST", "/internal/tasks", "Create tasks (idempotent by task_id)",
-    platform.TasksRequest, platform.TasksReply, large=True, errors=("job_not_found", "task_conflict"))
+    platform.TasksRequest, platform.TasksReply, large=True,
+    errors=("job_not_found", "task_conflict", "quota_queued_tasks", "quota_stored_bytes"))
 CANCEL_TASK_FOR_SERVICE = Route(
     _SERVICE, "POST", "/internal/tasks/{task_id}/cancel", "Cancel, or ask to stop",
     NoneType, platform.CancelReply, errors=("task_finished",))

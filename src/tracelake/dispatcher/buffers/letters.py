@@ -13,6 +13,7 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.engine.tables.batch_rows import ENQUEUE_PUBLISHES_AGAIN
+from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.views.shared import to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
@@ -91,12 +92,12 @@ class DeadBatches:
 
 
 async def list_letters(
-    connection: Connection, org_id: UUID, dataset: str | None, limit: int, after: int | None
+    connection: Connection, org_id: UUID, ids: OrgIds, dataset: str | None, limit: int, cursor: int | None
 ) -> DeadBatchesReply:
     buffered = await _takes_batches(connection, org_id, dataset)
-    rows = await connection.fetch(_LIST, org_id, dataset, after or 0, None, limit + 1)
+    rows = await connection.fetch(_LIST, org_id, dataset, ids.batches.open(cursor or 0), None, limit + 1)
     total = await connection.fetchval(_COUNT, org_id, dataset)
-    letters = [_letter(row) for row in rows[:limit]]
+    letters = [_letter(row, ids) for row in rows[:limit]]
     return DeadBatchesReply(
         total=total,
         letters=letters,
@@ -105,11 +106,11 @@ async def list_letters(
     )
 
 
-async def show_letter(connection: Connection, org_id: UUID, publish_id: UUID) -> DeadBatch:
+async def show_letter(connection: Connection, org_id: UUID, ids: OrgIds, publish_id: UUID) -> DeadBatch:
     row = await connection.fetchrow(_LIST, org_id, None, 0, publish_id, 1)
     if row is None:
         raise TraceError("publish_not_found", "There is no such dead letter.")
-    return _letter(row)
+    return _letter(row, ids)
 
 
 async def _takes_batches(connection: Connection, org_id: UUID, dataset: str | None) -> bool:
@@ -126,8 +127,9 @@ def _changed(chosen: Mapping[UUID, str]) -> DeadBatchesChanged:
     return DeadBatchesChanged(changed=len(chosen), datasets=sorted(set(chosen.values())))
 
 
-def _letter(row: asyncpg.Record) -> DeadBatch:
+def _letter(row: asyncpg.Record, ids: OrgIds) -> DeadBatch:
     fields = dict(row)
+    fields["publish_seq"] = ids.batches.seal(fields["publish_seq"])
     fields["excerpt"] = fields["excerpt"] or ""
     fields["unit"] = to_unit(fields["unit"])
     return DeadBatch(**fields)

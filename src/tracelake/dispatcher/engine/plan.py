@@ -196,6 +196,7 @@ class RoutedEvent(NamedTuple):
     producer: str
     traceparent: str | None
     revision_kind: str
+    invalidation_id: str | None
 
     @property
     def generation(self) -> tuple[UUID, UUID]:

@@ -19,6 +19,7 @@ from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, answer
+from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.sources.pause import SourcePauses
@@ -68,6 +69,7 @@ NO_ORG = UUID(int=0)
 B = TypeVar("B")
 R = TypeVar("R")
 View: TypeAlias = Callable[[Connection, UUID, HttpRequest[B]], Awaitable[R]]
+NumberedView: TypeAlias = Callable[[Connection, UUID, OrgIds, HttpRequest[B]], Awaitable[R]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class UserEndpoints:
     webhooks: WebhookAdmin
     dead_batches: DeadBatches
     objects: ObjectStore
+    ids: PublicIds
     quotas: QuotaBook = field(default_factory=QuotaBook)
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: FairSlots = field(
@@ -100,7 +103,7 @@ class UserEndpoints:
     )
 
     def endpoints(self) -> list[Endpoint]:
-        view, act = self._view, self._act
+        view, numbered, act = self._view, self._numbered_view, self._act
         since = self.horizon.since
         return [
             answer(routes.WHOAMI, self._whoami),
@@ -120,11 +123,11 @@ class UserEndpoints:
             act(routes.ROTATE_WEBHOOK, lambda actor, r: self.webhooks.rotate(actor, r["dag"], r["job"], r["after"])),
             view(routes.LIST_DELIVERIES, lambda db, org, r: deliveries.list_deliveries(db, org, **r.parameters)),
             answer(routes.READ_DELIVERY, self._read_delivery),
-            view(
+            numbered(
                 routes.LIST_DEAD_BATCHES,
-                lambda db, org, r: list_letters(db, org, r["dataset"], r["limit"], r["cursor"]),
+                lambda db, org, ids, r: list_letters(db, org, ids, r["dataset"], r["limit"], r["cursor"]),
             ),
-            view(routes.SHOW_DEAD_BATCH, lambda db, org, r: show_letter(db, org, r["publish_id"])),
+            numbered(routes.SHOW_DEAD_BATCH, lambda db, org, ids, r: show_letter(db, org, ids, r["publish_id"])),
             act(routes.REPLAY_DEAD_BATCHES, lambda actor, r: self.dead_batches.replay(actor, r.body)),
             act(routes.DROP_DEAD_BATCHES, lambda actor, r: self.dead_batches.drop(actor, r.body)),
             view(routes.LIST_SOURCES, lambda db, org, _: list_sources(db, org)),
@@ -135,18 +138,18 @@ class UserEndpoints:
                 lambda db, org, r: tasks.list_tasks(db, org, tasks.TaskFilter(**r.parameters), since),
             ),
             view(routes.LOOK_UP_TASKS, lambda db, org, r: tasks.look_up(db, org, r.body.task_ids)),
-            view(routes.SHOW_TASK, lambda db, org, r: tasks.task_detail(db, org, r["task_id"])),
+            numbered(routes.SHOW_TASK, lambda db, org, ids, r: tasks.task_detail(db, org, ids, r["task_id"])),
             act(routes.CANCEL_TASK, lambda actor, r: self.actions.cancel(actor, r["task_id"])),
             act(routes.RETRY_TASK, lambda actor, r: self.actions.retry(actor, r["task_id"])),
             act(routes.SKIP_TASK, lambda actor, r: self.actions.skip(actor, r["task_id"])),
             answer(routes.LIST_EVENTS, self._list_events),
-            view(routes.LOOK_UP_EVENTS, lambda db, org, r: events.look_up(db, org, r.body.events)),
+            numbered(routes.LOOK_UP_EVENTS, lambda db, org, ids, r: events.look_up(db, org, ids, r.body.events)),
             view(routes.LIST_DATASETS, lambda db, org, _: datasets.list_datasets(db, org)),
             view(routes.SHOW_DATASET, lambda db, org, r: datasets.dataset_detail(db, org, r["name"])),
-            view(
+            numbered(
                 routes.SHOW_LINEAGE,
-                lambda db, org, r: lineage.dataset_lineage(
-                    db, org, r["name"], lineage.UnitFilter(**_without(r, "name"))
+                lambda db, org, ids, r: lineage.dataset_lineage(
+                    db, org, ids, r["name"], lineage.UnitFilter(**_without(r, "name"))
                 ),
             ),
             view(
@@ -160,14 +163,21 @@ class UserEndpoints:
             ),
             view(routes.SHOW_PRESSURE, lambda db, org, _: pressure.list_pressure(db, org)),
             view(routes.EXPLAIN_TASK, lambda db, org, r: why_task(db, org, r["task_id"])),
-            view(routes.EXPLAIN_JOB, lambda db, org, r: why_job(db, org, r["dag"], r["job"])),
-            view(routes.EXPLAIN_DATASET, lambda db, org, r: why_dataset(db, org, r["name"])),
-            view(routes.LIST_AUDIT_LOG, lambda db, org, r: audit.list_entries(db, org, r["limit"], r["cursor"])),
+            view(routes.EXPLAIN_JOB, lambda db, org, r: why_job(db, org, self.quotas, r["dag"], r["job"])),
+            view(routes.EXPLAIN_DATASET, lambda db, org, r: why_dataset(db, org, self.quotas, r["name"])),
+            numbered(
+                routes.LIST_AUDIT_LOG,
+                lambda db, org, ids, r: audit.list_entries(db, org, ids, r["limit"], r["cursor"]),
+            ),
         ]
 
     def _view(self, route: Route[B, R], view: View[B, R]) -> Endpoint:
         """The view gets a connection and the caller's org."""
         return answer(route, lambda request: self._read(request, view))
+
+    def _numbered_view(self, route: Route[B, R], view: NumberedView[B, R]) -> Endpoint:
+        """The view shows numbers that all orgs share, as the caller's org sees them."""
+        return answer(route, lambda request: self._read_numbered(request, view))
 
     def _act(self, route: Route[B, R], action: Callable[[Actor, HttpRequest[B]], Awaitable[R]]) -> Endpoint:
         """The action gets the caller as actor."""
@@ -198,10 +208,10 @@ class UserEndpoints:
     async def _list_events(self, request: HttpRequest[None]) -> EventsPage:
         chosen = events.EventFilter(**request.parameters)
         if chosen.after is None:
-            return await self._read(request, lambda db, org, _: events.list_events(db, org, chosen))
-        settled = await self.horizon.reach(partial(self._connection, _EVERYBODY))
-        return await self._read(
-            request, lambda db, org, _: events.list_following(db, org, chosen, settled, self.horizon.since)
+            return await self._read_numbered(request, lambda db, org, ids, _: events.list_events(db, org, ids, chosen))
+        horizon = await self.horizon.reach(partial(self._connection, _EVERYBODY))
+        return await self._read_numbered(
+            request, lambda db, org, ids, _: events.list_following(db, org, ids, chosen, horizon, self.horizon.since)
         )
 
     async def _read_content(self, request: HttpRequest[None]) -> RawReply:
@@ -226,6 +236,10 @@ class UserEndpoints:
         org_id = await self.orgs.find(request.user_claims.org)
         async with self._connection(request.user_claims.org) as connection:
             return await view(connection, org_id or NO_ORG, request)
+
+    async def _read_numbered(self, request: HttpRequest[B], view: NumberedView[B, R]) -> R:
+        ids = await self.ids.of(await self.orgs.find(request.user_claims.org) or NO_ORG)
+        return await self._read(request, lambda db, org, r: view(db, org, ids, r))
 
     @asynccontextmanager
     async def _connection(self, org: str) -> AsyncIterator[Connection]:

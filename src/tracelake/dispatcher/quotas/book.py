@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from tracelake.errors import TraceError
@@ -15,6 +16,14 @@ from tracelake.model.quota import Quotas, exceeds, is_over
 
 _MINUTE = 60.0
 _MAX_ORGS = 10_000
+
+
+class Overuse(NamedTuple):
+    """A quota that holds an org back, and what the org uses of it."""
+
+    kind: Literal["queued_tasks", "stored_bytes"]
+    used: int
+    quota: int
 
 
 class QuotaBook:
@@ -47,6 +56,16 @@ class QuotaBook:
     def holds_back(self, org_id: UUID) -> str | None:
         """The quota that this org has used up, if any: nothing new is made for it until it uses less."""
         return self._over.get(org_id)
+
+    def overuse(self, org_id: UUID) -> Overuse | None:
+        """The same with numbers."""
+        match self.holds_back(org_id):
+            case "queued_tasks":
+                return Overuse("queued_tasks", self.queued(org_id), self.of(org_id).queued_tasks)
+            case "stored_bytes":
+                return Overuse("stored_bytes", self.stored(org_id), self.of(org_id).stored_bytes)
+            case _:
+                return None
 
     def queued(self, org_id: UUID) -> int:
         return self._queued.get(org_id, 0)

@@ -25,6 +25,7 @@ from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.sources.webhooks import Webhook, find_by_job, find_by_path
 from tracelake.errors import TraceError
@@ -85,7 +86,9 @@ class Deliveries:
         metrics: Metrics,
         on_outbox: Callable[[], None],
         upstream: UpstreamDirectory,
+        ids: PublicIds,
     ) -> None:
+        self._ids = ids
         self._upstream = upstream
         self._store = store
         self._definitions = definitions
@@ -116,7 +119,8 @@ class Deliveries:
                 reply = await self._take(webhook, head, body)
         self._metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
         self._on_outbox()
-        return reply
+        ids = await self._ids.of(webhook.org_id)
+        return msgspec.structs.replace(reply, event_ids=[ids.events.seal(number) for number in reply.event_ids])
 
     async def _find(self, path: str) -> list[Webhook]:
         key = path if path in self._known else None

@@ -1,8 +1,8 @@
 """Events: the newest of an org, those behind one, and given ones.
 
-Whoever follows events asks for those `after` one, oldest first, and misses none: an answer holds only events up to an
-id below which nothing can appear any more (`settled`). An event that is a commit of a buffered dataset has the batches
-that came with it.
+Whoever follows events asks for those `after` one, oldest first, and misses none: an answer holds only events up to a
+number below which nothing can appear any more. Ids are shown as the org sees them (`public_ids`). An event that is a
+commit of a buffered dataset has the batches that came with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,13 @@ import asyncpg
 from msgspec.structs import replace
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.commits import is_commit, read_commits
+from tracelake.dispatcher.views.settled import last_event_id
 from tracelake.dispatcher.views.shared import EVENT_COLUMNS, to_event
 from tracelake.errors import TraceError
+from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.datasets import EventKey, EventRow, EventsPage
 
 _DATASETS = "SELECT dataset_uuid, name FROM datasets WHERE org_id = $1 AND ($2::text IS NULL OR name = $2)"
@@ -45,7 +48,10 @@ _ROWS = f"""
     FROM unnest($1::uuid[], $2::bigint[]) AS k(dataset_uuid, event_id) JOIN events v USING (dataset_uuid, event_id)
     ORDER BY v.event_id DESC"""  # noqa: S608 - constants only
 
-_MOST = 2**63 - 1
+_NEWEST_SETTLED = """
+    SELECT max(v.event_id) FROM unnest($1::uuid[]) AS d(dataset_uuid) CROSS JOIN LATERAL (
+        SELECT event_id FROM events
+        WHERE dataset_uuid = d.dataset_uuid AND event_id <= $2 ORDER BY event_id DESC LIMIT 1) v"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,55 +63,67 @@ class EventFilter:
     after: int | None = None
 
 
-async def list_events(connection: Connection, org_id: UUID, wanted: EventFilter) -> EventsPage:
+async def list_events(connection: Connection, org_id: UUID, ids: OrgIds, wanted: EventFilter) -> EventsPage:
     """Newest first."""
     names = await _names(connection, org_id, wanted.dataset)
     taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
-    below = _MOST if wanted.cursor is None else wanted.cursor
+    below = MAX_CURSOR if wanted.cursor is None else ids.events.open(wanted.cursor)
     rows = await connection.fetch(_NEWEST, list(names), below, taken, wanted.state)
     page = paging.merge(((row["dataset_uuid"], row["event_id"], row["fits"]) for row in rows), wanted.limit, taken)
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
     found = await connection.fetch(_ROWS, [of[key] for key in page.keys], page.keys)
     return EventsPage(
-        events=await _events(connection, org_id, found, names),
-        next=None if page.next is None else str(page.next),
+        events=await _events(connection, org_id, ids, found, names),
+        next=None if page.next is None else str(ids.events.seal(page.next)),
     )
 
 
-async def look_up(connection: Connection, org_id: UUID, keys: Sequence[EventKey]) -> EventsPage:
+async def look_up(connection: Connection, org_id: UUID, ids: OrgIds, keys: Sequence[EventKey]) -> EventsPage:
     """These events as they are now, oldest first; those that do not exist are left out."""
-    names, ids = [key.dataset for key in keys], [key.event_id for key in keys]
-    rows = await connection.fetch(_GIVEN, org_id, names, ids)
-    return EventsPage(
-        events=await _events(connection, org_id, rows, {row["dataset_uuid"]: row["name"] for row in rows})
-    )
+    numbers = [ids.events.open(key.event_id) for key in keys]
+    rows = await connection.fetch(_GIVEN, org_id, [key.dataset for key in keys], numbers)
+    names = {row["dataset_uuid"]: row["name"] for row in rows}
+    return EventsPage(events=await _events(connection, org_id, ids, rows, names))
 
 
 async def list_following(
-    connection: Connection, org_id: UUID, wanted: EventFilter, settled: int, serving_since: datetime
+    connection: Connection, org_id: UUID, ids: OrgIds, wanted: EventFilter, horizon: int, serving_since: datetime
 ) -> EventsPage:
-    """Those above `after`, oldest first. `settled` was reached before anything is read here."""
+    """Those behind `after`, oldest first. `horizon` was reached before anything is read here.
+
+    It moves with the events of all orgs, so it is not told: where to go on from is the newest of these very events.
+    """
+    assert wanted.after is not None
     if wanted.cursor is not None:
         raise TraceError("body_invalid", "With after there is no cursor: pass next as after.", field="cursor")
     names = await _names(connection, org_id, wanted.dataset)
+    position = ids.events.open(wanted.after)
+    if horizon < position < MAX_CURSOR and position > await last_event_id(connection):
+        raise TraceError(
+            "body_invalid",
+            "after is no id of an event of this org: pass next or settled of the page before, or 0 to begin with the "
+            "first event.",
+            field="after",
+        )
     taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
-    rows = await connection.fetch(_FOLLOWING, list(names), wanted.after, taken, wanted.state, settled)
+    rows = await connection.fetch(_FOLLOWING, list(names), position, taken, wanted.state, horizon)
     # Oldest first is newest first with the signs turned.
     page = paging.merge(((row["dataset_uuid"], -row["event_id"], row["fits"]) for row in rows), wanted.limit, taken)
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
     found = await connection.fetch(_ROWS, [of[-key] for key in page.keys], [-key for key in page.keys])
+    newest: int = await connection.fetchval(_NEWEST_SETTLED, list(names), horizon) or 0
     return EventsPage(
-        events=await _events(connection, org_id, list(reversed(found)), names),
-        next=None if page.next is None else str(-page.next),
-        settled=settled,
+        events=await _events(connection, org_id, ids, list(reversed(found)), names),
+        next=None if page.next is None else str(ids.events.seal(-page.next)),
+        settled=ids.events.seal(newest if position == MAX_CURSOR else max(position, newest)),
         serving_since=serving_since,
     )
 
 
 async def _events(
-    connection: Connection, org_id: UUID, rows: Sequence[asyncpg.Record], names: Mapping[UUID, str]
+    connection: Connection, org_id: UUID, ids: OrgIds, rows: Sequence[asyncpg.Record], names: Mapping[UUID, str]
 ) -> list[EventRow]:
-    events = [to_event(row, names[row["dataset_uuid"]]) for row in rows]
+    events = [to_event(row, names[row["dataset_uuid"]], ids) for row in rows]
     keys = [(row["dataset_uuid"], row["cursor"]) for row in rows]
     asked = [key for key, row in zip(keys, rows, strict=True) if is_commit(row["producer"], row["cursor"])]
     commits = await read_commits(connection, org_id, asked)

@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
 from tracelake.dispatcher.views.shared import read_inputs
@@ -123,13 +124,17 @@ class UnitFilter:
         return None if self.unit is None else [f"c:{self.unit}", f"p:{self.unit}", self.unit]
 
 
-async def dataset_lineage(connection: Connection, org_id: UUID, name: str, wanted: UnitFilter) -> LineageReply:
+async def dataset_lineage(
+    connection: Connection, org_id: UUID, ids: OrgIds, name: str, wanted: UnitFilter
+) -> LineageReply:
     dataset = await connection.fetchrow(_DATASET, org_id, name)
     if dataset is None:
         raise TraceError("dataset_not_found")
     uuid, version = dataset["dataset_uuid"], dataset["current_version"]
-    read = _committed if dataset["storage"] == "s3" else _announced
-    rows, following = await read(connection, uuid, version, wanted)
+    if dataset["storage"] == "s3":
+        rows, following = await _committed(connection, uuid, version, wanted)
+    else:
+        rows, following = await _announced(connection, uuid, version, ids, wanted)
     made = await _makers(connection, org_id, rows)
     numbers = [row["cursor"] for row in rows if row["cursor"] is not None] if dataset["storage"] == "buffered" else []
     commits = await read_commits(connection, org_id, [(uuid, number) for number in numbers])
@@ -159,9 +164,9 @@ async def _committed(
 
 
 async def _announced(
-    connection: Connection, uuid: UUID, version: UUID, wanted: UnitFilter
+    connection: Connection, uuid: UUID, version: UUID, ids: OrgIds, wanted: UnitFilter
 ) -> tuple[list[asyncpg.Record], int | None]:
-    below = _MOST if wanted.cursor is None else wanted.cursor
+    below = _MOST if wanted.cursor is None else ids.routing.open(wanted.cursor)
     rows = await connection.fetch(
         _ANNOUNCED, uuid, version, below, wanted.spellings, *wanted.blocks, wanted.everything, wanted.limit + 1
     )
@@ -171,7 +176,7 @@ async def _announced(
         following = await connection.fetchval(_LAST_LOOKED_AT, uuid, version, below)
     # The same revision, announced by several producers, is one unit.
     distinct = {row["unit"]: row for row in reversed(rows[: wanted.limit])}
-    return sorted(distinct.values(), key=lambda row: -row["routed_seq"]), following
+    return sorted(distinct.values(), key=lambda row: -row["routed_seq"]), following and ids.routing.seal(following)
 
 
 async def _makers(

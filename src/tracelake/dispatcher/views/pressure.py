@@ -16,6 +16,7 @@ from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, share
 from tracelake.dispatcher.engine.pressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
 from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_open
+from tracelake.dispatcher.quotas.book import Overuse, QuotaBook
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS
 from tracelake.dispatcher.views.words import full_queue
@@ -160,6 +161,8 @@ class Pressure:
     stops: Stops
     queues: Mapping[UUID, QueueLoad]
     paused: Mapping[UUID, Pause]
+    overuse: Overuse | None = None
+    """The quota that holds the whole org back."""
 
     def on_edge(self, consumer: UUID, generation: Generation, *, behind: bool) -> Cause | None:
         """Why no task is made from this edge. One that is behind also needs room in its own queue."""
@@ -201,7 +204,7 @@ class Pressure:
         return Cause(state, queue.name, queue.since, queue.words, node, queue.subject if queue.backlog else None)
 
 
-async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
+async def read_pressure(connection: Connection, org_id: UUID, quotas: QuotaBook | None = None) -> Pressure:
     upstream = await UpstreamDirectory().of(connection, org_id, 0)
     limited = {queue for reached in upstream.downstream.values() for queue in reached}
     stops = await read_stops(connection, limited, upstream.sources)
@@ -211,7 +214,7 @@ async def read_pressure(connection: Connection, org_id: UUID) -> Pressure:
         row["node_id"]: Pause(f"{row['dag_name']}/{row['job_name']}", row["paused_by"], row["paused_at"], row["now"])
         for row in await connection.fetch(_PAUSED, org_id)
     }
-    return Pressure(upstream, stops, queues, paused)
+    return Pressure(upstream, stops, queues, paused, None if quotas is None else quotas.overuse(org_id))
 
 
 async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | None = None) -> PressureReply:

@@ -82,7 +82,7 @@ class EventHorizon:
                 await self._look(connection)
 
     async def _look(self, connection: Connection) -> int:
-        last: int = await connection.fetchval(_LAST)
+        last = await last_event_id(connection)
         writers = frozenset(row[0] for row in await connection.fetch(_EVENT_WRITERS))
         if self._open is not None and self._open[1].isdisjoint(writers):
             self._reached, self._open = self._open[0], None
@@ -91,6 +91,12 @@ class EventHorizon:
         elif self._open is None:
             self._open = (last, writers)
         return last
+
+
+async def last_event_id(connection: Connection) -> int:
+    """The last number that any event was given."""
+    last: int = await connection.fetchval(_LAST)
+    return last
 
 
 async def task_horizon(connection: Connection) -> datetime:

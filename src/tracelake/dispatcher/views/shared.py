@@ -8,6 +8,7 @@ import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.wire.datasets import EventRow
 from tracelake.wire.jobs import EdgeRow
@@ -78,9 +79,9 @@ def to_edge(row: asyncpg.Record) -> EdgeRow:
     )
 
 
-def to_event(row: asyncpg.Record, dataset: str) -> EventRow:
+def to_event(row: asyncpg.Record, dataset: str, ids: OrgIds) -> EventRow:
     return EventRow(
-        event_id=row["event_id"],
+        event_id=ids.events.seal(row["event_id"]),
         dataset=dataset,
         dataset_version=row["dataset_version"],
         cursor=row["cursor"],

@@ -9,6 +9,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_open
+from tracelake.dispatcher.public_ids import OrgIds
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
@@ -115,7 +116,7 @@ async def look_up(connection: Connection, org_id: UUID, task_ids: Sequence[UUID]
     return TasksPage(tasks=[_task(row) for row in await connection.fetch(_ROWS, list(task_ids), org_id)])
 
 
-async def task_detail(connection: Connection, org_id: UUID, task_id: UUID) -> TaskDetail:
+async def task_detail(connection: Connection, org_id: UUID, ids: OrgIds, task_id: UUID) -> TaskDetail:
     row = await connection.fetchrow(_TASK, task_id, org_id)
     if row is None:
         raise TraceError("task_not_found")
@@ -133,7 +134,7 @@ async def task_detail(connection: Connection, org_id: UUID, task_id: UUID) -> Ta
         outputs=outputs.get(row["job_id"], []),
         result=from_json(row["result"]),
         attempts=attempts,
-        events=[to_event(event, event["name"]) for event in events],
+        events=[to_event(event, event["name"], ids) for event in events],
     )
 
 

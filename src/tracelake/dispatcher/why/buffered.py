@@ -20,7 +20,7 @@ _REASON_LENGTH = 200
 
 _STATE = f"""
     SELECT t.dataset_uuid, d.name, s.at AS asked_at, w.batches, w.oldest, l.letters, n.publish_id, n.dead_at,
-           n.dead_line, n.dead_reason, x.outbox_id, x.tries, x.last_error, trace_now() AS now,
+           n.dead_line, n.dead_reason, x.key AS unsent, x.tries, x.last_error, trace_now() AS now,
            a.batches AS pinned, a.oldest AS pinned_since, a.task_id
     FROM buffered_tables t JOIN datasets d USING (dataset_uuid) LEFT JOIN sinks_seen s ON true
     CROSS JOIN LATERAL (
@@ -45,7 +45,7 @@ _STATE = f"""
         WHERE p.dataset_uuid = t.dataset_uuid AND p.dead_at IS NOT NULL AND p.dropped_at IS NULL
         ORDER BY p.dead_at DESC, p.publish_id DESC LIMIT 1) n ON true
     LEFT JOIN LATERAL (
-        SELECT o.outbox_id, o.tries, o.last_error FROM (
+        SELECT o.key, o.tries, o.last_error FROM (
             SELECT p.publish_id FROM buffer_publishes p
             WHERE p.dataset_uuid = t.dataset_uuid
               AND {awaits_sink("p")}
@@ -73,13 +73,13 @@ def _waiting(row: asyncpg.Record) -> list[WhyReason]:
     verb = "waits" if row["batches"] == 1 else "wait"
     oldest = "" if row["batches"] == 1 else "the oldest "
     age, now, refers = since(row["oldest"], row["now"]), row["now"], [("dataset", row["name"])]
-    if row["outbox_id"] is not None:
+    if row["unsent"] is not None:
         text = (
             f"{batches} {verb}, {oldest}for {age}, and the queue refused the pointer to {oldest or 'it '}"
             f"{counted(row['tries'], 'time')}: {row['last_error'] or 'no reason given'}."
         )
-        again = ("send it again", f"trace outbox requeue {row['outbox_id']}")
-        return [reason("batch_not_sent", text, again, references=[*refers, ("outbox", row["outbox_id"])])]
+        again = ("send it again", "trace outbox requeue")
+        return [reason("batch_not_sent", text, again, references=[*refers, ("outbox", row["unsent"])])]
     asked, status = row["asked_at"], ("see the parts of the stack", "trace status")
     if asked is None or (now - asked).total_seconds() > AWAY_SECONDS:
         last = "no sink has ever asked for work" if asked is None else f"no sink has asked for {since(asked, now)}"

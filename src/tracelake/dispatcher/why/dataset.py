@@ -6,6 +6,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, unit_words
@@ -65,12 +66,12 @@ _WRITERS = """
     ORDER BY g.dag_name, v.job_name"""
 
 
-async def why_dataset(connection: Connection, org_id: UUID, name: str) -> WhyReply:
+async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, name: str) -> WhyReply:
     row = await connection.fetchrow(_DATASET, org_id, name)
     if row is None:
         raise TraceError("dataset_not_found")
     rebuilding = await _rebuilding(connection, row)
-    pressure = await read_pressure(connection, org_id)
+    pressure = await read_pressure(connection, org_id, quotas)
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
     found = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])

@@ -6,18 +6,19 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.pressure.levels import Level
+from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts, workers
 from tracelake.dispatcher.why.answer import about, answer, reason, retry_or_skip
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
-from tracelake.dispatcher.why.source import paused, pressed, source_reasons
+from tracelake.dispatcher.why.source import over_quota, paused, pressed, source_reasons
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReason, WhyReply
 
 
-async def why_job(connection: Connection, org_id: UUID, dag: str, job: str) -> WhyReply:
+async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: str, job: str) -> WhyReply:
     versions = await facts.read_dag(connection, org_id, dag, job)
     if not versions["known"]:
         raise TraceError("dag_not_found")
@@ -28,7 +29,7 @@ async def why_job(connection: Connection, org_id: UUID, dag: str, job: str) -> W
     if versions["active_version"] is not None:
         subject = await facts.read_job(connection, versions["active_version"], dag, job)
     if subject is not None:
-        pressure = await read_pressure(connection, org_id)
+        pressure = await read_pressure(connection, org_id, quotas)
         return answer("job", name, await job_reasons(connection, subject, pressure))
     return answer("job", name, await _not_counting(connection, versions, dag, job))
 
@@ -40,6 +41,9 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
     edges = await facts.read_edges(connection, subject.node_id)
     behind = await buffered_reasons(connection, [edge["dataset_uuid"] for edge in edges], pressure)
     found: list[WhyReason] = []
+    if pressure.overuse is not None:
+        events = max((edge["backlog"] for edge in edges), default=0)
+        found.append(over_quota(pressure.overuse, f"no tasks are made of what comes in; {waiting(events)}"))
     for edge in edges:
         found += await _edge(connection, subject, edge, pressure, behind.get(edge["dataset"], []))
     if subject.joins and all(edge["newest_at"] is not None for edge in edges):
@@ -95,6 +99,8 @@ async def _edge(
         references = [("task", holder["task_id"]), ("dataset", dataset)]
         return [reason("edge_held", text, *retry_or_skip(holder["task_id"]), references=references)]
     if own:
+        return []
+    if pressure.overuse is not None:
         return []
     if behind and (edge["backlog"] or edge["drain_until"] is not None):
         text = f"Its input {dataset} is catching up; {backlog}."

@@ -182,6 +182,15 @@ _KINDS = (
         "Deploy a document that has it, or roll back.",
     ),
     ReasonKind(
+        "over_quota",
+        "job",
+        "blocked",
+        "Its organisation has used up its quota of queued tasks or of stored bytes, so no tasks are made of what comes "
+        "in. Events are kept, and become tasks when less than 80 % of the quota is used.",
+        "Let queued tasks run, or cancel some; of stored bytes, remove what is not needed; or ask the platform's "
+        "operator for more.",
+    ),
+    ReasonKind(
         "own_queue_full",
         "job",
         "waiting",

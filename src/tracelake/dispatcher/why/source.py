@@ -3,6 +3,7 @@
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.quotas.book import Overuse
 from tracelake.dispatcher.views.pressure import Cause, Pressure
 from tracelake.dispatcher.views.words import since, span, unit_words
 from tracelake.dispatcher.why import facts, workers
@@ -38,10 +39,18 @@ def pressed(cause: Cause, text: str) -> WhyReason:
     return reason("pressure", text, *steps, references=[("dataset" if cause.dataset else "job", name)])
 
 
+def over_quota(overuse: Overuse, effect: str) -> WhyReason:
+    use = "has {:,} queued tasks" if overuse.kind == "queued_tasks" else "stores {:,} bytes"
+    text = f"Its organisation {use.format(overuse.used)} and its quota is {overuse.quota:,}, so {effect}."
+    return reason("over_quota", text, ("see all quotas", "trace quota"))
+
+
 def _stopped(subject: Subject, pressure: Pressure) -> list[WhyReason]:
     pause = pressure.paused.get(subject.node_id)
     if pause is not None:  # also while nobody reads it
         return [paused(subject.name, f"It was paused by {pause.by} {since(pause.at, pause.now)} ago.")]
+    if pressure.overuse is not None:
+        return [over_quota(pressure.overuse, "what comes to it is kept and makes no tasks")]
     cause = pressure.on_source(subject.node_id)
     if cause is None:
         return []

@@ -40,7 +40,7 @@ _LIMIT = f"""
 
 # One that will be sent counts more than one that was refused: it wakes the task all the same.
 _OUTBOX = """
-    SELECT outbox_id, queue, status, tries, last_error, created_at FROM outbox
+    SELECT queue, status, tries, last_error, created_at FROM outbox
     WHERE key = $1 AND kind IN ('task_wakeup', 'task_invoke') ORDER BY status = 'Pending' DESC, outbox_id LIMIT 1"""
 
 _WHO = """
@@ -141,13 +141,14 @@ async def _ready(connection: Connection, row: asyncpg.Record) -> WhyReason:
         known, steps = await workers.look(connection, row["org_id"], row["runtime"], row["now"])
         text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried} {known}"
         return reason("ready", text, *steps, references=_job(row))
-    references = [*_job(row), ("outbox", outbox["outbox_id"])]
+    # Rows are numbered over all orgs; `trace outbox list` shows the task as their key.
+    references = [*_job(row), ("outbox", row["task_id"])]
     if outbox["status"] == "Failed":
         text = (
             f"It has been ready for {waited}, but the queue {outbox['queue']} refused its wake-up "
             f"{counted(outbox['tries'], 'time')}: {outbox['last_error'] or 'no reason given'}."
         )
-        again = ("send it again", f"trace outbox requeue {outbox['outbox_id']}")
+        again = ("send it again", "trace outbox requeue")
         return reason("wakeup_failed", text, again, references=references)
     why = f" (last error: {outbox['last_error']})" if outbox["last_error"] else ""
     text = f"It has been ready for {waited}; its wake-up for {outbox['queue']} is not sent yet{why}.{retried}"

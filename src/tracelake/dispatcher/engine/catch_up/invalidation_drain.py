@@ -51,7 +51,7 @@ _WORK = """
            i.dataset_uuid, i.dataset_version, i.range_start, i.range_end,
            coalesce(e.routed_seq, 0) AS routed_seq, e.traceparent
     FROM invalidation_work w JOIN invalidations i USING (invalidation_id)
-    LEFT JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.event_id = i.invalidation_id::bigint
+    LEFT JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.event_id = i.event_id
     WHERE w.node_id = $1 AND w.input_index = $2 AND w.invalidation_id = $3"""
 
 _MOVE_ON = """

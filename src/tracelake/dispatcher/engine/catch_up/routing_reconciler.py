@@ -77,7 +77,7 @@ _MISSING = """
     CROSS JOIN LATERAL (
         SELECT coalesce(v.range_end, v.cursor) AS unit_end,
                CASE WHEN j.strategy = 'PerPartition' THEN -1 ELSE e.input_index END AS edge,
-               CASE WHEN v.invalidates IS NOT NULL THEN v.event_id::text END AS again,
+               CASE WHEN v.invalidates IS NOT NULL THEN coalesce(v.invalidation_id, v.event_id::text) END AS again,
                j.strategy = 'PerPartition' AND (SELECT count(*) FROM edges o WHERE o.node_id = e.node_id) > 1 AS joins
     ) w
     WHERE e.phase <> 'Parked' AND e.position IS NULL

@@ -26,9 +26,9 @@ AT_ONCE = 1_000
 
 _REMEMBER = """
     INSERT INTO invalidations (invalidation_id, org_id, dataset_uuid, dataset_version, range_start, range_end, reason,
-                               producer)
+                               producer, event_id)
     SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[], $7::text[],
-                         $8::text[])
+                         $8::text[], $9::bigint[])
     ON CONFLICT DO NOTHING"""
 
 # Cursor units (after, to] of an edge that share a block with the range, by their end. Units may overlap (a cursor below
@@ -48,7 +48,7 @@ _DECODER = msgspec.json.Decoder(Invalidates)
 
 
 def invalidation_id(event: RoutedEvent) -> str:
-    return str(event.event_id)
+    return event.invalidation_id or str(event.event_id)
 
 
 async def remember(connection: Connection, events: Sequence[RoutedEvent]) -> None:
@@ -57,7 +57,7 @@ async def remember(connection: Connection, events: Sequence[RoutedEvent]) -> Non
         assert event.invalidates is not None
         wrong = _DECODER.decode(event.invalidates)
         place = (invalidation_id(event), event.org_id, event.dataset_uuid, event.dataset_version)
-        rows.append((*place, wrong.start, wrong.end, wrong.reason, event.producer))
+        rows.append((*place, wrong.start, wrong.end, wrong.reason, event.producer, event.event_id))
     await connection.execute(_REMEMBER, *(list(column) for column in zip(*rows, strict=True)))
 
 

@@ -22,11 +22,11 @@ _LOCK = """
     SELECT d.name AS dataset, s.rebuild <> '{}' AS rebuilding
     FROM stale_outputs s JOIN datasets d USING (dataset_uuid) WHERE s.node_id = $1 FOR UPDATE OF s"""
 
-# Named like those of events, by a number that no event will have. A unit of a job of partitions has all inputs, so one
+# Named like those of events. A unit of a job of partitions has all inputs, so one
 # of them finds all units.
 _INVALIDATE = """
     WITH asked AS (
-        SELECT nextval(pg_get_serial_sequence('events', 'event_id'))::text AS invalidation_id, e.*
+        SELECT gen_random_uuid()::text AS invalidation_id, e.*
         FROM edges e WHERE e.node_id = $1 AND ($2 = 'PerUpdate' OR e.input_index = 0)),
     noted AS (
         INSERT INTO invalidations (invalidation_id, org_id, dataset_uuid, dataset_version, range_start, range_end,
