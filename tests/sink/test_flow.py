@@ -37,6 +37,26 @@ def test_one_bad_batch_is_a_dead_letter_and_the_others_go_on(flow: BufferFlow) -
     assert letter["dead_excerpt"] == '{"key": 3, "value": "c", "memo": "x"}'
 
 
+def test_a_table_counts_as_stored_bytes_of_its_org(flow: BufferFlow) -> None:
+    watch, book = flow.harness.dispatcher.quota_watch, flow.harness.dispatcher.quotas
+
+    def stored() -> int:
+        watch._next_count = 0.0
+        flow.harness.run(watch.run_once())
+        return book.stored(flow.org_id())
+
+    assert stored() == 0
+    flow.publish([{"key": 1, "value": "a"}])
+    flow.sink()
+    small = stored()
+    assert small > 0
+    flow.publish([{"key": number, "value": f"{number}" * 100} for number in range(2, 2000)])
+    flow.sink()
+    assert stored() > small + 100_000
+    assert flow.sink() == 0
+    assert stored() > small + 100_000, "what was told before is not lost"
+
+
 def test_a_batch_that_no_sink_survives_is_a_dead_letter_in_the_end(flow: BufferFlow) -> None:
     flow.publish([{"key": 1}])
     for _ in range(9):

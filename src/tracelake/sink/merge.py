@@ -21,6 +21,7 @@ _DONE = """
 _SAME_COMMITS = """
     SELECT commit_seq, publish_id::text FROM buffer_commits
     WHERE dataset_uuid = $1::text::uuid AND commit_seq = ANY ($2::bigint[]) ORDER BY commit_seq, publish_id"""
+_SIZE = "SELECT pg_total_relation_size($1::text::regclass)"
 _NEXT = "UPDATE buffer_tables SET next_commit = next_commit + 1 WHERE dataset_uuid = $1::text::uuid"
 _RECORD = """
     INSERT INTO buffer_commits (publish_id, dataset_uuid, publish_seq, commit_seq, row_count)
@@ -56,7 +57,10 @@ def merge(run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loa
         ids = [str(batch.publish_id) for batch in batches]
         run(_RECORD, key, commit_seq, ids, sequences, [item.rows for item in fresh])
         run(_NEXT, key)
-    commits = [Commit(commit_seq, tuple(item.batch.publish_id for item in fresh))] if fresh else []
+    commits = []
+    if fresh:
+        ((table_bytes,),) = run(_SIZE, quoted(table_name(dataset.dataset_uuid)))
+        commits.append(Commit(commit_seq, tuple(item.batch.publish_id for item in fresh), table_bytes))
     return commits + (_same_commits(run, dataset.dataset_uuid, done.values()) if done else [])
 
 

@@ -54,6 +54,8 @@ class Commit:
 
     commit_seq: int
     publish_ids: tuple[UUID, ...]
+    table_bytes: int | None = None
+    """What the table takes with this commit; unknown of one that was made before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class SinkReporter:
             dataset_uuid=self._dataset.dataset_uuid,
             commit_seq=commit.commit_seq,
             publish_ids=list(commit.publish_ids),
+            table_bytes=commit.table_bytes,
         )
         try:
             await self._retrying.until_done(lambda: self._calls.buffer_committed(request))
@@ -80,7 +81,7 @@ class SinkReporter:
             # are new to it.
             if len(commit.publish_ids) > 1:
                 for publish_id in commit.publish_ids:
-                    await self.announce(Commit(commit.commit_seq, (publish_id,)))
+                    await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes))
         self._signal("announced")
 
     async def reject(self, refusal: Refusal) -> None:

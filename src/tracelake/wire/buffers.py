@@ -76,12 +76,14 @@ class BufferOpenReply(Reply, frozen=True, kw_only=True):
     """Those of them that still wait: neither in their table, nor dead letters, nor dropped."""
 
 
-class BufferCommittedRequest(Request, frozen=True, kw_only=True):
+class BufferCommittedRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     """One commit of a table. The same again changes nothing."""
 
     dataset_uuid: UUID
     commit_seq: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
+    table_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    """What the table and its indexes take after it; they count as stored bytes of the org."""
 
 
 class BufferCommittedReply(Reply, frozen=True, kw_only=True):

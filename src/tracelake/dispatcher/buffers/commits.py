@@ -71,6 +71,8 @@ _COMMIT = """
         dead_at = NULL, dead_code = NULL, dead_reason = NULL, dead_line = NULL, dead_excerpt = NULL, dropped_at = NULL
     WHERE publish_id = ANY($1) AND committed_at IS NULL"""
 
+_MEASURED = "UPDATE buffered_tables SET table_bytes = $2 WHERE dataset_uuid = $1 AND table_bytes <> $2"
+
 _REJECT = """
     UPDATE buffer_publishes
     SET dead_at = trace_now(), dead_code = $2, dead_reason = $3, dead_line = $4, dead_excerpt = $5,
@@ -107,6 +109,9 @@ class BufferCommits:
     async def committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
         with unavailable_when_held_up("The commit met a concurrent change; repeat it."):
             reply, applied = await self._committed(request)
+            if request.table_bytes is not None:  # the next commit tells it again, so it may be lost
+                async with self._store.connection() as connection:
+                    await connection.execute(_MEASURED, request.dataset_uuid, request.table_bytes)
         count_written(self._metrics, applied)
         self._on_outbox()
         return reply

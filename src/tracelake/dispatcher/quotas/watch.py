@@ -48,7 +48,8 @@ _ADD_UP = """
 
 _STORED = """
     SELECT org_id, sum(bytes)::bigint AS bytes FROM (
-        SELECT org_id, bytes FROM stored_bytes UNION ALL SELECT org_id, bytes FROM stored_bytes_changes) s
+        SELECT org_id, bytes FROM stored_bytes UNION ALL SELECT org_id, bytes FROM stored_bytes_changes
+        UNION ALL SELECT org_id, table_bytes FROM buffered_tables) s
     GROUP BY org_id"""
 
 
