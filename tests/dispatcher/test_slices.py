@@ -55,7 +55,7 @@ def test_the_event_loop_goes_on_beside_a_computation() -> None:
         return value + 1
 
     async def drive() -> int:
-        computation = asyncio.create_task(compute_beside(compute, 1))
+        computation = asyncio.create_task(compute_beside("acme", compute, 1))
         while not began.is_set():
             await asyncio.sleep(0)
         done.set()
@@ -66,4 +66,26 @@ def test_the_event_loop_goes_on_beside_a_computation() -> None:
 
 def test_an_error_of_a_computation_is_its_callers() -> None:
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(compute_beside(divmod, 1, 0))
+        asyncio.run(compute_beside("acme", divmod, 1, 0))
+
+
+def test_orgs_take_turns_at_the_thread() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def compute(org: str) -> None:
+        began.set()
+        assert go_on.wait(30)
+        order.append(org)
+
+    async def drive() -> None:
+        many = [asyncio.create_task(compute_beside("many", compute, "many")) for _ in range(5)]
+        while not began.is_set():
+            await asyncio.sleep(0)
+        one = asyncio.create_task(compute_beside("one", compute, "one"))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*many, one)
+
+    asyncio.run(drive())
+    assert order.index("one") <= 2, order

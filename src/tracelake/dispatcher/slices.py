@@ -5,10 +5,13 @@ heartbeat is read, whatever lane it has.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from tracelake.dispatcher.fair_slots import FairSlots
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,8 +47,14 @@ for a computation beside it no longer than that."""
 _computations = ThreadPoolExecutor(1, thread_name_prefix="compute")
 """One at a time: each thread more would be another that the event loop takes turns with."""
 
+_turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]" = WeakKeyDictionary()
+"""Of each event loop: orgs take turns at the thread, however much one of them has waiting."""
 
-async def compute_beside(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+
+async def compute_beside(org: Hashable, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """A pure function over values that nobody changes, which takes longer than a heartbeat should wait."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_computations, partial(function, *arguments, **named))
+    if loop not in _turns:
+        _turns[loop] = FairSlots(1, per_org=1)
+    async with _turns[loop].slot(org):
+        return await loop.run_in_executor(_computations, partial(function, *arguments, **named))

@@ -83,7 +83,7 @@ async def register(
     for number, job in enumerate(plan.jobs):
         rows.add(job)
         await pause_between(number)
-    document = await compute_beside(canonical, version.document)
+    document = await compute_beside(org_id, canonical, version.document)
     await connection.execute(_INSERT_DAG, org_id, dag)
     await connection.execute(
         _INSERT_VERSION,

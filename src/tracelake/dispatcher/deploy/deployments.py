@@ -246,7 +246,7 @@ class Deployments:
 
     async def _version(self, connection: Connection, org_id: UUID | None, document: Dag) -> tuple[Version, bool]:
         """The version that this document is, or will be; and whether it is a new one."""
-        content_hash = await compute_beside(document_hash, document)
+        content_hash = await compute_beside(org_id, document_hash, document)
         known = await registry.version_by_hash(connection, org_id, document.name, content_hash)
         if known is not None:
             return known, False
@@ -270,7 +270,7 @@ class Deployments:
             pointers=pointers,
             config=self._config,
         )
-        return await compute_beside(make_plan, version.document, known)
+        return await compute_beside(org_id, make_plan, version.document, known)
 
 
 def _state(version: Version, pointers: DagPointers) -> State:

@@ -210,7 +210,7 @@ async def load_registry(
 ) -> Registry:
     document = version.document
     if new_version:
-        hashes = await compute_beside(_hash, version, datasets, config)
+        hashes = await compute_beside(org_id, _hash, version, datasets, config)
     else:
         # What was registered stands, also when this release would fill in other defaults.
         hashes = await _version_hashes(connection, version.dag_version_id)

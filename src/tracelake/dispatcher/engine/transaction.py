@@ -96,11 +96,13 @@ class LifecycleCommit:
             if requests:
                 context.registry = await publications.load(connection, requests)
             context.order = await self._order(connection, calls, locked_tasks)
-            heavy = patient and any(call.weight > _BESIDE_WEIGHT for call in calls)
-            decisions = await _compute(heavy, _decide_all, calls, locked_tasks, skipped, context)
+            heaviest = max(calls, key=lambda call: call.weight)
+            heavy = patient and heaviest.weight > _BESIDE_WEIGHT
+            org = heaviest.routing_org
+            decisions = await _compute(heavy, org, _decide_all, calls, locked_tasks, skipped, context)
             applied = await self._writer.write(connection, context.plan)
         self._tell(context.plan, applied)
-        return await _compute(heavy, _respond_all, decisions, applied)
+        return await _compute(heavy, org, _respond_all, decisions, applied)
 
     def _tell(self, plan: WritePlan, applied: WriteResult) -> None:
         """Tells metrics, tracing and loops what was committed. A failure here repeats no call."""
@@ -201,9 +203,9 @@ class LifecycleCommit:
         return paused
 
 
-async def _compute(heavy: bool, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def _compute(heavy: bool, org: UUID | None, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Computes beside the event loop if it is heavy: a call with a thousand events takes milliseconds."""
-    return await compute_beside(function, *arguments, **named) if heavy else function(*arguments, **named)
+    return await compute_beside(org, function, *arguments, **named) if heavy else function(*arguments, **named)
 
 
 def _decide_all(
