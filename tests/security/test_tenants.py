@@ -44,6 +44,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("GET", "/v1/datasets/{name}", None),
     ("GET", "/v1/datasets/{name}/lineage", None),
     ("POST", "/v1/datasets/{name}/files", {}),
+    ("POST", "/v1/datasets/{name}/rows", {}),
     ("GET", "/v1/dlq?dataset={table}", None),
     ("GET", "/v1/dlq/{publish_id}", None),
     ("POST", "/v1/dlq-replay", {"publish_ids": ["{publish_id}"]}),

@@ -25,6 +25,7 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.http.server import ListenerServer
+from tracelake.dispatcher.views.rows import TableRows
 from tracelake.ports import Invoker, ObjectStore
 from tracelake.settings import Settings
 from tracelake.stack import listeners
@@ -81,6 +82,7 @@ class DispatcherHarness:
     """Instead of the local one."""
     store: ObjectStore | None = None
     """Instead of a directory."""
+    tables: TableRows | None = None
 
     dispatcher: Dispatcher = field(init=False)
     credentials: LiteCredentials = field(init=False)
@@ -100,8 +102,11 @@ class DispatcherHarness:
         *,
         invoker: Invoker | None = None,
         store: ObjectStore | None = None,
+        tables: TableRows | None = None,
     ) -> "DispatcherHarness":
-        harness = cls(state_dsn, queue_dsn, home, config or dispatcher_config(), invoker=invoker, store=store)
+        harness = cls(
+            state_dsn, queue_dsn, home, config or dispatcher_config(), invoker=invoker, store=store, tables=tables
+        )
         harness.run(harness._open())
         return harness
 
@@ -138,6 +143,7 @@ class DispatcherHarness:
                 worker_secret=self.credentials.worker,
                 service_secret=self.credentials.service,
                 webhook_secrets=self.credentials.webhooks,
+                tables=self.tables,
             ),
             self.config,
         )

@@ -1,6 +1,8 @@
-"""Files of a dataset over the public API, for people who have a token and none of the files of the stack's machine."""
+"""Files and rows of a dataset over the public API, for people who have a token and none of the files of the stack's
+machine."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -11,7 +13,7 @@ from tracelake.cli.session import Session
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
-from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit
+from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit, RowsRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class ApiContent:
     def download(self, file: ApiFile, path: Path) -> None:
         """The committed bytes, checked; TraceError for any others."""
         self.session.run(lambda client: self._download(client, file, path))
+
+    def download_rows(self, request: RowsRequest, sink: Callable[[bytes], object]) -> None:
+        """Of a table, as an Arrow stream."""
+        self.session.run(lambda client: client.stream(routes.READ_ROWS, request, sink, name=self.dataset))
 
     async def _list(self, client: UserClient, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
         first = reply = await client.call(routes.LIST_CONTENT, request, name=self.dataset)

@@ -1,12 +1,13 @@
 """`trace read`: rows of a dataset, for a look or as one file.
 
 Which files are the dataset, the registry says: what lies beside them in the bucket was never committed, or was
-replaced. Whoever runs the stack reads from the stores themselves; whoever has a token alone, files over the public API.
+replaced. Whoever runs the stack reads from the stores themselves; whoever has a token alone, over the public API.
 """
 
 import asyncio
 import os
-from collections.abc import Generator, Iterator
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ from tracelake.stack.dataset_rows import (
     read_table,
 )
 from tracelake.wire import routes
-from tracelake.wire.content import ContentRequest
+from tracelake.wire.content import ContentRequest, RowsRequest
 from tracelake.wire.platform import DatasetFilesRequest
+from tracelake.wire.task_calls import TableColumn
 
 _HEAD = 10
 
@@ -104,31 +106,46 @@ def _pieces(
 ) -> Generator[pa.Table, None, None]:
     stack, (start, end) = session.stack, blocks
     if not os.access(stack.service_token_file, os.R_OK):
-        return _over_the_api(ApiContent(session, dataset), ContentRequest(start=start, end=end), names)
+        return _over_the_api(ApiContent(session, dataset), ContentRequest(start=start, end=end), names, head)
     org = session.run(lambda client: client.call(routes.WHOAMI)).org
     request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     settings = Settings.load({"home": stack.home})
     reply, files = asyncio.run(find_files(stack, request))
     if reply.columns is None:
         return read_files(settings.resolve_object_store(), files, names)
-    if start is not None:
-        raise click.ClickException(f"{dataset} is a table and not kept by blocks: leave out --range.")
-    columns = {column.name: column for column in reply.columns}
-    check_columns(names, [*columns])
-    wanted = [columns[name] for name in names or columns]
-    return read_table(settings.resolve_data_read_dsn(), reply.dataset_uuid, wanted, head)
+    columns = _choose_columns(dataset, reply.columns, names, start)
+    return read_table(settings.resolve_data_read_dsn(), reply.dataset_uuid, columns, head)
 
 
 def _over_the_api(
-    content: ApiContent, request: ContentRequest, names: list[str] | None
+    content: ApiContent, request: ContentRequest, names: list[str] | None, head: int | None
 ) -> Generator[pa.Table, None, None]:
     reply, files = content.list_files(request)
-    if reply.columns is not None:
-        raise click.ClickException(
-            f"{content.dataset} is a table, which is read on the machine of the stack: run `trace read` there, or ask"
-            " whoever runs it for a role in Postgres data"
-        )
-    return read_downloads(content.download, files, names)
+    if reply.columns is None:
+        return read_downloads(content.download, files, names)
+    columns = _choose_columns(content.dataset, reply.columns, names, request.start)
+    return _read_rows(content, RowsRequest(columns=[column.name for column in columns], head=head))
+
+
+def _choose_columns(
+    dataset: str, declared: Sequence[TableColumn], names: list[str] | None, start: int | None
+) -> list[TableColumn]:
+    if start is not None:
+        raise click.ClickException(f"{dataset} is a table and not kept by blocks: leave out --range.")
+    columns = {column.name: column for column in declared}
+    check_columns(names, [*columns])
+    return [columns[name] for name in names or columns]
+
+
+def _read_rows(content: ApiContent, request: RowsRequest) -> Generator[pa.Table, None, None]:
+    """By way of a file without a name: nothing is shown or written before all of it has come."""
+    with tempfile.TemporaryFile(prefix="trace-read-") as file:
+        content.download_rows(request, file.write)
+        file.seek(0)
+        with pa.ipc.open_stream(file) as stream:
+            yield stream.schema.empty_table()
+            for batch in stream:
+                yield pa.Table.from_batches([batch])
 
 
 def _head(pieces: Iterator[pa.Table], head: int) -> pa.Table:

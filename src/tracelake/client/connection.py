@@ -5,6 +5,7 @@ It is strict: a reply without a length, with anything behind its end, or larger 
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -41,17 +42,20 @@ class Connection(asyncio.Protocol):
         self._trailing = False
         self._keep = False
         self._retry_after: int | None = None
+        self._sink: Callable[[bytes], object] | None = None
 
     @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes) -> HttpReply:
-        """Raises ConnectionLost; a caller who is cancelled takes the connection down with it."""
+    async def exchange(self, request: bytes, sink: Callable[[bytes], object] | None = None) -> HttpReply:
+        """Raises ConnectionLost; a caller who is cancelled takes the connection down with it. `sink` gets the body of a
+        200 part by part, however long it is; the reply then has none."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost("the connection was closed", untouched=True)
         self._answer = asyncio.get_running_loop().create_future()
         self._read_bytes = 0
+        self._sink = sink
         self._transport.write(request)
         try:
             return await self._answer
@@ -86,7 +90,7 @@ class Connection(asyncio.Protocol):
             self._refuse("the answer is not HTTP")
             return
         # The second bound holds for what is no body: endless chunk extensions, trailers, interim replies.
-        if max(self._body_bytes, self._read_bytes - MAX_HEAD_BYTES) > self._max_reply_bytes:
+        if max(self._body_bytes, self._read_bytes - MAX_HEAD_BYTES) > self._max_reply_bytes and not self._sinks():
             self._refuse("the answer is larger than allowed")
         elif self._reply is not None:
             self._deliver(self._reply)
@@ -109,7 +113,14 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._in_body = True
 
+    def _sinks(self) -> bool:
+        return self._sink is not None and self._in_body and self._parser.get_status_code() == 200
+
     def on_body(self, part: bytes) -> None:
+        if self._sinks() and not self._trailing:
+            assert self._sink is not None
+            self._sink(part)
+            return
         self._body_bytes += len(part)
         if self._body_bytes <= self._max_reply_bytes and not self._trailing:
             self._body.append(part)

@@ -8,7 +8,7 @@ says that the request may be repeated. Every failure is a `DispatcherUnavailable
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -59,13 +59,15 @@ class HttpClient:
         timeout: float | None = None,
         repeatable: bool = True,
         content_type: str = "application/json",
+        sink: Callable[[bytes], object] | None = None,
     ) -> HttpReply:
-        """Answers whatever status came. Our calls are idempotent by contract, hence `repeatable`."""
+        """Answers whatever status came. Our calls are idempotent by contract, hence `repeatable`. `sink` gets the body
+        of a 200 part by part; of a reply that breaks off it has got the beginning."""
         data = self._encode(method, path, body, headers, content_type)
         patience = self._timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(patience), self._slots:
-                return await self._send(data, repeatable=repeatable)
+                return await self._send(data, sink, repeatable=repeatable)
         except TimeoutError as error:
             raise DispatcherUnavailableError(f"no answer within {patience:g} seconds") from error
         except ConnectionLost as error:
@@ -78,20 +80,20 @@ class HttpClient:
         self._idle.clear()
         await asyncio.sleep(0)  # let the transports see it
 
-    async def _send(self, data: bytes, *, repeatable: bool) -> HttpReply:
+    async def _send(self, data: bytes, sink: Callable[[bytes], object] | None, *, repeatable: bool) -> HttpReply:
         idle_connection = self._kept()
         if idle_connection is not None:
             try:
-                return await self._exchange(idle_connection, data)
+                return await self._exchange(idle_connection, data, sink)
             except ConnectionLost as lost:
                 if not (lost.untouched and repeatable):
                     raise
-        return await self._exchange(await self._connect(), data)
+        return await self._exchange(await self._connect(), data, sink)
 
-    async def _exchange(self, connection: Connection, data: bytes) -> HttpReply:
+    async def _exchange(self, connection: Connection, data: bytes, sink: Callable[[bytes], object] | None) -> HttpReply:
         self._busy.add(connection)
         try:
-            reply = await connection.exchange(data)
+            reply = await connection.exchange(data, sink)
         finally:
             self._busy.discard(connection)
         if connection.usable and not self._closed:

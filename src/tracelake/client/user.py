@@ -38,6 +38,8 @@ _MAX_TRIES = 5
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 10
 """Reads are bounded in what they look at; what changes something may take as long as `HttpClient` waits."""
+_STREAM_SECONDS = 660.0
+"""Longer than a Dispatcher streams."""
 _MAX_WAIT_SECONDS = 30
 """Whoever is told to wait longer than this is told so, instead of hanging."""
 
@@ -93,16 +95,31 @@ class UserClient:
     async def call(self, route: Route[B, R], body: B, /, **parameters: Any) -> R: ...
     async def call(self, route: Route[Any, R], body: Any = None, /, **parameters: Any) -> R:
         """Parameters of the path and the query are given by name; None leaves one out."""
+        return read_reply(route, await self._call(route, body, parameters))
+
+    async def stream(
+        self, route: Route[B, bytes], body: B, sink: Callable[[bytes], object], /, **parameters: Any
+    ) -> None:
+        """The reply goes into `sink` part by part. One that breaks off is raised."""
+        read_reply(route, await self._call(route, body, parameters, sink))
+
+    async def _call(
+        self,
+        route: Route[Any, Any],
+        body: Any,
+        parameters: Mapping[str, Any],
+        sink: Callable[[bytes], object] | None = None,
+    ) -> HttpReply:
         url, data = route.url(parameters), encode_body(route, _with_key(route, body))
         if self._lost and self._place is not None:
             await self._find_again(self._place)
         try:
-            reply = await self._send(route, url, data)
+            reply = await self._send(route, url, data, sink)
         except DispatcherUnavailableError:
             self._lost = True
             raise
         self._lost = False
-        return read_reply(route, reply)
+        return reply
 
     async def _find_again(self, place: "_Place") -> None:
         try:
@@ -116,7 +133,9 @@ class UserClient:
         self._http, self._credential = http, user_credential(stack, place.token_file)
         place.stack = stack
 
-    async def _send(self, route: Route[Any, Any], url: str, body: bytes | None) -> HttpReply:
+    async def _send(
+        self, route: Route[Any, Any], url: str, body: bytes | None, sink: Callable[[bytes], object] | None
+    ) -> HttpReply:
         token, looked_again = self._credential.current(), False
         for tries in range(1, _MAX_TRIES + 1):
             reply = await self._http.request(
@@ -124,8 +143,9 @@ class UserClient:
                 url,
                 body=body,
                 headers=[(_HEADER, f"Bearer {token}")],
-                timeout=_READ_SECONDS if route.method == "GET" else None,
+                timeout=_STREAM_SECONDS if sink is not None else _READ_SECONDS if route.method == "GET" else None,
                 content_type=route.body_media,
+                sink=sink,
             )
             if reply.status == 401 and not looked_again:
                 newer, looked_again = self._credential.newer_than(token), True

@@ -68,6 +68,7 @@ from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
+from tracelake.dispatcher.views.rows import TableRows
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 from tracelake.wire.contract import Listener
@@ -101,6 +102,8 @@ class Ports:
     """Of an identity provider; without them user tokens are those that user_signer signs."""
     webhook_secrets: WebhookSecrets = field(default_factory=lambda: DerivedSecrets(token_bytes(MASTER_KEY_BYTES)))
     """Without it from a key that this process alone has, and takes along when it ends."""
+    tables: TableRows | None = None
+    """Of Postgres data, for people who read buffered datasets; without it they cannot."""
     documents: DocumentReader = field(default_factory=ThreadReader)
     """Without it documents are read in threads of this process, which share its interpreter with everything else."""
 
@@ -278,6 +281,7 @@ class Dispatcher:
             objects=ports.objects,
             ids=ids,
             quotas=self.quotas,
+            tables=ports.tables,
         )
         endpoints = machines.endpoints() + users.endpoints()
         self.apps = {

@@ -29,6 +29,7 @@ from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.retry import Backoff
+from tracelake.processes.table_rows import DataTables
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import dispatcher_config, take_config
 from tracelake.stack import descriptors, listeners, logs
@@ -97,6 +98,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         service_secret=credentials.service,
         metrics_secret=None if open_metrics else credentials.metrics,
         webhook_secrets=credentials.webhooks,
+        tables=DataTables(settings.resolve_data_read_dsn),
         documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
     )
     return Dispatcher(ports, config)

@@ -36,6 +36,7 @@ from tracelake.wire.units import CursorRange
 
 ROWS_PER_PART = 200_000
 _LAST = 2**63 - 1
+_BATCH_BYTES = "adbc.postgresql.batch_size_hint_bytes"
 _LOCK_SECONDS = 30.0
 _NOT_YET = "The table is not there yet: a sink makes it with the first batch."
 _BY_STATE = {
@@ -125,6 +126,7 @@ class Snapshot:
         *,
         joined: str | None = None,
         lock_seconds: float = _LOCK_SECONDS,
+        statement_seconds: float | None = None,
     ) -> None:
         """A new one for these tables, or one that somebody else holds, by its name, with the tables that he reads."""
         self._dsn = dsn
@@ -136,6 +138,8 @@ class Snapshot:
             if joined is not None:
                 self._ask(f"SET TRANSACTION SNAPSHOT '{joined}'")
             self._ask(f"SET LOCAL lock_timeout = {int(lock_seconds * 1000)}")
+            if statement_seconds is not None:
+                self._ask(f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}")
             # None of this sees anything yet: the moment is that of the first query, when they are locked.
             for dataset_uuid in tables:
                 self._lock(dataset_uuid)
@@ -178,10 +182,12 @@ class Snapshot:
         parts = [TablePart(first, last) for first, last in zip(firsts, [*cuts, (commits.to, _LAST)], strict=True)]
         return parts, rows[-1][2] if rows else 0
 
-    def rows(self, table: SnapshotTable, rest: str) -> Iterator[pa.RecordBatch]:
+    def rows(self, table: SnapshotTable, rest: str, *, batch_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
         """By and by: however many there are, no more than some megabytes are in memory."""
         # Without parameters: then the driver streams what it reads.
         with _retryable(), self._connection.cursor() as cursor:
+            if batch_bytes is not None:
+                cursor.adbc_statement.set_options(**{_BATCH_BYTES: str(batch_bytes)})
             cursor.execute(table.select(rest))
             for batch in cursor.fetch_record_batch():
                 yield table.fit(batch)

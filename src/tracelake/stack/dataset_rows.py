@@ -25,6 +25,7 @@ from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile, TableColumn
 
 T = TypeVar("T")
+_BATCH_BYTES = 2**20
 
 
 class NoColumnError(Exception):
@@ -81,14 +82,15 @@ def read_downloads(
 
 
 def read_table(
-    dsn: str, dataset_uuid: UUID, columns: list[TableColumn], head: int | None
+    dsn: str, dataset_uuid: UUID, columns: Sequence[TableColumn], head: int | None, seconds: float | None = None
 ) -> Generator[pa.Table, None, None]:
-    """The newest rows first; all of them in no order, which a large table would have to be sorted for."""
+    """First an empty table with the columns. The newest rows come first; all of them in no order, which a large table
+    would have to be sorted for. `seconds`: how long the database may take."""
     rest = f"ORDER BY _commit_seq DESC, _publish_seq DESC, _line DESC LIMIT {head}" if head else ""
-    with closing(Snapshot(dsn, [dataset_uuid])) as snapshot:
+    with closing(Snapshot(dsn, [dataset_uuid], statement_seconds=seconds)) as snapshot:
         table = snapshot.table(dataset_uuid, columns)
         yield table.schema.empty_table()
-        for batch in snapshot.rows(table, rest):
+        for batch in snapshot.rows(table, rest, batch_bytes=_BATCH_BYTES):
             yield pa.Table.from_batches([batch])
 
 

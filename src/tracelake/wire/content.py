@@ -1,6 +1,10 @@
-"""The content of a dataset over the user API: which files there are, and their bytes piece by piece."""
+"""The content of a dataset over the user API: which files there are, and their bytes piece by piece; or the rows of its
+table."""
 
+from typing import Annotated
 from uuid import UUID
+
+import msgspec
 
 from tracelake.wire.base import Cursor, Reply, Request
 from tracelake.wire.platform import FilesPage
@@ -48,3 +52,12 @@ class ContentReply(Reply, frozen=True, kw_only=True):
     """There are more: ask again with this as `page`."""
     columns: list[TableColumn] | None = None
     """Of a buffered dataset, which is a table and has no files."""
+
+
+class RowsRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Rows of a buffered dataset, all of one moment."""
+
+    columns: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1000)] | None = None
+    """Only these, in this order."""
+    head: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    """So many of the newest, newest first. Without it all rows, in no order."""

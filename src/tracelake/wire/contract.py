@@ -27,6 +27,8 @@ JSON = "application/json"
 YAML = "application/yaml"
 BYTES = "application/octet-stream"
 """The media type of bodies that are stored and returned unchanged."""
+ARROW = "application/vnd.apache.arrow.stream"
+"""Rows, streamed."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 

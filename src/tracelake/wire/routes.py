@@ -11,7 +11,18 @@ from tracelake.wire import buffers, claims, content, platform, quotas, retention
 from tracelake.wire import parameters as p
 from tracelake.wire.audit import AuditPage
 from tracelake.wire.base import Answers
-from tracelake.wire.contract import BYTES, PROMETHEUS, YAML, Access, Idempotency, Listener, Principal, Role, Route
+from tracelake.wire.contract import (
+    ARROW,
+    BYTES,
+    PROMETHEUS,
+    YAML,
+    Access,
+    Idempotency,
+    Listener,
+    Principal,
+    Role,
+    Route,
+)
 from tracelake.wire.dags import ActivateRequest, DagsReply, DagVersionsReply, DeployReply
 from tracelake.wire.datasets import DatasetDetail, DatasetsReply, EventLookup, EventsPage, EventState, LineageReply
 from tracelake.wire.jobs import JobsReply, RebuildReply, TriggerReply, TriggerRequest
@@ -297,6 +308,9 @@ SHOW_LINEAGE = Route(
 LIST_CONTENT = Route(
     _READER, "POST", "/v1/datasets/{name}/files", "The files of a dataset",
     content.ContentRequest, content.ContentReply, idempotency=_READ)
+READ_ROWS = Route(
+    _READER, "POST", "/v1/datasets/{name}/rows", "Rows of a buffered dataset, streamed",
+    content.RowsRequest, bytes, reply_media=ARROW, idempotency=_READ)
 READ_CONTENT = Route(
     _READER, "GET", "/v1/datasets/{name}/content", "A piece of a file, 1 MiB at most",
     NoneType, bytes, reply_media=BYTES, errors=("content_mismatch",),

@@ -5,6 +5,7 @@ decode it strictly, call the handler, encode the reply. Every failure leaves as 
 else.
 """
 
+import asyncio
 import logging
 import re
 import time
@@ -24,7 +25,7 @@ from tracelake.dispatcher.http.bodies import (
 )
 from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, Stage
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import HttpRequest, Methods, RawReply, Router
+from tracelake.dispatcher.http.routing import HttpRequest, Methods, RawReply, Router, StreamReply
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo
@@ -96,6 +97,10 @@ class ListenerApp:
                     request.body = decode(route.decoder, body, per_item=bool(route.items))
             reply = await endpoint.handler(request)
             _note_credential(request, connection)
+            if isinstance(reply, StreamReply):
+                status = await _send_stream(send, receive, reply)
+                self._count(label, status, time.perf_counter() - began)
+                return
             if isinstance(reply, RawReply):
                 max_age, more = reply.max_age, reply.headers
                 status, body, kind = reply.status, reply.body, reply.content_type.encode()
@@ -272,3 +277,24 @@ async def _send(
         headers.append((b"retry-after", b"%d" % wait))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(send: Send, receive: Receive, reply: StreamReply) -> int:
+    """The status to count. A reply that ends early has no last piece: the caller sees that it is not whole."""
+    headers = [(b"content-type", reply.content_type.encode()), (b"cache-control", b"no-store"), *reply.headers]
+    hang_up = asyncio.ensure_future(receive())  # the body was read: nothing else can come
+    try:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with asyncio.timeout(reply.seconds):
+            async for piece in reply.pieces:
+                if hang_up.done():
+                    return 200
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        return 200
+    except Exception as error:
+        logger.warning("a reply was not finished", extra={"reason": type(error).__name__})
+        return 503
+    finally:
+        hang_up.cancel()
+        await reply.pieces.close()

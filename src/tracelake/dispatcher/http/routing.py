@@ -1,9 +1,9 @@
 """Requests, endpoints, and the router that finds an endpoint by method and path."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.dispatcher.users import UserClaims
@@ -68,6 +68,25 @@ class RawReply:
     """Besides those of every reply."""
 
 
+class Pieces(Protocol):
+    """The body of a reply, piece by piece; `close` is called once, whether it was read to its end or not."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReply:
+    """A reply that is sent while it is made. If it cannot be finished the connection ends before the last piece."""
+
+    pieces: Pieces
+    content_type: str
+    seconds: float
+    """How long it may take, however slowly the caller reads."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A route and the function that answers it."""
@@ -76,7 +95,7 @@ class Endpoint:
     handler: Callable[[HttpRequest[Any]], Awaitable[Any]]
 
 
-def answer(route: Route[B, R], handler: Callable[[HttpRequest[B]], Awaitable[R | RawReply]]) -> Endpoint:
+def answer(route: Route[B, R], handler: Callable[[HttpRequest[B]], Awaitable[R | RawReply | StreamReply]]) -> Endpoint:
     """Binds a handler to a route; the handler takes the route's body and returns its reply."""
     return Endpoint(route, handler)
 

@@ -4,7 +4,8 @@ No decision is made here. An org that has nothing yet reads as empty.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show_letter
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.fair_slots import FairSlots
-from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, answer
+from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, StreamReply, answer
 from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
 from tracelake.dispatcher.quotas.book import QuotaBook
@@ -35,6 +36,7 @@ from tracelake.dispatcher.views import (
     lineage,
     overview,
     pressure,
+    rows,
     tasks,
 )
 from tracelake.dispatcher.views.orgs import Orgs
@@ -46,8 +48,8 @@ from tracelake.dispatcher.why.task import why_task
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.ports import ObjectStore
 from tracelake.wire import routes
-from tracelake.wire.content import PIECE_BYTES
-from tracelake.wire.contract import BYTES, Role, Route
+from tracelake.wire.content import PIECE_BYTES, RowsRequest
+from tracelake.wire.contract import ARROW, BYTES, Role, Route
 from tracelake.wire.dags import DeployReply
 from tracelake.wire.datasets import EventsPage
 from tracelake.wire.platform import WhoAmI
@@ -100,6 +102,20 @@ class UserEndpoints:
             retry_after_seconds=1,
             what="pieces of files",
         )
+    )
+    tables: rows.TableRows | None = None
+    """None: this Dispatcher was not told where Postgres data is."""
+    streaming: FairSlots = field(
+        default_factory=lambda: FairSlots(
+            rows.STREAMS_AT_ONCE,
+            per_org=rows.STREAMS_OF_ONE_ORG,
+            waiting=rows.STREAMS_WAITING,
+            retry_after_seconds=5,
+            what="reads of tables",
+        )
+    )
+    threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(rows.STREAMS_AT_ONCE, thread_name_prefix="rows")
     )
 
     def endpoints(self) -> list[Endpoint]:
@@ -156,6 +172,7 @@ class UserEndpoints:
                 routes.LIST_CONTENT,
                 lambda db, org, r: content.list_content(db, org, r.user_claims.org, r["name"], r.body),
             ),
+            answer(routes.READ_ROWS, self._read_rows),
             answer(routes.READ_CONTENT, self._read_content),
             view(
                 routes.SHOW_OVERVIEW,
@@ -226,6 +243,24 @@ class UserEndpoints:
         if piece is None or len(piece) != length:
             raise TraceError("content_mismatch", "The file is gone, or is not what was committed.")
         return RawReply(piece, BYTES, headers=_AS_A_FILE)
+
+    async def _read_rows(self, request: HttpRequest[RowsRequest]) -> StreamReply:
+        org, body = request.user_claims.org, request.body
+        dataset_uuid, columns = await self._read(
+            request, lambda db, _, r: rows.find_table(db, org, r["name"], r.body.columns)
+        )
+        if self.tables is None:
+            raise StoreUnavailableError("This Dispatcher was not told where Postgres data is: set data_read_dsn.")
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self.streaming.slot(org))
+            batches = self.tables.stream(dataset_uuid, columns, body.head, rows.STREAM_SECONDS)
+            pieces = rows.RowPieces(batches, self.threads, held.pop_all())
+        try:
+            await pieces.begin()
+        except BaseException:
+            await pieces.close()
+            raise
+        return StreamReply(pieces, ARROW, rows.STREAM_SECONDS, headers=_AS_A_FILE)
 
     async def _actor(self, request: HttpRequest[Any]) -> Actor:
         claims = request.user_claims

@@ -1,0 +1,90 @@
+"""Rows of a buffered dataset for its own org, streamed from Postgres data by a role that only reads.
+
+The work is done by threads of their own, of which there are as many as streams: each holds one batch of rows at a time,
+and makes the next when the caller has taken it. This is all that the Dispatcher has to do with tables.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import AsyncExitStack, suppress
+from typing import Protocol
+from uuid import UUID
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.files import list_dataset_files
+from tracelake.errors import TraceError
+from tracelake.wire.platform import DatasetFilesRequest
+from tracelake.wire.task_calls import TableColumn
+
+STREAMS_AT_ONCE = 4
+STREAMS_OF_ONE_ORG = 1
+STREAMS_WAITING = 10
+STREAM_SECONDS = 600.0
+_PIECE = 256 * 1024
+
+
+class TableRows(Protocol):
+    """Where tables are. What it answers is read on any thread, one at a time."""
+
+    def stream(
+        self, dataset_uuid: UUID, columns: Sequence[TableColumn], head: int | None, seconds: float
+    ) -> Iterator[bytes]:
+        """An Arrow stream of rows of one moment. No step takes longer than `seconds`. Raises StoreUnavailableError."""
+        ...
+
+
+async def find_table(
+    connection: Connection, org: str, dataset: str, names: Sequence[str] | None
+) -> tuple[UUID, list[TableColumn]]:
+    reply = await list_dataset_files(connection, DatasetFilesRequest(org=org, name=dataset))
+    if reply.columns is None:
+        message = "The dataset is kept in files and not in a table: ask for its files."
+        raise TraceError("body_invalid", message, field="name")
+    columns = {column.name: column for column in reply.columns}
+    missing = [name for name in names or () if name not in columns]
+    if missing:
+        message = f"The dataset has no column {missing[0][:100]!r}."
+        raise TraceError("body_invalid", message, field="columns")
+    return reply.dataset_uuid, [columns[name] for name in names or columns]
+
+
+class RowPieces:
+    """The body of a reply. Owns what `held` holds (its slot) until it is closed."""
+
+    def __init__(self, batches: Iterator[bytes], threads: Executor, held: AsyncExitStack) -> None:
+        self._batches = batches
+        self._threads = threads
+        self._held = held
+        self._step: Future[bytes | None] | None = None
+        self._first: bytes | None = None
+
+    async def begin(self) -> None:
+        """What goes wrong here is still told with a status."""
+        self._first = await self._next()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        batch = self._first
+        while batch is not None:
+            view = memoryview(batch)
+            for start in range(0, len(view), _PIECE):
+                yield bytes(view[start : start + _PIECE])
+            batch = await self._next()
+
+    async def close(self) -> None:
+        """The thread ends its step first: nobody else may touch the connection to the database meanwhile."""
+        async with self._held:
+            if self._step is not None:
+                with suppress(Exception):
+                    await asyncio.wrap_future(self._step)
+            await asyncio.wrap_future(self._threads.submit(_close, self._batches))
+
+    async def _next(self) -> bytes | None:
+        self._step = self._threads.submit(next, self._batches, None)
+        return await asyncio.shield(asyncio.wrap_future(self._step))
+
+
+def _close(batches: Iterator[bytes]) -> None:
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()
