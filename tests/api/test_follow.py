@@ -216,7 +216,7 @@ def test_who_comes_during_a_round_of_looks_shares_the_next_one(
             follower.cancel()
         gate.opened.set()
         await asyncio.wait(followers)
-        return {follower.result() for follower in followers[given_up:]}, horizon._begun
+        return {follower.result() for follower in followers[given_up:]}, horizon._started
 
     assert harness.run(scenario(given_up=0)) == ({0}, 2), "one writer has been there all the time"
     assert harness.run(scenario(given_up=1)) == ({0}, 2), "a round that was given up counts for nobody"

@@ -89,8 +89,8 @@ def _differences(job: JobChange) -> str:
     parts: list[str] = []
     for field in job.fields:
         values = [item for item in job.values if item.field == field or item.field.startswith(f"{field}.")]
-        said = [f"{item.field}: {_value(item.before)} -> {_value(item.after)}" for item in values]
-        parts += said if said and max(map(len, said)) <= _SHORT else [field]
+        changes = [f"{item.field}: {_value(item.before)} -> {_value(item.after)}" for item in values]
+        parts += changes if changes and max(map(len, changes)) <= _SHORT else [field]
     return ", ".join(parts)
 
 
@@ -119,24 +119,24 @@ def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployR
 
 
 async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
-    seen: BuildProgress | None = None
+    last_progress: BuildProgress | None = None
     with live_view(session.console) as update:
         async for look in looks(lambda: _version(client, plan)):
             if isinstance(look, TraceError):
-                update(Group(progress(seen, plan.version), Text(away(look), style="yellow")))
+                update(Group(progress(last_progress, plan.version), Text(away(look), style="yellow")))
                 continue
-            found, retrying = look
-            if found is None or found.state == "Inactive":
+            version_row, retrying = look
+            if version_row is None or version_row.state == "Inactive":
                 raise BuildEndedError(
                     f"The build of version {plan.version} was given up, because another version was activated.",
                     ("see which", "dags", plan.dag),
                 )
-            seen = found.build or seen
-            if found.state == "Active":
-                update(progress(seen, plan.version, finished=True))
+            last_progress = version_row.build or last_progress
+            if version_row.state == "Active":
+                update(progress(last_progress, plan.version, finished=True))
                 return
-            update(Group(progress(seen, plan.version), *retry_lines(retrying)))
-            build = found.build
+            update(Group(progress(last_progress, plan.version), *retry_lines(retrying)))
+            build = version_row.build
             if build is not None and build.failed and not build.open and not build.draining_edges:
                 failed = count(build.failed, "task")
                 raise BuildEndedError(

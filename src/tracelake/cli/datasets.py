@@ -234,9 +234,9 @@ def _generations(generations: list[GenerationRow], storage: str) -> Listing:
 
 
 def _ranges(row: GenerationRow) -> str:
-    shown = [f"{run.start}-{run.end}" for run in row.ranges[:_RANGES_SHOWN]]
-    more = max(row.range_count, len(row.ranges)) - len(shown)
-    return ", ".join(shown) + (f" and {count(more, 'range')} more" if more > 0 else "")
+    texts = [f"{run.start}-{run.end}" for run in row.ranges[:_RANGES_SHOWN]]
+    more = max(row.range_count, len(row.ranges)) - len(texts)
+    return ", ".join(texts) + (f" and {count(more, 'range')} more" if more > 0 else "")
 
 
 def _readers(detail: DatasetDetail) -> Listing:

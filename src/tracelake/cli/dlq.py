@@ -54,8 +54,8 @@ def list_letters(session: Session, dataset: str | None, limit: int, cursor: str 
         return
     session.show(letters_listing(reply.letters))
     if reply.next is not None:
-        chosen = () if dataset is None else ("--dataset", dataset)
-        session.hint("see the next page", "dlq", "list", *chosen, "--limit", limit, "--cursor", reply.next)
+        filter_options = () if dataset is None else ("--dataset", dataset)
+        session.hint("see the next page", "dlq", "list", *filter_options, "--limit", limit, "--cursor", reply.next)
     else:
         session.hint("see one", "dlq", "show", str(reply.letters[0].publish_id))
         if dataset is not None:

@@ -61,8 +61,8 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
 
 
 async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> EventsPage:
-    found = collect(client, routes.LIST_EVENTS, "events", limit=limit, **filters)
-    return await explained(client, found, dataset=filters.get("dataset"))
+    pages = collect(client, routes.LIST_EVENTS, "events", limit=limit, **filters)
+    return await explained(client, pages, dataset=filters.get("dataset"))
 
 
 def events_listing(events: Sequence[EventRow]) -> Listing:

@@ -167,8 +167,8 @@ def _textual_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArr
 
 
 def _text(value: Any) -> str | None:
-    written = plain(value)
-    return written if written is None or isinstance(written, str) else msgspec.json.encode(written).decode()
+    text = plain(value)
+    return text if text is None or isinstance(text, str) else msgspec.json.encode(text).decode()
 
 
 def plain(value: Any) -> Any:

@@ -70,11 +70,11 @@ def follow(session: Session, start: Callable[[UserClient], Follower]) -> None:
 async def _follow(session: Session, follower: Follower) -> None:
     lost: type[TraceError] | None = None
     since = None
-    async for found in looks(follower.look):
-        if isinstance(found, TraceError):
-            if lost is None or (lost is not type(found) and isinstance(found, StackDownError)):
-                note(away(found))
-            lost = type(found)
+    async for item in looks(follower.look):
+        if isinstance(item, TraceError):
+            if lost is None or (lost is not type(item) and isinstance(item, StackDownError)):
+                note(away(item))
+            lost = type(item)
             continue
         if since is None and lost is None and not session.as_json:
             note("Following; Ctrl-C ends it.")
@@ -185,7 +185,7 @@ class TaskFollower:
         self.serving_since: datetime | None = None
         self._filters: dict[str, Any] = {"since": since} | names
         self._after: UUID | None = None if since is None else UUID(int=0)
-        self._seen: set[UUID] = set()
+        self._shown_ids: set[UUID] = set()
         """Of those that the server will show again."""
         self._open: Newest[UUID, TaskRow] = Newest("open tasks")
         self._failed: Newest[UUID, TaskRow] = Newest(None)
@@ -200,12 +200,12 @@ class TaskFollower:
             first = self._client.call(routes.LIST_TASKS, after=str(_LAST_TASK), limit=1, **self._filters)
             # What is there already is not of now, also if it comes again for a while.
             begin = (await explained(self._client, first, **self._names)).settled or UUID(int=0)
-            seen, begin = await self._read(begin, lambda _: None)
+            shown_ids, begin = await self._read(begin, lambda _: None)
             await self._remember_those_before()
-            self._after, self._seen = begin, seen
+            self._after, self._shown_ids = begin, shown_ids
             return
         _, self._after = await self._read(self._after, self._begin)
-        self._seen = {task_id for task_id in self._seen if task_id > self._after}
+        self._shown_ids = {task_id for task_id in self._shown_ids if task_id > self._after}
         await self._look_again()
 
     async def _remember_those_before(self) -> None:
@@ -219,21 +219,21 @@ class TaskFollower:
 
     async def _read(self, after: UUID, take: Callable[[TaskRow], None]) -> tuple[set[UUID], UUID]:
         """What is above it, each task once; and where to go on the next time."""
-        found: set[UUID] = set()
+        task_ids: set[UUID] = set()
         position = after
         while True:
             page = await self._client.call(routes.LIST_TASKS, after=str(position), limit=PAGE_ROWS, **self._filters)
             self.serving_since = page.serving_since
             for task in page.tasks:
-                found.add(task.task_id)
-                if task.task_id not in self._seen:
+                task_ids.add(task.task_id)
+                if task.task_id not in self._shown_ids:
                     take(task)
             if page.next is None:
-                return found, max(after, page.settled or after)
+                return task_ids, max(after, page.settled or after)
             position = UUID(page.next)
 
     def _begin(self, task: TaskRow) -> None:
-        self._seen.add(task.task_id)
+        self._shown_ids.add(task.task_id)
         self._tell(None, task)
 
     async def _look_again(self) -> None:
@@ -256,13 +256,13 @@ class TaskFollower:
         self._keep(task)
 
     def _keep(self, task: TaskRow) -> None:
-        kept = self._failed if has_failed(task) else self._open
-        if is_finished(task) or task.task_id not in kept:
+        group = self._failed if has_failed(task) else self._open
+        if is_finished(task) or task.task_id not in group:
             self._forget(task.task_id)
         if has_failed(task):
-            kept.put(task.task_id, task, MOST_BEFORE)
+            group.put(task.task_id, task, MOST_BEFORE)
         elif not is_finished(task):
-            kept.put(task.task_id, task, MOST_OPEN)
+            group.put(task.task_id, task, MOST_OPEN)
 
     def _forget(self, task_id: UUID) -> None:
         self._open.pop(task_id, None)
@@ -288,12 +288,12 @@ class Newest(dict[K, T]):
 
     def __init__(self, what: str | None) -> None:
         super().__init__()
-        self._what, self._said = what, what is None
+        self._what, self._announced = what, what is None
 
     def put(self, key: K, value: T, most: int) -> None:
         self[key] = value
         if len(self) > most:
             del self[next(iter(self))]
-            if not self._said:
+            if not self._announced:
                 note(f"There are more than {most} {self._what}; the oldest are not followed any more.")
-            self._said = True
+            self._announced = True

@@ -68,9 +68,9 @@ def command(
     if not reply.units:
         session.say("It has no such unit." if unit or blocks else "It has no unit yet.")
     tasks = (task for row in reply.units for task in (row.task_id, *(batch.task_id for batch in row.batches)))
-    made = next((task for task in tasks if task is not None), None)
-    if made is not None:
-        session.hint("see a task", "tasks", str(made))
+    newest_task = next((task for task in tasks if task is not None), None)
+    if newest_task is not None:
+        session.hint("see a task", "tasks", str(newest_task))
     if reply.next is not None:
         words = ["--unit", unit] if unit else ["--range", f"{blocks.start}-{blocks.end}"] if blocks else []
         session.hint("see the next page", "lineage", dataset, *words, "--limit", limit, "--cursor", reply.next)
@@ -145,10 +145,10 @@ def _units(units: Sequence[LineageUnit], most_batches: int | None, *, more: bool
     tree = Tree(Text(part + count(len(units), "unit"), style="bold"), guide_style="dim")
     for row in rows:
         branch = tree.add(_unit(row))
-        shown = row.batches[:most_batches]
-        for batch in shown:
+        batches = row.batches[:most_batches]
+        for batch in batches:
             branch.add(_batch(batch))
-        if shown and (left := (row.batch_count or 0) - len(shown)) > 0:
+        if batches and (left := (row.batch_count or 0) - len(batches)) > 0:
             branch.add(Text(f"and {left:,} more", style="dim"))
     return tree
 

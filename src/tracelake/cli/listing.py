@@ -45,19 +45,19 @@ class Listing:
         self.rows.append([_text(cell) for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = [index for index in range(len(self.columns)) if any(row[index].plain for row in self.rows)]
-        if not shown:
+        indexes = [index for index in range(len(self.columns)) if any(row[index].plain for row in self.rows)]
+        if not indexes:
             return
-        widths = self._widths(shown, options.max_width)
+        widths = self._widths(indexes, options.max_width)
         if widths is None:
-            yield from self._blocks(shown, options.max_width)
+            yield from self._blocks(indexes, options.max_width)
         else:
-            yield self._table(shown, widths)
+            yield self._table(indexes, widths)
 
-    def _widths(self, shown: list[int], room: int) -> list[int] | None:
+    def _widths(self, indexes: list[int], room: int) -> list[int] | None:
         """How wide each column may be; None if not even folding helps."""
         natural = [
-            max(cell_len(self.columns[index].name), *(_width(row[index]) for row in self.rows)) for index in shown
+            max(cell_len(self.columns[index].name), *(_width(row[index]) for row in self.rows)) for index in indexes
         ]
         least = [
             width
@@ -65,21 +65,21 @@ class Listing:
             else min(
                 width, max(self.columns[index].least, min(_WORD_WIDTH, max(_word(row[index]) for row in self.rows)))
             )
-            for index, width in zip(shown, natural, strict=True)
+            for index, width in zip(indexes, natural, strict=True)
         ]
-        spare = room - sum(least) - _GAP * (len(shown) - 1)
+        spare = room - sum(least) - _GAP * (len(indexes) - 1)
         if spare < 0:
             return None
         # The columns that lack least are served first, so that as few as possible are folded.
-        for place in sorted(range(len(shown)), key=lambda place: natural[place] - least[place]):
+        for place in sorted(range(len(indexes)), key=lambda place: natural[place] - least[place]):
             more = min(spare, natural[place] - least[place])
             least[place] += more
             spare -= more
         return least
 
-    def _table(self, shown: list[int], widths: list[int]) -> Table:
+    def _table(self, indexes: list[int], widths: list[int]) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
-        for index, width in zip(shown, widths, strict=True):
+        for index, width in zip(indexes, widths, strict=True):
             column = self.columns[index]
             table.add_column(
                 Text(column.name),
@@ -89,15 +89,15 @@ class Listing:
                 style=column.style,
             )
         for row in self.rows:
-            table.add_row(*(row[index] for index in shown))
+            table.add_row(*(row[index] for index in indexes))
         return table
 
-    def _blocks(self, shown: list[int], room: int) -> Iterator[Text | Padding]:
+    def _blocks(self, indexes: list[int], room: int) -> Iterator[Text | Padding]:
         """The first cell, and below it the others, each with the name of its column."""
         for row in self.rows:
-            yield whole_line(row[shown[0]])
+            yield whole_line(row[indexes[0]])
             line = Text()
-            for index in shown[1:]:
+            for index in indexes[1:]:
                 if not row[index].plain:
                     continue
                 pair = Text.assemble((f"{self.columns[index].name} ", "dim"), row[index])

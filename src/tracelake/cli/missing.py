@@ -25,11 +25,11 @@ async def explained(
         return await answer
     except TraceError as error:
         if error.code == "dag_not_found" and dag is not None:
-            known = [row.name for row in (await client.call(routes.LIST_DAGS)).dags]
-            raise TraceError("dag_not_found", _no("DAG", dag, known)) from None
+            names = [row.name for row in (await client.call(routes.LIST_DAGS)).dags]
+            raise TraceError("dag_not_found", _no("DAG", dag, names)) from None
         if error.code == "dataset_not_found" and dataset is not None:
-            known = [row.name for row in (await client.call(routes.LIST_DATASETS)).datasets]
-            raise TraceError("dataset_not_found", _no("dataset", dataset, known)) from None
+            names = [row.name for row in (await client.call(routes.LIST_DATASETS)).datasets]
+            raise TraceError("dataset_not_found", _no("dataset", dataset, names)) from None
         if error.code == "job_not_found" and job is not None:
             raise TraceError("job_not_found", _no("job", job, await _jobs(client, dag))) from None
         raise
@@ -42,11 +42,11 @@ async def _jobs(client: UserClient, dag: str | None) -> list[str]:
         return []
 
 
-def _no(kind: str, name: str, known: Iterable[str]) -> str:
-    return f"There is no {kind} `{clean(name)}`.{meant(name, known)}"
+def _no(kind: str, name: str, names: Iterable[str]) -> str:
+    return f"There is no {kind} `{clean(name)}`.{meant(name, names)}"
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, names: Iterable[str]) -> str:
     """` Did you mean ...?`, or nothing when no name is near."""
-    close = difflib.get_close_matches(name[:200], list(known), n=1)
+    close = difflib.get_close_matches(name[:200], list(names), n=1)
     return f" Did you mean `{clean(close[0])}`?" if close else ""

@@ -23,10 +23,10 @@ async def collect(
 ) -> P:
     """One page with up to `limit` of the rows that its field `rows` holds; `next` goes on behind the last of them."""
     first = await client.call(route, limit=min(limit, PAGE_ROWS), cursor=cursor, **parameters)
-    found, following = list(getattr(first, rows)), getattr(first, "next", None)
-    while following is not None and len(found) < limit:
-        more = await client.call(route, limit=min(limit - len(found), PAGE_ROWS), cursor=following, **parameters)
-        found += getattr(more, rows)
+    items, following = list(getattr(first, rows)), getattr(first, "next", None)
+    while following is not None and len(items) < limit:
+        more = await client.call(route, limit=min(limit - len(items), PAGE_ROWS), cursor=following, **parameters)
+        items += getattr(more, rows)
         # A server that repeats a cursor would keep us for ever.
         following = None if getattr(more, "next", None) == following else getattr(more, "next", None)
-    return msgspec.structs.replace(first, **{rows: found, "next": following})
+    return msgspec.structs.replace(first, **{rows: items, "next": following})

@@ -28,10 +28,10 @@ def parse_cursor(text: str) -> int:
 
 def parse_range(text: str) -> BlockRange:
     """`1000-2000`: both ends belong to it. Raises ValueError."""
-    found = _RANGE.fullmatch(text.strip())
-    if found is None:
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is not a range like 1000-2000 or 1_000-2_000")
-    start, end = parse_cursor(found[1]), parse_cursor(found[2])
+    start, end = parse_cursor(match[1]), parse_cursor(match[2])
     if start > end:
         raise ValueError(f"{text!r} starts after its end")
     return BlockRange(start=start, end=end)

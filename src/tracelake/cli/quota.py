@@ -72,10 +72,10 @@ def set_quota(session: Session, org: str, defaults: tuple[str, ...], **values: f
       trace quota set acme --weight 2 --running-tasks 8
       trace quota set acme --default running-tasks
     """
-    given = {name: float(value) for name, value in values.items() if value is not None}
-    if not given and not defaults:
+    changes = {name: float(value) for name, value in values.items() if value is not None}
+    if not changes and not defaults:
         raise click.UsageError("Expected at least one quota to set, such as --queued-tasks 50000; received none.")
-    request = QuotaRequest(org=org, values=given, defaults=[_OPTIONS[name] for name in defaults])
+    request = QuotaRequest(org=org, values=changes, defaults=[_OPTIONS[name] for name in defaults])
     change = session.ask_service(lambda client: client.call(routes.CHANGE_QUOTA, request))
     session.show(quota_view(change.quota))
 

@@ -60,12 +60,12 @@ class Meter:
     async def look(self) -> Measured:
         reply = await self._client.call(routes.SHOW_OVERVIEW, since=self._since(), dag=self._dag)
         before = next((look for look in self._looks if look.at == reply.since), None)
-        found = measure(reply, None if before is None else before.open)
+        measured = measure(reply, None if before is None else before.open)
         self._much = any("made" in job.cut or "events" in job.cut for job in reply.jobs)
         while len(self._looks) > 1 and (reply.now - self._looks[0].at).total_seconds() >= WINDOW_SECONDS:
             self._looks.popleft()
         self._looks.append(_Look(reply.now, open_tasks(reply)))
-        return found
+        return measured
 
     def _since(self) -> datetime | None:
         if not self._looks:
@@ -104,7 +104,7 @@ def _done(job: JobLoad, now: int | None, before: int | None) -> int | None:
 
 
 def _sum(rates: list[Rate]) -> Rate:
-    known = [rate.value for rate in rates if rate.value is not None]
-    if rates and not known:
+    numbers = [rate.value for rate in rates if rate.value is not None]
+    if rates and not numbers:
         return Rate(None)
-    return Rate(sum(known), len(known) < len(rates) or any(rate.least for rate in rates))
+    return Rate(sum(numbers), len(numbers) < len(rates) or any(rate.least for rate in rates))

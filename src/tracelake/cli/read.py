@@ -88,17 +88,17 @@ def command(
     start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
     try:
         with closing(_pieces(session, dataset, (start, end), names, None if output else head or _HEAD)) as pieces:
-            found = _head(pieces, head or _HEAD) if output is None else write_rows(pieces, output, force=force)
+            count = _head(pieces, head or _HEAD) if output is None else write_rows(pieces, output, force=force)
     except pa.ArrowInvalid as error:
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
     except (NoColumnError, NonRetryableError) as error:
         raise click.ClickException(str(error)) from None
     if output is not None:
-        session.answer({"file": str(output), "rows": found})
-        session.say(f"{found:,} rows in {output}.")
+        session.answer({"file": str(output), "rows": count})
+        session.say(f"{count:,} rows in {output}.")
         return
-    assert isinstance(found, pa.Table)
-    _show(session, found)
+    assert isinstance(count, pa.Table)
+    _show(session, count)
 
 
 def _pieces(

@@ -26,6 +26,6 @@ def command(session: Session, target: str) -> None:
     reply = session.ask(
         lambda client: explained(client, client.call(routes.REBUILD, dag=dag, job=job), dag=dag, job=job)
     )
-    begun = "are being made again already" if reply.duplicate else "are made again"
-    session.say(f"The outputs of {reply.dag}/{reply.job} {begun}, from the current {reply.because}.")
+    state = "are being made again already" if reply.duplicate else "are made again"
+    session.say(f"The outputs of {reply.dag}/{reply.job} {state}, from the current {reply.because}.")
     session.hint("see it run", "tasks", "--dag", reply.dag, "--job", reply.job)

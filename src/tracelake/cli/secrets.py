@@ -52,10 +52,10 @@ def list_command(org: str | None, home: Path | None, as_json: bool) -> None:
     """Show whose secrets there are, by name; never a value."""
     layout = Settings.load({"home": home}).layout
     try:
-        kept, strays = read_tables(layout.secrets_file), stray_names(layout.secrets_file)
+        own_tables, strays = read_tables(layout.secrets_file), stray_names(layout.secrets_file)
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
-    places = [("file", kept), ("environment", read_environment(layout))]  # the later one counts
+    places = [("file", own_tables), ("environment", read_environment(layout))]  # the later one counts
     places_by_secret = {
         (owner, name): place for place, tables in places for owner, table in tables.items() for name in table
     }

@@ -135,8 +135,8 @@ class Session:
 
     async def _watch(self, client: UserClient, look: Callable[[UserClient], Awaitable[RenderableType]]) -> None:
         with live_view(self.console) as update:
-            async for found in looks(lambda: look(client)):
-                update(Text(away(found), style="yellow") if isinstance(found, TraceError) else found)
+            async for item in looks(lambda: look(client)):
+                update(Text(away(item), style="yellow") if isinstance(item, TraceError) else item)
 
 
 @contextmanager
@@ -146,15 +146,15 @@ def live_view(console: Console) -> Iterator[Callable[[RenderableType], None]]:
         with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
             yield lambda view: live.update(view, refresh=True)
         return
-    shown = ""
+    frame = ""
 
     def update(view: RenderableType) -> None:
-        nonlocal shown
+        nonlocal frame
         with console.capture() as capture:
             show(console, view)
-        if capture.get() != shown:
-            shown = capture.get()
-            click.echo(shown, nl=False, err=console.stderr)
+        if capture.get() != frame:
+            frame = capture.get()
+            click.echo(frame, nl=False, err=console.stderr)
 
     yield update
 
@@ -167,14 +167,14 @@ async def looks(look: Callable[[], Awaitable[T]]) -> AsyncIterator[T | TraceErro
     failures = 0
     while True:
         try:
-            found: T | TraceError = await look()
+            result: T | TraceError = await look()
             failures = 0
         except TraceError as error:
             failures += not isinstance(error, StackDownError)
             if not error.retryable or failures > _PATIENCE:
                 raise
-            found = error
-        yield found
+            result = error
+        yield result
         await _pause()
 
 

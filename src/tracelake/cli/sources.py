@@ -69,12 +69,12 @@ def command(session: Session, dag: str | None, watch: bool) -> None:
     paused = next((source for source in reply.sources if source.state == "paused"), None)
     overdue = next((source for source in reply.sources if source.overdue_since is not None), None)
     idle = next((source for source in reply.sources if source.state in ("dead", "backing_off", "stopped")), None)
-    held = next((source for source in reply.sources if source.held_by is not None), None)
+    stopped_source = next((source for source in reply.sources if source.held_by is not None), None)
     silent = next((source for source in reply.sources if source.silent_since is not None), None)
     if idle is not None:
         session.hint("see why it is not running", "why", f"{idle.dag}/{idle.job}")
-    if held is not None:
-        session.hint("see what holds the kept events", "why", f"{held.held_by}")
+    if stopped_source is not None:
+        session.hint("see what holds the kept events", "why", f"{stopped_source.held_by}")
     if silent is not None:
         session.hint("see what becomes of it", "why", f"{silent.dag}/{silent.job}")
     if dead is not None:

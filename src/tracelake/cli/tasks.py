@@ -136,8 +136,8 @@ def _words(filters: dict[str, Any]) -> list[str]:
 
 
 async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> TasksPage:
-    found = collect(client, routes.LIST_TASKS, "tasks", limit=limit, **filters)
-    return await explained(client, found, dag=filters.get("dag"), job=filters.get("job"))
+    pages = collect(client, routes.LIST_TASKS, "tasks", limit=limit, **filters)
+    return await explained(client, pages, dag=filters.get("dag"), job=filters.get("job"))
 
 
 async def _look(client: UserClient, limit: int, filters: dict[str, Any]) -> RenderableType:
@@ -153,8 +153,8 @@ async def _running_first(client: UserClient, page: TasksPage, limit: int, filter
     running = [task for task in page.tasks if task.status == "Running"]
     if page.next is not None:
         running = (await collect(client, routes.LIST_TASKS, "tasks", limit=limit, status="Running", **filters)).tasks
-    shown = {task.task_id for task in running}
-    rest = [task for task in page.tasks if task.task_id not in shown]
+    running_ids = {task.task_id for task in running}
+    rest = [task for task in page.tasks if task.task_id not in running_ids]
     return msgspec.structs.replace(page, tasks=[*running, *rest][:limit])
 
 
@@ -303,9 +303,9 @@ def _outputs(detail: TaskDetail) -> Listing:
         ]
     )
     reports = detail.result if isinstance(detail.result, list) else []
-    written = {report.get("dataset_uuid"): report for report in reports if isinstance(report, dict)}
+    by_dataset = {report.get("dataset_uuid"): report for report in reports if isinstance(report, dict)}
     for row in detail.outputs:
-        report = written.get(str(row.dataset_uuid), {})
+        report = by_dataset.get(str(row.dataset_uuid), {})
         numbers = [grouped(report.get(name)) for name in ("row_count", "file_count", "size_bytes")]
         listing.add(row.output_index, row.dataset, row.storage, *numbers, str(row.dataset_version))
     return listing

@@ -29,8 +29,8 @@ def clean_lines(text: str) -> str:
     return _TRICKS_IN_LINES.sub(_spelled, text)
 
 
-def _spelled(found: re.Match[str]) -> str:
-    return {"\n": " ", "\t": " "}.get(found[0]) or found[0].encode("unicode_escape").decode("ascii")
+def _spelled(match: re.Match[str]) -> str:
+    return {"\n": " ", "\t": " "}.get(match[0]) or match[0].encode("unicode_escape").decode("ascii")
 
 
 def escape_json(text: str) -> str:
@@ -41,8 +41,8 @@ def escape_json(text: str) -> str:
     return _TRICKS_IN_LINES.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def shortened(text: str, length: int = 80) -> str:

@@ -92,13 +92,13 @@ async def _twice(client: UserClient, dag: str | None) -> Measured:
 
 def document(measured: Measured) -> dict[str, object]:
     """For programs: the overview as the server answers it, and the rates; null is not known."""
-    found: dict[str, object] = msgspec.to_builtins(measured.reply)
-    for job in found["jobs"]:  # type: ignore[attr-defined]
+    fields: dict[str, object] = msgspec.to_builtins(measured.reply)
+    for job in fields["jobs"]:  # type: ignore[attr-defined]
         rates = measured.jobs[(job["dag"], job["job"])]
         job["rates"] = {name: _value(getattr(rates, name)) for name in ("events", "made", "done")}
-    found["rates"] = {name: _value(getattr(measured.total, name)) for name in ("events", "made", "done")}
-    found["window_seconds"] = measured.seconds
-    return found
+    fields["rates"] = {name: _value(getattr(measured.total, name)) for name in ("events", "made", "done")}
+    fields["window_seconds"] = measured.seconds
+    return fields
 
 
 def _value(rate: Rate) -> float | None:
@@ -129,17 +129,17 @@ class LiveOverview:
         self._restarted: tuple[datetime, datetime] | None = None
         """When that was seen, and when it was."""
 
-    def take(self, found: Measured | TraceError) -> None:
+    def take(self, result: Measured | TraceError) -> None:
         now = words.current_time()
-        if isinstance(found, TraceError):
-            self._trouble, self._lost_at = found, self._lost_at or self._seen_at or now
+        if isinstance(result, TraceError):
+            self._trouble, self._lost_at = result, self._lost_at or self._seen_at or now
             return
         if self._lost_at is not None:
             self._back = (now, (now - self._lost_at).total_seconds())
-        if self._since is not None and found.reply.serving_since > self._since:
-            self._restarted = (now, found.reply.serving_since)
-        self._since = max(filter(None, (self._since, found.reply.serving_since)))
-        self._measured, self._trouble, self._seen_at, self._lost_at = found, None, now, None
+        if self._since is not None and result.reply.serving_since > self._since:
+            self._restarted = (now, result.reply.serving_since)
+        self._since = max(filter(None, (self._since, result.reply.serving_since)))
+        self._measured, self._trouble, self._seen_at, self._lost_at = result, None, now, None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._measured is None:
@@ -159,13 +159,13 @@ class LiveOverview:
                 return Text(f"The stack is down: {age}waiting for `trace up` ...", style="bold yellow")
             message = f"The Dispatcher does not answer: {age}trying again ... ({clean(self._trouble.message)})"
             return Text(message, style="bold yellow")
-        said = []
+        notes = []
         if self._restarted is not None and (now - self._restarted[0]).total_seconds() <= _SAID_FOR_SECONDS:
-            said.append(f"The Dispatcher was restarted at {self._restarted[1].astimezone(UTC):%H:%M:%S}Z.")
+            notes.append(f"The Dispatcher was restarted at {self._restarted[1].astimezone(UTC):%H:%M:%S}Z.")
         if self._back is not None and (now - self._back[0]).total_seconds() <= _SAID_FOR_SECONDS:
             at, seconds = self._back
-            said.append(f"No answer for {span(seconds) or '0s'}, until {at.astimezone(UTC):%H:%M:%S}Z.")
-        return Text(" ".join(said), style="yellow") if said else None
+            notes.append(f"No answer for {span(seconds) or '0s'}, until {at.astimezone(UTC):%H:%M:%S}Z.")
+        return Text(" ".join(notes), style="yellow") if notes else None
 
 
 async def _live(session: Session, client: UserClient, dag: str | None) -> None:
@@ -188,8 +188,8 @@ async def _live(session: Session, client: UserClient, dag: str | None) -> None:
 
 async def _draw(meter: Meter, screen: LiveOverview, live: Live) -> None:
     await asyncio.sleep(sessions.EVERY_SECONDS)
-    async for found in looks(meter.look):
-        screen.take(found)
+    async for result in looks(meter.look):
+        screen.take(result)
         live.refresh()
 
 

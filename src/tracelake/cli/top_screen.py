@@ -63,13 +63,13 @@ class TopScreen:
         head = [*self._head(width), *(_note_lines(self.note, width) or [self.step or Text()])]
         parts = [self._jobs(width), self._pressure(width), self._sources(width)]
         room = None if self.height is None else max(self.height - len(head) - len(parts) + 1, 0)
-        wanted = without_idle([len(part) for part in parts], room, self._idle())
-        shown = head
-        for number, (part, most) in enumerate(zip(parts, share(wanted, room), strict=True)):
+        heights = without_idle([len(part) for part in parts], room, self._idle())
+        screen_lines = head
+        for number, (part, most) in enumerate(zip(parts, share(heights, room), strict=True)):
             if number and most:
-                shown.append(Text())
-            shown += cut(part, most, self._idle() if number == 0 else 0)
-        return shown if self.height is None else shown[: self.height]
+                screen_lines.append(Text())
+            screen_lines += cut(part, most, self._idle() if number == 0 else 0)
+        return screen_lines if self.height is None else screen_lines[: self.height]
 
     # --- the head
 
@@ -235,13 +235,13 @@ def _stopped(edge: PressureEdgeRow, width: int) -> Text:
     name = Name(f"{edge.dag}/{edge.job}", PRESSURE_STYLES.get(edge.state, ""))
     wide = width >= _WIDE
     start: list[str | Name] = ["  input " if wide else "  ", Name(edge.dataset), " of ", name]
-    kept = f"{count(edge.backlog, 'event')} kept" if wide else f"{edge.backlog} kept"
+    backlog = f"{count(edge.backlog, 'event')} kept" if wide else f"{edge.backlog} kept"
     if edge.queue is None or edge.state == "paused":
-        return fitted(width, *start, f", {kept}: ", Name((edge.because or edge.state).removeprefix(f"{edge.dag}/")))
+        return fitted(width, *start, f", {backlog}: ", Name((edge.because or edge.state).removeprefix(f"{edge.dag}/")))
     if edge.queue == f"{edge.dag}/{edge.job}" and not edge.queue_is_backlog:
-        return fitted(width, *start, f" waits for its own queue, {kept}")
+        return fitted(width, *start, f" waits for its own queue, {backlog}")
     what = " waits for the backlog of " if edge.queue_is_backlog else " waits for "
-    return fitted(width, *start, what, Name(edge.queue.removeprefix(f"{edge.dag}/")), f", {kept}")
+    return fitted(width, *start, what, Name(edge.queue.removeprefix(f"{edge.dag}/")), f", {backlog}")
 
 
 # --- lines and columns
@@ -266,26 +266,26 @@ def fitted(width: int, *pieces: str | Name) -> Text:
     return Text.assemble(*zip(texts, styles, strict=True))
 
 
-def without_idle(wanted: Sequence[int], room: int | None, idle: int) -> list[int]:
+def without_idle(heights: Sequence[int], room: int | None, idle: int) -> list[int]:
     """The lines of things that do nothing, at the end of the first part, make room for those of the other parts. One
     line stays, which counts them."""
-    hidden = 0 if room is None else min(max(sum(wanted) - room, 0), max(idle - 1, 0))
-    return [wanted[0] - hidden, *wanted[1:]]
+    hidden = 0 if room is None else min(max(sum(heights) - room, 0), max(idle - 1, 0))
+    return [heights[0] - hidden, *heights[1:]]
 
 
-def share(wanted: Sequence[int], room: int | None) -> list[int]:
+def share(heights: Sequence[int], room: int | None) -> list[int]:
     """How many lines each part gets. Nobody gets more than it wants; if there is not enough for all, the parts behind
     the first get no more than a quarter each before the first has what it wants."""
-    if room is None or sum(wanted) <= room:
-        return list(wanted)
-    given = [0, *(min(lines, room // 4) for lines in wanted[1:])]
-    given[0] = max(0, min(wanted[0], room - sum(given)))
-    spare = room - sum(given)
-    for number in range(1, len(wanted)):
-        more = max(0, min(spare, wanted[number] - given[number]))
-        given[number] += more
+    if room is None or sum(heights) <= room:
+        return list(heights)
+    granted = [0, *(min(lines, room // 4) for lines in heights[1:])]
+    granted[0] = max(0, min(heights[0], room - sum(granted)))
+    spare = room - sum(granted)
+    for number in range(1, len(heights)):
+        more = max(0, min(spare, heights[number] - granted[number]))
+        granted[number] += more
         spare -= more
-    return given
+    return granted
 
 
 def cut(lines: list[Text], most: int, idle: int = 0) -> list[Text]:
@@ -338,10 +338,10 @@ def _note_lines(note: Text | None, width: int) -> list[Text]:
 
 
 def _one_line(line: Text, width: int) -> Text:
-    shown = line.copy()
-    shown.truncate(width, overflow="crop")
-    shown.no_wrap, shown.overflow = True, "crop"
-    return shown
+    shortened = line.copy()
+    shortened.truncate(width, overflow="crop")
+    shortened.no_wrap, shortened.overflow = True, "crop"
+    return shortened
 
 
 def _number(job: JobLoad, name: CountName, style: str = "") -> Text:

@@ -120,10 +120,10 @@ async def _trigger(client: UserClient, target: str, request: TriggerRequest) -> 
 
 
 def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
-    made = "" if reply.event_id is None else f"event {reply.event_id}, "
+    event = "" if reply.event_id is None else f"event {reply.event_id}, "
     tasks = [reply.task_id] if reply.task_id is not None else reply.tasks
     again = " (it had been triggered before with this key)" if reply.duplicate else ""
-    session.say(f"{dag}/{job}: {made}{count(len(tasks), 'task')}{again}.")
+    session.say(f"{dag}/{job}: {event}{count(len(tasks), 'task')}{again}.")
     if reply.kept is not None:
         why = "it is paused" if reply.kept == "paused" else "a queue downstream is full"
         session.say((f"The source keeps it for now, because {why}; its tasks are made after that.", "yellow"))
@@ -180,29 +180,29 @@ async def _follow(
     timeout: float | None,
 ) -> TriggerProgress:
     since = first_made(reply, asked_at)
-    seen = TriggerProgress(done=0, open=0, failed=0, more=False)
+    progress = TriggerProgress(done=0, open=0, failed=0, more=False)
     calm = 0
-    kept = reply.kept is not None
-    begun = time.monotonic()
+    is_kept = reply.kept is not None
+    started_at = time.monotonic()
 
     async def look() -> TriggerProgress:
-        why = await _why_kept(client, *source) if kept else None
+        why = await _why_kept(client, *source) if is_kept else None
         return msgspec.structs.replace(await measure(client, source[0], since), kept=why)
 
     with live_view(session.console) as update:
-        async for found in looks(look):
-            if isinstance(found, TraceError):
-                update(Group(_view(seen), Text(away(found), style="yellow")))
+        async for result in looks(look):
+            if isinstance(result, TraceError):
+                update(Group(_view(progress), Text(away(result), style="yellow")))
             else:
-                seen = found
-                update(_view(seen))
+                progress = result
+                update(_view(progress))
                 # Between the questions of one look a task may move from a later state to an earlier one, so ask twice.
                 # And what was kept has its tasks a moment after nothing keeps it any more.
-                calm = calm + 1 if not seen.open and seen.kept is None else 0
-                if calm > (1 if seen.more or kept else 0):
-                    return seen
-            if timeout is not None and time.monotonic() - begun >= timeout:
-                return msgspec.structs.replace(seen, gave_up=True)
+                calm = calm + 1 if not progress.open and progress.kept is None else 0
+                if calm > (1 if progress.more or is_kept else 0):
+                    return progress
+            if timeout is not None and time.monotonic() - started_at >= timeout:
+                return msgspec.structs.replace(progress, gave_up=True)
     raise AssertionError("looks never ends")
 
 
@@ -215,31 +215,31 @@ def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
     """When the first tasks were made: their ids begin with the milliseconds at which the server made them, and these
     are what `since` of the API looks at."""
     ids = [reply.task_id] if reply.task_id is not None else reply.tasks
-    made = [task_id.int >> 80 for task_id in ids if task_id.version == 7]
-    if not made:
+    times = [task_id.int >> 80 for task_id in ids if task_id.version == 7]
+    if not times:
         return asked_at - _CLOCKS_APART
-    return datetime.fromtimestamp(min(made) / 1000, UTC) - _SERVERS_APART
+    return datetime.fromtimestamp(min(times) / 1000, UTC) - _SERVERS_APART
 
 
 async def measure(client: UserClient, dag: str, since: datetime) -> TriggerProgress:
     """What became of the DAG's tasks that were made since then."""
     page = await collect(client, routes.LIST_TASKS, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
     states = Counter(_state(task) for task in page.tasks)
-    found = TriggerProgress(
+    progress = TriggerProgress(
         done=states["done"],
         open=states["open"],
         failed=states["failed"],
         more=page.next is not None,
         retrying=[task for task in page.tasks if task.next_retry_at is not None],
     )
-    if not found.more or found.open:
-        return found
+    if not progress.more or progress.open:
+        return progress
     for status in ("Queued", "Running", "Retrying"):
         rest = await client.call(routes.LIST_TASKS, dag=dag, since=since, status=status, limit=100)
         if rest.tasks:
             retrying = rest.tasks if status == "Retrying" else []
-            return msgspec.structs.replace(found, open=len(rest.tasks), retrying=retrying)
-    return found
+            return msgspec.structs.replace(progress, open=len(rest.tasks), retrying=retrying)
+    return progress
 
 
 def _state(task: TaskRow) -> str:
@@ -248,10 +248,10 @@ def _state(task: TaskRow) -> str:
     return "failed" if task.status == "Failed" and not task.skipped else "done"
 
 
-def _view(seen: TriggerProgress) -> Group:
-    more = "+" if seen.more else ""
-    failed = (f"{seen.failed} failed", "red" if seen.failed else "")
-    text = Text.assemble(f"{seen.done}{more} done, {seen.open}{more} open, ", failed)
-    kept = [] if seen.kept is None else [Text(f"kept: {seen.kept}", style="yellow")]
-    working = bar("working", seen.done, seen.done + seen.open + seen.failed, text)
-    return Group(working, *retry_lines(seen.retrying), *kept)
+def _view(progress: TriggerProgress) -> Group:
+    more = "+" if progress.more else ""
+    failed = (f"{progress.failed} failed", "red" if progress.failed else "")
+    text = Text.assemble(f"{progress.done}{more} done, {progress.open}{more} open, ", failed)
+    lines = [] if progress.kept is None else [Text(f"kept: {progress.kept}", style="yellow")]
+    working = bar("working", progress.done, progress.done + progress.open + progress.failed, text)
+    return Group(working, *retry_lines(progress.retrying), *lines)

@@ -93,13 +93,13 @@ def reasons_listing(reply: WhyReply) -> Listing:
 
 def next_steps(reply: WhyReply) -> list[tuple[str, str]]:
     """Commands of the reasons that are as bad as the worst, each once."""
-    found: dict[str, str] = {}
+    steps: dict[str, str] = {}
     for item in reply.reasons:
         if item.state == reply.state:
             for step in item.steps:
                 if _is_command(step.command):
-                    found.setdefault(step.command, step.purpose)
-    return [(purpose, command) for command, purpose in found.items()]
+                    steps.setdefault(step.command, step.purpose)
+    return [(purpose, command) for command, purpose in steps.items()]
 
 
 def _is_command(step: str) -> bool:

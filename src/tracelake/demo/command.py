@@ -67,11 +67,11 @@ def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: boo
         signal.signal(number, _interrupt)
     screen = DemoScreen(make_console(stderr=as_json))
     try:
-        chosen = plan.recorded(blocks) if rpc is None else plan.own(rpc, blocks)
+        demo_plan = plan.recorded(blocks) if rpc is None else plan.own(rpc, blocks)
     except DemoError as error:
         status = _refused(screen, str(error), as_json=as_json)
     else:
-        status = Demo(Path(tempfile.mkdtemp(prefix="trace-demo-")), chosen, screen, keep=keep, as_json=as_json).run()
+        status = Demo(Path(tempfile.mkdtemp(prefix="trace-demo-")), demo_plan, screen, keep=keep, as_json=as_json).run()
     click.get_current_context().exit(status)
 
 
@@ -103,11 +103,11 @@ class Demo:
     def run(self) -> int:
         stack = DemoStack(self.scratch, self.plan, keep=self.keep)
         try:
-            story, found = self._work(stack)
+            story, results = self._work(stack)
             if not self.as_json:
-                tell.tell(self.screen.console, self.plan, story, found)
-            kept = stack.home if self.keep else None
-            if kept is None:
+                tell.tell(self.screen.console, self.plan, story, results)
+            kept_home = stack.home if self.keep else None
+            if kept_home is None:
                 self._stop(stack)
         except KeyboardInterrupt:
             self.screen.close()
@@ -119,15 +119,15 @@ class Demo:
         except Exception as error:
             self.screen.close()
             return self._failed(stack, error)
-        if not found.right:
+        if not results.right:
             self.screen.say(f"Not all of it is right. Logs: {stack.home.logs}", "red")
-        elif kept is None:
+        elif kept_home is None:
             self._remove()
             self.screen.say("nothing is left running, and the temporary directory is removed")
         if self.as_json:
-            _print(tell.as_json(self.plan, story, found, kept))
-        tell.next_steps(self.screen.console, self.plan, kept)
-        return 0 if found.right else 1
+            _print(tell.as_json(self.plan, story, results, kept_home))
+        tell.next_steps(self.screen.console, self.plan, kept_home)
+        return 0 if results.right else 1
 
     def _work(self, stack: DemoStack) -> tuple[watch.Story, results.Results]:
         self.screen.say("starting a stack: two Postgres clusters, an object store, a Dispatcher, two workers, a sink")

@@ -79,11 +79,11 @@ def recorded(blocks: BlockRange | None) -> DemoPlan:
     with as_file(_PACKAGE.joinpath("chain.jsonl.xz")) as path:
         recording = path.resolve()
     head = Recording(recording).head
-    chosen = blocks or BlockRange(start=0, end=head.blocks - 1)
-    if chosen.end >= head.blocks:
+    block_range = blocks or BlockRange(start=0, end=head.blocks - 1)
+    if block_range.end >= head.blocks:
         raise DemoError(f"the recorded chain has blocks 0 to {head.blocks - 1:,}; give --blocks within these")
-    unit = unit_for(chosen.end - chosen.start + 1)
-    return DemoPlan(int(head.chain_id, 16), chosen.start, chosen.end, unit, recording=recording)
+    unit = unit_for(block_range.end - block_range.start + 1)
+    return DemoPlan(int(head.chain_id, 16), block_range.start, block_range.end, unit, recording=recording)
 
 
 def own(address: str, blocks: BlockRange | None) -> DemoPlan:
@@ -111,13 +111,13 @@ def own(address: str, blocks: BlockRange | None) -> DemoPlan:
     return DemoPlan(chain_id, blocks.start, blocks.end, unit, url=url, label=endpoint.label)
 
 
-def _address(given: str) -> str:
-    if not _NAME.fullmatch(given):
-        return given
-    variable = PREFIX + given.upper()
+def _address(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        return text
+    variable = PREFIX + text.upper()
     url = os.environ.get(variable, "").strip()
     if not url:
-        raise DemoError(f"--rpc {given} stands for the address in {variable}, and that is not set")
+        raise DemoError(f"--rpc {text} stands for the address in {variable}, and that is not set")
     if "," in url:
         raise DemoError(f"{variable} names several nodes; give one of them to --rpc")
     return url
@@ -146,12 +146,12 @@ def _check_there(endpoint: RpcEndpoint, blocks: BlockRange) -> None:
     ends = list(dict.fromkeys((blocks.start, blocks.end)))
     node = _node(endpoint)
     try:
-        found = node.ask([("eth_getBlockByNumber", [hex(end), False]) for end in ends], _blocks, _patience())
+        answers = node.ask([("eth_getBlockByNumber", [hex(end), False]) for end in ends], _blocks, _patience())
     except RpcError as error:
         raise _unusable(endpoint, error) from None
     finally:
         node.close()
-    for number, block in zip(ends, found, strict=True):
+    for number, block in zip(ends, answers, strict=True):
         if block is None:
             raise DemoError(f"{endpoint.label} does not have block {number:,}; give --blocks that it has")
 

@@ -47,9 +47,9 @@ def measure(plan: DemoPlan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
     for task in tasks:
         if task.job in by_job:
             by_job[task.job].append(task)
-    found = [_measure(job, by_job[job], plan.units, plan.blocks) for job in JOBS]
+    measures = [_measure(job, by_job[job], plan.units, plan.blocks) for job in JOBS]
     # It reads no block, it only cuts their range into units.
-    return [_measure(SPLIT, by_job[SPLIT], 1, 0), *found]
+    return [_measure(SPLIT, by_job[SPLIT], 1, 0), *measures]
 
 
 def _measure(job: str, rows: Sequence[TaskRow], total: int, blocks: int) -> JobProgress:

@@ -99,12 +99,12 @@ async def collect(stack: Stack, client: UserClient, plan: DemoPlan, story: Story
     rows = await table.rows()
     flows = summed(await read("hourly_flows", ["hour", "token", "standard", "transfers", "amount"]))
     findings = await read("findings", ["check"])
-    made = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
-    checks = verify(plan, story, blocks, transfers, flows, made) + verify_table(plan, story, transfers, rows)
-    made.append(Made(TABLE, len(rows), None, await table.size()))
+    outputs = [_made(name, datasets[name], details, files[name]) for name in DATASETS]
+    checks = verify(plan, story, blocks, transfers, flows, outputs) + verify_table(plan, story, transfers, rows)
+    outputs.append(Made(TABLE, len(rows), None, await table.size()))
     outcomes = [attempt.outcome for detail in details for attempt in detail.attempts]
     return Results(
-        made=made,
+        made=outputs,
         flows=flows,
         findings=findings.num_rows,
         checks=checks,
@@ -150,15 +150,15 @@ def recomputed(blocks: pa.Table, transfers: pa.Table, first: int) -> list[Flow]:
 
 def _grouped(hours: pa.Array, tokens: pa.Array, standards: pa.Array, counts: pa.Array, amounts: pa.Array) -> list[Flow]:
     table = pa.table([hours, tokens, standards, counts, amounts], names=["hour", "token", "standard", "n", "amount"])
-    found = table.group_by(["hour", "token", "standard"]).aggregate([("n", "sum"), ("amount", "sum")])
+    groups = table.group_by(["hour", "token", "standard"]).aggregate([("n", "sum"), ("amount", "sum")])
     flows = [
-        Flow(row["hour"], row["token"], row["standard"], row["n_sum"], row["amount_sum"]) for row in found.to_pylist()
+        Flow(row["hour"], row["token"], row["standard"], row["n_sum"], row["amount_sum"]) for row in groups.to_pylist()
     ]
     return sorted(flows, key=lambda flow: (flow.hour, flow.token, flow.standard))
 
 
 def verify(
-    plan: DemoPlan, story: Story, blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow], made: Sequence[Made]
+    plan: DemoPlan, story: Story, blocks: pa.Table, transfers: pa.Table, flows: Sequence[Flow], outputs: Sequence[Made]
 ) -> list[Check]:
     numbers = sorted(blocks["block_number"].to_pylist())
     whole = numbers == list(range(plan.first, plan.last + 1))
@@ -167,7 +167,7 @@ def verify(
     checks = [
         Check(f"each of the {plan.blocks:,} blocks is there once", whole),
         Check(f"each unit of each job was done by one task ({len(done)} tasks)", once),
-        Check("rows in the files are as many as the tasks said", _counted(made, blocks, transfers)),
+        Check("rows in the files are as many as the tasks said", _counted(outputs, blocks, transfers)),
     ]
     if whole:
         same = _same(flows, recomputed(blocks, transfers, plan.first))
@@ -177,8 +177,8 @@ def verify(
     return checks
 
 
-def _counted(made: Sequence[Made], blocks: pa.Table, transfers: pa.Table) -> bool:
-    rows = {each.name: each.rows for each in made}
+def _counted(outputs: Sequence[Made], blocks: pa.Table, transfers: pa.Table) -> bool:
+    rows = {each.name: each.rows for each in outputs}
     return bool(rows["blocks"] == blocks.num_rows and rows["transfers"] == transfers.num_rows)
 
 
@@ -192,20 +192,20 @@ def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
 
 def verify_table(plan: DemoPlan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
     """That it has each row once, whichever of its writers came last."""
-    wanted = large_transfers(plan, transfers)
-    there = {(row.block_number, row.log_index): row for row in rows}
-    once = len(rows) == len(there) and there.keys() == wanted.keys()
-    once = once and all(row.amount == wanted[key][0] and row.found in wanted[key][1] for key, row in there.items())
-    twice = sum(len(found) > 1 for _, found in wanted.values())
+    expected = large_transfers(plan, transfers)
+    actual = {(row.block_number, row.log_index): row for row in rows}
+    once = len(rows) == len(actual) and actual.keys() == expected.keys()
+    once = once and all(row.amount == expected[key][0] and row.found in expected[key][1] for key, row in actual.items())
+    twice = sum(len(hashes) > 1 for _, hashes in expected.values())
     return [
-        Check(f"each of {len(wanted):,} large transfers is there once; {twice:,} were found by both jobs", once),
+        Check(f"each of {len(expected):,} large transfers is there once; {twice:,} were found by both jobs", once),
         Check(f"all {story.table.batches} batches are in the table, none is a dead letter", story.table.dead == 0),
     ]
 
 
 def large_transfers(plan: DemoPlan, transfers: pa.Table) -> dict[tuple[int, int], tuple[str, set[str]]]:
     """By block and log: the amount, and which job finds it. As the queries of the two jobs say it."""
-    found: dict[tuple[int, int], tuple[str, set[str]]] = {}
+    transfers_by_key: dict[tuple[int, int], tuple[str, set[str]]] = {}
     places: Counter[tuple[object, ...]] = Counter()
     tokens = transfers.filter(pc.equal(transfers["standard"], "erc20"))
     order = [("amount_f64", "descending"), ("block_number", "ascending"), ("log_index", "ascending")]
@@ -217,5 +217,5 @@ def large_transfers(plan: DemoPlan, transfers: pa.Table) -> dict[tuple[int, int]
         for job, (group, most) in groups.items():
             places[group] += 1
             if places[group] <= most:
-                found.setdefault(key, (row["amount_string"], set()))[1].add(job)
-    return found
+                transfers_by_key.setdefault(key, (row["amount_string"], set()))[1].add(job)
+    return transfers_by_key

@@ -90,8 +90,8 @@ def _left(job: JobProgress, now: datetime) -> str:
 
 def _slowest(jobs: Sequence[JobProgress], now: datetime) -> str:
     """How fast the job is that will end last, as far as that is known."""
-    known = [(left, job) for job in jobs if not job.finished and (left := job.left(now)) is not None]
-    if not known:
+    estimates = [(left, job) for job in jobs if not job.finished and (left := job.left(now)) is not None]
+    if not estimates:
         return ""
-    left, job = max(known, key=lambda pair: pair[0])
+    left, job = max(estimates, key=lambda pair: pair[0])
     return f"; {job.job} at {per_second(job.rate(now))}, {clock(left)} left"

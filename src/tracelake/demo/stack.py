@@ -64,11 +64,11 @@ class DemoStack:
             if line:
                 return msgspec.json.decode(line, type=Stack)
             self.stop()  # it is ending already
-            said = self.log.read_text(errors="replace").strip()
+            log_text = self.log.read_text(errors="replace").strip()
             # Somebody else took a port between our choice and our start: the next start chooses another.
-            if _TAKEN not in said.lower():
+            if _TAKEN not in log_text.lower():
                 break
-        lines = said.removeprefix("error: ").splitlines()[:_MOST_LINES]
+        lines = log_text.removeprefix("error: ").splitlines()[:_MOST_LINES]
         raise DemoError("the stack did not start: " + ("\n".join(lines) or "no reason given"))
 
     def _launch(self) -> bytes:
@@ -117,5 +117,5 @@ class DemoStack:
 
 def _environment() -> dict[str, str]:
     """The person's settings are for the person's stack."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
-    return found | {"JDK_JAVA_OPTIONS": f"{found.get('JDK_JAVA_OPTIONS', '')} {_JAVA}".strip()}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
+    return variables | {"JDK_JAVA_OPTIONS": f"{variables.get('JDK_JAVA_OPTIONS', '')} {_JAVA}".strip()}

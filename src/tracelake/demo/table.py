@@ -86,18 +86,18 @@ class DemoTable:
         if kill is not None and kill.seconds is not None:
             return
         pid, done = self._sink(), await self._in_table()
-        wanted = len(WRITERS) * self._plan.units
+        total = len(WRITERS) * self._plan.units
         if kill is None:
-            if pid is not None and done >= max(1, wanted // 3):
-                self._kill(pid, done, wanted)
+            if pid is not None and done >= max(1, total // 3):
+                self._kill(pid, done, total)
             return
         if kill.back is None and pid not in (None, self._killed):
             kill.back = time.monotonic() - kill.at
             self._screen.say("the sink was started again by the supervisor")
         if done > kill.batches:
             kill.seconds = time.monotonic() - kill.at
-            said = f"the sink goes on, {kill.seconds:.1f} s after the kill: {done} of {wanted} batches are in the table"
-            self._screen.say(said, "green")
+            text = f"the sink goes on, {kill.seconds:.1f} s after the kill: {done} of {total} batches are in the table"
+            self._screen.say(text, "green")
 
     async def settle(self, refused: Sequence[TaskRow]) -> None:
         """Once nobody writes any more: wait for the sink, and mend the tasks whose rows the schema refused."""
@@ -120,13 +120,13 @@ class DemoTable:
 
     async def rows(self) -> list[Row]:
         async with self._data() as data:
-            found = await data.fetch(_ROWS.format(await self._name()))
-        return [Row(**row) for row in found]
+            records = await data.fetch(_ROWS.format(await self._name()))
+        return [Row(**row) for row in records]
 
     async def size(self) -> int:
         async with self._data() as data:
-            found: int = await data.fetchval("SELECT pg_total_relation_size($1::text::regclass)", await self._name())
-        return found
+            size: int = await data.fetchval("SELECT pg_total_relation_size($1::text::regclass)", await self._name())
+        return size
 
     # -- the sink
 
@@ -134,12 +134,12 @@ class DemoTable:
         parts = read_parts(Home(Path(self._stack.home)))
         return next((part.pid for part in parts if part.name == SINK), None)
 
-    def _kill(self, pid: int, done: int, wanted: int) -> None:
+    def _kill(self, pid: int, done: int, expected: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self._killed = pid
             self.story.kill = SinkKill(time.monotonic(), done)
-            self._screen.say(f"killed the sink (SIGKILL) with {done} of {wanted} batches in the table", "red")
+            self._screen.say(f"killed the sink (SIGKILL) with {done} of {expected} batches in the table", "red")
 
     async def _mend(self) -> None:
         deployed = await self._client.call(routes.DEPLOY, self._plan.document(), dag=DAG, activate=True)

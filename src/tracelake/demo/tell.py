@@ -37,7 +37,7 @@ def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> No
     show(console, _datasets(results))
     _say(console, "\nBusiest flows: what each token moved in an hour (dataset hourly_flows)", "bold")
     if results.flows:
-        show(console, _flows(results.flows, known=plan.recording is not None))
+        show(console, _flows(results.flows, is_recorded=plan.recording is not None))
     else:
         _say(console, "No token was moved in these blocks.")
     _say(console, "\nWhere it comes from", "bold")
@@ -97,9 +97,9 @@ def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -
     }
 
 
-def next_steps(console: Console, plan: DemoPlan, kept: Home | None) -> None:
+def next_steps(console: Console, plan: DemoPlan, kept_home: Home | None) -> None:
     trace = trace_command()
-    if kept is None:
+    if kept_home is None:
         _say(console, "\nNext", "bold")
         _steps(
             console,
@@ -110,9 +110,9 @@ def next_steps(console: Console, plan: DemoPlan, kept: Home | None) -> None:
             ],
         )
         return
-    home = f"--home {shlex.quote(str(kept.root))}"
+    home = f"--home {shlex.quote(str(kept_home.root))}"
     unit = f"{plan.first}-{min(plan.last, plan.first // plan.unit * plan.unit + plan.unit - 1)}"
-    _say(console, f"\nThe stack is up. Its home is {kept.root}", "bold")
+    _say(console, f"\nThe stack is up. Its home is {kept_home.root}", "bold")
     _steps(
         console,
         [
@@ -125,7 +125,7 @@ def next_steps(console: Console, plan: DemoPlan, kept: Home | None) -> None:
             ("which task made each unit, from what", f"{trace} lineage hourly_flows {home}"),
             ("do the first unit once more", f"{trace} trigger {DAG}/ingest --range {unit} --wait {home}"),
             ("stop it", f"{trace} down {home}"),
-            ("once it is stopped, remove what it stored", f"rm -r {shlex.quote(str(kept.root.parent))}"),
+            ("once it is stopped, remove what it stored", f"rm -r {shlex.quote(str(kept_home.root.parent))}"),
         ],
     )
 
@@ -158,10 +158,10 @@ def _datasets(results: Results) -> Table:
     return table
 
 
-def _flows(flows: Sequence[Flow], *, known: bool) -> Table:
+def _flows(flows: Sequence[Flow], *, is_recorded: bool) -> Table:
     table = _table("hour (UTC)", "token", "standard", "transfers", "amount", left=3)
     for flow in _busiest(flows):
-        name, decimals = _TOKENS.get(flow.token, ("", 0)) if known else ("", 0)
+        name, decimals = _TOKENS.get(flow.token, ("", 0)) if is_recorded else ("", 0)
         table.add_row(
             f"{datetime.fromtimestamp(flow.hour, UTC):%Y-%m-%d %H:%M}",
             name or f"0x{flow.token[:6]}...{flow.token[-4:]}",
@@ -179,12 +179,12 @@ def _busiest(flows: Sequence[Flow]) -> list[Flow]:
 def _lineage(console: Console, results: Results) -> None:
     reply = results.lineage
     show(console, lineage_trees(reply)[0])
-    made = max(reply.units, key=lambda row: (row.attempt or 0, str(row.unit.partition_key)), default=None)
-    if made is not None:
-        inputs = " and ".join(f"{item.name} {unit_text(item.unit)}" for item in made.inputs)
+    newest = max(reply.units, key=lambda row: (row.attempt or 0, str(row.unit.partition_key)), default=None)
+    if newest is not None:
+        inputs = " and ".join(f"{item.name} {unit_text(item.unit)}" for item in newest.inputs)
         _say(
             console,
-            f"{len(reply.units)} units; {unit_text(made.unit)}, say, was made by {made.dag}/{made.job} from {inputs}",
+            f"{len(reply.units)} units; {unit_text(newest.unit)} is from {newest.dag}/{newest.job}, made of {inputs}",
         )
 
 
@@ -192,27 +192,27 @@ def _numbers(plan: DemoPlan, story: Story, results: Results) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right", style="bold")
     table.add_column()
-    kept = [each for each in results.made if each.files is not None]
-    rows, files = sum(each.rows for each in kept), sum(each.files or 0 for each in kept)
+    stored = [each for each in results.made if each.files is not None]
+    rows, files = sum(each.rows for each in stored), sum(each.files or 0 for each in stored)
     table.add_row(f"{plan.blocks:,}", f"blocks of chain {plan.chain_id} ({plan.label})")
-    table.add_row(f"{rows:,}", f"rows written, in {files:,} files of {size(sum(each.bytes for each in kept))}")
+    table.add_row(f"{rows:,}", f"rows written, in {files:,} files of {size(sum(each.bytes for each in stored))}")
     table.add_row(f"{results.findings:,}", "integrity findings")
     retries = results.attempts - results.tasks
     again = "1 retry" if retries == 1 else f"{retries} retries"
     table.add_row(f"{results.tasks:,}", f"tasks, in {results.attempts:,} attempts ({again})")
     if story.kill is not None and story.kill.returns:
-        held = count(len(story.kill.left), "task")
+        task_count = count(len(story.kill.left), "task")
         table.add_row(
             f"{story.kill.seconds:.1f} s",
-            f"from the kill of {story.kill.worker} until what it held ({held}) was taken up again",
+            f"from the kill of {story.kill.worker} until what it held ({task_count}) was taken up again",
         )
     filled = story.table
     if filled.kill is not None and filled.kill.seconds is not None:
-        said = f"from the kill of the sink, after {filled.kill.batches} of {filled.batches} batches, until it went on"
-        table.add_row(f"{filled.kill.seconds:.1f} s", said)
+        text = f"from the kill of the sink, after {filled.kill.batches} of {filled.batches} batches, until it went on"
+        table.add_row(f"{filled.kill.seconds:.1f} s", text)
     if filled.refused:
-        said = "task whose rows" if len(filled.refused) == 1 else "tasks whose rows"
-        table.add_row(str(len(filled.refused)), f"{said} did not fit the schema, in the table once it was mended")
+        text = "task whose rows" if len(filled.refused) == 1 else "tasks whose rows"
+        table.add_row(str(len(filled.refused)), f"{text} did not fit the schema, in the table once it was mended")
     table.add_row(f"{story.seconds:.1f} s", "from the trigger to the last task")
     table.add_row(f"{plan.blocks / story.seconds:,.1f}", "blocks a second, the start of Spark and the kills included")
     return table

@@ -91,8 +91,8 @@ async def begin(client: UserClient, plan: DemoPlan, screen: DemoScreen) -> None:
     deployed = await client.call(routes.DEPLOY, plan.document(without_mints=True), dag=DAG, activate=True)
     names = ", ".join(change.job for change in deployed.plan.jobs)
     screen.say(f"deployed the DAG {DAG}: {names}; the schema of {TABLE} forgets mints, on purpose")
-    wanted = Range(start=plan.first, end=plan.last)
-    await client.call(routes.TRIGGER, TriggerRequest(range=wanted, idempotency_key="demo"), dag=DAG, job=SOURCE)
+    block_range = Range(start=plan.first, end=plan.last)
+    await client.call(routes.TRIGGER, TriggerRequest(range=block_range, idempotency_key="demo"), dag=DAG, job=SOURCE)
     units = "1 unit" if plan.units == 1 else f"{plan.units} units of {plan.unit:,}"
     screen.say(f"triggered blocks {plan.first:,} to {plan.last:,}: {units}")
 
@@ -175,8 +175,8 @@ class _Watch:
     def _fail_if_failed(self, tasks: Sequence[TaskRow]) -> None:
         for task in tasks:
             if task.status in ("Failed", "Canceled") and task.next_retry_at is None and not _is_refused(task):
-                said = f": {clean(task.error)}" if task.error else ""
-                raise DemoError(f"{_name(task)} failed for good{said}")
+                detail = f": {clean(task.error)}" if task.error else ""
+                raise DemoError(f"{_name(task)} failed for good{detail}")
 
     async def _kill_or_note(self, tasks: Sequence[TaskRow]) -> None:
         if self._story.kill is not None:
@@ -186,22 +186,22 @@ class _Watch:
 
     async def _kill(self, tasks: Sequence[TaskRow]) -> None:
         """The worker that holds most. Spark is up by now, so what it holds is at work."""
-        held: dict[str, dict[UUID, str]] = {}
+        tasks_by_worker: dict[str, dict[UUID, str]] = {}
         for task in tasks:
             if task.status == "Running":
                 attempts = (await self._client.call(routes.SHOW_TASK, task_id=task.task_id)).attempts
                 worker_id = attempts[-1].worker_id if attempts else None
                 if worker_id and attempts[-1].outcome is None:
-                    held.setdefault(worker_id, {})[task.task_id] = _name(task)
-        if not held:
+                    tasks_by_worker.setdefault(worker_id, {})[task.task_id] = _name(task)
+        if not tasks_by_worker:
             return
-        worker_id = max(held, key=lambda each: len(held[each]))
+        worker_id = max(tasks_by_worker, key=lambda each: len(tasks_by_worker[each]))
         pid = worker_id.split(":")[1]
         if pid not in self._names:
             return
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-            left = held[worker_id]
+            left = tasks_by_worker[worker_id]
             self._kills += 1
             self._story.kill = Kill(self._worker(worker_id), datetime.now(UTC), left)
             self._screen.say(
@@ -219,10 +219,11 @@ class _Watch:
             later = [each for each in detail.attempts if each.claimed_at is not None and each.claimed_at > kill.at]
             if later:
                 seconds = (later[0].claimed_at - kill.at).total_seconds() if later[0].claimed_at else 0.0
-                found = Return(name, later[0].attempt, self._worker(later[0].worker_id), seconds)
-                kill.returns[task_id] = found
+                retry = Return(name, later[0].attempt, self._worker(later[0].worker_id), seconds)
+                kill.returns[task_id] = retry
                 self._screen.say(
-                    f"{name}: attempt {found.attempt} by {found.worker}, {seconds:.1f} s after the kill", "green"
+                    f"{name}: attempt {retry.attempt} by {retry.worker}, {seconds:.1f} s after the kill",
+                    "green",
                 )
             elif detail.task.status == "Completed":
                 # It had said its last word before the signal came.

@@ -133,16 +133,16 @@ class UserActions:
             async with self._store.transaction(routing=[actor.org_id]) as connection:
                 self._quotas.check_new_work(actor.org_id)
                 job, *_ = await self._active_job(connection, actor.org_id, dag, job_name)
-                begun = None
+                rebuild = None
                 if job.node_id is not None:
                     producer = f"rebuild:{dag}/{job_name}"
-                    begun = await stale_outputs.begin_rebuild(connection, job.node_id, job.strategy.value, producer)
-                if begun is None:
+                    rebuild = await stale_outputs.begin_rebuild(connection, job.node_id, job.strategy.value, producer)
+                if rebuild is None:
                     text = (
                         "The outputs of the job are not stale: see `trace datasets`. A unit is made again by a trigger."
                     )
                     raise TraceError("trigger_invalid", text, field="job")
-                because, duplicate = begun
+                because, duplicate = rebuild
                 if not duplicate:
                     details = {"because": because}
                     target = f"{dag}/{job_name}"
@@ -235,7 +235,7 @@ class UserActions:
             idempotency_key=key,
             kept=stopped,
             event_id=applied.routed[0].event_id if applied.routed else None,
-            tasks=[task.task_id for task in applied.made[:SHOWN_TASKS]],
+            tasks=[task.task_id for task in applied.created_tasks[:SHOWN_TASKS]],
         )
         return reply, applied
 

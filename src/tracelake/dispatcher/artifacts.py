@@ -86,17 +86,17 @@ async def _choose_named(
     if not data.startswith(MARKER_FAMILY):
         return tuple(files)
     try:
-        named: Sequence[_NamedFile] = msgspec.json.decode(data, type=_Marker | _HashedMarker).files
+        listed: Sequence[_NamedFile] = msgspec.json.decode(data, type=_Marker | _HashedMarker).files
     except (msgspec.DecodeError, UnicodeDecodeError):
         message = '_SUCCESS: expected a list of {"name", "size", "sha256"} in `files`; received something else.'
         raise _incomplete(message, index) from None
     by_name = {meta.uri.removeprefix(prefix): meta for meta in files}
-    if len({file.name for file in named}) != len(named):
+    if len({file.name for file in listed}) != len(listed):
         raise _incomplete("_SUCCESS names a file twice.", index)
-    absent = sum(file.name not in by_name or by_name[file.name].size != file.size for file in named)
+    absent = sum(file.name not in by_name or by_name[file.name].size != file.size for file in listed)
     if absent:
-        raise _incomplete(f"_SUCCESS names {len(named)} files; {absent} of them are not there with that size.", index)
-    return tuple(_pin(by_name[file.name], file) for file in sorted(named, key=lambda file: file.name))
+        raise _incomplete(f"_SUCCESS names {len(listed)} files; {absent} of them are not there with that size.", index)
+    return tuple(_pin(by_name[file.name], file) for file in sorted(listed, key=lambda file: file.name))
 
 
 def _pin(meta: ObjectMeta, file: _NamedFile) -> ObjectMeta:
@@ -113,8 +113,8 @@ async def check_artifact(
     if artifact is None:
         raise TraceError("artifact_missing", field="batch_uri")
     if artifact.size > max_bytes:
-        said = f"The artifact has {artifact.size:,} bytes; at most {max_bytes:,} are taken (`artifact_max_bytes`)."
-        raise TraceError("artifact_too_large", said, field="batch_uri", limit_bytes=max_bytes)
+        message = f"The artifact has {artifact.size:,} bytes; at most {max_bytes:,} are taken (`artifact_max_bytes`)."
+        raise TraceError("artifact_too_large", message, field="batch_uri", limit_bytes=max_bytes)
     if body.batch_size_bytes not in (None, artifact.size):
         raise TraceError("artifact_mismatch", field="batch_size_bytes")
     await objects.sync()
@@ -126,8 +126,8 @@ def _compare(report: OutputReport, files: Sequence[ObjectMeta], index: int) -> N
     if report.file_count in (None, count) and report.size_bytes in (None, size):
         return
     pairs = (("files", report.file_count), ("bytes", report.size_bytes))
-    said = ", ".join(f"{what}: {number}" for what, number in pairs if number is not None)
-    message = f"The attempt says that it wrote {said}; there are files: {count}, bytes: {size}."
+    differences = ", ".join(f"{what}: {number}" for what, number in pairs if number is not None)
+    message = f"The attempt says that it wrote {differences}; there are files: {count}, bytes: {size}."
     raise _incomplete(message, index)
 
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 class StoreClock:
     def __init__(self) -> None:
-        self._seen = datetime.now(UTC)
+        self._store_time = datetime.now(UTC)
         self._at = time.monotonic()
 
     def observe(self, now: datetime, asked_at: float | None = None) -> None:
         """The store's answer to a statement sent at `asked_at` (monotonic): `trace_now()` is when a statement began."""
-        self._seen = now
+        self._store_time = now
         self._at = time.monotonic() if asked_at is None else asked_at
 
     def now(self) -> datetime:
@@ -23,4 +23,4 @@ class StoreClock:
 
     def at(self, moment: float) -> datetime:
         """The store's time at that moment of the monotonic clock."""
-        return self._seen + timedelta(seconds=moment - self._at)
+        return self._store_time + timedelta(seconds=moment - self._at)

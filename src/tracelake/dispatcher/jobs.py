@@ -68,8 +68,8 @@ class Definitions:
         for org_id, epoch in epochs.items():
             if self._epochs.get(org_id, -1) >= epoch:
                 continue
-            kept = [key for key, dataset in self._datasets.items() if dataset.org_id == org_id]
-            rows = await connection.fetch(_LOAD_DATASETS, kept) if kept else []
+            keys = [key for key, dataset in self._datasets.items() if dataset.org_id == org_id]
+            rows = await connection.fetch(_LOAD_DATASETS, keys) if keys else []
             if self._epochs.get(org_id, -1) >= epoch:
                 continue  # somebody else has read newer ones while this one waited
             self._epochs[org_id] = epoch

@@ -90,7 +90,7 @@ class Metrics:
             "trace_lease_expiries", "Leases that ran out, by what became of the task.", ("status",)
         )
         self.retries = self._counter("trace_retries", "Tasks put back into their queue.")
-        self.made = self._counter(
+        self.created_tasks = self._counter(
             "trace_tasks_made",
             "Tasks made, by what asked for them: event (as it was accepted), drain (an event that had waited), "
             "invalidation (a page of a large one), run (of an always_on source), call (a trigger or POST "
@@ -305,7 +305,7 @@ class Metrics:
             for result in ("routed", "kept", "duplicate"):
                 self.events.labels(producer, result)
         for by in ("event", "drain", "invalidation", "run", "call"):
-            self.made.labels(by)
+            self.created_tasks.labels(by)
         for result in ("accepted", "duplicate"):
             self.deliveries.labels(result)
         for result in ("event", "task", "duplicate"):

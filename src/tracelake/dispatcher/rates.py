@@ -32,8 +32,8 @@ class RateLimiter:
     def take(self, user: Hashable) -> None:
         """One request of this user: 429 when the bucket is empty, with the seconds until it is not."""
         now = self._monotonic()
-        left, seen = self._buckets.pop(user, (self._burst, now))
-        left = min(self._burst, left + (now - seen) * self._per_second)
+        left, updated_at = self._buckets.pop(user, (self._burst, now))
+        left = min(self._burst, left + (now - updated_at) * self._per_second)
         allowed = left >= 1
         self._buckets[user] = (left - 1 if allowed else left, now)
         if len(self._buckets) > self._most:

@@ -321,11 +321,11 @@ class DispatcherService:
 
     async def _check_inputs(self, specs: Sequence[TaskSpec]) -> None:
         """A task reads datasets of its own org: its token will open exactly these."""
-        wanted = {(item.dataset_uuid, item.dataset_version) for spec in specs for item in spec.inputs}
-        if not wanted:
+        generations = {(item.dataset_uuid, item.dataset_version) for spec in specs for item in spec.inputs}
+        if not generations:
             return
         async with self.store.connection() as connection:
-            await self._definitions.load_generations(connection, wanted)
+            await self._definitions.load_generations(connection, generations)
         for spec in specs:
             org_id = self._definitions.job(spec.job_id).org_id
             for item in spec.inputs:
@@ -336,13 +336,13 @@ class DispatcherService:
                         field="tasks.inputs.dataset_uuid",
                     )
 
-    async def _check_clashes(self, named: Sequence[NewTask]) -> None:
-        definitions = {task.task_id: task.definition for task in named}
-        clash = any(definitions[task.task_id] != task.definition for task in named)
-        if named and not clash:
+    async def _check_clashes(self, named_tasks: Sequence[NewTask]) -> None:
+        definitions = {task.task_id: task.definition for task in named_tasks}
+        clash = any(definitions[task.task_id] != task.definition for task in named_tasks)
+        if named_tasks and not clash:
             async with self.store.connection() as connection:
-                there = await task_rows.existing(connection, definitions)
-            clash = any(definitions[task_id] != definition for task_id, (definition, _) in there.items())
+                existing = await task_rows.existing(connection, definitions)
+            clash = any(definitions[task_id] != definition for task_id, (definition, _) in existing.items())
         if clash:
             raise TraceError("task_conflict", field="tasks.task_id")
 

@@ -51,10 +51,10 @@ _turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]" = WeakKeyDicti
 """Of each event loop: orgs take turns at the thread, however much one of them has waiting."""
 
 
-async def compute_beside(org: Hashable, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def compute_beside(org: Hashable, function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """A pure function over values that nobody changes, which takes longer than a heartbeat should wait."""
     loop = asyncio.get_running_loop()
     if loop not in _turns:
         _turns[loop] = FairSlots(1, per_org=1)
     async with _turns[loop].slot(org):
-        return await loop.run_in_executor(_computations, partial(function, *arguments, **named))
+        return await loop.run_in_executor(_computations, partial(function, *arguments, **keywords))

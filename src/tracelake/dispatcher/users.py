@@ -37,14 +37,14 @@ class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
 
     def may(self, role: Role | None) -> bool:
         """Roles that we do not know open nothing."""
-        return role is None or any(role in held.includes for held in Role if held in self.roles)
+        return role is None or any(role in own_role.includes for own_role in Role if own_role in self.roles)
 
     def require(self, role: Role | None) -> None:
         if role is None or self.may(role):
             return
-        held = ", ".join(known.value for known in Role if known in self.roles) or "none"
+        own_roles = ", ".join(each.value for each in Role if each in self.roles) or "none"
         raise TraceError(
-            "role_forbidden", f"This needs the role {role.value}; your token has {held}.", needed_role=role.value
+            "role_forbidden", f"This needs the role {role.value}; your token has {own_roles}.", needed_role=role.value
         )
 
 

@@ -64,8 +64,8 @@ def _disk_sync(settings: Settings) -> Callable[[], Awaitable[None]] | None:
 
 def listener_limits(settings: Settings) -> dict[str, ListenerLimits]:
     """What each listener may hold, within the limit of open files of this process."""
-    wanted = {name: getattr(settings, f"{name}_connections") for name in listeners.LISTENERS}
-    connections = descriptors.share_connections(wanted, descriptors.raise_limit())
+    limits = {name: getattr(settings, f"{name}_connections") for name in listeners.LISTENERS}
+    connections = descriptors.share_connections(limits, descriptors.raise_limit())
     return {
         name: take_config(
             ListenerLimits,

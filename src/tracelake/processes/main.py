@@ -137,8 +137,8 @@ def _remedy(error: TraceError) -> str:
     field = error.details.get("field")
     if not isinstance(field, str):
         return error.kind.remedy
-    said = error.kind.remedy.replace("the field that `details.field` names", f"`{field}`")
-    return said.replace("See `details.field`", f"Look at `{field}`")
+    remedy = error.kind.remedy.replace("the field that `details.field` names", f"`{field}`")
+    return remedy.replace("See `details.field`", f"Look at `{field}`")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -33,15 +33,15 @@ class SettingsError(Exception):
 
 def load_values(declared: Declared, overrides: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Any]:
     """The values that somebody gave, by name; a later source replaces an earlier one."""
-    given = {name: value for name, value in overrides.items() if value is not None}
+    arguments = {name: value for name, value in overrides.items() if value is not None}
     from_environment = _read_environment(declared, environ)
-    home = given.get("home", from_environment.get("home", "~/.trace"))
+    home = arguments.get("home", from_environment.get("home", "~/.trace"))
     values: dict[str, Any] = {"home": parse(declared, "home", home, "TRACE_HOME")}
     path = Home(values["home"]).settings_file
     for source, texts in (
         (str(path), {} if CHILD_VARIABLE in environ else _read_file(path)),
         ("the environment", from_environment),
-        ("the command line", given),
+        ("the command line", arguments),
     ):
         for name, value in texts.items():
             values[name] = parse(declared, name, value, source)
@@ -60,8 +60,8 @@ def parse(declared: Declared, name: str, value: object, source: str) -> Any:
     try:
         return kind.parse(value)
     except ValueError:
-        shown = "" if kind.secret else f", not {short(value)}"
-        raise SettingsError(f"{name} (from {source}): expected {kind.expected}{shown}") from None
+        received = "" if kind.secret else f", not {short(value)}"
+        raise SettingsError(f"{name} (from {source}): expected {kind.expected}{received}") from None
 
 
 def _read_environment(declared: Declared, environ: Mapping[str, str]) -> dict[str, str]:
@@ -98,9 +98,9 @@ def _read_file(path: Path) -> dict[str, Any]:
     return document
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the known one that is most like it."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else "; see docs/reference/settings.md"
 
 

@@ -123,9 +123,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} (runtimes_file) is not valid TOML") from None
 
 
-def _tables(found: Mapping[str, Any], key: str, path: Path) -> dict[str, dict[str, Any]]:
+def _tables(document: Mapping[str, Any], key: str, path: Path) -> dict[str, dict[str, Any]]:
     """The tables `[key.NAME]`, each with a name that may be one."""
-    tables = found.get(key, {})
+    tables = document.get(key, {})
     if not isinstance(tables, dict):
         raise SettingsError(f"{key} (from {path}): expected tables like [{key}.NAME], not {short(tables)}")
     for name, table in tables.items():
@@ -139,19 +139,19 @@ def _tables(found: Mapping[str, Any], key: str, path: Path) -> dict[str, dict[st
     return tables
 
 
-def _runtime(name: str, table: Mapping[str, Any], known: Runtime | None, path: Path) -> Runtime:
+def _runtime(name: str, table: Mapping[str, Any], built_in: Runtime | None, path: Path) -> Runtime:
     where = f"runtimes.{name}"
     _check_fields(table, _RUNTIME_FIELDS, where, path)
-    if "kind" not in table and known is None:
+    if "kind" not in table and built_in is None:
         raise SettingsError(f"{where} (from {path}): a new runtime needs a kind, one of {', '.join(_KINDS)}")
-    kind = known.kind if "kind" not in table and known is not None else RuntimeKind(table["kind"])
+    kind = built_in.kind if "kind" not in table and built_in is not None else RuntimeKind(table["kind"])
     if kind is not RuntimeKind.QUEUE and "queue" in table:
         raise SettingsError(f"{where} (from {path}): a runtime of kind {kind} has no queue")
     if kind is RuntimeKind.IN_PROCESS:
         for key in ("image", "cpu", "memory_mb"):
             if key in table:
                 raise SettingsError(f"{where} (from {path}): a runtime of kind {kind} has no {key}")
-    base = known if known is not None and known.kind is kind else Runtime(name, kind)
+    base = built_in if built_in is not None and built_in.kind is kind else Runtime(name, kind)
     runtime = replace(base, **{**table, "kind": kind})
     if kind is RuntimeKind.QUEUE and runtime.queue is None:
         runtime = replace(runtime, queue=f"tasks.{name}")
@@ -176,22 +176,22 @@ def _operator_limit(name: str, table: Mapping[str, Any], path: Path) -> int:
     return limit
 
 
-def _check_fields(table: Mapping[str, Any], known: Mapping[str, _Field], where: str, path: Path) -> None:
-    _check_names(table, known, path, f"{where}.")
+def _check_fields(table: Mapping[str, Any], fields: Mapping[str, _Field], where: str, path: Path) -> None:
+    _check_names(table, fields, path, f"{where}.")
     for key, value in table.items():
-        if not known[key].fits(value):
-            raise SettingsError(f"{where}.{key} (from {path}): expected {known[key].expected}, not {short(value)}")
+        if not fields[key].fits(value):
+            raise SettingsError(f"{where}.{key} (from {path}): expected {fields[key].expected}, not {short(value)}")
 
 
-def _check_names(found: Iterable[str], known: Iterable[str], path: Path, prefix: str) -> None:
-    names = list(known)
-    for name in found:
+def _check_names(present: Iterable[str], allowed: Iterable[str], path: Path, prefix: str) -> None:
+    names = list(allowed)
+    for name in present:
         if name not in names:
-            shown = short(prefix + name) if not name.isprintable() or len(name) > 64 else prefix + name
-            raise SettingsError(f"{shown} (from {path}) is not known{_nearest(name, names)}")
+            quoted = short(prefix + name) if not name.isprintable() or len(name) > 64 else prefix + name
+            raise SettingsError(f"{quoted} (from {path}) is not known{_nearest(name, names)}")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _nearest(name: str, candidates: Iterable[str]) -> str:
+    names = list(candidates)
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(sorted(names))}"

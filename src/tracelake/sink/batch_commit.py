@@ -83,8 +83,8 @@ class BufferCommitter:
             result = await self._commit_by_spark(self._large, fresh)
         else:
             result = await self._commit_in_portions(fresh)
-        seen = {commit.commit_seq for commit in result.commits}
-        return result + CommitResult([commit for commit in earlier if commit.commit_seq not in seen], [])
+        commit_seqs = {commit.commit_seq for commit in result.commits}
+        return result + CommitResult([commit for commit in earlier if commit.commit_seq not in commit_seqs], [])
 
     async def find(self, batches: Sequence[BufferBatch]) -> list[Commit]:
         """The commits by which some of them are in the table already. The table is made first, or changed."""

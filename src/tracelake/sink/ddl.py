@@ -111,8 +111,8 @@ def view_schema(dataset: BufferedDataset) -> str:
 
 def definition(dataset: BufferedDataset) -> str:
     """What the table is made from; another text is another table, or a changed one."""
-    shown = msgspec.structs.replace(dataset, backlog=None)
-    return msgspec.json.encode(shown, order="deterministic").decode()
+    declared = msgspec.structs.replace(dataset, backlog=None)
+    return msgspec.json.encode(declared, order="deterministic").decode()
 
 
 class TableRefusedError(ValueError):
@@ -134,8 +134,8 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
 
 def retypes(before: BufferedDataset, after: BufferedDataset) -> bool:
     """Whether a column gets another type: a view on it has to go for that."""
-    kept = {column.name: kind_of(column).kept for column in before.schema.columns}
-    return any(kept.get(column.name) not in (None, kind_of(column).kept) for column in after.schema.columns)
+    types_before = {column.name: kind_of(column).kept for column in before.schema.columns}
+    return any(types_before.get(column.name) not in (None, kind_of(column).kept) for column in after.schema.columns)
 
 
 def view(dataset: BufferedDataset, columns: Sequence[str]) -> list[str]:

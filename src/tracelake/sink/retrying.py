@@ -22,8 +22,8 @@ class StoppedError(Exception):
 class Retrying:
     """Repeats calls of one dataset while what they need is away."""
 
-    def __init__(self, who: str, backoff: Backoff, stop: asyncio.Event, on_signal: Callable[[str], None]) -> None:
-        self._who = who
+    def __init__(self, owner: str, backoff: Backoff, stop: asyncio.Event, on_signal: Callable[[str], None]) -> None:
+        self._owner = owner
         self._backoff = backoff
         self._stop = stop
         self._signal = on_signal
@@ -45,7 +45,7 @@ class Retrying:
                     raise
                 reason = refusal
             tries += 1
-            logger.log(level, "waiting", extra={"dataset": self._who, "reason": str(reason), "tries": tries})
+            logger.log(level, "waiting", extra={"dataset": self._owner, "reason": str(reason), "tries": tries})
             self._signal("waiting")
             try:
                 await asyncio.wait_for(self._stop.wait(), self._backoff.seconds(tries))

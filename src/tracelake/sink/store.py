@@ -34,7 +34,7 @@ class TableStore:
         self._dsn = dsn
         self._lock_seconds = lock_seconds
         self._connection: Connection | None = None
-        self._known: dict[UUID, str] = {}
+        self._definitions: dict[UUID, str] = {}
         self._staged: dict[UUID, str] = {}
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class TableStore:
     def follow(self, dataset: BufferedDataset) -> bool:
         """Make the table what the schema says; whether something was changed."""
         definition = ddl.definition(dataset)
-        if self._known.get(dataset.dataset_uuid) == definition:
+        if self._definitions.get(dataset.dataset_uuid) == definition:
             return False
         lock_seconds = min(self._lock_seconds, _CHANGE_SECONDS)
         try:
@@ -57,7 +57,7 @@ class TableStore:
                 ddl.build_indexes(run, dataset, lock_seconds)
         except ddl.TableRefusedError as error:
             raise StoreAwayError(str(error), lasting=True) from error
-        self._known[dataset.dataset_uuid] = definition
+        self._definitions[dataset.dataset_uuid] = definition
         return changed
 
     # -- the direct way: staged and merged in one transaction
@@ -135,7 +135,7 @@ class TableStore:
             connection.commit()
         except adbc_driver_manager.Error as error:
             self._give_up()
-            self._known.clear()  # whatever it was: the tables are looked at again before the next try
+            self._definitions.clear()  # whatever it was: the tables are looked at again before the next try
             raise _explained(error) from error
         except BaseException:
             self._give_up()

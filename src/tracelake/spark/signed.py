@@ -52,13 +52,13 @@ def lend_files(transfer: FileTransfer, files: Sequence[ObjectMeta]) -> FileTrans
 
 def upload_first(transfer: FileTransfer, path: Path, names: Iterable[str]) -> ObjectMeta:
     """As a new object, by the first of these names that is not taken."""
-    taken = ObjectExistsError("no name is left for another file of this attempt")
+    exhausted = ObjectExistsError("no name is left for another file of this attempt")
     for name in names:
         try:
             return transfer.upload(path, name)
         except ObjectExistsError as error:
-            taken = error
-    raise taken
+            exhausted = error
+    raise exhausted
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refusal(said: str) -> str:
-    if "server version mismatch" in said:
+def _refusal(message: str) -> str:
+    if "server version mismatch" in message:
         return "the state database is of a newer Postgres than the programs of this release; use its own pg_dump"
-    if "connection to server" in said:
+    if "connection to server" in message:
         return "the state database does not answer; a dump needs a running stack (`trace status`, `trace up`)"
-    return f"the dump failed: {said}"
+    return f"the dump failed: {message}"

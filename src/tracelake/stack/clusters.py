@@ -28,11 +28,11 @@ class Clusters:
         home = settings.layout
         state = data = None
         before = read_ports(home.ports_file)
-        state_port = settings.state_port or again(before, "state", taken=settings.data_port)
+        state_port = settings.state_port or again(before, "state", taken_port=settings.data_port)
         if settings.state_dsn is None:
             state = _cluster(home, "state", home.postgres_state, state_port, STATE_DATABASES)
         if settings.data_dsn is None:
-            data_port = settings.data_port or again(before, "data", taken=state_port)
+            data_port = settings.data_port or again(before, "data", taken_port=state_port)
             data = _cluster(home, "data", home.postgres_data, data_port, DATA_DATABASES)
         return cls(state, data)
 

@@ -33,13 +33,13 @@ class Dump:
 
 def inspect(file: Path) -> Dump:
     """What the file says of itself. Raises BackupError unless it is a dump of a state database."""
-    shown = run_program("pg_restore", "--list", str(file))
-    if shown.returncode != 0:
-        raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is not whole: {reason(shown)}")
-    missing = _TABLES - set(_TABLE_DATA.findall(shown.stdout))
+    listing = run_program("pg_restore", "--list", str(file))
+    if listing.returncode != 0:
+        raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is not whole: {reason(listing)}")
+    missing = _TABLES - set(_TABLE_DATA.findall(listing.stdout))
     if missing:
         raise BackupError(f"{file} is a dump of some other database: it has no table {min(missing)}")
-    made_at = _MADE_AT.search(shown.stdout)
+    made_at = _MADE_AT.search(listing.stdout)
     return Dump(file, made_at[1].strip() if made_at else "an unknown time")
 
 

@@ -101,7 +101,7 @@ def secret_provider(home: Home) -> SecretProvider:
     own = _own_environment()
 
     def told() -> Tables:
-        kept = read_environment(home)
-        return {org: kept.get(org, {}) | own.get(org, {}) for org in kept.keys() | own.keys()}
+        stored = read_environment(home)
+        return {org: stored.get(org, {}) | own.get(org, {}) for org in stored.keys() | own.keys()}
 
     return _HiddenInLogs(LiteSecrets(home.secrets_file, told))

@@ -82,10 +82,10 @@ def is_loopback(listener: socket.socket) -> bool:
 def url(listener: socket.socket, host: str) -> str:
     """How a program on this machine reaches the listener."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
-    shown = everywhere.get(host, host)
-    if ":" in shown:
-        shown = f"[{shown}]"
-    return f"https://{shown}:{listener.getsockname()[1]}"
+    address = everywhere.get(host, host)
+    if ":" in address:
+        address = f"[{address}]"
+    return f"https://{address}:{listener.getsockname()[1]}"
 
 
 def to_variable(listeners: Mapping[str, socket.socket]) -> str:

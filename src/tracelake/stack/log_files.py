@@ -32,12 +32,12 @@ def rotate_log(path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             _numbered(path, number - 1).replace(_numbered(path, number))
     copy = path.with_name(f"{path.name}.copy")
-    with path.open("r+b") as log, copy.open("wb") as kept:
-        os.fchmod(kept.fileno(), 0o600)
-        shutil.copyfileobj(log, kept)
-        kept.flush()
+    with path.open("r+b") as log, copy.open("wb") as target:
+        os.fchmod(target.fileno(), 0o600)
+        shutil.copyfileobj(log, target)
+        target.flush()
         # Whatever came during the copy; nothing slow stands between this read and the cut.
-        kept.write(log.read())
+        target.write(log.read())
         log.truncate(0)
     copy.replace(_numbered(path, 1))
 

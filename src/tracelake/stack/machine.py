@@ -68,11 +68,11 @@ def ensure_socket_directory(directory: Path) -> None:
         directory.chmod(0o700)
 
 
-def free_port(host: str = "127.0.0.1", *, taken: int = 0) -> int:
+def free_port(host: str = "127.0.0.1", *, taken_port: int = 0) -> int:
     """A port that nobody listens on, outside the range that outgoing connections take by chance."""
     candidates = [random.randrange(20000, 32000) for _ in range(50)]  # noqa: S311 - not a secret
     for candidate in [*candidates, 0]:
-        if candidate == taken != 0:
+        if candidate == taken_port != 0:
             continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.bind((host, candidate))
@@ -115,5 +115,5 @@ def postmaster_by_pid_file(directory: Path) -> list[int]:
         pid = int((directory / "postmaster.pid").read_text().split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return []
-    shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return [pid] if f"-D {directory}" in shown.stdout else []
+    output = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return [pid] if f"-D {directory}" in output.stdout else []

@@ -27,10 +27,10 @@ def write_ports(path: Path, ports: Mapping[str, int]) -> None:
     write_private(path, msgspec.json.encode(dict(ports)) + b"\n")
 
 
-def again(before: Mapping[str, int], name: str, *, taken: int = 0) -> int:
+def again(before: Mapping[str, int], name: str, *, taken_port: int = 0) -> int:
     """The port of the run before if nobody else has it, or another one."""
     port = before.get(name, 0)
-    return port if port not in (0, taken) and is_free(port) else free_port(taken=taken)
+    return port if port not in (0, taken_port) and is_free(port) else free_port(taken_port=taken_port)
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

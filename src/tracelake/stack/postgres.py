@@ -247,8 +247,8 @@ class EmbeddedPostgres:
     def _check_version(self) -> None:
         made_by = (self.data_dir / "PG_VERSION").read_text().strip()
         command = [str(binary("postgres")), "--version"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True)
-        major = shown.stdout.split()[-1].split(".")[0]
+        output = subprocess.run(command, capture_output=True, text=True, check=True)
+        major = output.stdout.split()[-1].split(".")[0]
         if made_by != major:
             raise PostgresError(
                 f"{self.data_dir} was made by Postgres {made_by}, this release carries {major}; "
@@ -276,9 +276,9 @@ class EmbeddedPostgres:
             f"local all {SUPERUSER} scram-sha-256",
         ]
         for database in self.databases:
-            where, who = database.access or database.name, ",".join(database.roles)
-            lines.append(f"local {where} {who} scram-sha-256")
-            lines.append(f"host {where} {who} 127.0.0.1/32 scram-sha-256")
+            where, roles = database.access or database.name, ",".join(database.roles)
+            lines.append(f"local {where} {roles} scram-sha-256")
+            lines.append(f"host {where} {roles} 127.0.0.1/32 scram-sha-256")
         lines += ["local all all reject", "host all all all reject"]
         lines += ["local replication all reject", "host replication all all reject"]
         return "\n".join(lines) + "\n"

@@ -122,31 +122,31 @@ class Supervisor:
         self._patience = patience or RestartPatience()
         self._on_change = on_change
         self._hurry = asyncio.Event()
-        self._kept = [_Kept(part, PartView(part.name, PartState.STOPPED, None, 0, time.time())) for part in parts]
+        self._supervised = [_Kept(part, PartView(part.name, PartState.STOPPED, None, 0, time.time())) for part in parts]
         self._logs: asyncio.Task[None] | None = None
 
     def views(self) -> list[PartView]:
-        return [kept.view for kept in self._kept]
+        return [entry.view for entry in self._supervised]
 
     async def start(self, stage: int) -> None:
         """Start the stage's parts; returns when each was ready once. Raises StartError if one cannot be."""
         if self._logs is None:
-            self._logs = asyncio.create_task(keep_logs_small([kept.part.log_file for kept in self._kept]))
-        members = [kept for kept in self._kept if kept.part.stage == stage]
-        for kept in members:
-            kept.task = asyncio.create_task(self._keep(kept), name=f"keep {kept.part.name}")
-        waits = [asyncio.create_task(self._first_ready(kept)) for kept in members]
+            self._logs = asyncio.create_task(keep_logs_small([entry.part.log_file for entry in self._supervised]))
+        members = [entry for entry in self._supervised if entry.part.stage == stage]
+        for entry in members:
+            entry.task = asyncio.create_task(self._keep(entry), name=f"keep {entry.part.name}")
+        ready_tasks = [asyncio.create_task(self._first_ready(entry)) for entry in members]
         try:
-            await asyncio.gather(*waits)
+            await asyncio.gather(*ready_tasks)
         finally:
-            for wait in waits:
+            for wait in ready_tasks:
                 wait.cancel()
 
     async def stop(self) -> None:
         """Stop everything that runs, last stage first."""
-        for stage in sorted({kept.part.stage for kept in self._kept}, reverse=True):
-            members = [kept for kept in self._kept if kept.part.stage == stage and kept.task is not None]
-            await asyncio.gather(*(self._stop_part(kept) for kept in members))
+        for stage in sorted({entry.part.stage for entry in self._supervised}, reverse=True):
+            members = [entry for entry in self._supervised if entry.part.stage == stage and entry.task is not None]
+            await asyncio.gather(*(self._stop_part(entry) for entry in members))
         if self._logs is not None:
             self._logs.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -159,66 +159,66 @@ class Supervisor:
 
     # -- one part ----------------------------------------------------------------------------------
 
-    async def _first_ready(self, kept: _Kept) -> None:
-        assert kept.task is not None
-        up = asyncio.create_task(kept.up.wait())
+    async def _first_ready(self, entry: _Kept) -> None:
+        assert entry.task is not None
+        up = asyncio.create_task(entry.up.wait())
         try:
             await asyncio.wait(
-                {up, kept.task},
-                timeout=kept.part.start_seconds or self._patience.start_seconds,
+                {up, entry.task},
+                timeout=entry.part.start_seconds or self._patience.start_seconds,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             up.cancel()
-        if kept.up.is_set():
+        if entry.up.is_set():
             return
-        if kept.task.done():
-            await kept.task  # raises the reason
-            raise StartError(f"{kept.part.name} was stopped before it was ready")
-        waited = f"{kept.part.start_seconds or self._patience.start_seconds:g} s"
-        raise StartError(f"{kept.part.name} was not ready after {waited}; {_log_tail(kept.part.log_file)}")
+        if entry.task.done():
+            await entry.task  # raises the reason
+            raise StartError(f"{entry.part.name} was stopped before it was ready")
+        waited = f"{entry.part.start_seconds or self._patience.start_seconds:g} s"
+        raise StartError(f"{entry.part.name} was not ready after {waited}; {_log_tail(entry.part.log_file)}")
 
-    async def _keep(self, kept: _Kept) -> None:
-        while not kept.stop.is_set():
+    async def _keep(self, entry: _Kept) -> None:
+        while not entry.stop.is_set():
             began = time.monotonic()
             try:
-                ended = await self._run_once(kept)
+                ended = await self._run_once(entry)
             except Exception as error:
-                if not kept.up.is_set():
-                    self._change(kept, PartState.FAILED, str(error))
+                if not entry.up.is_set():
+                    self._change(entry, PartState.FAILED, str(error))
                     raise
                 ended = str(error)
-            kept.process = None
-            if kept.stop.is_set():
+            entry.process = None
+            if entry.stop.is_set():
                 break
-            kept.failures += 1
-            kept.ended, kept.ended_at = ended, time.time()
-            if not kept.up.is_set() and kept.failures >= self._patience.start_tries:
-                self._change(kept, PartState.FAILED, ended)
-                raise StartError(f"{kept.part.name} {ended} at start; {_log_tail(kept.part.log_file)}")
-            await self._back_off(kept, ended, time.monotonic() - began)
-        self._change(kept, PartState.STOPPED)
+            entry.failures += 1
+            entry.ended, entry.ended_at = ended, time.time()
+            if not entry.up.is_set() and entry.failures >= self._patience.start_tries:
+                self._change(entry, PartState.FAILED, ended)
+                raise StartError(f"{entry.part.name} {ended} at start; {_log_tail(entry.part.log_file)}")
+            await self._back_off(entry, ended, time.monotonic() - began)
+        self._change(entry, PartState.STOPPED)
 
-    async def _back_off(self, kept: _Kept, ended: str, ran_seconds: float) -> None:
+    async def _back_off(self, entry: _Kept, ended: str, ran_seconds: float) -> None:
         patience = self._patience
         if ran_seconds >= patience.stable_seconds:
-            kept.delay = 0.0
-        kept.delay = min(max(kept.delay * 2, patience.backoff_min), patience.backoff_max)
-        self._change(kept, PartState.WAITING, ended)
+            entry.delay = 0.0
+        entry.delay = min(max(entry.delay * 2, patience.backoff_min), patience.backoff_max)
+        self._change(entry, PartState.WAITING, ended)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(kept.stop.wait(), kept.delay)
+            await asyncio.wait_for(entry.stop.wait(), entry.delay)
 
-    async def _run_once(self, kept: _Kept) -> str:
+    async def _run_once(self, entry: _Kept) -> str:
         """Run the part until it ends; says how it ended."""
-        part = kept.part
-        self._change(kept, PartState.STARTING, restarts=kept.failures)
+        part = entry.part
+        self._change(entry, PartState.STARTING, restarts=entry.failures)
         if part.prepare is not None:
             await asyncio.to_thread(part.prepare)
-        if kept.stop.is_set():
+        if entry.stop.is_set():
             return "was stopped"
         rotate_log(part.log_file)
         with part.log_file.open("ab") as log:
-            kept.process = process = await asyncio.create_subprocess_exec(
+            entry.process = process = await asyncio.create_subprocess_exec(
                 *part.command(),
                 env=dict(part.environment),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -227,13 +227,13 @@ class Supervisor:
                 pass_fds=part.pass_fds,
                 start_new_session=True,
             )
-        self._change(kept, PartState.STARTING)
-        if kept.stop.is_set():
+        self._change(entry, PartState.STARTING)
+        if entry.stop.is_set():
             _send(process, part.stop_signal)
         ended = asyncio.create_task(process.wait())
         try:
-            await self._watch_ready(kept, ended)
-            if await self._watch_alive(kept, ended):
+            await self._watch_ready(entry, ended)
+            if await self._watch_alive(entry, ended):
                 return _how(await ended)
             await self._end_stuck(process, part, ended)
             return f"failed its liveness check and {_how(await ended)}"
@@ -245,16 +245,16 @@ class Supervisor:
             if part.clean_up is not None:
                 part.clean_up()
 
-    async def _watch_alive(self, kept: _Kept, ended: "asyncio.Task[int]") -> bool:
+    async def _watch_alive(self, entry: _Kept, ended: "asyncio.Task[int]") -> bool:
         """Returns when the part has ended or is to stop; False as soon as it is known not to work any more."""
         failures = 0
-        while kept.part.alive is not None and not ended.done() and not kept.stop.is_set():
+        while entry.part.alive is not None and not ended.done() and not entry.stop.is_set():
             await asyncio.wait({ended}, timeout=self._patience.alive_seconds)
-            if ended.done() or kept.stop.is_set():
+            if ended.done() or entry.stop.is_set():
                 break
-            failures = 0 if await _ask(kept.part.alive, ended) else failures + 1
+            failures = 0 if await _ask(entry.part.alive, ended) else failures + 1
             if failures >= self._patience.alive_failures:
-                return ended.done() or kept.stop.is_set()
+                return ended.done() or entry.stop.is_set()
         return True
 
     async def _end_stuck(self, process: asyncio.subprocess.Process, part: Part, ended: "asyncio.Task[int]") -> None:
@@ -264,61 +264,61 @@ class Supervisor:
         if not ended.done():
             _send(process, signal.SIGKILL)
 
-    async def _watch_ready(self, kept: _Kept, ended: "asyncio.Task[int]") -> None:
-        while kept.part.ready is not None and not ended.done() and not kept.stop.is_set():
-            if await _ask(kept.part.ready, ended):
+    async def _watch_ready(self, entry: _Kept, ended: "asyncio.Task[int]") -> None:
+        while entry.part.ready is not None and not ended.done() and not entry.stop.is_set():
+            if await _ask(entry.part.ready, ended):
                 break
             await asyncio.wait({ended}, timeout=_READY_POLL_SECONDS)
-        if not ended.done() and not kept.stop.is_set():
-            self._change(kept, PartState.RUNNING)
-            kept.up.set()
+        if not ended.done() and not entry.stop.is_set():
+            self._change(entry, PartState.RUNNING)
+            entry.up.set()
 
-    async def _stop_part(self, kept: _Kept) -> None:
-        assert kept.task is not None
-        kept.stop.set()
-        if kept.process is not None and not kept.task.done():
-            self._change(kept, PartState.STOPPING)
-            _send(kept.process, kept.part.stop_signal)
-            if not await self._ended(kept, kept.part.grace_seconds, hurry=True):
-                _send(kept.process, kept.part.hurry_signal)
-                if not await self._ended(kept, _HURRY_SECONDS):
-                    _send(kept.process, signal.SIGKILL)
+    async def _stop_part(self, entry: _Kept) -> None:
+        assert entry.task is not None
+        entry.stop.set()
+        if entry.process is not None and not entry.task.done():
+            self._change(entry, PartState.STOPPING)
+            _send(entry.process, entry.part.stop_signal)
+            if not await self._ended(entry, entry.part.grace_seconds, hurry=True):
+                _send(entry.process, entry.part.hurry_signal)
+                if not await self._ended(entry, _HURRY_SECONDS):
+                    _send(entry.process, signal.SIGKILL)
         with contextlib.suppress(Exception):  # why it failed was raised by `start`
-            await kept.task
+            await entry.task
 
-    async def _ended(self, kept: _Kept, seconds: float, *, hurry: bool = False) -> bool:
-        assert kept.task is not None
-        waits: set[asyncio.Task[None] | asyncio.Task[bool]] = {kept.task}
+    async def _ended(self, entry: _Kept, seconds: float, *, hurry: bool = False) -> bool:
+        assert entry.task is not None
+        events: set[asyncio.Task[None] | asyncio.Task[bool]] = {entry.task}
         hurried = asyncio.create_task(self._hurry.wait())
         if hurry:
-            waits.add(hurried)
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            events.add(hurried)
+        await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        return kept.task.done()
+        return entry.task.done()
 
-    def _change(self, kept: _Kept, state: PartState, note: str = "", *, restarts: int | None = None) -> None:
-        pid = kept.process.pid if kept.process is not None and state != PartState.WAITING else None
-        kept.view = PartView(
-            kept.part.name,
+    def _change(self, entry: _Kept, state: PartState, note: str = "", *, restarts: int | None = None) -> None:
+        pid = entry.process.pid if entry.process is not None and state != PartState.WAITING else None
+        entry.view = PartView(
+            entry.part.name,
             state,
             None if state in (PartState.STOPPED, PartState.FAILED) else pid,
-            kept.view.restarts if restarts is None else restarts,
+            entry.view.restarts if restarts is None else restarts,
             time.time(),
             note,
-            kept.ended,
-            kept.ended_at,
+            entry.ended,
+            entry.ended_at,
         )
-        self._on_change(kept.view)
+        self._on_change(entry.view)
 
 
 async def _ask(question: Callable[[], Awaitable[bool]], ended: "asyncio.Task[int]") -> bool:
     """The question may take seconds; a child that ends meanwhile is seen at once."""
-    asked = asyncio.ensure_future(question())
+    answer = asyncio.ensure_future(question())
     try:
-        await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
-        return asked.done() and asked.result()
+        await asyncio.wait({ended, answer}, return_when=asyncio.FIRST_COMPLETED)
+        return answer.done() and answer.result()
     finally:
-        asked.cancel()
+        answer.cancel()
 
 
 def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

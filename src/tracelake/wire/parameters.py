@@ -60,10 +60,10 @@ def parse_uuid(text: str | None) -> UUID | None:
 
 
 def _uuid(text: str) -> UUID:
-    found = parse_uuid(text)
-    if found is None:
+    value = parse_uuid(text)
+    if value is None:
         raise ValueError("a UUID")
-    return found
+    return value
 
 
 def _name(text: str) -> str:
@@ -95,8 +95,8 @@ def _time(text: str) -> datetime:
         if not _TIME.fullmatch(text):
             raise ValueError
         # Python reads six digits of a second; the rest is below what anything here tells apart.
-        found = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
-        return found.astimezone(UTC)
+        value = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+        return value.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError("a time like 2026-01-31T12:00:00Z") from error
 

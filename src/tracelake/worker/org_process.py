@@ -29,10 +29,10 @@ from tracelake.catalogue.context import (
 from tracelake.model.locations import Layout
 from tracelake.ports import FileTransfer
 from tracelake.spark.child.messages import (
-    Answer,
     Ask,
     AttemptDone,
     AttemptFailure,
+    BrokerAnswer,
     CancelAttempt,
     ChannelError,
     FailureAnswer,
@@ -194,9 +194,9 @@ class OrgProcess:
             running = self._attempts.get(request.key)
             if running is None:
                 body = FailureAnswer("CanceledError", "the attempt has ended")
-                self._channel.send(Answer(request.number, body))
+                self._channel.send(BrokerAnswer(request.number, body))
             else:
-                self._channel.send(Answer(request.number, running.broker.answer(request.body, descriptor)))
+                self._channel.send(BrokerAnswer(request.number, running.broker.answer(request.body, descriptor)))
         except ChannelError:
             self.end(CRASHED)
         finally:

@@ -58,17 +58,17 @@ class DeadBatches:
 
     async def replay(self, actor: Actor, request: DeadBatchesRequest) -> DeadBatchesChanged:
         async with self._store.transaction() as connection:
-            chosen = await self._choose(connection, actor, request, "dlq.replay")
-            await connection.execute(_REVIVE, list(chosen))
-            await connection.execute(ENQUEUE_PUBLISHES_AGAIN, list(chosen))
+            batches = await self._choose(connection, actor, request, "dlq.replay")
+            await connection.execute(_REVIVE, list(batches))
+            await connection.execute(ENQUEUE_PUBLISHES_AGAIN, list(batches))
         self._on_outbox()
-        return _changed(chosen)
+        return _changed(batches)
 
     async def drop(self, actor: Actor, request: DeadBatchesRequest) -> DeadBatchesChanged:
         async with self._store.transaction() as connection:
-            chosen = await self._choose(connection, actor, request, "dlq.drop")
-            await connection.execute(_DROP, list(chosen))
-        return _changed(chosen)
+            batches = await self._choose(connection, actor, request, "dlq.drop")
+            await connection.execute(_DROP, list(batches))
+        return _changed(batches)
 
     async def _choose(
         self, connection: Connection, actor: Actor, request: DeadBatchesRequest, action: str
@@ -81,14 +81,14 @@ class DeadBatches:
         if not await _takes_batches(connection, actor.org_id, request.dataset):
             raise TraceError("publish_not_found", NOT_BUFFERED.format(request.dataset), field="dataset")
         rows = await connection.fetch(_CHOOSE, actor.org_id, request.dataset, request.publish_ids, AT_ONCE)
-        chosen = {row["publish_id"]: row["name"] for row in rows}
-        if request.publish_ids is not None and len(chosen) != len(set(request.publish_ids)):
+        batches = {row["publish_id"]: row["name"] for row in rows}
+        if request.publish_ids is not None and len(batches) != len(set(request.publish_ids)):
             raise TraceError("publish_not_found", "One of them is no dead letter of this org.", field="publish_ids")
-        if chosen:
-            target = request.dataset or str(next(iter(chosen)))
-            details = {"batches": [str(item) for item in chosen]}
+        if batches:
+            target = request.dataset or str(next(iter(batches)))
+            details = {"batches": [str(item) for item in batches]}
             await audit.record(connection, actor.org_id, actor.subject, action, target, details)
-        return chosen
+        return batches
 
 
 async def list_letters(
@@ -123,8 +123,8 @@ async def _takes_batches(connection: Connection, org_id: UUID, dataset: str | No
     return bool(storage == "buffered")
 
 
-def _changed(chosen: Mapping[UUID, str]) -> DeadBatchesChanged:
-    return DeadBatchesChanged(changed=len(chosen), datasets=sorted(set(chosen.values())))
+def _changed(batches: Mapping[UUID, str]) -> DeadBatchesChanged:
+    return DeadBatchesChanged(changed=len(batches), datasets=sorted(set(batches.values())))
 
 
 def _letter(row: asyncpg.Record, ids: OrgIds) -> DeadBatch:

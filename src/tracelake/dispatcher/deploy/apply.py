@@ -78,8 +78,8 @@ async def register(
     dag = version.document.name
     names = [job.document.name for job in plan.jobs]
     definitions = [job.hashes.definition for job in plan.jobs]
-    found = await connection.fetch(_FIND_JOBS, org_id, dag, names, definitions)
-    rows = _Rows(config, {row["name"]: row["job_id"] for row in found})
+    existing_jobs = await connection.fetch(_FIND_JOBS, org_id, dag, names, definitions)
+    rows = _Rows(config, {row["name"]: row["job_id"] for row in existing_jobs})
     for number, job in enumerate(plan.jobs):
         rows.add(job)
         await pause_between(number)
@@ -98,8 +98,8 @@ async def register(
     )
     await _insert(connection, _INSERT_NODES, rows.nodes, org_id, dag)
     if rows.datasets:
-        made = await connection.fetch(_INSERT_DATASETS, org_id, dag, *_columns(rows.datasets))
-        _check_made(rows.datasets, {row["name"] for row in made})
+        inserted = await connection.fetch(_INSERT_DATASETS, org_id, dag, *_columns(rows.datasets))
+        _check_made(rows.datasets, {row["name"] for row in inserted})
     await _insert(connection, _INSERT_GENERATIONS, rows.generations)
     await _insert(connection, _INSERT_JOBS, rows.jobs, org_id, dag)
     await _insert(connection, _INSERT_OUTPUTS, rows.outputs)
@@ -163,7 +163,7 @@ async def _insert(connection: Connection, statement: str, rows: Sequence[tuple[A
         await connection.execute(statement, *arguments, *_columns(rows))
 
 
-def _check_made(wanted: Sequence[tuple[Any, ...]], made: set[str]) -> None:
+def _check_made(expected: Sequence[tuple[Any, ...]], inserted: set[str]) -> None:
     problems = [
         Problem(
             code="dataset_owned",
@@ -172,8 +172,8 @@ def _check_made(wanted: Sequence[tuple[Any, ...]], made: set[str]) -> None:
             column=1,
             path=f"publish.{name}",
         )
-        for _, name, *_ in wanted
-        if name not in made
+        for _, name, *_ in expected
+        if name not in inserted
     ]
     if problems:
         raise dag_invalid(problems)

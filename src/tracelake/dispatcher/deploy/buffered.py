@@ -105,9 +105,9 @@ def rows_left(dag: Dag, before: Mapping[Address, tuple[str, Generation]], change
         if name in writers and (address[0] in changed or address not in writers[name]):
             jobs.setdefault(name, set()).add(address[0])
     return {
-        name: f"keep its rows: what {' and '.join(f'`{job}`' for job in sorted(found))} no longer "
-        f"{'makes' if len(found) == 1 else 'make'} stays"
-        for name, found in jobs.items()
+        name: f"keep its rows: what {' and '.join(f'`{job}`' for job in sorted(job_writers))} no longer "
+        f"{'makes' if len(job_writers) == 1 else 'make'} stays"
+        for name, job_writers in jobs.items()
     }
 
 

@@ -107,9 +107,9 @@ class Switch:
         dropped = _nodes(building) - stays - _nodes(mine)
         arriving = _nodes(fresh)
         names = {job.name for job in fresh}
-        outputs, counted = await self._outputs()
+        outputs, generations = await self._outputs()
         # What counts already is no part of the build, also if a job of the build writes to it (a buffered dataset).
-        staged = {generation for (name, _), generation in outputs.items() if name in names} - counted
+        staged = {generation for (name, _), generation in outputs.items() if name in names} - generations
         moved = await tasks.move(self.connection, dropped, arriving, self._reason)
         thresholds = self._thresholds(fresh)
         await queues.mark_counted(self.connection, thresholds)
@@ -120,8 +120,8 @@ class Switch:
         await edges.go_live(self.connection, arriving)
         await edges.park(self.connection, dropped)
         await pointers.stage_pointers(self.connection, self.org_id, self.dag, staged)
-        known = {job.name for job in active}
-        await self._settle(moved, [job for job in mine if job.name not in known])
+        active_names = {job.name for job in active}
+        await self._settle(moved, [job for job in mine if job.name not in active_names])
         await queues.set_thresholds(self.connection, self.org_id, thresholds, moved.depths)
         await self._execute(_END_BUILD, self.version.dag_version_id)
         await self._execute(_BUILD, self.version.dag_version_id, self.requested_by)
@@ -204,12 +204,12 @@ class Switch:
 
     async def _jobs(self) -> tuple[list[_Job], list[_Job], list[_Job]]:
         """Of this version, of the active one, and of the one that is being built."""
-        wanted = (self.version.dag_version_id, self.before.active, self.before.building)
-        found: dict[UUID, list[_Job]] = {version: [] for version in wanted if version is not None}
-        for row in await self.connection.fetch(_JOBS, list(found)):
+        version_ids = (self.version.dag_version_id, self.before.active, self.before.building)
+        jobs_by_version: dict[UUID, list[_Job]] = {version: [] for version in version_ids if version is not None}
+        for row in await self.connection.fetch(_JOBS, list(jobs_by_version)):
             job = _Job(row["job_id"], row["node_id"], row["name"], row["max_concurrency"], row["counted"])
-            found[row["dag_version_id"]].append(job)
-        mine, active, building = ([] if version is None else found[version] for version in wanted)
+            jobs_by_version[row["dag_version_id"]].append(job)
+        mine, active, building = ([] if version is None else jobs_by_version[version] for version in version_ids)
         return mine, active, building
 
     async def _outputs(self) -> tuple[dict[Address, Generation], set[Generation]]:
@@ -222,8 +222,8 @@ class Switch:
         self, jobs: Iterable[_Job], outputs: dict[Address, Generation], staged: Collection[Generation]
     ) -> list[StoredEdge]:
         documents = {job.name: job for job in self.version.document.jobs}
-        wanted = [(job, documents[job.name]) for job in jobs]
-        external = await self._external(document for _, document in wanted)
+        documented_jobs = [(job, documents[job.name]) for job in jobs]
+        external = await self._external(document for _, document in documented_jobs)
 
         def generation(item: Input) -> Generation:
             if item.output is None:
@@ -240,7 +240,7 @@ class Switch:
                 where=None if item.where is None else msgspec.json.encode(item.where, order="deterministic").decode(),
                 in_build=generation(item) in staged,
             )
-            for job, document in wanted
+            for job, document in documented_jobs
             for index, item in enumerate(document.inputs)
         ]
 
@@ -272,19 +272,19 @@ class Switch:
         built: int | None = await self.connection.fetchval(_FINISH_BUILD, *key)
         if built is not None:
             return built
-        made: int = await self.connection.fetchval(_ACTIVATE, *key, self.requested_by)
-        return made
+        activation_id: int = await self.connection.fetchval(_ACTIVATE, *key, self.requested_by)
+        return activation_id
 
     async def _settle(self, moved: tasks.Moved, jobs: Sequence[_Job]) -> None:
         """What may run at once of each of these jobs from now on; then whoever finds a place is let in."""
         limits = {f"job:{self.org_id}:{self.dag}:{job.name}": job.max_concurrency for job in jobs}
         keys = sorted({*limits, *moved.freed, *moved.waiting})
-        there = {row["limit_key"] for row in await self.connection.fetch(_LOCK_LIMITS, keys)}
+        existing_keys = {row["limit_key"] for row in await self.connection.fetch(_LOCK_LIMITS, keys)}
         limited = [(key, most) for key, most in sorted(limits.items()) if most is not None]
         if limited:
             await self.connection.execute(_LIMITS, *(list(column) for column in zip(*limited, strict=True)))
         await self.connection.execute(_UNLIMIT, [key for key, most in limits.items() if most is None])
-        await tasks.settle(self.connection, moved, there & set(limits), self.runtimes)
+        await tasks.settle(self.connection, moved, existing_keys & set(limits), self.runtimes)
 
 
 def _nodes(jobs: Iterable[_Job]) -> set[UUID]:

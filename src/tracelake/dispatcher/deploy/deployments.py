@@ -94,10 +94,10 @@ class Deployments:
                 return await self._repeated(work)
             except _DatasetsChangedError as changed:
                 datasets = changed.datasets
-            except _PathsTakenError as taken:
+            except _PathsTakenError as conflict:
                 # Read once more, which says where the document names them.
-                await self._read(actor.org, dag, text, taken.datasets, taken.reasons)
-                raise dag_invalid(taken.problems) from None
+                await self._read(actor.org, dag, text, conflict.datasets, conflict.reasons)
+                raise dag_invalid(conflict.problems) from None
             except TraceError as error:
                 if error.code != "dag_invalid":
                     raise
@@ -119,13 +119,13 @@ class Deployments:
         return org_id
 
     async def _read(
-        self, org: str, dag: str, text: bytes, datasets: Datasets, taken: Mapping[str, str] = MappingProxyType({})
+        self, org: str, dag: str, text: bytes, datasets: Datasets, taken_paths: Mapping[str, str] = MappingProxyType({})
     ) -> Dag:
         surroundings = Surroundings(
             runtimes=self._config.runtimes,
             datasets=datasets.known,
             bundles=self._bundles,
-            taken_webhook_paths=taken,
+            taken_webhook_paths=taken_paths,
         )
         try:
             document = await self._documents.read(org, text, surroundings)
@@ -199,10 +199,10 @@ class Deployments:
             if version.dag_version_id != pointers.active:
                 check_circles(version.document, datasets.known)
             plan = await self._plan(connection, org_id, version, False, datasets, pointers)
-            counted = await connection.fetchval(_COUNTED, version.dag_version_id)
+            is_active = await connection.fetchval(_COUNTED, version.dag_version_id)
             state, moved = await self._switch(connection, actor, org_id, version, plan, pointers, now=request.now)
             if moved:
-                back = counted and version.dag_version_id != pointers.active
+                back = is_active and version.dag_version_id != pointers.active
                 action = "dag.rollback" if back else "dag.activate"
                 details = {"version": version.number, "now": request.now, "state": state}
                 await audit.record(connection, org_id, actor.subject, action, dag, details)
@@ -247,9 +247,9 @@ class Deployments:
     async def _version(self, connection: Connection, org_id: UUID | None, document: Dag) -> tuple[Version, bool]:
         """The version that this document is, or will be; and whether it is a new one."""
         content_hash = await compute_beside(org_id, document_hash, document)
-        known = await registry.version_by_hash(connection, org_id, document.name, content_hash)
-        if known is not None:
-            return known, False
+        existing = await registry.version_by_hash(connection, org_id, document.name, content_hash)
+        if existing is not None:
+            return existing, False
         return Version(new_id(), await registry.next_number(connection, org_id, document.name), document), True
 
     async def _plan(
@@ -261,7 +261,7 @@ class Deployments:
         datasets: Datasets,
         pointers: DagPointers,
     ) -> DeployPlan:
-        known = await registry.load_registry(
+        stored = await registry.load_registry(
             connection,
             org_id,
             version,
@@ -270,7 +270,7 @@ class Deployments:
             pointers=pointers,
             config=self._config,
         )
-        return await compute_beside(org_id, make_plan, version.document, known)
+        return await compute_beside(org_id, make_plan, version.document, stored)
 
 
 def _state(version: Version, pointers: DagPointers) -> State:

@@ -80,7 +80,7 @@ def plan_outputs(
 ) -> tuple[dict[Address, PlannedOutput], list[Problem]]:
     published = publications(dag)
     by_uuid = {row.dataset_uuid: row for row in datasets.values()}
-    taken = {publish.name for publish in dag.publish}
+    names = {publish.name for publish in dag.publish}
     planned: dict[Address, PlannedOutput] = {}
     problems: list[Problem] = []
     for job in dag.jobs:
@@ -99,8 +99,8 @@ def plan_outputs(
             elif bound is not None:
                 name = by_uuid[bound[0]].name
             else:
-                name = _free_name(dag.name, job, index, datasets, taken)
-            taken.add(name)
+                name = _free_name(dag.name, job, index, datasets, names)
+            names.add(name)
             if any(planned[job.name, other].name == name for other in range(index)):
                 problems.append(_problem("duplicate_publish", name, f"it is two outputs of the job `{job.name}`"))
             planned[job.name, index] = _output(dag, index, name, job, publish, bound, datasets.get(name))
@@ -169,7 +169,7 @@ def _problem(code: str, dataset: str, why: str) -> Problem:
     return Problem(code=code, message=message, line=1, column=1, path=f"publish.{dataset}")
 
 
-def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, StoredDataset], taken: set[str]) -> str:
+def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, StoredDataset], names: set[str]) -> str:
     """The automatic name, or a variant of it where a dataset of another kind has it already."""
     plain = automatic_name(dag, job.name, index)
     storage = _unpublished_storage(job)
@@ -177,6 +177,6 @@ def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, St
     for name in (plain, _fitting(f"{plain}_{storage}"), _fitting(f"{plain}_{storage}_{mark}")):
         row = datasets.get(name)
         fits = row is None or (row.dag == dag and row.storage == storage and not row.published)
-        if fits and name not in taken:
+        if fits and name not in names:
             return name
     return _fitting(f"trace_{mark}_{plain}")

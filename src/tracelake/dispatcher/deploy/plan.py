@@ -234,11 +234,11 @@ def _values(was: JobDocument, job: JobDocument) -> list[FieldChange]:
 
 
 def _flat(job: JobDocument) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(job).items():
         below = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
-        found |= {f"{name}.{key}": item for key, item in below.items()} if isinstance(below, dict) else {name: below}
-    return found
+        fields |= {f"{name}.{key}": item for key, item in below.items()} if isinstance(below, dict) else {name: below}
+    return fields
 
 
 def _is_single(value: object) -> bool:
@@ -272,13 +272,13 @@ def _dataset_changes(
     uuids = {dataset_uuid for dataset_uuid, _ in generations}
     causes = _Causes(document, changes)
     owners = {publish.name: publish.owner for publish in document.publish if publish.owner is not None}
-    found: dict[str, DatasetChange] = {}
-    kept: set[UUID] = set()
+    by_dataset: dict[str, DatasetChange] = {}
+    kept_uuids: set[UUID] = set()
     for job in jobs:
         for output in job.outputs:
             if output.dataset_uuid is not None:
-                kept.add(output.dataset_uuid)
-            if output.name in found:  # another writer of a buffered dataset
+                kept_uuids.add(output.dataset_uuid)
+            if output.name in by_dataset:  # another writer of a buffered dataset
                 continue
             change: _Change
             because = causes.of(job.document.name)
@@ -293,7 +293,7 @@ def _dataset_changes(
                 change = "rebuilt"
             else:
                 change = "added"
-            found[output.name] = DatasetChange(
+            by_dataset[output.name] = DatasetChange(
                 dataset=output.name,
                 change=change,
                 job=job.document.name,
@@ -301,13 +301,13 @@ def _dataset_changes(
                 because=because,
             )
     for (job_name, index), (name, (dataset_uuid, _)) in before.items():
-        if dataset_uuid not in kept and name not in found:
+        if dataset_uuid not in kept_uuids and name not in by_dataset:
             owner = registry.datasets[name].dag if name in registry.datasets else document.name
             because = "nothing writes it any more" if owner == document.name else "this DAG writes it no more"
-            found[name] = DatasetChange(
+            by_dataset[name] = DatasetChange(
                 dataset=name, change="removed", job=job_name, output_index=index, because=because
             )
-    return list(found.values())
+    return list(by_dataset.values())
 
 
 class _Causes:
@@ -319,13 +319,13 @@ class _Causes:
 
     def of(self, name: str) -> str:
         roots: dict[str, JobChange] = {}
-        seen: set[str] = set()
+        visited: set[str] = set()
         waiting = [name]
         while waiting:
             current = waiting.pop()
-            if current in seen:
+            if current in visited:
                 continue
-            seen.add(current)
+            visited.add(current)
             change = self._changes[current]
             if change.change == "added" or (change.change == "changed" and change.fields[-1:] != ["upstream"]):
                 roots[current] = change

@@ -121,7 +121,7 @@ class DagPointers:
 async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -> Datasets:
     before = _before([tuple(row) for row in await connection.fetch(_MADE_FROM, org_id, dag)])
     rows: dict[str, StoredDataset] = {}
-    known: dict[str, KnownDataset] = {}
+    datasets_by_name: dict[str, KnownDataset] = {}
     for row in await connection.fetch(_DATASETS, org_id):
         name = row["name"]
         rows[name] = StoredDataset(
@@ -137,25 +137,25 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
             continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         made_from = before.get(name, frozenset())
-        known[name] = KnownDataset(row["dag_name"], schema, row["storage"], rows[name].writers, made_from)
-    return Datasets(rows, known)
+        datasets_by_name[name] = KnownDataset(row["dag_name"], schema, row["storage"], rows[name].writers, made_from)
+    return Datasets(rows, datasets_by_name)
 
 
 def _before(made_from: Collection[tuple[str, str]]) -> dict[str, frozenset[str]]:
     """For each dataset that a job of another DAG makes: everything that lies before it."""
     direct: dict[str, set[str]] = {}
-    for made, read in made_from:
-        direct.setdefault(made, set()).add(read)
+    for output, read in made_from:
+        direct.setdefault(output, set()).add(read)
     closed: dict[str, frozenset[str]] = {}
     for name in direct:
-        found: set[str] = set()
+        ancestors: set[str] = set()
         waiting = [name]
         while waiting:
             for item in direct.get(waiting.pop(), ()):
-                if item not in found:
-                    found.add(item)
+                if item not in ancestors:
+                    ancestors.add(item)
                     waiting.append(item)
-        closed[name] = frozenset(found)
+        closed[name] = frozenset(ancestors)
     return closed
 
 
@@ -176,16 +176,16 @@ async def version_by_id(connection: Connection, dag_version_id: UUID) -> Version
     return version
 
 
-async def find_version(connection: Connection, org_id: UUID | None, dag: str, wanted: int | str) -> Version:
+async def find_version(connection: Connection, org_id: UUID | None, dag: str, reference: int | str) -> Version:
     """By number, or `previous`: the one that counted before the active one."""
     if not await connection.fetchval(_EXISTS, org_id, dag):
         raise TraceError("dag_not_found")
-    if isinstance(wanted, int):
-        version = await _version(connection, "org_id = $1 AND dag_name = $2 AND number = $3", org_id, dag, wanted)
+    if isinstance(reference, int):
+        version = await _version(connection, "org_id = $1 AND dag_name = $2 AND number = $3", org_id, dag, reference)
     else:
         pointers = await load_pointers(connection, org_id, dag)
-        found = await connection.fetchval(_PREVIOUS, org_id, dag, pointers.active)
-        version = None if found is None else await version_by_id(connection, found)
+        version_id = await connection.fetchval(_PREVIOUS, org_id, dag, pointers.active)
+        version = None if version_id is None else await version_by_id(connection, version_id)
     if version is None:
         raise TraceError("dag_version_not_found")
     return version
@@ -233,7 +233,7 @@ async def load_registry(
         (row.dataset_uuid, row.current_version) for row in datasets.rows.values() if row.dataset_uuid in tables
     }
     generations |= _external(document, datasets.rows)
-    counted, with_events = await _histories(connection, generations)
+    current, with_events = await _histories(connection, generations)
     return Registry(
         number=version.number,
         new_version=new_version,
@@ -242,7 +242,7 @@ async def load_registry(
         nodes=nodes,
         datasets=datasets.rows,
         tables=tables,
-        counted=counted,
+        counted=current,
         with_events=with_events,
         subscribers=subscribers,
         foreign_writers=foreign_writers,
@@ -304,6 +304,6 @@ async def _histories(
 ) -> tuple[frozenset[Generation], frozenset[Generation]]:
     keys = list(generations)
     rows = await connection.fetch(_GENERATIONS, [key[0] for key in keys], [key[1] for key in keys])
-    counted = frozenset((row["dataset_uuid"], row["dataset_version"]) for row in rows if row["counted"])
+    current = frozenset((row["dataset_uuid"], row["dataset_version"]) for row in rows if row["counted"])
     with_events = frozenset((row["dataset_uuid"], row["dataset_version"]) for row in rows if row["with_events"])
-    return counted, with_events
+    return current, with_events

@@ -139,17 +139,17 @@ async def _move(
     connection: Connection, dropped: Collection[UUID], arriving: Collection[UUID], reason: str | None
 ) -> Moved:
     moved = Moved()
-    found = [row["task_id"] for row in await connection.fetch(_FIND, list(dropped), list(arriving), BATCH)]
-    if not found:
+    task_ids = [row["task_id"] for row in await connection.fetch(_FIND, list(dropped), list(arriving), BATCH)]
+    if not task_ids:
         return moved
-    moved.found, moved.whole = len(found), len(found) < BATCH
+    moved.found, moved.whole = len(task_ids), len(task_ids) < BATCH
     cancel: list[UUID] = []
     ask: list[UUID] = []
     drop_again: list[UUID] = []
     revive: list[UUID] = []
     return_later: list[UUID] = []
     unmark: list[UUID] = []
-    for row in await connection.fetch(_LOCK, list(dropped), found):
+    for row in await connection.fetch(_LOCK, list(dropped), task_ids):
         task_id, status, node_id = row["task_id"], row["status"], row["node_id"]
         if row["dropped"]:
             if status == "Queued" or (status == "Failed" and row["next_retry_at"] is not None):

@@ -16,11 +16,11 @@ def count_written(metrics: Metrics, applied: WriteResult) -> None:
     )
     for labels, count in events.items():
         metrics.events.labels(*labels).inc(count)
-    named = len(applied.created)
-    if named:
-        metrics.made.labels("call").inc(named)
-    if len(applied.made) > named:
-        metrics.made.labels("event").inc(len(applied.made) - named)
+    created_count = len(applied.created)
+    if created_count:
+        metrics.created_tasks.labels("call").inc(created_count)
+    if len(applied.created_tasks) > created_count:
+        metrics.created_tasks.labels("event").inc(len(applied.created_tasks) - created_count)
 
 
 def count_failed(metrics: Metrics, changes: Sequence[StateChange]) -> None:

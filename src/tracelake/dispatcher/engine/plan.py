@@ -251,7 +251,7 @@ class WritePlan:
 class WriteResult:
     """What a transaction wrote and found: replies depend on which rows existed before."""
 
-    made: list[NewTask] = field(default_factory=list)
+    created_tasks: list[NewTask] = field(default_factory=list)
     """Every task that this transaction created."""
     created: set[UUID] = field(default_factory=set)
     existing: dict[UUID, tuple[TaskDefinition, str]] = field(default_factory=dict)

@@ -81,13 +81,13 @@ class Tracing:
         """Notes the spans of a written plan: accepted and routed events, attempts and tasks that ended."""
         for event in plan.events:
             self._accepted(plan, event, applied)
-        made = Counter(task.traceparent for task in applied.made)
+        task_counts = Counter(task.traceparent for task in applied.created_tasks)
         since = self._clock.at(routing_since)
         for routed in applied.routed:
             context = parse(routed.traceparent)
             if context is not None:
                 attributes = self._event_attributes(routed) | _kept_back(routed, locked)
-                self._routed(plan, "route", context, routed, made, attributes, since)
+                self._routed(plan, "route", context, routed, task_counts, attributes, since)
         ended = [change for change in plan.changes if change.after.traceparent is not None and _ends(change)]
         if ended:
             await self._definitions.load_jobs(connection, (change.after.job_id for change in ended))
@@ -97,9 +97,9 @@ class Tracing:
             for change in ended:
                 self._ended(plan, change, made_at)
 
-    def shown(self, plan: WritePlan, events: Iterable[RoutedEvent], made: Sequence[NewTask], reader: Reader) -> None:
+    def shown(self, plan: WritePlan, events: Iterable[RoutedEvent], created: Sequence[NewTask], reader: Reader) -> None:
         """Notes that waiting events were shown to a reader."""
-        tasks = Counter(task.traceparent for task in made)
+        tasks = Counter(task.traceparent for task in created)
         consumer, _ = reader
         for event in events:
             context = parse(event.traceparent)
@@ -174,14 +174,14 @@ class Tracing:
         verb: str,
         event: TraceContext,
         routed: RoutedEvent,
-        made: Counter[str | None],
+        task_counts: Counter[str | None],
         attributes: Attributes,
         since: datetime,
     ) -> None:
         # An event is routed once, but may be shown to many readers.
         own = span_id_of("route", event.span_id) if verb == "route" else span_id_of("drain", new_trace_id())
         name = _named(verb, self._definitions.dataset_name(routed.dataset_uuid))
-        attributes = attributes | {"tracelake.tasks": made[routed.traceparent]}
+        attributes = attributes | {"tracelake.tasks": task_counts[routed.traceparent]}
         plan.spans.append(
             Span(name, event.at(own), event.span_id, since, self._clock.at(time.monotonic()), attributes=attributes)
         )
@@ -259,13 +259,13 @@ def _task_attributes(task: Task, job: Job) -> Attributes:
 def _kept_back(event: RoutedEvent, locked: RoutingScope) -> Attributes:
     """Counts the event's readers, and those for which it waits."""
     readers = locked.readers.get(event.generation, ())
-    kept: Counter[str] = Counter()
+    held_counts: Counter[str] = Counter()
     for consumer, item in readers:
         key = (consumer.node_id, item.input_index)
         edge = locked.edges.get(key)
         if key in locked.blocked:
-            kept["stopped"] += 1
+            held_counts["stopped"] += 1
         elif edge is None or not edge.live:
-            kept["failed_unit" if edge is not None and edge.failed_units else "behind"] += 1
-    attributes: Attributes = {f"tracelake.kept.{why}": count for why, count in kept.items()}
+            held_counts["failed_unit" if edge is not None and edge.failed_units else "behind"] += 1
+    attributes: Attributes = {f"tracelake.kept.{why}": count for why, count in held_counts.items()}
     return attributes | {"tracelake.edges": len(readers)}

@@ -203,9 +203,11 @@ class LifecycleCommit:
         return paused
 
 
-async def _compute(heavy: bool, org: UUID | None, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def _compute(
+    heavy: bool, org: UUID | None, function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs
+) -> T:
     """Computes beside the event loop if it is heavy: a call with a thousand events takes milliseconds."""
-    return await compute_beside(org, function, *arguments, **named) if heavy else function(*arguments, **named)
+    return await compute_beside(org, function, *arguments, **keywords) if heavy else function(*arguments, **keywords)
 
 
 def _decide_all(

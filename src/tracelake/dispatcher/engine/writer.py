@@ -46,9 +46,9 @@ class Writer:
         if applied.routed or any(edge.changed for edge in scope.edges.values()):
             tasks = await self._router.route(connection, scope, applied.routed)
             if tasks:
-                applied.made += await task_rows.create(connection, tasks)
+                applied.created_tasks += await task_rows.create(connection, tasks)
         applied.freed_edges = any(edge.changed and edge.behind for edge in scope.edges.values())
-        applied.freed_edges |= await self._settle(connection, plan, applied.made)
+        applied.freed_edges |= await self._settle(connection, plan, applied.created_tasks)
         for entry in plan.audit:
             await audit.record(connection, *entry)
         if self._tracing is not None:
@@ -57,44 +57,44 @@ class Writer:
 
     async def create(self, connection: Connection, plan: WritePlan, tasks: list[NewTask]) -> list[NewTask]:
         """Creates tasks with their places and wake-ups; returns those that did not exist."""
-        made = await task_rows.create(connection, tasks) if tasks else []
-        await self._settle(connection, plan, made)
-        return made
+        created_tasks = await task_rows.create(connection, tasks) if tasks else []
+        await self._settle(connection, plan, created_tasks)
+        return created_tasks
 
-    def shown(self, plan: WritePlan, events: Sequence[RoutedEvent], made: Sequence[NewTask], reader: Reader) -> None:
+    def shown(self, plan: WritePlan, events: Sequence[RoutedEvent], created: Sequence[NewTask], reader: Reader) -> None:
         """Notes for tracing that waiting events made these tasks of the reader."""
         if self._tracing is not None:
-            self._tracing.shown(plan, events, made, reader)
+            self._tracing.shown(plan, events, created, reader)
 
     def committed(self, plan: WritePlan) -> None:
         """Sends the plan's spans. Called after the commit: nobody hears of what may be rolled back."""
         if self._tracing is not None:
             self._tracing.committed(plan)
 
-    async def _settle(self, connection: Connection, plan: WritePlan, made: list[NewTask]) -> bool:
+    async def _settle(self, connection: Connection, plan: WritePlan, created_tasks: list[NewTask]) -> bool:
         """Hands out places, writes wake-ups (new tasks came with theirs), and counts the depths of queues.
 
         True if the pressure of a queue eased, so that what it stopped may go on.
         """
-        for org_id, tasks in Counter(task.org_id for task in made).items():
+        for org_id, tasks in Counter(task.org_id for task in created_tasks).items():
             self._on_made(org_id, tasks)
-        depths = _depths(plan, made)
+        depths = _depths(plan, created_tasks)
         wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
-        new_keys = plan.waited_for.union(key for task in made for key in task.limit_keys)
+        new_keys = plan.waited_for.union(key for task in created_tasks for key in task.limit_keys)
         if new_keys or any(change.after.limit_keys for change in plan.changes):
             wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
         if wakeups:
             await task_rows.wake(connection, wakeups)
         plan.wakeups += wakeups
-        plan.wakeups += [(task.task_id, task.wake) for task in made if not task.limit_keys]
+        plan.wakeups += [(task.task_id, task.wake) for task in created_tasks if not task.limit_keys]
         depths = {node: delta for node, delta in depths.items() if delta}
         return await gauge.count(connection, depths) if depths else False
 
 
-def _depths(plan: WritePlan, made: list[NewTask]) -> dict[UUID, int]:
+def _depths(plan: WritePlan, created_tasks: list[NewTask]) -> dict[UUID, int]:
     """Returns how many more tasks each counted queue has, or fewer, tasks held by a limit included."""
     depths: dict[UUID, int] = {}
-    for task in made:
+    for task in created_tasks:
         if task.counted and task.node_id is not None:
             depths[task.node_id] = depths.get(task.node_id, 0) + 1
     for change in plan.changes:

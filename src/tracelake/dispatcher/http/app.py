@@ -153,10 +153,10 @@ class ListenerApp:
 
     def _find(self, scope: Scope) -> tuple[Methods, Mapping[str, str]]:
         # No path of ours needs an escape; one that has some is a way around a rule in front of us.
-        found = None if b"%" in scope.get("raw_path", b"") else self.router.find(scope["path"])
-        if found is None:
+        routes = None if b"%" in scope.get("raw_path", b"") else self.router.find(scope["path"])
+        if routes is None:
             raise TraceError("route_not_found")
-        return found
+        return routes
 
     def _count_refused(self, route: Route[Any, Any] | None, code: str) -> None:
         """Deliveries that are refused here never come to those who count the others."""
@@ -203,12 +203,12 @@ def _check_well_formed(body: bytes | msgspec.Raw) -> None:
 
 
 def _invalid(text: str) -> TraceError:
-    found = _FIELD.search(text)
-    field = found.group(1) if found else ""
+    field_match = _FIELD.search(text)
+    field = field_match.group(1) if field_match else ""
     message = _FIELD.sub("", text)
-    named = _NAMED.fullmatch(message)
-    if named:
-        field = f"{field}.{named.group(1)}" if field else named.group(1)
+    name_match = _NAMED.fullmatch(message)
+    if name_match:
+        field = f"{field}.{name_match.group(1)}" if field else name_match.group(1)
     return TraceError("body_invalid", message, field=field)
 
 
@@ -243,8 +243,8 @@ def _declared(scope: Scope, limit: int) -> int | None:
 
 def _header(scope: Scope, name: str) -> str | None:
     """The header's value. Sent twice is as good as not at all: nobody should have to guess which one counted."""
-    wanted = name.encode()
-    values = [value for key, value in scope["headers"] if key == wanted]
+    encoded_name = name.encode()
+    values = [value for key, value in scope["headers"] if key == encoded_name]
     return values[0].decode("latin-1") if len(values) == 1 else None
 
 

@@ -223,12 +223,13 @@ class UserEndpoints:
         return RawReply(body, content_type, headers=_AS_A_FILE)
 
     async def _list_events(self, request: HttpRequest[None]) -> EventsPage:
-        chosen = events.EventFilter(**request.parameters)
-        if chosen.after is None:
-            return await self._read_numbered(request, lambda db, org, ids, _: events.list_events(db, org, ids, chosen))
+        filters = events.EventFilter(**request.parameters)
+        if filters.after is None:
+            return await self._read_numbered(request, lambda db, org, ids, _: events.list_events(db, org, ids, filters))
         horizon = await self.horizon.reach(partial(self._connection, _EVERYBODY))
         return await self._read_numbered(
-            request, lambda db, org, ids, _: events.list_following(db, org, ids, chosen, horizon, self.horizon.since)
+            request,
+            lambda db, org, ids, _: events.list_following(db, org, ids, filters, horizon, self.horizon.since),
         )
 
     async def _read_content(self, request: HttpRequest[None]) -> RawReply:
@@ -251,10 +252,10 @@ class UserEndpoints:
         )
         if self.tables is None:
             raise StoreUnavailableError("This Dispatcher was not told where Postgres data is: set data_read_dsn.")
-        async with AsyncExitStack() as held:
-            await held.enter_async_context(self.streaming.slot(org))
+        async with AsyncExitStack() as resources:
+            await resources.enter_async_context(self.streaming.slot(org))
             batches = self.tables.stream(dataset_uuid, columns, body.head, rows.STREAM_SECONDS)
-            pieces = rows.RowPieces(batches, self.threads, held.pop_all())
+            pieces = rows.RowPieces(batches, self.threads, resources.pop_all())
         try:
             await pieces.begin()
         except BaseException:

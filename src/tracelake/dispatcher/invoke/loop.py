@@ -130,10 +130,10 @@ class Invocations:
         async with self._round:
             if self._stopping.is_set():
                 return 0
-            taken = [(slots, row) for slots in self._slots for row in await self._take(slots)]
-            if taken:
-                await self._start(taken)
-            return len(taken)
+            claims = [(slots, row) for slots in self._slots for row in await self._take(slots)]
+            if claims:
+                await self._start(claims)
+            return len(claims)
 
     async def settle(self) -> None:
         """Wait until no attempt runs here."""
@@ -176,12 +176,12 @@ class Invocations:
         slots.rows_wait = bool(rows)  # an org may have more than its share of this round
         return sorted(rows, key=lambda row: row["outbox_id"])
 
-    async def _start(self, taken: Sequence[tuple[_Slots, asyncpg.Record]]) -> None:
-        answers = await asyncio.gather(*(self._claim(row) for _, row in taken), return_exceptions=True)
+    async def _start(self, claims: Sequence[tuple[_Slots, asyncpg.Record]]) -> None:
+        answers = await asyncio.gather(*(self._claim(row) for _, row in claims), return_exceptions=True)
         done: list[int] = []
         refused: list[tuple[asyncpg.Record, BaseException]] = []
         away: StoreUnavailableError | None = None
-        for (slots, row), answer in zip(taken, answers, strict=True):
+        for (slots, row), answer in zip(claims, answers, strict=True):
             if isinstance(answer, StoreUnavailableError):
                 away = answer
                 continue
@@ -257,13 +257,13 @@ class Invocations:
             self._metrics.invocations.labels(runtime, outcome).inc()
 
     async def _outcome(self, attempt: OwnAttempt) -> str:
-        known = self._config.runtimes.get(attempt.job.runtime)
+        runtime = self._config.runtimes.get(attempt.job.runtime)
         payload = build_payload(
             attempt.task, attempt.job, attempt.inputs, self._config.layout, self._definitions.dataset_name
         )
-        if known is None or known.kind is RuntimeKind.QUEUE:
+        if runtime is None or runtime.kind is RuntimeKind.QUEUE:
             return await attempt.finish("Failed", error=f"the Dispatcher does not start tasks of {attempt.job.runtime}")
-        if known.kind is RuntimeKind.IN_PROCESS:
+        if runtime.kind is RuntimeKind.IN_PROCESS:
             quota = self._quotas.of(attempt.task.org_id).units_per_range
             return await run_in_process(attempt, payload, self._store, max_units=quota or MAX_UNITS)
         assert attempt.task.lease_expires_at is not None

@@ -90,8 +90,8 @@ class Collector:
         over = [row for row in writing if row["over"]]
         removed = await self._collect(over)
         async with self._store.transaction() as connection:
-            held = await connection.fetch(_HOLD, [row["task_id"] for row in writing], self._keep) if writing else []
-            done = {row["task_id"] for row in over} & {row["task_id"] for row in held if row["over"]}
+            locked = await connection.fetch(_HOLD, [row["task_id"] for row in writing], self._keep) if writing else []
+            done = {row["task_id"] for row in over} & {row["task_id"] for row in locked if row["over"]}
             early = {row["task_id"] for row in writing} - done
             if due:
                 await connection.execute(_DONE, [row["task_id"] for row in due if row["task_id"] not in early])
@@ -114,14 +114,14 @@ class Collector:
         async with self._store.transaction() as connection:
             await connection.execute(_FENCE, tasks)
         async with self._store.connection() as connection:
-            kept = {row["uri"] for row in await connection.fetch(_KEPT, tasks)}
+            kept_uris = {row["uri"] for row in await connection.fetch(_KEPT, tasks)}
             published = {row["batch_uri"] for row in await connection.fetch(_PUBLISHED, tasks)}
         removed = 0
         for row in rows:
             for output in self._definitions.job(row["job_id"]).outputs:
                 if output.dataset.storage is Storage.S3:
                     generation = self._layout.generation(output.dataset_uuid, output.dataset_version)
-                    removed += await self._remove(f"{generation}{row['task_id']}/", row["attempt"], kept)
+                    removed += await self._remove(f"{generation}{row['task_id']}/", row["attempt"], kept_uris)
             if self._definitions.job(row["job_id"]).writes_batches:
                 prefix = self._layout.buffers(row["task_id"])
                 removed += await self._remove(prefix, row["attempt"], published)
@@ -130,12 +130,12 @@ class Collector:
             await connection.execute(_DISCARD, tasks, [row["attempt"] for row in rows])
         return removed
 
-    async def _remove(self, prefix: str, newest: int, kept: set[str]) -> int:
+    async def _remove(self, prefix: str, newest: int, kept_uris: set[str]) -> int:
         """The task's files but those that were committed, and those of attempts that were begun meanwhile."""
         removed = 0
         async for meta in self._objects.walk(prefix):
             attempt, _, _ = meta.uri[len(prefix) :].partition("/")
-            if meta.uri in kept or (attempt.isdigit() and int(attempt) > newest):
+            if meta.uri in kept_uris or (attempt.isdigit() and int(attempt) > newest):
                 continue
             await self._objects.delete(meta.uri)
             removed += 1

@@ -132,11 +132,11 @@ class Gauges:
         self._queue = queue
         self._metrics = metrics
         self._pressure = pressure
-        self._named = Named()
+        self._labels = Named()
 
     async def run_once(self) -> int:
         async with self._store.connection() as connection:
-            await self._named.look(connection)
+            await self._labels.look(connection)
             await self._read_tasks(connection)
             await self._read_outbox(connection)
             await self._read_edges(connection)
@@ -194,7 +194,7 @@ class Gauges:
             self._metrics.buffer_letters.labels(row["org"], row["dataset"]).set(row["letters"])
 
     async def _read_sources(self, connection: Connection) -> None:
-        sources = self._named.sources
+        sources = self._labels.sources
         nodes, jobs = [source.node_id for source in sources], [source.job_id for source in sources]
         rows = {row["node_id"]: row for row in await connection.fetch(_SOURCES, nodes, jobs)}
         runs = {run.node_id: run for run in await read_health(connection)}
@@ -251,7 +251,7 @@ class Gauges:
                 metrics.source_lag.labels(*name).set(run.lag_seconds)
 
     async def _read_pressure(self, connection: Connection) -> None:
-        metrics, queues = self._metrics, self._named.queues
+        metrics, queues = self._metrics, self._labels.queues
         rows = await connection.fetch(_QUEUES, list(queues)) if queues else []
         limited = [(queues[row["node_id"]], row) for row in rows]
         backlogs = await connection.fetch(_BACKLOGS)

@@ -76,7 +76,7 @@ class Named:
         changed: dict[UUID, list[asyncpg.Record]] = {}
         for row in rows:
             changed.setdefault(row["org_id"], []).append(row)
-        self._orgs |= {org_id: _org(found) for org_id, found in changed.items()}
+        self._orgs |= {org_id: _org(record) for org_id, record in changed.items()}
 
 
 def _org(rows: list[asyncpg.Record]) -> _Org:

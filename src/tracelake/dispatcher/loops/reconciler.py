@@ -92,20 +92,20 @@ class Reconciler:
             return 0
         async with self._store.transaction() as connection:
             tag = await connection.execute(_WAKE_AGAIN, *wake, [UUID(key) for key in sorted(absent)])
-        written = int(tag.rpartition(" ")[2])
-        self._metrics.reconciled.labels("task_wakeup").inc(written)
-        return written
+        row_count = int(tag.rpartition(" ")[2])
+        self._metrics.reconciled.labels("task_wakeup").inc(row_count)
+        return row_count
 
     async def _republish(self) -> int:
         """Page by page: however far behind the sink is, a lost one behind live ones is found."""
-        sent = 0
+        published = 0
         after = await self._beginning()
         while True:
             async with self._store.connection() as connection:
                 page = await connection.fetch(_OPEN_PUBLISHES, self._grace, *after, PAGE)
-            sent += await self._publish_again([row for row in page if row["outbox_id"] is None])
+            published += await self._publish_again([row for row in page if row["outbox_id"] is None])
             if len(page) < PAGE:
-                return sent
+                return published
             after = (page[-1]["released_at"], page[-1]["publish_id"])
 
     async def _publish_again(self, rows: Sequence[asyncpg.Record]) -> int:
@@ -121,6 +121,6 @@ class Reconciler:
             return 0
         async with self._store.transaction() as connection:
             tag = await connection.execute(ENQUEUE_PUBLISHES_AGAIN, lost)
-        written = int(tag.rpartition(" ")[2])
-        self._metrics.reconciled.labels("buffer_batch").inc(written)
-        return written
+        row_count = int(tag.rpartition(" ")[2])
+        self._metrics.reconciled.labels("buffer_batch").inc(row_count)
+        return row_count

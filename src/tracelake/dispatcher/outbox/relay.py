@@ -65,8 +65,8 @@ class OutboxRelay:
         Raises StoreUnavailableError while either side is away; nothing is lost by it.
         """
         async with self._store.transaction() as connection:
-            taken = await connection.fetch(_TAKE, self._config.relay_batch)
-            rows = sorted(taken, key=itemgetter("outbox_id"))
+            taken_rows = await connection.fetch(_TAKE, self._config.relay_batch)
+            rows = sorted(taken_rows, key=itemgetter("outbox_id"))
             if rows:
                 await self._publish(connection, rows)
         return len(rows)

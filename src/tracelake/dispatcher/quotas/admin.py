@@ -90,11 +90,11 @@ class QuotaAdmin:
 
 def _checked(request: QuotaRequest) -> dict[str, float | None]:
     """By column; None is back to the default."""
-    known = ("weight", *KINDS)
+    quota_names = ("weight", *KINDS)
     for field, names in (("values", request.values), ("defaults", request.defaults)):
         for name in names:
-            if name not in known:
-                expected = ", ".join(known)
+            if name not in quota_names:
+                expected = ", ".join(quota_names)
                 raise TraceError("body_invalid", f"Expected one of {expected}; received {name!r}.", field=field)
     if not request.values and not request.defaults:
         raise TraceError("body_invalid", "Expected at least one value to change; received none.", field="values")

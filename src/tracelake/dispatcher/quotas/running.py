@@ -58,11 +58,11 @@ async def adopt_tasks(store: Store, org_id: UUID, runtimes: RuntimeRegistry) -> 
     """Give the key to a batch of open tasks that lack it. Answers how many there were."""
     key = org_key(org_id)
     async with store.connection() as connection:
-        found = [row["task_id"] for row in await connection.fetch(_WITHOUT_KEY, org_id, key, BATCH)]
-    if not found:
+        task_ids = [row["task_id"] for row in await connection.fetch(_WITHOUT_KEY, org_id, key, BATCH)]
+    if not task_ids:
         return 0
     async with store.transaction() as connection:
-        locked = await connection.fetch(_LOCK_TASKS, found, key)
+        locked = await connection.fetch(_LOCK_TASKS, task_ids, key)
         moved = {key: sum(row["status"] == "Running" for row in locked)}
         for row in locked:
             if row["status"] == "Queued" and not row["held"]:
@@ -70,7 +70,7 @@ async def adopt_tasks(store: Store, org_id: UUID, runtimes: RuntimeRegistry) -> 
                     moved[other] = moved.get(other, 0) - 1
         await connection.execute(_ADD_KEY, [row["task_id"] for row in locked], key)
         await _wake(connection, moved, runtimes)
-    return len(found)
+    return len(task_ids)
 
 
 async def _wake(connection: Connection, moved: dict[str, int], runtimes: RuntimeRegistry) -> int:

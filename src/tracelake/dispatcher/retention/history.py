@@ -101,7 +101,7 @@ def kinds(config: DispatcherConfig) -> list[tuple[RetainedRows, int]]:
         (SPARK_METRICS, config.attempt_retention_days),
         (TASKS, config.task_retention_days),
     ]
-    return [(kind, kept) for kind, kept in days if kept]
+    return [(kind, kept_days) for kind, kept_days in days if kept_days]
 
 
 async def remove(connection: Connection, kind: RetainedRows, days: int, batch: int) -> int:
@@ -112,8 +112,8 @@ async def remove_tasks(connection: Connection, days: int, batch: int, after: Pos
     """How many of a page went, and where the next page begins; None if this was the last."""
     page = await connection.fetch(_NEXT_PAGE, timedelta(days=days), batch, *after)
     due = [row["task_id"] for row in page if row["due"]]
-    gone = _count(await connection.execute(_REMOVE_TASKS, due)) if due else 0
-    return gone, (page[-1]["at"], page[-1]["task_id"]) if len(page) == batch else None
+    removed = _count(await connection.execute(_REMOVE_TASKS, due)) if due else 0
+    return removed, (page[-1]["at"], page[-1]["task_id"]) if len(page) == batch else None
 
 
 def _count(tag: str) -> int:

@@ -41,15 +41,15 @@ class Retention:
         rows = []
         async with self._store.connection() as connection:
             for kind, days in history.kinds(self._config):
-                counted = await connection.fetchrow(kind.count, timedelta(days=days), history.COUNTED)
-                assert counted is not None
+                count_row = await connection.fetchrow(kind.count, timedelta(days=days), history.COUNTED)
+                assert count_row is not None
                 rows.append(
                     GcRows(
                         kind=kind.name,
-                        rows=counted["rows"],
-                        more=counted["rows"] == history.COUNTED,
+                        rows=count_row["rows"],
+                        more=count_row["rows"] == history.COUNTED,
                         kept_days=days,
-                        oldest=counted["oldest"],
+                        oldest=count_row["oldest"],
                     )
                 )
             due = []
@@ -61,9 +61,9 @@ class Retention:
             pending = await connection.fetchrow(_PENDING)
         assert pending is not None
         names = {row["org_id"]: row["name"] for row in orgs}
-        found = [GcVersion(org=names[row["org_id"]], dag=row["dag_name"], version=row["number"]) for row in due]
+        due_versions = [GcVersion(org=names[row["org_id"]], dag=row["dag_name"], version=row["number"]) for row in due]
         return GcPlan(
-            rows=rows, versions=found, jobs_to_sweep=pending["nodes"], generations_to_delete=pending["prefixes"]
+            rows=rows, versions=due_versions, jobs_to_sweep=pending["nodes"], generations_to_delete=pending["prefixes"]
         )
 
     async def run_once(self) -> int:
@@ -88,8 +88,8 @@ class Retention:
         more = False
         for kind, days in history.kinds(self._config):
             while True:
-                gone, again = await self._remove_batch(kind, days)
-                _add(removed, kind.name, gone)
+                count, again = await self._remove_batch(kind, days)
+                _add(removed, kind.name, count)
                 if not again:
                     break
                 if time.monotonic() > until:
@@ -101,11 +101,11 @@ class Retention:
         """How many rows went, and whether there may be more."""
         async with self._store.transaction() as connection:
             if kind is not history.TASKS:
-                gone = await history.remove(connection, kind, days, BATCH)
-                return gone, gone == BATCH
-            gone, after = await history.remove_tasks(connection, days, BATCH, self._after)
+                removed = await history.remove(connection, kind, days, BATCH)
+                return removed, removed == BATCH
+            removed, after = await history.remove_tasks(connection, days, BATCH, self._after)
         self._after = after or history.START
-        return gone, after is not None
+        return removed, after is not None
 
     async def _retire_versions(self, removed: dict[str, int], until: float) -> bool:
         if not self._config.kept_versions:
@@ -134,10 +134,10 @@ class Retention:
                 return False
             while True:
                 async with self._store.transaction() as connection:
-                    gone = await versions.sweep(connection, node["node_id"], self._config.layout, BATCH)
-                if not gone:
+                    count = await versions.sweep(connection, node["node_id"], self._config.layout, BATCH)
+                if not count:
                     break
-                _add(removed, "rows_of_versions", gone)
+                _add(removed, "rows_of_versions", count)
                 if time.monotonic() > until:
                     return True
             after = node["node_id"]

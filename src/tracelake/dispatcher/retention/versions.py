@@ -179,9 +179,9 @@ _LAST_GENERATIONS = (
 _NODE_GONE = "DELETE FROM nodes WHERE node_id = $1"
 
 
-async def retire(connection: Connection, org_id: UUID, kept: int, age: timedelta) -> asyncpg.Record | None:
+async def retire(connection: Connection, org_id: UUID, kept_versions: int, age: timedelta) -> asyncpg.Record | None:
     """The oldest version of the org that nobody needs, or None. The caller holds the org's exclusive lock."""
-    version = await connection.fetchrow(DUE_VERSIONS, org_id, kept, age, 1)
+    version = await connection.fetchrow(DUE_VERSIONS, org_id, kept_versions, age, 1)
     if version is None:
         return None
     for statement in _FORGET_VERSION:
@@ -203,14 +203,14 @@ async def sweep(connection: Connection, node_id: UUID, layout: Layout, batch: in
     generations = await connection.fetch(_GENERATIONS, node_id)
     for generation in generations:
         for statement in _GENERATION_STEPS:
-            if gone := _count(await connection.execute(statement, *generation, batch)):
-                return gone
+            if removed := _count(await connection.execute(statement, *generation, batch)):
+                return removed
     for statement in (_TASKS, _DELIVERIES):
-        if gone := _count(await connection.execute(statement, node_id, batch)):
-            return gone
-    gone = sum([_count(await connection.execute(statement, node_id)) for statement in _INPUTS])
-    if gone:
-        return gone
+        if removed := _count(await connection.execute(statement, node_id, batch)):
+            return removed
+    removed = sum([_count(await connection.execute(statement, node_id)) for statement in _INPUTS])
+    if removed:
+        return removed
     keys = [row["dataset_uuid"] for row in generations], [row["dataset_version"] for row in generations]
     if await connection.fetchval(_IS_READ, *keys):
         return 0

@@ -101,18 +101,18 @@ class CronSources:
         self._writer = writer
         self._metrics = metrics
         self._on_outbox = on_outbox
-        self._known: dict[UUID, _Known] = {}
+        self._sources: dict[UUID, _Known] = {}
 
     async def list(self) -> CronSourcesReply:
         """Every cron source that counts, of every org."""
         self._metrics.cron_asked.inc()
         async with self._store.connection() as connection:
-            known = dict(self._known)
-            epochs = [item.epoch for item in known.values()]
-            rows = await connection.fetch(_CHANGED, [*known], epochs)
-            known |= _read(rows)
-            self._known = known
-            sources = [item for org in known.values() for item in org.sources]
+            sources_by_job = dict(self._sources)
+            epochs = [item.epoch for item in sources_by_job.values()]
+            rows = await connection.fetch(_CHANGED, [*sources_by_job], epochs)
+            sources_by_job |= _read(rows)
+            self._sources = sources_by_job
+            sources = [item for org in sources_by_job.values() for item in org.sources]
             states = await connection.fetch(_LAST_SLOTS, [node_id for node_id, _ in sources])
         last = {row["node_id"]: row["last_slot"] for row in states}
         return CronSourcesReply(
@@ -166,13 +166,13 @@ class CronSources:
 
 
 def _read(rows: list[asyncpg.Record]) -> dict[UUID, _Known]:
-    found: dict[UUID, _Known] = {}
+    sources: dict[UUID, _Known] = {}
     for row in rows:
-        org = found.get(row["org_id"], _Known(row["routing_epoch"], ()))
+        org = sources.get(row["org_id"], _Known(row["routing_epoch"], ()))
         if row["job_id"] is not None:
             org = _Known(org.epoch, (*org.sources, (row["node_id"], _source(row))))
-        found[row["org_id"]] = org
-    return found
+        sources[row["org_id"]] = org
+    return sources
 
 
 def _source(row: asyncpg.Record) -> CronSource:

@@ -102,7 +102,7 @@ class Deliveries:
             AT_ONCE, per_org=OF_ONE_ORG, waiting=config.webhook_rate_burst, retry_after_seconds=1, what="deliveries"
         )
         self._look_ups = FairSlots(LOOK_UPS, per_org=1, waiting=LOOK_UPS_WAITING, retry_after_seconds=1)
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._paths: OrderedDict[str, None] = OrderedDict()
         """Paths at which there was a webhook when somebody last signed for it."""
 
     async def deliver(self, path: str, head: SignedHead, body: bytes) -> DeliveryReply:
@@ -123,15 +123,15 @@ class Deliveries:
         return msgspec.structs.replace(reply, event_ids=[ids.events.seal(number) for number in reply.event_ids])
 
     async def _find(self, path: str) -> list[Webhook]:
-        key = path if path in self._known else None
+        key = path if path in self._paths else None
         async with self._counted(self._look_ups.slot(key)), self._store.connection() as connection:
             return await find_by_path(connection, path)
 
     def _remember(self, path: str) -> None:
-        self._known[path] = None
-        self._known.move_to_end(path)
-        if len(self._known) > KNOWN_PATHS:
-            self._known.popitem(last=False)
+        self._paths[path] = None
+        self._paths.move_to_end(path)
+        if len(self._paths) > KNOWN_PATHS:
+            self._paths.popitem(last=False)
 
     @asynccontextmanager
     async def _counted(self, slot: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
@@ -180,11 +180,11 @@ class Deliveries:
             await self._definitions.load_jobs(connection, [webhook.job_id])
             job = self._definitions.job(webhook.job_id)
             assert job.node_id is not None
-            counted, paused = await _count(connection, job.node_id, webhook.org_id)
-            number = counted + 1
-            known = await connection.fetchrow(_FIND, job.node_id, head.delivery_id)
-            if known is not None:
-                return await _repeated(connection, job, head, known, body_hash)
+            delivery_number, paused = await _count(connection, job.node_id, webhook.org_id)
+            number = delivery_number + 1
+            earlier = await connection.fetchrow(_FIND, job.node_id, head.delivery_id)
+            if earlier is not None:
+                return await _repeated(connection, job, head, earlier, body_hash)
             content = (head.delivery_id, number, body_hash, head.content_type, body)
             await connection.execute(_KEEP, job.node_id, *content)
             plan.epochs = {webhook.org_id: webhook.routing_epoch}
@@ -200,21 +200,21 @@ class Deliveries:
 
 async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> tuple[int, bool]:
     """How many there were, and whether the source is paused; who asked holds the row, and with it the next number."""
-    found = await connection.fetchrow(_LOCK, node_id)
-    if found is None:
+    state_row = await connection.fetchrow(_LOCK, node_id)
+    if state_row is None:
         await connection.execute(_OPEN, node_id, org_id)
-        found = await connection.fetchrow(_LOCK, node_id)
-    assert found is not None
-    return found["deliveries"], found["paused"]
+        state_row = await connection.fetchrow(_LOCK, node_id)
+    assert state_row is not None
+    return state_row["deliveries"], state_row["paused"]
 
 
 async def _repeated(
-    connection: Connection, job: Job, head: SignedHead, known: asyncpg.Record, body_hash: str
+    connection: Connection, job: Job, head: SignedHead, earlier: asyncpg.Record, body_hash: str
 ) -> DeliveryReply:
-    if known["body_hash"] != body_hash:
+    if earlier["body_hash"] != body_hash:
         raise TraceError("delivery_conflict")
     event_ids = await _event_ids(connection, job, head.delivery_id)
-    return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=known["number"], duplicate=True)
+    return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=earlier["number"], duplicate=True)
 
 
 async def _event_ids(connection: Connection, job: Job, delivery_id: str) -> list[int]:
@@ -253,5 +253,5 @@ def _named_unit(body: bytes) -> int | str | BlockRange | None:
         return None
     if isinstance(unit, str) and ("\0" in unit or len(unit.encode("utf-8", "replace")) > MAX_PARTITION_KEY_BYTES):
         return None
-    found: int | str | BlockRange = unit
-    return found
+    named_unit: int | str | BlockRange = unit
+    return named_unit

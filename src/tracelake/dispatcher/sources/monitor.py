@@ -88,15 +88,15 @@ class SourceMonitor:
             if adopted:
                 await connection.execute(_LOCK, [task_id for task_id, _ in adopted])
                 await connection.execute(_ADOPT, *(list(column) for column in zip(*adopted, strict=True)))
-        self._metrics.made.labels("run").inc(started)
+        self._metrics.created_tasks.labels("run").inc(started)
         return started + len(adopted)
 
     async def _start(self, connection: Connection, job_ids: Iterable[UUID]) -> int:
-        wanted = list(job_ids)
-        if not wanted:
+        pending_ids = list(job_ids)
+        if not pending_ids:
             return 0
-        await self._definitions.load_jobs(connection, wanted)
-        jobs = [self._definitions.job(job_id) for job_id in wanted]
+        await self._definitions.load_jobs(connection, pending_ids)
+        jobs = [self._definitions.job(job_id) for job_id in pending_ids]
         await inherit_pauses(connection, [job.node_id for job in jobs if job.node_id is not None])
         runs = [
             NewTask(

@@ -75,15 +75,15 @@ class SourcePauses:
         key = (org_id, dag, job)
         async with self._store.transaction(routing=[org_id]) as connection:
             await connection.execute(_LOCK, *key)
-            found = await connection.fetchrow(_SOURCE, *key)
-            if found is None or found["active_version"] is None:
+            source_row = await connection.fetchrow(_SOURCE, *key)
+            if source_row is None or source_row["active_version"] is None:
                 raise TraceError("dag_not_found")
-            if found["node_id"] is None:
+            if source_row["node_id"] is None:
                 raise TraceError("job_not_found", "The active version of the DAG has no such job.")
-            if not found["source"]:
+            if not source_row["source"]:
                 raise TraceError("job_not_source", field="job")
-            if paused == (found["paused_at"] is not None):
-                by, at = found["paused_by"], found["paused_at"]
+            if paused == (source_row["paused_at"] is not None):
+                by, at = source_row["paused_by"], source_row["paused_at"]
                 return PauseReply(dag=dag, job=job, paused=paused, paused_by=by, paused_at=at, duplicate=True)
             action = "source.pause" if paused else "source.resume"
             await audit.record(connection, org_id, actor.subject, action, f"{dag}/{job}", {})

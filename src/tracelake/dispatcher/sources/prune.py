@@ -70,10 +70,10 @@ class DeliveryPruner:
         """One page; answers how many deliveries were forgotten."""
         async with self._store.transaction() as connection:
             rows = await connection.fetch(_OLD, self._keep, *self._after, PAGE)
-            gone = [row for row in rows if not row["needed"]]
-            if gone:
+            removable = [row for row in rows if not row["needed"]]
+            if removable:
                 await connection.execute(
-                    _FORGET, [row["node_id"] for row in gone], [row["delivery_id"] for row in gone]
+                    _FORGET, [row["node_id"] for row in removable], [row["delivery_id"] for row in removable]
                 )
         if len(rows) == PAGE:
             last = rows[-1]
@@ -81,4 +81,4 @@ class DeliveryPruner:
         else:
             self._after = _START
             self._rest = REST_ROUNDS
-        return len(gone)
+        return len(removable)

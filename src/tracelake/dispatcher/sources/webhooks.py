@@ -93,24 +93,24 @@ class Webhook:
 
 async def objections(connection: Connection, org_id: UUID | None, document: Dag) -> dict[str, Problem]:
     """One for each path of the document that is another job's of the same org."""
-    wanted = _paths(document)
-    if not wanted or org_id is None:
+    paths = _paths(document)
+    if not paths or org_id is None:
         return {}
-    rows = await connection.fetch(_OWNERS, org_id, [path for path, _ in wanted])
+    rows = await connection.fetch(_OWNERS, org_id, [path for path, _ in paths])
     owners = {row["path"]: (row["dag_name"], row["job_name"]) for row in rows}
     return {
         path: _taken(path, job, *owners[path])
-        for path, job in wanted
+        for path, job in paths
         if path in owners and owners[path] != (document.name, job)
     }
 
 
 async def take_paths(connection: Connection, org_id: UUID, document: Dag) -> list[Problem]:
     """Take the paths of a version that is about to count; answers what another job took since the plan was made."""
-    wanted = _paths(document)
-    if not wanted:
+    wanted_paths = _paths(document)
+    if not wanted_paths:
         return []
-    paths, jobs = [path for path, _ in wanted], [job for _, job in wanted]
+    paths, jobs = [path for path, _ in wanted_paths], [job for _, job in wanted_paths]
     await connection.execute(_TAKE, org_id, document.name, paths, jobs)
     return list((await objections(connection, org_id, document)).values())
 

@@ -64,8 +64,8 @@ def read_jwks(document: bytes) -> dict[str, PyJWK]:
         entries = msgspec.json.decode(document, type=_Document).keys
     except jws.UNREADABLE as error:
         raise ValueError("not a JWKS document") from error
-    found: dict[str, PyJWK] = {}
-    seen: set[str] = set()
+    keys: dict[str, PyJWK] = {}
+    key_ids: set[str] = set()
     for raw in entries:
         try:
             entry = msgspec.json.decode(raw, type=_EcJwk | _RsaJwk)
@@ -74,12 +74,12 @@ def read_jwks(document: bytes) -> dict[str, PyJWK]:
             continue
         if key is None:
             continue
-        if entry.kid in seen:
-            found.pop(entry.kid, None)
+        if entry.kid in key_ids:
+            keys.pop(entry.kid, None)
             continue
-        seen.add(entry.kid)
-        found[entry.kid] = key
-    return found
+        key_ids.add(entry.kid)
+        keys[entry.kid] = key
+    return keys
 
 
 def _key(entry: _EcJwk | _RsaJwk) -> PyJWK | None:

@@ -71,17 +71,17 @@ class TokenVerifier:
     def __init__(self, keys: KeyDirectory, issuer: str) -> None:
         self._keys = keys
         self._issuer = issuer
-        self._known: OrderedDict[str, tuple[str, VerifiedClaims]] = OrderedDict()
+        self._verified: OrderedDict[str, tuple[str, VerifiedClaims]] = OrderedDict()
 
     def verify(self, token: str, now: datetime) -> VerifiedClaims:
-        known = self._known.get(token)
-        if known is None:
+        entry = self._verified.get(token)
+        if entry is None:
             kid, claims = self._check(token, now)
             self.remember(token, kid, claims)
         else:
-            kid, claims = known
+            kid, claims = entry
             if self._keys.find(kid, now) is None:  # its key was given up since
-                del self._known[token]
+                del self._verified[token]
                 raise TraceError("credential_unknown_key")
         if claims.exp <= now.timestamp():
             raise TraceError("credential_expired")
@@ -90,9 +90,9 @@ class TokenVerifier:
         return claims
 
     def remember(self, token: str, kid: str, claims: VerifiedClaims) -> None:
-        self._known[token] = (kid, claims)
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+        self._verified[token] = (kid, claims)
+        if len(self._verified) > _REMEMBERED:
+            self._verified.popitem(last=False)
 
     def _check(self, token: str, now: datetime) -> tuple[str, VerifiedClaims]:
         kid, payload = jws.verify(token, lambda kid: self._keys.find(kid, now))

@@ -38,13 +38,13 @@ def parse(text: str | None) -> TraceContext | None:
     """What a `traceparent` says; None for whatever is none."""
     if text is None or len(text) > _MAX_LENGTH:
         return None
-    found = _TRACEPARENT.fullmatch(text)
-    if found is None or found["version"] == "ff" or (found["version"] == "00" and found["more"] is not None):
+    match = _TRACEPARENT.fullmatch(text)
+    if match is None or match["version"] == "ff" or (match["version"] == "00" and match["more"] is not None):
         return None
-    trace_id, span_id = int(found["trace"], 16), int(found["span"], 16)
+    trace_id, span_id = int(match["trace"], 16), int(match["span"], 16)
     if not trace_id or not span_id:
         return None
-    return TraceContext(trace_id, span_id, bool(int(found["flags"], 16) & _SAMPLED))
+    return TraceContext(trace_id, span_id, bool(int(match["flags"], 16) & _SAMPLED))
 
 
 def new_trace_id() -> int:

@@ -60,13 +60,13 @@ class OtlpSink:
         self._scope = InstrumentationScope("tracelake.dispatcher", version("tracelake"))
         self._on_dropped = on_dropped
         self._room = queue
-        self._taken = 0
+        self._accepted = 0
 
     def take(self, span: Span, end: datetime) -> None:
-        if self._taken - self._exporter.given >= self._room:
+        if self._accepted - self._exporter.exported >= self._room:
             self._on_dropped(1)
             return
-        self._taken += 1
+        self._accepted += 1
         self._processor.on_end(self._readable(span, end))
 
     async def close(self) -> None:
@@ -74,7 +74,7 @@ class OtlpSink:
         closing = threading.Thread(target=self._processor.shutdown, name="spans", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, FLUSH_SECONDS)
-        left = self._taken - self._exporter.given
+        left = self._accepted - self._exporter.exported
         if left:
             self._on_dropped(left)
 
@@ -109,11 +109,11 @@ class _Counting(SpanExporter):
         self._address = address
         self._last_result = _keep_last_result(inner)
         self._failing = False
-        self.given = 0
+        self.exported = 0
         """Spans that left the queue. Written by the sending thread alone."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.given += len(spans)
+        self.exported += len(spans)
         kind = ""
         try:
             result = self._inner.export(spans)
@@ -150,17 +150,17 @@ def _address(url: str) -> str:
 def _keep_last_result(exporter: SpanExporter) -> list[Any]:
     """What the exporter's client answered last. The exporter itself says only that it failed, so this looks at its
     insides; where they are different, nothing is known."""
-    kept: list[Any] = []
+    results: list[Any] = []
     client = getattr(exporter, "_client", None)
     send = getattr(client, "export", None)
     if client is not None and send is not None:
 
         def export(*arguments: Any, **options: Any) -> Any:
-            kept[:] = [send(*arguments, **options)]
-            return kept[0]
+            results[:] = [send(*arguments, **options)]
+            return results[0]
 
         client.export = export
-    return kept
+    return results
 
 
 def _kind(results: list[Any]) -> str:

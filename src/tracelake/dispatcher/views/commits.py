@@ -45,13 +45,13 @@ async def read_commits(
     """By dataset and number. Nothing is asked where there is none."""
     if not commits:
         return {}
-    wanted = sorted(set(commits))
-    rows = await connection.fetch(_BATCHES, [uuid for uuid, _ in wanted], [number for _, number in wanted], org_id)
-    found: dict[tuple[UUID, int | None], CommitBatches] = {}
+    keys = sorted(set(commits))
+    rows = await connection.fetch(_BATCHES, [uuid for uuid, _ in keys], [number for _, number in keys], org_id)
+    batches_by_commit: dict[tuple[UUID, int | None], CommitBatches] = {}
     for row in rows:
         key = (row["dataset_uuid"], row["commit_seq"])
-        found.setdefault(key, CommitBatches([], row["batches"])).first.append(_batch(row))
-    return found
+        batches_by_commit.setdefault(key, CommitBatches([], row["batches"])).first.append(_batch(row))
+    return batches_by_commit
 
 
 def _batch(row: asyncpg.Record) -> CommitBatch:

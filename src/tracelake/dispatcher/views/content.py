@@ -59,7 +59,7 @@ async def list_content(
 
 async def find_file(connection: Connection, org_id: UUID, dataset: str, name: FileName) -> DataFile:
     place = (name.version, name.unit, name.revision, name.file)
-    found = await connection.fetchval(_FILE, org_id, dataset, *place)
-    if found is None:
+    file_row = await connection.fetchval(_FILE, org_id, dataset, *place)
+    if file_row is None:
         raise TraceError("dataset_not_found", "The dataset has no such file.", field="file")
-    return msgspec.json.decode(found, type=DataFile)
+    return msgspec.json.decode(file_row, type=DataFile)

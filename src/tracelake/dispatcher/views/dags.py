@@ -106,8 +106,8 @@ async def source(connection: Connection, org_id: UUID, dag: str, number: int) ->
 
 async def not_found(connection: Connection, org_id: UUID, dag: str) -> TraceError:
     """Which of the two is not there."""
-    known = await dag_exists(connection, org_id, dag)
-    return TraceError("dag_version_not_found") if known else TraceError("dag_not_found")
+    exists = await dag_exists(connection, org_id, dag)
+    return TraceError("dag_version_not_found") if exists else TraceError("dag_not_found")
 
 
 async def dag_exists(connection: Connection, org_id: UUID, dag: str) -> bool:

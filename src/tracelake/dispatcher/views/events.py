@@ -63,17 +63,17 @@ class EventFilter:
     after: int | None = None
 
 
-async def list_events(connection: Connection, org_id: UUID, ids: OrgIds, wanted: EventFilter) -> EventsPage:
+async def list_events(connection: Connection, org_id: UUID, ids: OrgIds, filters: EventFilter) -> EventsPage:
     """Newest first."""
-    names = await _names(connection, org_id, wanted.dataset)
-    taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
-    below = MAX_CURSOR if wanted.cursor is None else ids.events.open(wanted.cursor)
-    rows = await connection.fetch(_NEWEST, list(names), below, taken, wanted.state)
-    page = paging.merge(((row["dataset_uuid"], row["event_id"], row["fits"]) for row in rows), wanted.limit, taken)
+    names = await _names(connection, org_id, filters.dataset)
+    share = paging.per_source(filters.limit, len(names), filtered=filters.state is not None)
+    below = MAX_CURSOR if filters.cursor is None else ids.events.open(filters.cursor)
+    rows = await connection.fetch(_NEWEST, list(names), below, share, filters.state)
+    page = paging.merge(((row["dataset_uuid"], row["event_id"], row["fits"]) for row in rows), filters.limit, share)
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
-    found = await connection.fetch(_ROWS, [of[key] for key in page.keys], page.keys)
+    rows_by_key = await connection.fetch(_ROWS, [of[key] for key in page.keys], page.keys)
     return EventsPage(
-        events=await _events(connection, org_id, ids, found, names),
+        events=await _events(connection, org_id, ids, rows_by_key, names),
         next=None if page.next is None else str(ids.events.seal(page.next)),
     )
 
@@ -87,17 +87,17 @@ async def look_up(connection: Connection, org_id: UUID, ids: OrgIds, keys: Seque
 
 
 async def list_following(
-    connection: Connection, org_id: UUID, ids: OrgIds, wanted: EventFilter, horizon: int, serving_since: datetime
+    connection: Connection, org_id: UUID, ids: OrgIds, filters: EventFilter, horizon: int, serving_since: datetime
 ) -> EventsPage:
     """Those behind `after`, oldest first. `horizon` was reached before anything is read here.
 
     It moves with the events of all orgs, so it is not told: where to go on from is the newest of these very events.
     """
-    assert wanted.after is not None
-    if wanted.cursor is not None:
+    assert filters.after is not None
+    if filters.cursor is not None:
         raise TraceError("body_invalid", "With after there is no cursor: pass next as after.", field="cursor")
-    names = await _names(connection, org_id, wanted.dataset)
-    position = ids.events.open(wanted.after)
+    names = await _names(connection, org_id, filters.dataset)
+    position = ids.events.open(filters.after)
     if horizon < position < MAX_CURSOR and position > await last_event_id(connection):
         raise TraceError(
             "body_invalid",
@@ -105,15 +105,15 @@ async def list_following(
             "first event.",
             field="after",
         )
-    taken = paging.per_source(wanted.limit, len(names), filtered=wanted.state is not None)
-    rows = await connection.fetch(_FOLLOWING, list(names), position, taken, wanted.state, horizon)
+    share = paging.per_source(filters.limit, len(names), filtered=filters.state is not None)
+    rows = await connection.fetch(_FOLLOWING, list(names), position, share, filters.state, horizon)
     # Oldest first is newest first with the signs turned.
-    page = paging.merge(((row["dataset_uuid"], -row["event_id"], row["fits"]) for row in rows), wanted.limit, taken)
+    page = paging.merge(((row["dataset_uuid"], -row["event_id"], row["fits"]) for row in rows), filters.limit, share)
     of = {row["event_id"]: row["dataset_uuid"] for row in rows}
-    found = await connection.fetch(_ROWS, [of[-key] for key in page.keys], [-key for key in page.keys])
+    rows_by_key = await connection.fetch(_ROWS, [of[-key] for key in page.keys], [-key for key in page.keys])
     newest: int = await connection.fetchval(_NEWEST_SETTLED, list(names), horizon) or 0
     return EventsPage(
-        events=await _events(connection, org_id, ids, list(reversed(found)), names),
+        events=await _events(connection, org_id, ids, list(reversed(rows_by_key)), names),
         next=None if page.next is None else str(ids.events.seal(-page.next)),
         settled=ids.events.seal(newest if position == MAX_CURSOR else max(position, newest)),
         serving_since=serving_since,
@@ -125,12 +125,12 @@ async def _events(
 ) -> list[EventRow]:
     events = [to_event(row, names[row["dataset_uuid"]], ids) for row in rows]
     keys = [(row["dataset_uuid"], row["cursor"]) for row in rows]
-    asked = [key for key, row in zip(keys, rows, strict=True) if is_commit(row["producer"], row["cursor"])]
-    commits = await read_commits(connection, org_id, asked)
-    found = [(event, commits.get(key)) for key, event in zip(keys, events, strict=True)]
+    commit_keys = [key for key, row in zip(keys, rows, strict=True) if is_commit(row["producer"], row["cursor"])]
+    commits = await read_commits(connection, org_id, commit_keys)
+    pairs = [(event, commits.get(key)) for key, event in zip(keys, events, strict=True)]
     return [
         event if commit is None else replace(event, batches=commit.first, batch_count=commit.count)
-        for event, commit in found
+        for event, commit in pairs
     ]
 
 

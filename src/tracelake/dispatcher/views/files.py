@@ -97,13 +97,13 @@ async def list_files(
     if after is None:
         rows += await connection.fetch(_WHOLE, *generation)
         rows += await connection.fetch(_BEFORE, *generation, first)
-    found = await connection.fetch(_UNITS, *generation, first if after is None else after, last, PAGE + 1)
-    rows += found[:PAGE]
+    unit_rows = await connection.fetch(_UNITS, *generation, first if after is None else after, last, PAGE + 1)
+    rows += unit_rows[:PAGE]
     units = [_unit(row) for row in rows]
-    if len(found) <= PAGE:
+    if len(unit_rows) <= PAGE:
         return FilesReply(units=units)
     newest = await connection.fetchval(_NEWEST, *generation)
-    return FilesReply(units=units, next=found[PAGE - 1]["range_start"], as_of=newest)
+    return FilesReply(units=units, next=unit_rows[PAGE - 1]["range_start"], as_of=newest)
 
 
 async def list_columns(
@@ -166,9 +166,9 @@ async def _find_generation(connection: Connection, body: DatasetFilesRequest) ->
     if dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
         message = "The dataset has no rows that can be read."
         raise TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
-    wanted = body.page.dataset_version if body.page else body.dataset_version
-    generation = (dataset["dataset_uuid"], wanted or dataset["current_version"])
-    if wanted is not None and not await connection.fetchval(_IS_GENERATION, *generation):
+    requested_version = body.page.dataset_version if body.page else body.dataset_version
+    generation = (dataset["dataset_uuid"], requested_version or dataset["current_version"])
+    if requested_version is not None and not await connection.fetchval(_IS_GENERATION, *generation):
         raise TraceError("dataset_not_found", "The dataset has no such generation.", field="dataset_version")
     return dataset["storage"], generation
 

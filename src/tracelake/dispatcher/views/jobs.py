@@ -74,14 +74,14 @@ async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int 
     if version is None:
         raise await not_found(connection, org_id, dag)
     document = msgspec.json.decode(version["document"], type=_Written)
-    written = {job.name: place for place, job in enumerate(document.jobs)}
+    order = {job.name: place for place, job in enumerate(document.jobs)}
     rows = sorted(
-        await connection.fetch(_JOBS, version["dag_version_id"]), key=lambda row: written.get(row["name"], len(written))
+        await connection.fetch(_JOBS, version["dag_version_id"]), key=lambda row: order.get(row["name"], len(order))
     )
     edges: dict[UUID, list[EdgeRow]] = defaultdict(list)
-    found = await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]])
-    pressure = await read_pressure(connection, org_id) if found else None
-    for edge in found:
+    edge_rows = await connection.fetch(_EDGES, [row["node_id"] for row in rows if row["node_id"]])
+    pressure = await read_pressure(connection, org_id) if edge_rows else None
+    for edge in edge_rows:
         edges[edge["node_id"]].append(_edge(edge, pressure))
     outputs = await _with_letters(connection, await read_outputs(connection, [row["job_id"] for row in rows]))
     return JobsReply(
@@ -126,11 +126,11 @@ def _edge(row: asyncpg.Record, pressure: Pressure | None) -> EdgeRow:
 
 
 def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[JobOutputRow]) -> JobRow:
-    said: dict[str, Any] = {"activation": "reactive", "runtime": row["runtime"], "operator": row["operator"]}
+    definition: dict[str, Any] = {"activation": "reactive", "runtime": row["runtime"], "operator": row["operator"]}
     if row["document"] is not None:
         # A source that only emits runs nothing; its row has stand-ins where its document has none.
         document = msgspec.json.decode(row["document"], type=JobDocument)
-        said = {
+        definition = {
             "activation": document.activation.value,
             "runtime": document.runtime,
             "operator": document.operator,
@@ -151,5 +151,5 @@ def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[Job
         retrying=row["retrying"],
         failed=row["failed"],
         more=row["more"],
-        **said,
+        **definition,
     )

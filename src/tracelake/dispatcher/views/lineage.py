@@ -125,17 +125,17 @@ class UnitFilter:
 
 
 async def dataset_lineage(
-    connection: Connection, org_id: UUID, ids: OrgIds, name: str, wanted: UnitFilter
+    connection: Connection, org_id: UUID, ids: OrgIds, name: str, filters: UnitFilter
 ) -> LineageReply:
     dataset = await connection.fetchrow(_DATASET, org_id, name)
     if dataset is None:
         raise TraceError("dataset_not_found")
     uuid, version = dataset["dataset_uuid"], dataset["current_version"]
     if dataset["storage"] == "s3":
-        rows, following = await _committed(connection, uuid, version, wanted)
+        rows, following = await _committed(connection, uuid, version, filters)
     else:
-        rows, following = await _announced(connection, uuid, version, ids, wanted)
-    made = await _makers(connection, org_id, rows)
+        rows, following = await _announced(connection, uuid, version, ids, filters)
+    makers = await _makers(connection, org_id, rows)
     numbers = [row["cursor"] for row in rows if row["cursor"] is not None] if dataset["storage"] == "buffered" else []
     commits = await read_commits(connection, org_id, [(uuid, number) for number in numbers])
     wiring = await connection.fetch(_WIRING, org_id, uuid)
@@ -144,38 +144,45 @@ async def dataset_lineage(
         dataset_version=version,
         upstream=_graph(row for row in wiring if row["upstream"]),
         downstream=_graph(row for row in wiring if not row["upstream"]),
-        units=[_unit(row, version, made, commits.get((uuid, row.get("cursor")))) for row in rows],
+        units=[_unit(row, version, makers, commits.get((uuid, row.get("cursor")))) for row in rows],
         next=None if following is None else str(following),
     )
 
 
 async def _committed(
-    connection: Connection, uuid: UUID, version: UUID, wanted: UnitFilter
+    connection: Connection, uuid: UUID, version: UUID, filters: UnitFilter
 ) -> tuple[list[asyncpg.Record], int | None]:
-    if wanted.spellings is not None:
-        return await connection.fetch(_COMMITTED_UNIT, uuid, version, wanted.spellings), None
-    after = -1 if wanted.cursor is None else wanted.cursor
-    rows = await connection.fetch(_COMMITTED, uuid, version, after, *wanted.blocks, wanted.limit + 1)
-    if not rows and wanted.everything and wanted.cursor is None:
+    if filters.spellings is not None:
+        return await connection.fetch(_COMMITTED_UNIT, uuid, version, filters.spellings), None
+    after = -1 if filters.cursor is None else filters.cursor
+    rows = await connection.fetch(_COMMITTED, uuid, version, after, *filters.blocks, filters.limit + 1)
+    if not rows and filters.everything and filters.cursor is None:
         # A generation that was published as a whole has that one unit and no other.
         return await connection.fetch(_COMMITTED_UNIT, uuid, version, ["*"]), None
-    more = len(rows) > wanted.limit
-    return rows[: wanted.limit], rows[wanted.limit - 1]["range_start"] if more else None
+    more = len(rows) > filters.limit
+    return rows[: filters.limit], rows[filters.limit - 1]["range_start"] if more else None
 
 
 async def _announced(
-    connection: Connection, uuid: UUID, version: UUID, ids: OrgIds, wanted: UnitFilter
+    connection: Connection, uuid: UUID, version: UUID, ids: OrgIds, filters: UnitFilter
 ) -> tuple[list[asyncpg.Record], int | None]:
-    below = _MOST if wanted.cursor is None else ids.routing.open(wanted.cursor)
+    below = _MOST if filters.cursor is None else ids.routing.open(filters.cursor)
     rows = await connection.fetch(
-        _ANNOUNCED, uuid, version, below, wanted.spellings, *wanted.blocks, wanted.everything, wanted.limit + 1
+        _ANNOUNCED,
+        uuid,
+        version,
+        below,
+        filters.spellings,
+        *filters.blocks,
+        filters.everything,
+        filters.limit + 1,
     )
-    more = len(rows) > wanted.limit
-    following = rows[wanted.limit - 1]["routed_seq"] if more else None
+    more = len(rows) > filters.limit
+    following = rows[filters.limit - 1]["routed_seq"] if more else None
     if not more:
         following = await connection.fetchval(_LAST_LOOKED_AT, uuid, version, below)
     # The same revision, announced by several producers, is one unit.
-    distinct = {row["unit"]: row for row in reversed(rows[: wanted.limit])}
+    distinct = {row["unit"]: row for row in reversed(rows[: filters.limit])}
     return sorted(distinct.values(), key=lambda row: -row["routed_seq"]), following and ids.routing.seal(following)
 
 
@@ -184,9 +191,9 @@ async def _makers(
 ) -> dict[UUID, tuple[str, str, list[PayloadInput]]]:
     """Of each task that is named: its DAG, its job, its inputs."""
     ids = [task_id for task_id in map(_task_of, rows) if task_id is not None]
-    found = await connection.fetch(_TASKS, ids, org_id)
-    inputs = await read_inputs(connection, org_id, {row["task_id"]: row["inputs"] for row in found})
-    return {row["task_id"]: (row["dag_name"], row["name"], inputs[row["task_id"]]) for row in found}
+    task_rows = await connection.fetch(_TASKS, ids, org_id)
+    inputs = await read_inputs(connection, org_id, {row["task_id"]: row["inputs"] for row in task_rows})
+    return {row["task_id"]: (row["dag_name"], row["name"], inputs[row["task_id"]]) for row in task_rows}
 
 
 def _task_of(row: asyncpg.Record) -> UUID | None:
@@ -201,19 +208,19 @@ def _task_of(row: asyncpg.Record) -> UUID | None:
 def _unit(
     row: asyncpg.Record,
     version: UUID,
-    made: dict[UUID, tuple[str, str, list[PayloadInput]]],
+    makers: dict[UUID, tuple[str, str, list[PayloadInput]]],
     commit: CommitBatches | None,
 ) -> LineageUnit:
     task_id = _task_of(row)
-    known = None if task_id is None else made.get(task_id)
-    dag, job, inputs = known or (None, None, [])
+    maker = None if task_id is None else makers.get(task_id)
+    dag, job, inputs = maker or (None, None, [])
     return LineageUnit(
         unit=_unit_of(row),
         revision=row["revision"],
         dataset_version=version,
         at=row["at"],
         producer=row["producer"],
-        task_id=task_id if known else None,
+        task_id=task_id if maker else None,
         attempt=row["attempt"],
         dag=dag,
         job=job,

@@ -12,13 +12,13 @@ class Orgs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, UUID] = {}
+        self._ids: dict[str, UUID] = {}
 
     async def find(self, name: str) -> UUID | None:
-        org_id = self._known.get(name)
+        org_id = self._ids.get(name)
         if org_id is None:
             async with self._store.connection() as connection:
                 org_id = await connection.fetchval(_FIND, name)
             if org_id is not None:
-                self._known[name] = org_id
+                self._ids[name] = org_id
         return org_id

@@ -112,17 +112,17 @@ class OverviewFilter:
 async def read_overview(
     connection: Connection,
     org_id: UUID,
-    wanted: OverviewFilter,
+    filters: OverviewFilter,
     serving_since: datetime,
 ) -> OverviewReply:
-    if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
+    if filters.dag is not None and not await dag_exists(connection, org_id, filters.dag):
         raise TraceError("dag_not_found")
-    sharers = await connection.fetchrow(_SHARERS, org_id, wanted.dag)
+    sharers = await connection.fetchrow(_SHARERS, org_id, filters.dag)
     assert sharers is not None
     now: datetime = sharers["now"]
-    since = now - WINDOW if wanted.since is None else max(wanted.since, now - LONGEST_WINDOW)
+    since = now - WINDOW if filters.since is None else max(filters.since, now - LONGEST_WINDOW)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        rows = await _read_loads(connection, org_id, since, wanted.dag, max(sharers["jobs"], sharers["outputs"]))
+        rows = await _read_loads(connection, org_id, since, filters.dag, max(sharers["jobs"], sharers["outputs"]))
     stops = await read_pressure(connection, org_id)
     pressure = await list_pressure(connection, org_id, stops)
     sources = await list_sources(connection, org_id, stops)
@@ -131,9 +131,9 @@ async def read_overview(
         since=since,
         serving_since=serving_since,
         jobs=[_load(row, cap) for row, cap in rows],
-        queues=[queue for queue in pressure.queues if wanted.dag in (None, queue.dag)],
-        stopped=[edge for edge in pressure.edges if edge.state != "open" and wanted.dag in (None, edge.dag)],
-        sources=[source for source in sources.sources if wanted.dag in (None, source.dag)],
+        queues=[queue for queue in pressure.queues if filters.dag in (None, queue.dag)],
+        stopped=[edge for edge in pressure.edges if edge.state != "open" and filters.dag in (None, edge.dag)],
+        sources=[source for source in sources.sources if filters.dag in (None, source.dag)],
     )
 
 
@@ -142,14 +142,14 @@ async def _read_loads(
 ) -> list[tuple[asyncpg.Record, int]]:
     """Every job, with the number up to which it was counted."""
     share = _share(LOOKED_AT, sharers)
-    wanted = (org_id, since, first_id(since), dag)
-    rows = await connection.fetch(_JOBS, *wanted, share, None)
+    arguments = (org_id, since, first_id(since), dag)
+    rows = await connection.fetch(_JOBS, *arguments, share, None)
     more = [row["job_id"] for row in rows if _cut(row, share)]
     spent = sum(max(_counted(row)) for row in rows)
     larger = min(CAP, share + _left(LOOKED_AT - spent, len(more)))
     if not more or larger == share:
         return [(row, share) for row in rows]
-    again = {row["job_id"]: row for row in await connection.fetch(_JOBS, *wanted, larger, more)}
+    again = {row["job_id"]: row for row in await connection.fetch(_JOBS, *arguments, larger, more)}
     return [(again[row["job_id"]], larger) if row["job_id"] in again else (row, share) for row in rows]
 
 

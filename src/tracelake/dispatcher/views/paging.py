@@ -34,22 +34,22 @@ def per_source(limit: int, sources: int, *, filtered: bool) -> int:
     return max(limit + 1, LOOKED_AT // max(sources, 1)) if filtered else limit + 1
 
 
-def merge(rows: Iterable[tuple[Hashable, K, bool]], limit: int, taken: int) -> Page[K]:
+def merge(rows: Iterable[tuple[Hashable, K, bool]], limit: int, per_source: int) -> Page[K]:
     """Rows are (source, key, wanted); `taken` is what `per_source` said. The largest keys first."""
     counts: dict[Hashable, int] = {}
     last: dict[Hashable, K] = {}
-    wanted: list[K] = []
+    selected: list[K] = []
     for source, key, fits in rows:
         counts[source] = counts.get(source, 0) + 1
         if source not in last or key < last[source]:
             last[source] = key
         if fits:
-            wanted.append(key)
-    cut = [last[source] for source, count in counts.items() if count >= taken]
+            selected.append(key)
+    cut = [last[source] for source, count in counts.items() if count >= per_source]
     horizon = max(cut) if cut else None
-    wanted.sort(reverse=True)
+    selected.sort(reverse=True)
     if horizon is not None:
-        wanted = [key for key in wanted if not key < horizon]
-    if len(wanted) > limit:
-        return Page(wanted[:limit], wanted[limit - 1])
-    return Page(wanted, horizon)
+        selected = [key for key in selected if not key < horizon]
+    if len(selected) > limit:
+        return Page(selected[:limit], selected[limit - 1])
+    return Page(selected, horizon)

@@ -119,7 +119,7 @@ class QueueLoad:
             limits.max_depth,
             self.age_seconds,
             limits.max_age_seconds,
-            waits="batches" if self.backlog else "ready",
+            noun="batches" if self.backlog else "ready",
             bulk_alone=self.level is Level.BULK and not self.has_no_room,
             lasted=None if self.since is None else since_words(self.since, self.now),
         )
@@ -166,11 +166,11 @@ class Pressure:
 
     def on_edge(self, consumer: UUID, generation: Generation, *, behind: bool) -> Cause | None:
         """Why no task is made from this edge. One that is behind also needs room in its own queue."""
-        found = self._cause(self.upstream.blocked_by(consumer, generation, self.stops))
+        cause = self._cause(self.upstream.blocked_by(consumer, generation, self.stops))
         own = self.queues.get(consumer)
-        if found is None and behind and own is not None and own.has_no_room:
+        if cause is None and behind and own is not None and own.has_no_room:
             return Cause("stopped", own.name, own.since, own.words, consumer)
-        return found
+        return cause
 
     def on_source(self, node: UUID) -> Cause | None:
         return self._cause(self.upstream.stopped_by(node, self.stops))
@@ -217,16 +217,16 @@ async def read_pressure(connection: Connection, org_id: UUID, quotas: QuotaBook 
     return Pressure(upstream, stops, queues, paused, None if quotas is None else quotas.overuse(org_id))
 
 
-async def list_pressure(connection: Connection, org_id: UUID, found: Pressure | None = None) -> PressureReply:
+async def list_pressure(connection: Connection, org_id: UUID, pressure: Pressure | None = None) -> PressureReply:
     """`found`: what was read before, for a view that shows more than this."""
-    found = found or await read_pressure(connection, org_id)
-    fed = {*found.queues, *found.upstream.downstream}
-    generations = [generation for generation in found.upstream.writers if found.could_be_silent(generation)]
+    pressure = pressure or await read_pressure(connection, org_id)
+    fed = {*pressure.queues, *pressure.upstream.downstream}
+    generations = [generation for generation in pressure.upstream.writers if pressure.could_be_silent(generation)]
     columns = [[generation[part] for generation in generations] for part in (0, 1)]
     edges = await connection.fetch(_EDGES, org_id, list(fed), *columns)
-    held = {row["node_id"]: row["held"] for row in await connection.fetch(_HELD, list(found.queues))}
+    held_counts = {row["node_id"]: row["held"] for row in await connection.fetch(_HELD, list(pressure.queues))}
     return PressureReply(
-        queues=_queue_rows(found.queues.values(), held), edges=[_edge_row(found, row) for row in edges]
+        queues=_queue_rows(pressure.queues.values(), held_counts), edges=[_edge_row(pressure, row) for row in edges]
     )
 
 
@@ -247,7 +247,7 @@ def _queue(row: asyncpg.Record, *, backlog: bool = False) -> QueueLoad:
     )
 
 
-def _queue_rows(queues: Iterable[QueueLoad], held: Mapping[UUID, int]) -> list[QueueRow]:
+def _queue_rows(queues: Iterable[QueueLoad], held_counts: Mapping[UUID, int]) -> list[QueueRow]:
     rows = []
     for queue in sorted(queues, key=lambda queue: (-queue.level, -queue.full, queue.name)):
         dag, _, job = queue.name.partition("/")
@@ -259,7 +259,7 @@ def _queue_rows(queues: Iterable[QueueLoad], held: Mapping[UUID, int]) -> list[Q
                 building=queue.building,
                 state=_STATES[queue.level],
                 depth=queue.depth,
-                held=held.get(queue.node_id, 0),
+                held=held_counts.get(queue.node_id, 0),
                 max_depth=queue.thresholds.max_depth,
                 age_seconds=queue.age_seconds,
                 max_age_seconds=queue.thresholds.max_age_seconds,
@@ -270,14 +270,14 @@ def _queue_rows(queues: Iterable[QueueLoad], held: Mapping[UUID, int]) -> list[Q
     return rows
 
 
-def _edge_row(found: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
+def _edge_row(pressure: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
     generation = (row["dataset_uuid"], row["dataset_version"])
-    cause = found.on_edge(row["node_id"], generation, behind=row["position"] is not None)
-    behind = found.behind(row["node_id"], generation)
-    led_to = {row["node_id"], *found.upstream.downstream.get(row["node_id"], ())}
-    shown = next((queue for queue in behind if cause is not None and queue.node_id == cause.node_id), None)
+    cause = pressure.on_edge(row["node_id"], generation, behind=row["position"] is not None)
+    behind = pressure.behind(row["node_id"], generation)
+    led_to = {row["node_id"], *pressure.upstream.downstream.get(row["node_id"], ())}
+    blocking_queue = next((queue for queue in behind if cause is not None and queue.node_id == cause.node_id), None)
     if cause is None and behind:
-        shown = behind[0]
+        blocking_queue = behind[0]
     return PressureEdgeRow(
         dag=row["dag_name"],
         job=row["job_name"],
@@ -286,14 +286,14 @@ def _edge_row(found: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
         building=row["phase"] == "Staged",
         bulk=row["priority"] == "bulk",
         state="open" if cause is None else cause.state,
-        queue=None if shown is None else shown.name,
-        queue_is_backlog=shown is not None and shown.backlog,
+        queue=None if blocking_queue is None else blocking_queue.name,
+        queue_is_backlog=blocking_queue is not None and blocking_queue.backlog,
         queues=[queue.name for queue in behind],
         queues_of_writers=[queue.name for queue in behind if queue.node_id not in led_to],
-        depth=0 if shown is None else shown.depth,
-        max_depth=None if shown is None else shown.thresholds.max_depth,
-        age_seconds=0.0 if shown is None else shown.age_seconds,
-        max_age_seconds=None if shown is None else shown.thresholds.max_age_seconds,
+        depth=0 if blocking_queue is None else blocking_queue.depth,
+        max_depth=None if blocking_queue is None else blocking_queue.thresholds.max_depth,
+        age_seconds=0.0 if blocking_queue is None else blocking_queue.age_seconds,
+        max_age_seconds=None if blocking_queue is None else blocking_queue.thresholds.max_age_seconds,
         since=None if cause is None else cause.since,
         because="" if cause is None else cause.words,
         backlog=row["backlog"],

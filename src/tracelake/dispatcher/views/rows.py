@@ -52,10 +52,10 @@ async def find_table(
 class RowPieces:
     """The body of a reply. Owns what `held` holds (its slot) until it is closed."""
 
-    def __init__(self, batches: Iterator[bytes], threads: Executor, held: AsyncExitStack) -> None:
+    def __init__(self, batches: Iterator[bytes], threads: Executor, resources: AsyncExitStack) -> None:
         self._batches = batches
         self._threads = threads
-        self._held = held
+        self._resources = resources
         self._step: Future[bytes | None] | None = None
         self._first: bytes | None = None
 
@@ -73,7 +73,7 @@ class RowPieces:
 
     async def close(self) -> None:
         """The thread ends its step first: nobody else may touch the connection to the database meanwhile."""
-        async with self._held:
+        async with self._resources:
             if self._step is not None:
                 with suppress(Exception):
                     await asyncio.wrap_future(self._step)

@@ -58,24 +58,24 @@ class EventHorizon:
         self._open: tuple[int, frozenset[str]] | None = None
         """An id that will be reached when these writers are gone."""
         self._looking = Lock()
-        self._begun = self._ended = 0
+        self._started = self._ended = 0
         """The numbers of the last round of looks that began, and of the last one that came to its end."""
 
     async def reach(self, connect: Connect) -> int:
         """The events up to this id that a statement from now on does not see will never be seen."""
-        before = self._begun
+        before = self._started
         async with self._looking:
             if self._ended <= before:  # else a whole round was made while this caller waited
-                self._begun += 1
+                self._started += 1
                 await self._round(connect)
-                self._ended = self._begun
+                self._ended = self._started
             return self._reached
 
     async def _round(self, connect: Connect) -> None:
         async with connect() as connection:
-            wanted = await self._look(connection)
+            target = await self._look(connection)
         for pause in _PAUSES:
-            if self._reached >= wanted:
+            if self._reached >= target:
                 break
             await sleep(pause)
             async with connect() as connection:

@@ -100,8 +100,8 @@ async def read_inputs(
 ) -> dict[UUID, list[PayloadInput]]:
     """The inputs of tasks, each with the registered name of its dataset."""
     inputs = {task_id: _INPUTS.decode(text) for task_id, text in texts.items()}
-    wanted = {item.dataset_uuid for items in inputs.values() for item in items}
-    names = await dataset_names(connection, org_id, wanted)
+    dataset_uuids = {item.dataset_uuid for items in inputs.values() for item in items}
+    names = await dataset_names(connection, org_id, dataset_uuids)
     return {
         task_id: [
             PayloadInput(
@@ -119,6 +119,6 @@ async def read_inputs(
     }
 
 
-async def dataset_names(connection: Connection, org_id: UUID, wanted: Iterable[UUID]) -> dict[UUID, str]:
-    rows = await connection.fetch(_NAMES, org_id, list(wanted))
+async def dataset_names(connection: Connection, org_id: UUID, dataset_uuids: Iterable[UUID]) -> dict[UUID, str]:
+    rows = await connection.fetch(_NAMES, org_id, list(dataset_uuids))
     return {row["dataset_uuid"]: row["name"] for row in rows}

@@ -151,19 +151,19 @@ def _state(row: asyncpg.Record, *, stopped: bool) -> SourceState:
 
 
 def _since(row: asyncpg.Record, state: SourceState, cause: Cause | None) -> datetime | None:
-    found: datetime | None = None
+    earliest: datetime | None = None
     match state:
         case "paused":
-            found = row["paused_at"]
+            earliest = row["paused_at"]
         case "stopped":
-            found = None if cause is None else cause.since
+            earliest = None if cause is None else cause.since
         case "running" | "stopping":
-            found = row["claimed_at"]
+            earliest = row["claimed_at"]
         case "starting":
-            found = row["ready_at"]
+            earliest = row["ready_at"]
         case "dead" | "ended":
-            found = row["finished_at"]
-    return found
+            earliest = row["finished_at"]
+    return earliest
 
 
 def _run_state(row: asyncpg.Record) -> RunState:

@@ -90,25 +90,25 @@ class TaskFilter:
     after: UUID | None = None
 
 
-async def list_tasks(connection: Connection, org_id: UUID, wanted: TaskFilter, serving_since: datetime) -> TasksPage:
+async def list_tasks(connection: Connection, org_id: UUID, filters: TaskFilter, serving_since: datetime) -> TasksPage:
     """Newest first by task_id; with `after`, those above that id, oldest first. Its first bits are the time at which it
     was made; `since` and `until` look at these."""
-    if wanted.after is not None:
-        return await _following(connection, org_id, wanted, wanted.after, serving_since)
-    jobs = await _jobs(connection, org_id, wanted)
-    least, below = _bounds(wanted)
-    ended = wanted.status in ("Completed", "Canceled")
-    taken = paging.per_source(wanted.limit, len(jobs), filtered=ended)
-    if wanted.status is None:
-        rows = await connection.fetch(_NEWEST, jobs, below, least, taken)
+    if filters.after is not None:
+        return await _following(connection, org_id, filters, filters.after, serving_since)
+    jobs = await _jobs(connection, org_id, filters)
+    least, below = _bounds(filters)
+    ended = filters.status in ("Completed", "Canceled")
+    per_source = paging.per_source(filters.limit, len(jobs), filtered=ended)
+    if filters.status is None:
+        rows = await connection.fetch(_NEWEST, jobs, below, least, per_source)
     elif ended:
-        rows = await connection.fetch(_NEWEST_ENDED, jobs, below, least, taken, wanted.status)
+        rows = await connection.fetch(_NEWEST_ENDED, jobs, below, least, per_source, filters.status)
     else:
-        status = "Failed" if wanted.status in ("Retrying", "Skipped") else wanted.status
-        rows = await connection.fetch(_NEWEST_LIVE, jobs, below, least, taken, status, wanted.status)
-    page = paging.merge(((row["job_id"], row["task_id"], row["fits"]) for row in rows), wanted.limit, taken)
-    found = await connection.fetch(_ROWS, page.keys, org_id)
-    return TasksPage(tasks=[_task(row) for row in found], next=None if page.next is None else str(page.next))
+        status = "Failed" if filters.status in ("Retrying", "Skipped") else filters.status
+        rows = await connection.fetch(_NEWEST_LIVE, jobs, below, least, per_source, status, filters.status)
+    page = paging.merge(((row["job_id"], row["task_id"], row["fits"]) for row in rows), filters.limit, per_source)
+    task_rows = await connection.fetch(_ROWS, page.keys, org_id)
+    return TasksPage(tasks=[_task(row) for row in task_rows], next=None if page.next is None else str(page.next))
 
 
 async def look_up(connection: Connection, org_id: UUID, task_ids: Sequence[UUID]) -> TasksPage:
@@ -139,39 +139,39 @@ async def task_detail(connection: Connection, org_id: UUID, ids: OrgIds, task_id
 
 
 async def _following(
-    connection: Connection, org_id: UUID, wanted: TaskFilter, after: UUID, serving_since: datetime
+    connection: Connection, org_id: UUID, filters: TaskFilter, after: UUID, serving_since: datetime
 ) -> TasksPage:
-    for name, value in (("status", wanted.status), ("cursor", wanted.cursor)):
+    for name, value in (("status", filters.status), ("cursor", filters.cursor)):
         if value is not None:
             raise TraceError("body_invalid", f"With after there is no {name}.", field=name)
     settled = await task_horizon(connection)  # before anything else is read: it is a promise about what is read next
-    jobs = await _jobs(connection, org_id, wanted)
-    taken = paging.per_source(wanted.limit, len(jobs), filtered=False)
-    rows = await connection.fetch(_FOLLOWING, jobs, after, *_bounds(wanted), taken)
+    jobs = await _jobs(connection, org_id, filters)
+    per_source = paging.per_source(filters.limit, len(jobs), filtered=False)
+    rows = await connection.fetch(_FOLLOWING, jobs, after, *_bounds(filters), per_source)
     # Oldest first is newest first with the signs turned.
-    page = paging.merge(((row["job_id"], -row["task_id"].int, True) for row in rows), wanted.limit, taken)
-    found = await connection.fetch(_ROWS, [UUID(int=-key) for key in page.keys], org_id)
+    page = paging.merge(((row["job_id"], -row["task_id"].int, True) for row in rows), filters.limit, per_source)
+    task_rows = await connection.fetch(_ROWS, [UUID(int=-key) for key in page.keys], org_id)
     return TasksPage(
-        tasks=[_task(row) for row in reversed(found)],
+        tasks=[_task(row) for row in reversed(task_rows)],
         next=None if page.next is None else str(UUID(int=-page.next)),
         settled=first_id(settled),
         serving_since=serving_since,
     )
 
 
-async def _jobs(connection: Connection, org_id: UUID, wanted: TaskFilter) -> list[UUID]:
-    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, wanted.dag, wanted.job)]
-    if not jobs and (wanted.dag, wanted.job) != (None, None):
-        if wanted.dag is not None and not await dag_exists(connection, org_id, wanted.dag):
+async def _jobs(connection: Connection, org_id: UUID, filters: TaskFilter) -> list[UUID]:
+    jobs = [row["job_id"] for row in await connection.fetch(_JOBS, org_id, filters.dag, filters.job)]
+    if not jobs and (filters.dag, filters.job) != (None, None):
+        if filters.dag is not None and not await dag_exists(connection, org_id, filters.dag):
             raise TraceError("dag_not_found")
         raise TraceError("job_not_found")
     return jobs
 
 
-def _bounds(wanted: TaskFilter) -> tuple[UUID, UUID]:
+def _bounds(filters: TaskFilter) -> tuple[UUID, UUID]:
     """The least id, and the one that is too large."""
-    below = min(wanted.cursor or _MOST, _MOST if wanted.until is None else first_id(wanted.until))
-    return _LEAST if wanted.since is None else first_id(wanted.since), below
+    below = min(filters.cursor or _MOST, _MOST if filters.until is None else first_id(filters.until))
+    return _LEAST if filters.since is None else first_id(filters.since), below
 
 
 def first_id(at: datetime) -> UUID:

@@ -50,7 +50,7 @@ def full_queue(
     *,
     bulk_alone: bool,
     lasted: str | None,
-    waits: str = "ready",
+    noun: str = "ready",
 ) -> str:
     """`d/slow is full for 3m (1,200 of 1,000 ready; goes on below 50 %)`: by whichever threshold is nearer.
 
@@ -65,4 +65,4 @@ def full_queue(
     by_age = 0.0 if max_age_seconds is None or not depth else age_seconds / max_age_seconds
     if max_depth is None or by_age > by_depth:
         return f"{queue} is {state} (the oldest has waited {span(age_seconds)} of {span(max_age_seconds or 0)}{end})"
-    return f"{queue} is {state} ({depth:,} of {max_depth:,} {waits}{end})"
+    return f"{queue} is {state} ({depth:,} of {max_depth:,} {noun}{end})"

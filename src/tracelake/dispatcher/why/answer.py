@@ -44,12 +44,12 @@ def is_cause(item: WhyReason) -> bool:
     return item.state != "fine" and not REASONS[item.code].upstream
 
 
-def answer(subject: Subject, name: str, found: Iterable[WhyReason]) -> WhyReply:
+def answer(subject: Subject, name: str, candidates: Iterable[WhyReason]) -> WhyReply:
     """The worst first; those that are equally bad in the order they were found."""
-    reasons = sorted(found, key=lambda item: _WORST.index(item.state))
+    reasons = sorted(candidates, key=lambda item: _WORST.index(item.state))
     worst = reasons[0]
     # Of those that matter as much as the worst; the rest is in the list.
-    said = [item.text for item in reasons if item.state == worst.state][:_IN_SUMMARY]
+    texts = [item.text for item in reasons if item.state == worst.state][:_IN_SUMMARY]
     advice = REASONS[worst.code].advice
     if worst.state == "fine":
         advice = "" if advice == "Nothing to do." else advice
@@ -57,7 +57,7 @@ def answer(subject: Subject, name: str, found: Iterable[WhyReason]) -> WhyReply:
         kind=subject,
         id=name,
         state=worst.state,
-        summary=" ".join([f"{name}: {said[0]}", *said[1:], advice]).strip(),
+        summary=" ".join([f"{name}: {texts[0]}", *texts[1:], advice]).strip(),
         reasons=reasons,
     )
 

@@ -58,12 +58,12 @@ async def buffered_reasons(
     connection: Connection, dataset_uuids: Sequence[UUID], pressure: Pressure
 ) -> dict[str, list[WhyReason]]:
     """By name of the dataset; of those that are buffered and where something is the matter."""
-    found = {}
+    reasons_by_writer = {}
     for row in await connection.fetch(_STATE, dataset_uuids):
         reasons = [*_waiting(row), *_full(row, pressure), *_letters(row), *_pinned(row)]
         if reasons:
-            found[row["name"]] = reasons
-    return found
+            reasons_by_writer[row["name"]] = reasons
+    return reasons_by_writer
 
 
 def _waiting(row: asyncpg.Record) -> list[WhyReason]:
@@ -80,12 +80,14 @@ def _waiting(row: asyncpg.Record) -> list[WhyReason]:
         )
         again = ("send it again", "trace outbox requeue")
         return [reason("batch_not_sent", text, again, references=[*refers, ("outbox", row["unsent"])])]
-    asked, status = row["asked_at"], ("see the parts of the stack", "trace status")
-    if asked is None or (now - asked).total_seconds() > AWAY_SECONDS:
-        last = "no sink has ever asked for work" if asked is None else f"no sink has asked for {since(asked, now)}"
+    last_ask, status = row["asked_at"], ("see the parts of the stack", "trace status")
+    if last_ask is None or (now - last_ask).total_seconds() > AWAY_SECONDS:
+        last = (
+            "no sink has ever asked for work" if last_ask is None else f"no sink has asked for {since(last_ask, now)}"
+        )
         text = f"{batches} {verb}, {oldest}for {age}, and {last}."
         return [reason("no_sink", text, status, ("start a sink", "trace sink"), references=refers)]
-    text = f"{batches} {verb} for a sink, {oldest}for {age}; a sink was there {since(asked, now)} ago."
+    text = f"{batches} {verb} for a sink, {oldest}for {age}; a sink was there {since(last_ask, now)} ago."
     return [reason("batches_wait", text, status, references=refers)]
 
 

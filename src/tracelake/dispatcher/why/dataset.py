@@ -73,27 +73,27 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     rebuilding = await _rebuilding(connection, row)
     pressure = await read_pressure(connection, org_id, quotas)
     own = (await buffered_reasons(connection, [row["dataset_uuid"]], pressure)).get(name, [])
-    found = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
+    reasons = [*rebuilding, *await _stale(connection, row), *own, *await _unrouted(connection, row, name)]
     writers = await _writers(connection, org_id, [(row["dataset_uuid"], row["current_version"])])
     if writers:
-        found += [
+        reasons += [
             item
             for item in await _causes(connection, org_id, writers, pressure)
             if not (own and _is_stopped_by(item, name))
         ]
     elif row["dag_name"] is None:
         text = f"No DAG writes it.{_newest(row)}"
-        found.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
+        reasons.append(reason("no_producer", text, ("see it", f"trace datasets {name}")))
     elif not rebuilding or row["active_number"] is not None:
-        found.append(_removed(row, name))
-    if writers and all(item.code == "events_outdated" for item in found):
-        found.insert(0, _fresh(row, writers))
-    return answer("dataset", name, found)
+        reasons.append(_removed(row, name))
+    if writers and all(item.code == "events_outdated" for item in reasons):
+        reasons.insert(0, _fresh(row, writers))
+    return answer("dataset", name, reasons)
 
 
 async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[WhyReason]:
     """Events that nobody has heard: of files that are not committed yet, or of older inputs."""
-    found = []
+    reasons = []
     for event in await connection.fetch(_UNROUTED, row["dataset_uuid"], row["current_version"]):
         if event["place"] != 1:
             continue
@@ -105,14 +105,14 @@ async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> l
             verb = "waits" if event["number"] == 1 else "wait"
             first = unit_words(event["unit"])
             text = f"{events} of it {verb} for the commit of the files, the first ({first}) for {age}."
-            found.append(reason("events_await_commit", text, step, references=refers))
+            reasons.append(reason("events_await_commit", text, step, references=refers))
         else:
             text = (
                 f"The newest event ({unit_words(event['unit'])}, {age} ago) was said for older inputs than its unit "
                 "was completed with, and is not passed on."
             )
-            found.append(reason("events_outdated", text, step, references=refers))
-    return found
+            reasons.append(reason("events_outdated", text, step, references=refers))
+    return reasons
 
 
 def _fresh(row: asyncpg.Record, writers: list[Subject]) -> WhyReason:
@@ -155,7 +155,7 @@ async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[WhyRe
 
 
 async def _stale(connection: Connection, row: asyncpg.Record) -> list[WhyReason]:
-    found = []
+    reasons = []
     for item in await connection.fetch(_STALE, row["dataset_uuid"], row["current_version"]):
         because, job = item["because"], item["job"]
         rebuilt = since(item["since"], row["now"])
@@ -164,8 +164,8 @@ async def _stale(connection: Connection, row: asyncpg.Record) -> list[WhyReason]
             text, step = f"{text}; they are being made again.", ("see it", f"trace tasks --dag {item['dag_name']}")
         else:
             text, step = f"{text}.", ("make them again", f"trace rebuild {job}")
-        found.append(reason("outputs_stale", text, step, references=[("job", job), ("dataset", because)]))
-    return found
+        reasons.append(reason("outputs_stale", text, step, references=[("job", job), ("dataset", because)]))
+    return reasons
 
 
 def _is_stopped_by(item: WhyReason, dataset: str) -> bool:
@@ -178,7 +178,7 @@ def _is_stopped_by(item: WhyReason, dataset: str) -> bool:
 async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure) -> list[WhyReason]:
     """The nearest jobs at which something is the matter, with what it is. Nothing is the matter: nothing."""
     waiting = deque((writer, 0) for writer in writers)
-    seen = {writer.node_id for writer in writers}
+    visited = {writer.node_id for writer in writers}
     own: list[WhyReason] = []
     looked = 0
     while waiting and looked < MAX_JOBS:
@@ -187,8 +187,8 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
         reasons = await job_reasons(connection, subject, pressure)
         causes = [item for item in reasons if is_cause(item)]
         if causes:
-            found = own if distance == 0 else [*own, _upstream(subject, distance, causes)]
-            return found + [about(subject.name, item) for item in causes]
+            all_reasons = own if distance == 0 else [*own, _upstream(subject, distance, causes)]
+            return all_reasons + [about(subject.name, item) for item in causes]
         if distance == 0:
             own += [about(subject.name, item) for item in reasons if item.state != "fine"]
         read = await _read(connection, subject, reasons)
@@ -198,8 +198,8 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
             first, causes = next(iter(buffered.items()))
             return [*own, _in_dataset(first, subject, causes), *(about(first, item) for item in causes)]
         for before in await _writers(connection, org_id, read):
-            if before.node_id not in seen:
-                seen.add(before.node_id)
+            if before.node_id not in visited:
+                visited.add(before.node_id)
                 waiting.append((before, distance + 1))
     return own
 
@@ -209,9 +209,9 @@ async def _read(connection: Connection, subject: Subject, reasons: list[WhyReaso
     edges = await facts.read_edges(connection, subject.node_id)
     awaited = {
         item.id
-        for found in reasons
-        if REASONS[found.code].upstream
-        for item in found.references
+        for why_reason in reasons
+        if REASONS[why_reason.code].upstream
+        for item in why_reason.references
         if item.kind == "dataset"
     }
     return [
@@ -221,12 +221,12 @@ async def _read(connection: Connection, subject: Subject, reasons: list[WhyReaso
 
 async def _writers(connection: Connection, org_id: UUID, generations: list[tuple[UUID, UUID]]) -> list[Subject]:
     columns = [[generation[part] for generation in generations] for part in (0, 1)]
-    found = []
+    writers = []
     for row in await connection.fetch(_WRITERS, org_id, *columns):
         subject = await facts.read_job(connection, row["active_version"], row["dag_name"], row["job_name"])
         if subject is not None:
-            found.append(subject)
-    return found
+            writers.append(subject)
+    return writers
 
 
 def _in_dataset(name: str, reader: Subject, causes: list[WhyReason]) -> WhyReason:

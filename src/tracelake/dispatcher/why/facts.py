@@ -201,9 +201,9 @@ async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> M
             if other["input_index"] == edge["input_index"]:
                 continue
             generation: Generation = (other["dataset_uuid"], other["dataset_version"])
-            asked = [Presence(generation, row["unit"], row["range_start"], row["range_end"]) for row in units]
-            there = await coverage.read_revisions(connection, asked)
-            missing = next((row for number, row in enumerate(units) if number not in there), None)
+            units_asked = [Presence(generation, row["unit"], row["range_start"], row["range_end"]) for row in units]
+            revisions = await coverage.read_revisions(connection, units_asked)
+            missing = next((row for number, row in enumerate(units) if number not in revisions), None)
             if missing is not None:
                 return Missing(missing["unit"], edge["dataset"], other)
     return None

@@ -40,22 +40,22 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
         return await source_reasons(connection, subject, pressure)
     edges = await facts.read_edges(connection, subject.node_id)
     behind = await buffered_reasons(connection, [edge["dataset_uuid"] for edge in edges], pressure)
-    found: list[WhyReason] = []
+    reasons: list[WhyReason] = []
     if pressure.overuse is not None:
         events = max((edge["backlog"] for edge in edges), default=0)
-        found.append(over_quota(pressure.overuse, f"no tasks are made of what comes in; {waiting(events)}"))
+        reasons.append(over_quota(pressure.overuse, f"no tasks are made of what comes in; {waiting(events)}"))
     for edge in edges:
-        found += await _edge(connection, subject, edge, pressure, behind.get(edge["dataset"], []))
+        reasons += await _edge(connection, subject, edge, pressure, behind.get(edge["dataset"], []))
     if subject.joins and all(edge["newest_at"] is not None for edge in edges):
-        found += await _join(connection, edges)
-    found += await _tasks(connection, subject)
-    found += _own_queue(subject, edges, pressure)
-    return found or [_up_to_date(subject, edges)]
+        reasons += await _join(connection, edges)
+    reasons += await _tasks(connection, subject)
+    reasons += _own_queue(subject, edges, pressure)
+    return reasons or [_up_to_date(subject, edges)]
 
 
 async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: str, job: str) -> list[WhyReason]:
     newest, building = versions["newest_with_job"], versions["building_version"]
-    found = []
+    reasons = []
     version = [("version", f"{dag}@{newest}")]
     if building is not None and await facts.read_job(connection, building, dag, job) is not None:
         text = f"It belongs to version {versions['building_number']} of {dag}, which is being built."
@@ -63,11 +63,11 @@ async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: s
     back = ("let it count", f"trace activate {dag} {newest}")
     if versions["active_version"] is None:
         text = f"No version of {dag} counts; version {newest} has the job."
-        found.append(reason("no_active_version", text, back, references=version))
+        reasons.append(reason("no_active_version", text, back, references=version))
     else:
         text = f"Version {versions['active_number']} of {dag} counts and does not have it; version {newest} does."
-        found.append(reason("not_in_active_version", text, back, references=version))
-    return found
+        reasons.append(reason("not_in_active_version", text, back, references=version))
+    return reasons
 
 
 async def _edge(
@@ -157,12 +157,12 @@ async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Why
 
 async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
     tasks = await facts.read_tasks(connection, subject.node_id)
-    found = []
+    reasons = []
     if row := tasks.get("failed"):  # what holds an input is named there
         error = f', the first with "{row["error"]}"' if row["error"] else ""
         steps = (("see them", _failed_tasks(subject)), *retry_or_skip(row["first"]))
         text = f"{_have(row, 'failed for good')}{error}."
-        found.append(reason("tasks_failed", text, *steps, references=[("task", row["first"])]))
+        reasons.append(reason("tasks_failed", text, *steps, references=[("task", row["first"])]))
     if row := tasks.get("held"):
         limit = await facts.read_limit(connection, row["held_by"])
         kind, _, rest = (row["held_by"] or "").partition(":")
@@ -170,7 +170,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         of = names.get(kind, subject.name)
         used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
         text = f"{_have(row, 'to wait')} for a place under the limit of {of}{used}."
-        found.append(
+        reasons.append(
             reason(
                 "tasks_limited",
                 text,
@@ -183,7 +183,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         text = f"{_have(row, 'failed')}{error}, and will be tried again by themselves."
         if row["number"] == 1:
             text = text.replace("by themselves", "by itself")
-        found.append(
+        reasons.append(
             reason(
                 "tasks_backing_off", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])]
             )
@@ -195,9 +195,9 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         )
         if row["number"] == 1:
             text = f"1 task of it waits for a worker of {subject.runtime}, for {waited}."
-        known, more = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
+        workers_text, more = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
         see = ("see why", f"trace why {row['first']}")
-        found.append(reason("tasks_ready", f"{text} {known}", see, *more, references=[("task", row["first"])]))
+        reasons.append(reason("tasks_ready", f"{text} {workers_text}", see, *more, references=[("task", row["first"])]))
     if row := tasks.get("silent"):
         verb = "is" if row["number"] == 1 else "are"
         left = (row["at"] - subject.now).total_seconds()
@@ -207,7 +207,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
             f"{counted(row['number'], 'task')} of it {verb} with a worker that is not heard of; {first} lease {ends}, "
             "and then it is tried again."
         )
-        found.append(
+        reasons.append(
             reason("tasks_unheard", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])])
         )
     if row := tasks.get("running"):
@@ -215,7 +215,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         text = (
             f"{counted(row['number'], 'task')} of it {verb} running, the longest for {since(row['at'], subject.now)}."
         )
-        found.append(
+        reasons.append(
             reason(
                 "tasks_running",
                 text,
@@ -223,7 +223,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
                 references=[("task", row["first"])],
             )
         )
-    return found
+    return reasons
 
 
 def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> WhyReason:

@@ -16,17 +16,17 @@ RESUME = "trace resume"
 
 async def source_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[WhyReason]:
     run = await facts.read_run(connection, subject.node_id) if subject.source == "always_on" else None
-    said = await facts.read_said(connection, subject.job_id)
+    last_update = await facts.read_said(connection, subject.job_id)
     if run is not None and (run["status"] == "Completed" or _is_canceled(run)):
         return [_ended(subject, run)]
     if run is not None and run["status"] == "Failed" and run["next_retry_at"] is None:
         return [_dead(subject, run)]
-    found = _stopped(subject, pressure)
+    reasons = _stopped(subject, pressure)
     if subject.source == "always_on":
-        found += await _run_reasons(connection, subject, run, silent=said is None)
-    elif said is None:
-        found.append(_never(subject))
-    return found or [_spoke(subject, said)]
+        reasons += await _run_reasons(connection, subject, run, silent=last_update is None)
+    elif last_update is None:
+        reasons.append(_never(subject))
+    return reasons or [_spoke(subject, last_update)]
 
 
 def paused(name: str, text: str) -> WhyReason:
@@ -90,8 +90,8 @@ async def _run_reasons(
         case "Running":
             return []
         case _:
-            known, steps = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
-            text = f"Its run waits for a worker of {subject.runtime}. {known}"
+            workers_text, steps = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
+            text = f"Its run waits for a worker of {subject.runtime}. {workers_text}"
             return [reason("source_starting", text, see, *steps, references=task)]
 
 
@@ -108,12 +108,12 @@ def _never(subject: Subject) -> WhyReason:
     return reason("source_never_fired", text, ("set it off", f"trace trigger {subject.name} --range START-END"))
 
 
-def _spoke(subject: Subject, said: asyncpg.Record | None) -> WhyReason:
-    if said is None:
+def _spoke(subject: Subject, last_update: asyncpg.Record | None) -> WhyReason:
+    if last_update is None:
         return reason("up_to_date", "It is running.")
-    ago = since(said["created_at"], subject.now)
-    text = f"The last it said was {unit_words(said['unit'])} of {said['name']}, {ago} ago."
-    return reason("up_to_date", text, references=[("dataset", said["name"])])
+    ago = since(last_update["created_at"], subject.now)
+    text = f"The last it said was {unit_words(last_update['unit'])} of {last_update['name']}, {ago} ago."
+    return reason("up_to_date", text, references=[("dataset", last_update["name"])])
 
 
 def _is_canceled(run: asyncpg.Record) -> bool:

@@ -138,8 +138,8 @@ async def _ready(connection: Connection, row: asyncpg.Record) -> WhyReason:
     outbox = await connection.fetchrow(_OUTBOX, row["task_id"])
     retried = f" It has been tried {counted(row['attempt'], 'time')}." if row["attempt"] else ""
     if outbox is None:
-        known, steps = await workers.look(connection, row["org_id"], row["runtime"], row["now"])
-        text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried} {known}"
+        workers_text, steps = await workers.look(connection, row["org_id"], row["runtime"], row["now"])
+        text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried} {workers_text}"
         return reason("ready", text, *steps, references=_job(row))
     # Rows are numbered over all orgs; `trace outbox list` shows the task as their key.
     references = [*_job(row), ("outbox", row["task_id"])]
@@ -164,14 +164,14 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> WhyReason:
             references=_job(row),
         )
     if row["superseded"] is not None:
-        said = row["error"] or ""
-        by = said if said.startswith("superseded by version") else f"superseded by version {row['active_number']}"
+        error = row["error"] or ""
+        by = error if error.startswith("superseded by version") else f"superseded by version {row['active_number']}"
         text = f"It was {by} {ended}; it comes back when a version that has it counts again."
         dag, own = row["dag_name"], row["own_number"]
         steps = () if own is None else (("let its version count again", f"trace rollback {dag} --to {own}"),)
         return reason("superseded", text, *steps, references=[*_job(row), *_version(dag, row["active_number"])])
-    who = await connection.fetchrow(_WHO, row["org_id"], f"task:{row['task_id']}")
-    text = f"It was cancelled{'' if who is None else ' by ' + who['subject']} {ended}."
+    request = await connection.fetchrow(_WHO, row["org_id"], f"task:{row['task_id']}")
+    text = f"It was cancelled{'' if request is None else ' by ' + request['subject']} {ended}."
     return reason("canceled", text, ("run it after all", f"trace retry {row['task_id']}"), references=_job(row))
 
 
@@ -197,14 +197,14 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[WhyReason
             ("let its version count again", f"trace rollback {row['dag_name']} --to {row['own_number']}"),
             steps[1],
         )
-    found = [reason("failed", text, *steps, references=_job(row))]
+    reasons = [reason("failed", text, *steps, references=_job(row))]
     edge = None
     if _may_hold(row):
         edge = await connection.fetchrow(_EDGE, row["node_id"], row["edge"])
     if edge is not None:
         text = f"It holds the input {edge['name']} at {unit_words(row['unit_key'])}; {waiting(edge['backlog'])}."
-        found.append(reason("holds_edge", text, *steps, references=[*_job(row), ("dataset", edge["name"])]))
-    return found
+        reasons.append(reason("holds_edge", text, *steps, references=[*_job(row), ("dataset", edge["name"])]))
+    return reasons
 
 
 def _may_hold(row: asyncpg.Record) -> bool:

@@ -10,7 +10,7 @@ never by name: neither side can make the other open a path.
       RunAttempt       ->                       for each attempt, several at a time
                        <-  Progress             any number
                        <-  Ask                  what needs a credential, with a number
-      Answer           ->                       to that number
+      BrokerAnswer           ->                       to that number
       CancelAttempt    ->                       the attempt should stop
                        <-  AttemptDone          once for each attempt
 
@@ -119,7 +119,7 @@ AnswerBody: TypeAlias = (
 )
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class BrokerAnswer(msgspec.Struct, frozen=True, tag="answer"):
     number: int
     body: AnswerBody
 
@@ -226,7 +226,7 @@ class AttemptDone(msgspec.Struct, frozen=True, tag="done"):
     failure: AttemptFailure | None = None
 
 
-ToProcess: TypeAlias = Start | RunAttempt | CancelAttempt | Answer
+ToProcess: TypeAlias = Start | RunAttempt | CancelAttempt | BrokerAnswer
 ToWorker: TypeAlias = Ready | StartFailed | Progress | Ask | AttemptDone
 M = TypeVar("M")
 
@@ -243,7 +243,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 _of_worker: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
 _of_process: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 _asks: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_answers: msgspec.msgpack.Decoder[BrokerAnswer] = msgspec.msgpack.Decoder(BrokerAnswer)
 
 
 class Channel(Generic[M]):
@@ -327,7 +327,7 @@ def relay_channel(connection: socket.socket) -> "Channel[Ask]":
     return Channel(connection, _asks)
 
 
-def executor_channel(connection: socket.socket) -> "Channel[Answer]":
+def executor_channel(connection: socket.socket) -> "Channel[BrokerAnswer]":
     return Channel(connection, _answers)
 
 

@@ -22,7 +22,6 @@ from tracelake.catalogue.context import AttemptLostError, CanceledError, NonRetr
 from tracelake.errors import StoreUnavailableError
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectExistsError, ObjectMeta
 from tracelake.spark.child.messages import (
-    Answer,
     AnswerBody,
     Ask,
     AskBody,
@@ -32,6 +31,7 @@ from tracelake.spark.child.messages import (
     AskTable,
     AskUpload,
     AskUrls,
+    BrokerAnswer,
     Channel,
     ChannelError,
     FailureAnswer,
@@ -141,7 +141,7 @@ class ClusterTransfer:
         return SignedTransfer(dict(reading), dict(zip(names, answer.creating, strict=True)))
 
 
-def _receive(channel: "Channel[Answer]") -> AnswerBody:
+def _receive(channel: "Channel[BrokerAnswer]") -> AnswerBody:
     message = channel.receive()
     if message is None:
         raise BrokerFailedError("the org's Spark process ended")
@@ -149,7 +149,7 @@ def _receive(channel: "Channel[Answer]") -> AnswerBody:
 
 
 @contextmanager
-def _connected(directory: Path) -> Iterator["Channel[Answer]"]:
+def _connected(directory: Path) -> Iterator["Channel[BrokerAnswer]"]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         with _short_path(directory) as path:
             connection.connect(path)
@@ -192,7 +192,7 @@ class Relay:
                 finally:
                     if descriptor is not None:
                         os.close(descriptor)
-                channel.send(Answer(0, answer))
+                channel.send(BrokerAnswer(0, answer))
 
 
 @dataclass(frozen=True, slots=True)

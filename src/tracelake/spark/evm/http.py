@@ -147,8 +147,8 @@ class HttpNode:
 class _Response(http.client.HTTPResponse):
     """In time, all of it: status, headers and the ends of chunks too, which may come letter by letter."""
 
-    def __init__(self, sock: socket.socket, *args: Any, left: Callable[[], float], **named: Any) -> None:
-        super().__init__(sock, *args, **named)
+    def __init__(self, sock: socket.socket, *args: Any, left: Callable[[], float], **options: Any) -> None:
+        super().__init__(sock, *args, **options)
         self.fp.close()
         self.fp = io.BufferedReader(_Timed(sock, left))
 

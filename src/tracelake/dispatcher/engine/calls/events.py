@@ -76,7 +76,7 @@ def new_events(
         output = output_for(job, event.dataset_uuid, None, event.dataset_version)
         unit = unit_of(event.cursor, event.partition_key)
         revision = committed.get((event.dataset_uuid, unit), committed.get((event.dataset_uuid, WHOLE)))
-        waits = not output.dataset.storage.routes_at_once
+        awaits_commit = not output.dataset.storage.routes_at_once
         key = event_key(producer, event)
-        rows.append(NewEvent(key, task.org_id, task.attempt, event, waits, revision, *shared))
+        rows.append(NewEvent(key, task.org_id, task.attempt, event, awaits_commit, revision, *shared))
     return rows

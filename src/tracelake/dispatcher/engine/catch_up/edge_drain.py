@@ -128,10 +128,10 @@ class EdgeDrain:
             edge = states[(node_id, input_index)]
             if edge.position is None or edge.failed_units:
                 return 0
-            events, made = await self._show(connection, plan, consumer, edge, RoutingScope({}, states), page)
+            events, created_tasks = await self._show(connection, plan, consumer, edge, RoutingScope({}, states), page)
         self._writer.committed(plan)
         self._metrics.drained.inc(events)
-        self._metrics.made.labels("drain").inc(made)
+        self._metrics.created_tasks.labels("drain").inc(created_tasks)
         return events + (1 if edge.live else 0)
 
     async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
@@ -162,13 +162,13 @@ class EdgeDrain:
         rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
         events = [RoutedEvent(*row) for row in rows]
         tasks = await self._router.show(connection, scope, events, (consumer, item))
-        made = await self._writer.create(connection, plan, tasks)
-        self._writer.shown(plan, events, made, (consumer, item))
+        created_tasks = await self._writer.create(connection, plan, tasks)
+        self._writer.shown(plan, events, created_tasks, (consumer, item))
         whole = len(rows) < page
         if whole and edge.drain_until is None:
             edge.seen(None)
         else:
             edge.seen(until if whole else events[-1].routed_seq)
         await edges.write(connection, scope.edges.values())
-        logger.debug("drained", extra={"events": len(events), "tasks": len(made)})
-        return len(events), len(made)
+        logger.debug("drained", extra={"events": len(events), "tasks": len(created_tasks)})
+        return len(events), len(created_tasks)

@@ -133,13 +133,13 @@ class InvalidationDrain:
                 for request in requests
                 if request.unit_key != work["own_unit"]
             ]
-            made = await self._writer.create(
+            created_tasks = await self._writer.create(
                 connection, WritePlan(), await self._router.drafts.draft(connection, requests, states)
             )
             if more is None:
                 await connection.execute(_END, *key)
             else:
                 await connection.execute(_MOVE_ON, *key, *more)
-        self._metrics.made.labels("invalidation").inc(len(made))
-        logger.debug("made again", extra={"units": len(requests), "tasks": len(made)})
+        self._metrics.created_tasks.labels("invalidation").inc(len(created_tasks))
+        logger.debug("made again", extra={"units": len(requests), "tasks": len(created_tasks)})
         return 1

@@ -64,7 +64,7 @@ async def _lock(connection: Connection, nodes: Mapping[UUID, object]) -> list[as
 
 
 async def _write(connection: Connection, rows: Sequence[asyncpg.Record], readings: Sequence[QueueReading]) -> bool:
-    written = []
+    depth_rows = []
     eased = False
     for row, reading in zip(rows, readings, strict=True):
         thresholds = Thresholds(row["max_depth"], row["max_age_seconds"])
@@ -73,9 +73,9 @@ async def _write(connection: Connection, rows: Sequence[asyncpg.Record], reading
         before = Level(row["level"])
         level = next_level(before, share(thresholds, reading.depth, age))
         eased |= level < before
-        written.append((row["node_id"], reading.depth, oldest, int(level), because(thresholds, reading.depth, age)))
-    if written:
-        await connection.execute(_WRITE, *(list(column) for column in zip(*written, strict=True)))
+        depth_rows.append((row["node_id"], reading.depth, oldest, int(level), because(thresholds, reading.depth, age)))
+    if depth_rows:
+        await connection.execute(_WRITE, *(list(column) for column in zip(*depth_rows, strict=True)))
     return eased
 
 

@@ -151,7 +151,7 @@ def build(edges: Collection[ProducerEdge], limited: Collection[UUID]) -> Upstrea
             writers.setdefault(edge.generation, set()).add(edge.producer)
     return Upstream(
         downstream,
-        {made: frozenset(by) for made, by in writers.items() if not by.isdisjoint({*downstream, *sources})},
+        {generation: frozenset(by) for generation, by in writers.items() if not by.isdisjoint({*downstream, *sources})},
         sources,
     )
 

@@ -175,16 +175,16 @@ async def _merge(connection: Connection, ranges: dict[Grid, set[Span]]) -> None:
     stored: dict[int, set[Span]] = {}
     for row in rows:
         stored.setdefault(row["grid"], set()).add((row["range_start"], row["range_end"]))
-    gone, made = [], []
+    removed, added = [], []
     for index, spans in fresh.items():
         before = stored.get(index, set())
         after = set(merge([*before, *spans]))
-        gone += [(*grids[index], start) for start, _ in before - after]
-        made += [(*grids[index], start, end) for start, end in after - before]
-    if gone:
-        await connection.execute(_DELETE_RUNS, *(list(column) for column in zip(*gone, strict=True)))
-    if made:
-        await connection.execute(_INSERT_RUNS, *(list(column) for column in zip(*made, strict=True)))
+        removed += [(*grids[index], start) for start, _ in before - after]
+        added += [(*grids[index], start, end) for start, end in after - before]
+    if removed:
+        await connection.execute(_DELETE_RUNS, *(list(column) for column in zip(*removed, strict=True)))
+    if added:
+        await connection.execute(_INSERT_RUNS, *(list(column) for column in zip(*added, strict=True)))
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:

@@ -259,10 +259,10 @@ async def collect_again(connection: Connection, revived: Sequence[UUID]) -> None
 async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTask]:
     """Inserts tasks with their wake-ups; returns those that did not exist, neither by id nor by unit."""
     new = sorted(tasks, key=lambda task: task.task_id)  # as everything that locks: in one order
-    made: list[NewTask] = []
+    created_tasks: list[NewTask] = []
     async for part in in_slices(new, CREATE_SLICE):
-        made += await _create(connection, part)
-    return made
+        created_tasks += await _create(connection, part)
+    return created_tasks
 
 
 async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTask]:
@@ -288,8 +288,8 @@ async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTas
         [task.revision_kind for task in new],
         ["{" + ",".join(map(str, task.input_order)) + "}" if task.input_order else None for task in new],
     )
-    made = {row["task_id"] for row in rows}
-    return [task for task in new if task.task_id in made]
+    created_ids = {row["task_id"] for row in rows}
+    return [task for task in new if task.task_id in created_ids]
 
 
 async def wake(connection: Connection, wakeups: Sequence[tuple[UUID, WakeTarget]]) -> None:
@@ -299,9 +299,9 @@ async def wake(connection: Connection, wakeups: Sequence[tuple[UUID, WakeTarget]
 
 async def _create_named(connection: Connection, plan: WritePlan, applied: WriteResult) -> None:
     """Inserts tasks whose caller chose their id, and notes which of them existed before."""
-    made = await create(connection, plan.new_tasks)
-    applied.made += made
-    applied.created = {task.task_id for task in made}
+    created_tasks = await create(connection, plan.new_tasks)
+    applied.created_tasks += created_tasks
+    applied.created = {task.task_id for task in created_tasks}
     existing_ids = [task.task_id for task in plan.new_tasks if task.task_id not in applied.created]
     if existing_ids:
         applied.existing = await existing(connection, existing_ids)
