@@ -19,7 +19,7 @@ from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_open
 from tracelake.dispatcher.quotas.book import Overuse, QuotaBook
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS
-from tracelake.dispatcher.views.words import full_queue
+from tracelake.dispatcher.views.words import full_state
 from tracelake.dispatcher.views.words import since as since_words
 from tracelake.wire.pressure import PressureEdgeRow, PressureReply, PressureState, QueueRow
 
@@ -112,9 +112,12 @@ class QueueLoad:
 
     @property
     def words(self) -> str:
+        return f"{f'the backlog of {self.subject}' if self.backlog else self.name} is {self.state_words}"
+
+    @property
+    def state_words(self) -> str:
         limits = self.thresholds
-        return full_queue(
-            f"the backlog of {self.subject}" if self.backlog else self.name,
+        return full_state(
             self.depth,
             limits.max_depth,
             self.age_seconds,

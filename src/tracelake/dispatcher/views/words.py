@@ -41,8 +41,7 @@ def unit_words(unit_key: str) -> str:
     return f"cursor {text}" if kind == "c" else text or unit_key
 
 
-def full_queue(
-    queue: str,
+def full_state(
     depth: int,
     max_depth: int | None,
     age_seconds: float,
@@ -52,7 +51,7 @@ def full_queue(
     lasted: str | None,
     noun: str = "ready",
 ) -> str:
-    """`d/slow is full for 3m (1,200 of 1,000 ready; goes on below 50 %)`: by whichever threshold is nearer.
+    """`full for 3m (1,200 of 1,000 ready; goes on below 50 %)`: by whichever threshold is nearer.
 
     `bulk_alone`: it stops only what is bulk, and is `filling`. A queue stays what it is until it is below half, so it
     may be full with fewer tasks than its threshold.
@@ -64,5 +63,5 @@ def full_queue(
     by_depth = 0.0 if max_depth is None else depth / max_depth
     by_age = 0.0 if max_age_seconds is None or not depth else age_seconds / max_age_seconds
     if max_depth is None or by_age > by_depth:
-        return f"{queue} is {state} (the oldest has waited {span(age_seconds)} of {span(max_age_seconds or 0)}{end})"
-    return f"{queue} is {state} ({depth:,} of {max_depth:,} {noun}{end})"
+        return f"{state} (the oldest has waited {span(age_seconds)} of {span(max_age_seconds or 0)}{end})"
+    return f"{state} ({depth:,} of {max_depth:,} {noun}{end})"

@@ -11,13 +11,13 @@ from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, unit_words
 from tracelake.dispatcher.why import facts
-from tracelake.dispatcher.why.answer import about, answer, is_cause, reason
+from tracelake.dispatcher.why.answer import Reason, answer, is_cause, reason
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.job import job_reasons
 from tracelake.dispatcher.why.reasons import REASONS
 from tracelake.errors import TraceError
-from tracelake.wire.why import WhyReason, WhyReply
+from tracelake.wire.why import WhyReply
 
 MAX_JOBS = 50
 """That are looked at on the way to the cause."""
@@ -91,7 +91,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
     return answer("dataset", name, reasons)
 
 
-async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[WhyReason]:
+async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[Reason]:
     """Events that nobody has heard: of files that are not committed yet, or of older inputs."""
     reasons = []
     for event in await connection.fetch(_UNROUTED, row["dataset_uuid"], row["current_version"]):
@@ -115,7 +115,7 @@ async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> l
     return reasons
 
 
-def _fresh(row: asyncpg.Record, writers: list[Subject]) -> WhyReason:
+def _fresh(row: asyncpg.Record, writers: list[Subject]) -> Reason:
     by = ", ".join(writer.name for writer in writers)
     if row["unit"] is None:
         first = writers[0]
@@ -127,7 +127,7 @@ def _fresh(row: asyncpg.Record, writers: list[Subject]) -> WhyReason:
     return reason("fresh", text, references=[("job", writer.name) for writer in writers])
 
 
-def _removed(row: asyncpg.Record, name: str) -> WhyReason:
+def _removed(row: asyncpg.Record, name: str) -> Reason:
     dag, number, with_it = row["dag_name"], row["active_number"], row["newest_with"]
     counts = (
         f"No version of {dag} counts" if number is None else f"Version {number} of {dag} counts and does not write it"
@@ -138,7 +138,7 @@ def _removed(row: asyncpg.Record, name: str) -> WhyReason:
     return reason("removed", f"{counts}.{_newest(row)}", *steps, references=[("version", f"{dag}@{with_it}")])
 
 
-async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[WhyReason]:
+async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[Reason]:
     if row["staged_version"] is None or row["building_version"] is None:
         return []
     build = await build_progress(connection, row["building_version"])
@@ -154,7 +154,7 @@ async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[WhyRe
     return [reason("rebuilding", text, *steps, references=[("version", f"{dag}@{number}")])]
 
 
-async def _stale(connection: Connection, row: asyncpg.Record) -> list[WhyReason]:
+async def _stale(connection: Connection, row: asyncpg.Record) -> list[Reason]:
     reasons = []
     for item in await connection.fetch(_STALE, row["dataset_uuid"], row["current_version"]):
         because, job = item["because"], item["job"]
@@ -168,18 +168,16 @@ async def _stale(connection: Connection, row: asyncpg.Record) -> list[WhyReason]
     return reasons
 
 
-def _is_stopped_by(item: WhyReason, dataset: str) -> bool:
+def _is_stopped_by(item: Reason, dataset: str) -> bool:
     """Its writer waits for its own backlog: of that the dataset itself tells."""
-    return item.code == "pressure" and any(
-        (refers.kind, refers.id) == ("dataset", dataset) for refers in item.references
-    )
+    return item.code == "pressure" and any(refers == ("dataset", dataset) for refers in item.references)
 
 
-async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure) -> list[WhyReason]:
+async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure) -> list[Reason]:
     """The nearest jobs at which something is the matter, with what it is. Nothing is the matter: nothing."""
     waiting = deque((writer, 0) for writer in writers)
     visited = {writer.node_id for writer in writers}
-    own: list[WhyReason] = []
+    own: list[Reason] = []
     looked = 0
     while waiting and looked < MAX_JOBS:
         subject, distance = waiting.popleft()
@@ -188,15 +186,15 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
         causes = [item for item in reasons if is_cause(item)]
         if causes:
             all_reasons = own if distance == 0 else [*own, _upstream(subject, distance, causes)]
-            return all_reasons + [about(subject.name, item) for item in causes]
+            return all_reasons + [item.about(subject.name) for item in causes]
         if distance == 0:
-            own += [about(subject.name, item) for item in reasons if item.state != "fine"]
+            own += [item.about(subject.name) for item in reasons if item.state != "fine"]
         read = await _read(connection, subject, reasons)
         lacking = any(item.code == "input_waits" for item in reasons)
         buffered = await buffered_reasons(connection, [uuid for uuid, _ in read], pressure) if lacking else {}
         if buffered:
             first, causes = next(iter(buffered.items()))
-            return [*own, _in_dataset(first, subject, causes), *(about(first, item) for item in causes)]
+            return [*own, _in_dataset(first, subject, causes), *(item.about(first) for item in causes)]
         for before in await _writers(connection, org_id, read):
             if before.node_id not in visited:
                 visited.add(before.node_id)
@@ -204,15 +202,11 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
     return own
 
 
-async def _read(connection: Connection, subject: Subject, reasons: list[WhyReason]) -> list[tuple[UUID, UUID]]:
+async def _read(connection: Connection, subject: Subject, reasons: list[Reason]) -> list[tuple[UUID, UUID]]:
     """The generations of its inputs; only of those that it waits for, if it waits for some."""
     edges = await facts.read_edges(connection, subject.node_id)
     awaited = {
-        item.id
-        for why_reason in reasons
-        if REASONS[why_reason.code].upstream
-        for item in why_reason.references
-        if item.kind == "dataset"
+        name for item in reasons if REASONS[item.code].upstream for kind, name in item.references if kind == "dataset"
     }
     return [
         (edge["dataset_uuid"], edge["dataset_version"]) for edge in edges if not awaited or edge["dataset"] in awaited
@@ -229,12 +223,12 @@ async def _writers(connection: Connection, org_id: UUID, generations: list[tuple
     return writers
 
 
-def _in_dataset(name: str, reader: Subject, causes: list[WhyReason]) -> WhyReason:
+def _in_dataset(name: str, reader: Subject, causes: list[Reason]) -> Reason:
     text = f"The cause is in {name}, which {reader.name} reads: {causes[0].text}"
     return reason("upstream", text, ("see more", f"trace why {name}"), references=[("dataset", name)])
 
 
-def _upstream(subject: Subject, distance: int, causes: list[WhyReason]) -> WhyReason:
+def _upstream(subject: Subject, distance: int, causes: list[Reason]) -> Reason:
     steps = "1 job" if distance == 1 else f"{distance} jobs"
     text = f"The cause is {subject.name}, {steps} before it: {causes[0].text}"
     return reason("upstream", text, ("see more", f"trace why {subject.name}"), references=[("job", subject.name)])

@@ -10,12 +10,12 @@ from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import facts, workers
-from tracelake.dispatcher.why.answer import about, answer, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import Reason, Sentence, answer, reason, retry_or_skip
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import over_quota, paused, pressed, source_reasons
 from tracelake.errors import TraceError
-from tracelake.wire.why import WhyReason, WhyReply
+from tracelake.wire.why import WhyReply
 
 
 async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: str, job: str) -> WhyReply:
@@ -34,13 +34,13 @@ async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: 
     return answer("job", name, await _not_counting(connection, versions, dag, job))
 
 
-async def job_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[WhyReason]:
+async def job_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[Reason]:
     """Of a job that counts; never empty."""
     if subject.source is not None:
         return await source_reasons(connection, subject, pressure)
     edges = await facts.read_edges(connection, subject.node_id)
     behind = await buffered_reasons(connection, [edge["dataset_uuid"] for edge in edges], pressure)
-    reasons: list[WhyReason] = []
+    reasons: list[Reason] = []
     if pressure.overuse is not None:
         events = max((edge["backlog"] for edge in edges), default=0)
         reasons.append(over_quota(pressure.overuse, f"no tasks are made of what comes in; {waiting(events)}"))
@@ -53,7 +53,7 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
     return reasons or [_up_to_date(subject, edges)]
 
 
-async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: str, job: str) -> list[WhyReason]:
+async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: str, job: str) -> list[Reason]:
     newest, building = versions["newest_with_job"], versions["building_version"]
     reasons = []
     version = [("version", f"{dag}@{newest}")]
@@ -75,8 +75,8 @@ async def _edge(
     subject: Subject,
     edge: asyncpg.Record,
     pressure: Pressure,
-    buffered: list[WhyReason],
-) -> list[WhyReason]:
+    buffered: list[Reason],
+) -> list[Reason]:
     """`buffered`: why the table that it reads lacks rows, if it does."""
     dataset, behind = edge["dataset"], edge["position"] is not None
     backlog = waiting(edge["backlog"])
@@ -86,53 +86,66 @@ async def _edge(
         return [paused(cause.name, text)]
     own = cause is not None and cause.node_id == subject.node_id  # of that `_own_queue` tells
     if cause is not None and not own:
-        text = f"It makes no tasks of {dataset}, because {cause.words}; {backlog}."
-        return [pressed(cause, text)]
+        stopped = Sentence(
+            "{It} makes no tasks of {dataset}, because {cause}; {backlog}.",
+            dataset=dataset,
+            cause=cause.words,
+            backlog=backlog,
+        )
+        return [pressed(cause, stopped)]
     if edge["failed_units"]:
         holder = await facts.read_holder(connection, subject.node_id, edge["input_index"])
-        at = "" if holder is None else f" at {unit_words(holder['unit_key'])}"
-        text = f"Its input {dataset} is held{at} by {counted(edge['failed_units'], 'failed unit')}; {backlog}."
+        error = "" if holder is None or not holder["error"] else f' The error: "{holder["error"]}".'
+        held = Sentence(
+            "{Its} input {dataset} is held{at} by {failed}; {backlog}.{error}",
+            dataset=dataset,
+            at="" if holder is None else f" at {unit_words(holder['unit_key'])}",
+            failed=counted(edge["failed_units"], "failed unit"),
+            backlog=backlog,
+            error=error,
+        )
         if holder is None:
-            return [reason("edge_held", text, ("see what failed", _failed_tasks(subject)))]
-        if holder["error"]:
-            text = f'{text[:-1]}. The error: "{holder["error"]}".'
+            return [reason("edge_held", held, ("see what failed", _failed_tasks(subject)))]
         references = [("task", holder["task_id"]), ("dataset", dataset)]
-        return [reason("edge_held", text, *retry_or_skip(holder["task_id"]), references=references)]
+        return [reason("edge_held", held, *retry_or_skip(holder["task_id"]), references=references)]
     if own:
         return []
     if pressure.overuse is not None:
         return []
     if behind and (edge["backlog"] or edge["drain_until"] is not None):
-        text = f"Its input {dataset} is catching up; {backlog}."
+        draining = Sentence("{Its} input {dataset} is catching up; {backlog}.", dataset=dataset, backlog=backlog)
         step = ("see it", f"trace jobs {subject.dag} --watch")
-        return [reason("edge_draining", text, step, references=[("dataset", dataset)])]
+        return [reason("edge_draining", draining, step, references=[("dataset", dataset)])]
     if buffered:
-        text = f"Its input {dataset} lacks rows: {about(dataset, buffered[0]).text}"
-        return [reason("input_waits", text, ("see more", f"trace why {dataset}"), references=[("dataset", dataset)])]
+        why = buffered[0].about(dataset).text
+        lacking = Sentence("{Its} input {dataset} lacks rows: {why}", dataset=dataset, why=why)
+        return [reason("input_waits", lacking, ("see more", f"trace why {dataset}"), references=[("dataset", dataset)])]
     if edge["newest_at"] is None:
+        empty = Sentence("{Its} input {dataset} has no event yet.", dataset=dataset)
         step = ("see why", f"trace why {dataset}")
-        return [
-            reason("input_empty", f"Its input {dataset} has no event yet.", step, references=[("dataset", dataset)])
-        ]
+        return [reason("input_empty", empty, step, references=[("dataset", dataset)])]
     return _passed(subject, edge, pressure)
 
 
-def _passed(subject: Subject, edge: asyncpg.Record, pressure: Pressure) -> list[WhyReason]:
+def _passed(subject: Subject, edge: asyncpg.Record, pressure: Pressure) -> list[Reason]:
     """Its newest event is below what it has read. Only of sources: the tasks of a job may end in any order."""
     writers = pressure.upstream.writers.get((edge["dataset_uuid"], edge["dataset_version"]), frozenset())
     if not (edge["passed"] and subject.by_cursor) or subject.joins or writers.isdisjoint(pressure.upstream.sources):
         return []
     dataset, cursor = edge["dataset"], edge["newest_cursor"]
-    text = (
-        f"Its input {dataset} is at cursor {edge['routed']}; the newest event, cursor {cursor}, is not above it, so it "
-        "makes no task."
+    text = Sentence(
+        "{Its} input {dataset} is at cursor {routed}; the newest event, cursor {cursor}, is not above it, so it makes "
+        "no task.",
+        dataset=dataset,
+        routed=edge["routed"],
+        cursor=cursor,
     )
     again = f"trace trigger {subject.name} --cursor {cursor}"
     step = ("make its task by hand", f"{again} --input {edge['input_index']}" if edge["input_index"] else again)
     return [reason("cursor_passed", text, step, references=[("dataset", dataset)])]
 
 
-def _own_queue(subject: Subject, edges: list[asyncpg.Record], pressure: Pressure) -> list[WhyReason]:
+def _own_queue(subject: Subject, edges: list[asyncpg.Record], pressure: Pressure) -> list[Reason]:
     """What it has to do is the reason that it gets no more."""
     queue = pressure.queues.get(subject.node_id)
     if queue is None or (queue.level is Level.NONE and not queue.has_no_room):
@@ -141,27 +154,36 @@ def _own_queue(subject: Subject, edges: list[asyncpg.Record], pressure: Pressure
     bulk = "" if queue.level is Level.ALL or queue.has_no_room else " of bulk work"
     if bulk and not events:
         return []
-    words = queue.words.removeprefix(f"{queue.name} is ")
-    text = f"Its own queue is {words}, so it gets no new tasks{bulk}; {waiting(events)}."
+    text = Sentence(
+        "{Its} own queue is {state}, so it gets no new tasks{bulk}; {waiting}.",
+        state=queue.state_words,
+        bulk=bulk,
+        waiting=waiting(events),
+    )
     return [reason("own_queue_full", text, ("see whom it stops", "trace pressure"))]
 
 
-async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[WhyReason]:
+async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Reason]:
     missing = await facts.find_missing(connection, edges)
     if missing is None:
         return []
     lacks = missing.lacks["dataset"]
-    text = f"Its input {missing.has} has {unit_words(missing.unit)}, and {lacks} does not have it yet."
+    text = Sentence(
+        "{Its} input {has} has {unit}, and {lacks} does not have it yet.",
+        has=missing.has,
+        unit=unit_words(missing.unit),
+        lacks=lacks,
+    )
     return [reason("join_waits", text, ("see why", f"trace why {lacks}"), references=[("dataset", lacks)])]
 
 
-async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
+async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
     tasks = await facts.read_tasks(connection, subject.node_id)
     reasons = []
     if row := tasks.get("failed"):  # what holds an input is named there
         error = f', the first with "{row["error"]}"' if row["error"] else ""
         steps = (("see them", _failed_tasks(subject)), *retry_or_skip(row["first"]))
-        text = f"{_have(row, 'failed for good')}{error}."
+        text = _tasks_sentence(row, "{have} failed for good{error}.", error=error)
         reasons.append(reason("tasks_failed", text, *steps, references=[("task", row["first"])]))
     if row := tasks.get("held"):
         limit = await facts.read_limit(connection, row["held_by"])
@@ -169,7 +191,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         names = {"operator": f"the operator {rest}", "org": "your organisation's quota of running tasks"}
         of = names.get(kind, subject.name)
         used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
-        text = f"{_have(row, 'to wait')} for a place under the limit of {of}{used}."
+        text = _tasks_sentence(row, "{have} to wait for a place under the limit of {limit}{used}.", limit=of, used=used)
         reasons.append(
             reason(
                 "tasks_limited",
@@ -180,9 +202,9 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         )
     if row := tasks.get("backing_off"):
         error = f', the first with "{row["error"]}"' if row["error"] else ""
-        text = f"{_have(row, 'failed')}{error}, and will be tried again by themselves."
-        if row["number"] == 1:
-            text = text.replace("by themselves", "by itself")
+        themselves = "itself" if row["number"] == 1 else "themselves"
+        template = "{have} failed{error}, and will be tried again by {themselves}."
+        text = _tasks_sentence(row, template, error=error, themselves=themselves)
         reasons.append(
             reason(
                 "tasks_backing_off", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])]
@@ -190,31 +212,30 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
         )
     if row := tasks.get("ready"):
         waited = since(row["at"], subject.now)
-        text = (
-            f"{counted(row['number'], 'task')} of it wait for a worker of {subject.runtime}, the oldest for {waited}."
-        )
-        if row["number"] == 1:
-            text = f"1 task of it waits for a worker of {subject.runtime}, for {waited}."
         workers_text, more = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
+        one = row["number"] == 1
+        text = _tasks_sentence(
+            row,
+            "{wait} for a worker of {runtime}, {oldest}for {waited}. {workers}",
+            wait="waits" if one else "wait",
+            runtime=subject.runtime,
+            oldest="" if one else "the oldest ",
+            waited=waited,
+            workers=workers_text,
+        )
         see = ("see why", f"trace why {row['first']}")
-        reasons.append(reason("tasks_ready", f"{text} {workers_text}", see, *more, references=[("task", row["first"])]))
+        reasons.append(reason("tasks_ready", text, see, *more, references=[("task", row["first"])]))
     if row := tasks.get("silent"):
-        verb = "is" if row["number"] == 1 else "are"
         left = (row["at"] - subject.now).total_seconds()
         ends = f"ends in {span(left)}" if left > 0 else "has ended"
         first = "the" if row["number"] == 1 else "the first"
-        text = (
-            f"{counted(row['number'], 'task')} of it {verb} with a worker that is not heard of; {first} lease {ends}, "
-            "and then it is tried again."
-        )
+        template = "{are} with a worker that is not heard of; {first} lease {ends}, and then it is tried again."
+        text = _tasks_sentence(row, template, first=first, ends=ends)
         reasons.append(
             reason("tasks_unheard", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])])
         )
     if row := tasks.get("running"):
-        verb = "is" if row["number"] == 1 else "are"
-        text = (
-            f"{counted(row['number'], 'task')} of it {verb} running, the longest for {since(row['at'], subject.now)}."
-        )
+        text = _tasks_sentence(row, "{are} running, the longest for {age}.", age=since(row["at"], subject.now))
         reasons.append(
             reason(
                 "tasks_running",
@@ -226,23 +247,26 @@ async def _tasks(connection: Connection, subject: Subject) -> list[WhyReason]:
     return reasons
 
 
-def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> WhyReason:
+def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:
     newest = max(
         (edge for edge in edges if edge["newest_at"] is not None), key=lambda edge: edge["newest_at"], default=None
     )
     if newest is None:
-        return reason("up_to_date", "It has no inputs that could bring it work.")
-    ago = since(newest["newest_at"], subject.now)
-    text = (
-        f"It has done everything that came in; the newest was {unit_words(newest['newest_unit'])} of "
-        f"{newest['dataset']}, {ago} ago."
+        return reason("up_to_date", Sentence("{It} has no inputs that could bring it work."))
+    text = Sentence(
+        "{It} has done everything that came in; the newest was {unit} of {dataset}, {age} ago.",
+        unit=unit_words(newest["newest_unit"]),
+        dataset=newest["dataset"],
+        age=since(newest["newest_at"], subject.now),
     )
     return reason("up_to_date", text, references=[("dataset", newest["dataset"])])
 
 
-def _have(row: asyncpg.Record, what: str) -> str:
-    verb = "has" if row["number"] == 1 else "have"
-    return f"{counted(row['number'], 'task')} of it {verb} {what}"
+def _tasks_sentence(row: asyncpg.Record, template: str, **values: object) -> Sentence:
+    """What so many tasks of the job do; the template begins with a verb."""
+    one = row["number"] == 1
+    verbs = {"have": "has" if one else "have", "are": "is" if one else "are"}
+    return Sentence("{tasks} {of_it} " + template, tasks=counted(row["number"], "task"), **verbs, **values)
 
 
 def _of_job(subject: Subject) -> str:

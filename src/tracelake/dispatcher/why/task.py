@@ -10,10 +10,10 @@ from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import workers
-from tracelake.dispatcher.why.answer import answer, reason, retry_or_skip
+from tracelake.dispatcher.why.answer import Reason, answer, reason, retry_or_skip
 from tracelake.errors import TraceError
 from tracelake.model.task import RevisionKind
-from tracelake.wire.why import WhyReason, WhyReply
+from tracelake.wire.why import WhyReply
 
 _TASK = f"""
     SELECT t.*, {HEARD_AT} AS heard_at, {SILENT} AS silent,
@@ -60,7 +60,7 @@ async def why_task(connection: Connection, org_id: UUID, task_id: UUID) -> WhyRe
     return answer("task", str(task_id), await task_reasons(connection, org_id, task_id))
 
 
-async def task_reasons(connection: Connection, org_id: UUID, task_id: UUID) -> list[WhyReason]:
+async def task_reasons(connection: Connection, org_id: UUID, task_id: UUID) -> list[Reason]:
     row = await connection.fetchrow(_TASK, task_id, org_id)
     if row is None:
         raise TraceError("task_not_found")
@@ -80,12 +80,12 @@ async def task_reasons(connection: Connection, org_id: UUID, task_id: UUID) -> l
             return await _failed(connection, row)
 
 
-def _completed(row: asyncpg.Record) -> WhyReason:
+def _completed(row: asyncpg.Record) -> Reason:
     text = f"It was completed {since(row['finished_at'], row['now'])} ago, at attempt {row['attempt']}."
     return reason("completed", text, ("see what it wrote", f"trace tasks {row['task_id']}"), references=_job(row))
 
 
-def _running(row: asyncpg.Record) -> WhyReason:
+def _running(row: asyncpg.Record) -> Reason:
     at, now, lease = row["claimed_at"], row["now"], row["lease_expires_at"]
     by = (
         f"The worker {row['worker_id']} has been running attempt {row['attempt']}"
@@ -118,7 +118,7 @@ def _running(row: asyncpg.Record) -> WhyReason:
     return reason("running", text, see, ("stop it", f"trace cancel {row['task_id']}"), references=_job(row))
 
 
-async def _limited(connection: Connection, row: asyncpg.Record) -> WhyReason:
+async def _limited(connection: Connection, row: asyncpg.Record) -> Reason:
     limit = await connection.fetchrow(_LIMIT, row["held_by"], row["org_id"], row["ready_at"], row["task_id"])
     key: str = row["held_by"] or ""
     kind, _, rest = key.partition(":")
@@ -133,7 +133,7 @@ async def _limited(connection: Connection, row: asyncpg.Record) -> WhyReason:
     return reason("limited", text, see, references=references)
 
 
-async def _ready(connection: Connection, row: asyncpg.Record) -> WhyReason:
+async def _ready(connection: Connection, row: asyncpg.Record) -> Reason:
     waited = since(row["ready_at"], row["now"])
     outbox = await connection.fetchrow(_OUTBOX, row["task_id"])
     retried = f" It has been tried {counted(row['attempt'], 'time')}." if row["attempt"] else ""
@@ -155,7 +155,7 @@ async def _ready(connection: Connection, row: asyncpg.Record) -> WhyReason:
     return reason("wakeup_pending", text, ("see the outbox", "trace outbox list"), references=references)
 
 
-async def _canceled(connection: Connection, row: asyncpg.Record) -> WhyReason:
+async def _canceled(connection: Connection, row: asyncpg.Record) -> Reason:
     ended = f"{since(row['finished_at'], row['now'])} ago"
     if row["superseded"] == "Returning" or (row["superseded"] is not None and row["sweep"] == "Return"):
         return reason(
@@ -175,7 +175,7 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> WhyReason:
     return reason("canceled", text, ("run it after all", f"trace retry {row['task_id']}"), references=_job(row))
 
 
-async def _failed(connection: Connection, row: asyncpg.Record) -> list[WhyReason]:
+async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
     error = f'with "{row["error"]}"' if row["error"] else "without saying why"
     if row["outcome"] == "Timeout":
         error = "because its lease ran out"
