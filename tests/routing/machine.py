@@ -296,7 +296,7 @@ class RoutingMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(key[0].startswith("each.") for key in self.ready))
     @rule(pick=PICK, units=st.lists(UNITS, min_size=1, max_size=3), returns=st.booleans())
     def speak_too_late(self, pick: int, units: list[Unit], returns: bool) -> None:
-        """A task whose version stops to count says something more; it is heard when the version counts again."""
+        """A task whose version stops to count says something more; it is heard when the version is active again."""
         mine = [key for key in self.ready if key[0].startswith("each.")]
         key = mine[pick % len(mine)]
         before = self.model.active["d"]

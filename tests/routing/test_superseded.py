@@ -1,4 +1,4 @@
-"""Work of a version that does not count any more stays as it is until the version counts again."""
+"""Work of a version that is not active any more stays as it is until the version is active again."""
 
 import pytest
 

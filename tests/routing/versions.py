@@ -201,7 +201,7 @@ class VersionedModel(RoutingModel):
             self._follow(f"each.{version.each}")
 
     def _follow(self, each: str) -> None:
-        """Readers of other DAGs see all of the generation that counts now."""
+        """Readers of other DAGs see all of the current generation now."""
         for node, _, edge in self.edges(lambda edge: edge.phase != "Parked"):
             other = node.name == "meet" or node.name.startswith("far.")
             if other and edge.generation.startswith("each.") and edge.generation != each:

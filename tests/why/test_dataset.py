@@ -157,7 +157,7 @@ def test_removed_from_the_version_that_counts(flow: Situation) -> None:
     flow.deploy(last)
     reply = flow.why_dataset()
     assert codes(reply) == ["removed"]
-    assert "Version 2 of d counts and does not write it. The newest is cursor 1, 0s ago." in reply["summary"]
+    assert "Version 2 of d is active and does not write it. The newest is cursor 1, 0s ago." in reply["summary"]
     assert commands(said(reply, "removed"))[0] == "trace rollback d --to 1"
 
 

@@ -40,7 +40,7 @@ def test_not_in_the_version_that_counts(flow: Situation) -> None:
     flow.deploy(CHAIN.replace("name: step", "name: last").replace("job: step", "job: last"))
     reply = flow.why_job("step")
     assert codes(reply) == ["not_in_active_version"]
-    assert "Version 2 of d counts and does not have it; version 1 does." in reply["summary"]
+    assert "Version 2 of d is active and does not have it; version 1 does." in reply["summary"]
 
 
 def test_only_in_the_version_that_is_built(flow: Situation) -> None:

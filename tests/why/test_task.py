@@ -195,7 +195,7 @@ def test_returning_once_it_has_stopped(flow: Situation) -> None:
     lease = flow.claim(task)
     flow.deploy(OTHER)
     dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
-    assert "because another version of the DAG counts now" in said(flow.why_task(task), "stopping")["text"]
+    assert "because another version of the DAG is active now" in said(flow.why_task(task), "stopping")["text"]
     dags.activate(flow.harness, "d", 1, org=flow.org)
     assert codes(flow.why_task(task)) == ["returning"]
     flow.complete(task, lease, status="Canceled")
@@ -208,7 +208,7 @@ def test_failed_in_a_version_that_does_not_count(flow: Situation) -> None:
     flow.deploy(OTHER)
     dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
     reason = said(flow.why_task(task), "failed")
-    assert reason["text"].endswith("Its version does not count; version 2 does.")
+    assert reason["text"].endswith("Its version is not active; version 2 is.")
     assert commands(reason)[0] == "trace rollback d --to 1"
 
 

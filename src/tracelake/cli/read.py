@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Show rows of a dataset, or write all of them to a file.
 
-    Rows are those of the version that counts. The ending of the file is its format. In .csv and .jsonl bytes are 0x...
+    Rows are those of the active version. The ending of the file is its format. In .csv and .jsonl bytes are 0x...
     and decimals are text.
 
     A buffered dataset is a table: its newest rows come first, there is no --range, and 256-bit numbers and json are

@@ -120,7 +120,7 @@ class Metrics:
         self.events = self._counter(
             "trace_events",
             "Events that were said, by kind of producer (task, cron, webhook, manual) and what became of them: routed; "
-            "kept (waits for the commit of its data, or is not of the generation that counts); duplicate.",
+            "kept (waits for the commit of its data, or is not of the current generation); duplicate.",
             ("producer", "result"),
         )
         self.drained = self._counter("trace_drained_events", "Events shown to edges that had fallen behind.")

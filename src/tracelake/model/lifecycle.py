@@ -63,7 +63,7 @@ EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
         (Verb.RETRY, _F, _Q),
         (Verb.RETRY, _X, _Q),
         (Verb.SKIP, _F, _F),
-        (Verb.REVIVE, _X, _Q),  # what a cutover cancelled, when its version counts again
+        (Verb.REVIVE, _X, _Q),  # what a cutover cancelled, when its version is active again
     }
 )
 
@@ -252,7 +252,7 @@ def skip(task: Task, now: datetime) -> Task | None:
 
 
 def revive(task: Task, now: datetime) -> Task:
-    """What a cutover cancelled is ready again when its version counts again: nobody had decided against its unit.
+    """What a cutover cancelled is ready again when its version is active again: nobody had decided against its unit.
 
     With one attempt more where the last one was spent, since it was stopped and did not fail. A cutover moves many
     tasks at once, so `dispatcher.deploy.tasks` says the same in SQL; a test holds the two together.

@@ -11,7 +11,7 @@ from tracelake.wire.base import Reply, Request
 
 
 class CronSource(Reply, frozen=True, kw_only=True):
-    """A source that counts now. Slots after `since` and after `last_slot` are still to be fired."""
+    """A source of an active version. Slots after `since` and after `last_slot` are still to be fired."""
 
     org: str
     dag: str

@@ -135,7 +135,7 @@ class BufferCommits:
             duplicate = all(row["committed_at"] is not None for row in rows)
             await connection.execute(_COMMIT, [row["publish_id"] for row in rows], request.commit_seq)
             plan.epochs = {org_id: dataset["routing_epoch"]}
-            # Of the generation that counts, since everybody reads the one table; and of those that are being built.
+            # Of the current generation, since everybody reads the one table; and of those that are being built.
             versions = {dataset["current_version"], *(row["dataset_version"] for row in rows)}
             producer = f"publish:{min(request.publish_ids)}"
             for version in sorted(versions):

@@ -124,7 +124,7 @@ class Builds:
             ).cut_over()
             details = {"version": version.number, "built": True}
             await audit.record(connection, build.org_id, build.requested_by, "dag.cutover", build.dag, details)
-        logger.info("a build counts now", extra={"dag": build.dag, "version": version.number})
+        logger.info("a build is active now", extra={"dag": build.dag, "version": version.number})
         return 1
 
 

@@ -1,7 +1,7 @@
-"""Making a version count, in one transaction: after it everything is the new version, before it everything the old one.
+"""Making a version active in one transaction: before it everything is the old version, after it the new one.
 
 Three moves share it. `begin_build` puts a version beside the active one; `cut_over` makes a version the active one, be
-it new, built, or one that counted before; `call_off` ends a build. The caller holds the org's exclusive routing lock,
+it new, built, or an earlier one; `call_off` ends a build. The caller holds the org's exclusive routing lock,
 so nobody routes meanwhile. Then rows are locked in the order that every transaction keeps: tasks, generations, edges,
 limits, queues.
 """
@@ -184,7 +184,7 @@ class Switch:
         return f"superseded by version {self.version.number} of the DAG"
 
     async def _take_paths(self) -> None:
-        """From the build on: a version that was built must not find its webhooks taken when it is to count."""
+        """From the build on: a version that was built must not find its webhooks taken when it becomes active."""
         problems = await webhooks.take_paths(self.connection, self.org_id, self.version.document)
         if problems:
             raise dag_invalid(problems)

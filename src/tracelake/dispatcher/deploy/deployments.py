@@ -106,7 +106,7 @@ class Deployments:
         raise StoreUnavailableError("The datasets that the document was read with change all the time; repeat it.")
 
     async def activate(self, actor: Actor, dag: str, request: ActivateRequest) -> DeployReply:
-        """Make a version count that was deployed before, or one that counted before."""
+        """Make a version active that was deployed before, or one that was active before."""
         if actor.org_id is None:
             raise TraceError("dag_not_found")
         org_id = actor.org_id

@@ -1,7 +1,7 @@
-"""The edges of a version: made, staged, made to count, parked. All under the org's exclusive routing lock.
+"""The edges of a version: made, staged, activated, parked. All under the org's exclusive routing lock.
 
 An edge keeps its place for ever. While it is parked, `position` says how far it has seen its generation, and what comes
-meanwhile waits in `events` at no cost; when it counts again it goes on from there.
+meanwhile waits in `events` at no cost; when it is active again it goes on from there.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,6 +1,6 @@
 """What a deploy changes, decided without a database: `--plan` shows it, and `apply` and `cutover` do it.
 
-The document is compared with the version that counts now. A job whose data_hash is the same goes on as it is; any other
+The document is compared with the active version. A job whose data_hash is the same goes on as it is; any other
 starts a node of its own, with generations of its own, unless an earlier version had the very same one: then that one
 comes back as it was left.
 """
@@ -288,7 +288,7 @@ def _dataset_changes(
                 was = generations[output.generation]
                 change, because = "unchanged", "" if was == output.name else f"it was called {was}"
             elif job.standing is Standing.RESTORED or output.generation in registry.counted:
-                change, because = "restored", "an earlier version's data counts again"
+                change, because = "restored", "an earlier version's data is current again"
             elif output.dataset_uuid in uuids:
                 change = "rebuilt"
             else:

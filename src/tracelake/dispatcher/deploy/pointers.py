@@ -1,4 +1,4 @@
-"""Which generations count: the pointers of datasets, and the events of a generation that counts again."""
+"""Which generations are current: the pointers of datasets, and the events of a generation that is current again."""
 
 from collections.abc import Collection, Mapping
 from uuid import UUID

@@ -1,7 +1,7 @@
-"""Tasks of nodes that stop counting, and of nodes that count again; set-based, and at most `BATCH` in a transaction.
+"""Tasks of nodes that become inactive or active again; set-based, and at most `BATCH` in a transaction.
 
 What does not run yet is cancelled at once, what runs is asked to stop: the transitions of a person's cancel. Such tasks
-are marked, because nobody decided against their units: they become ready again when their node counts again. A task
+are marked, because nobody decided against their units: they become ready again when their node is active again. A task
 that was told to stop and still runs at that time comes back once it has stopped (`take_returning`).
 
 A cutover holds up the whole org, so it moves the first of them alone and marks the nodes that have more; `sweep` does

@@ -104,7 +104,7 @@ class CronSources:
         self._sources: dict[UUID, _Known] = {}
 
     async def list(self) -> CronSourcesReply:
-        """Every cron source that counts, of every org."""
+        """Every cron source of an active version, of every org."""
         self._metrics.cron_asked.inc()
         async with self._store.connection() as connection:
             sources_by_job = dict(self._sources)

@@ -1,6 +1,6 @@
 """Old deliveries of webhooks are forgotten, with their bodies, in small pages.
 
-Not one that somebody may still need: whose event has not reached every reader of the versions that count, or whose
+Not one that somebody may still need: whose event has not reached every reader of active versions, or whose
 tasks are neither done nor given up. And not one whose signature could still be good: who forgets a delivery would take
 its repeat for a new one, so it is remembered until the repeat is refused by its time alone.
 """

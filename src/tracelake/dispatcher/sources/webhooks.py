@@ -106,7 +106,7 @@ async def objections(connection: Connection, org_id: UUID | None, document: Dag)
 
 
 async def take_paths(connection: Connection, org_id: UUID, document: Dag) -> list[Problem]:
-    """Take the paths of a version that is about to count; answers what another job took since the plan was made."""
+    """Take the paths of a version that is about to become active; answers what others took since its plan."""
     wanted_paths = _paths(document)
     if not wanted_paths:
         return []

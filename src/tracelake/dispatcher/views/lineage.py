@@ -70,7 +70,7 @@ _TASKS = """
     SELECT t.task_id, j.dag_name, j.name, t.inputs FROM tasks t JOIN jobs j USING (job_id)
     WHERE t.task_id = ANY($1) AND t.org_id = $2"""
 
-# Which dataset becomes which, by which job, in the versions that count.
+# Which dataset becomes which, by which job, in active versions.
 _WIRING = f"""
     WITH RECURSIVE wiring AS MATERIALIZED (
         SELECT DISTINCT e.dataset_uuid AS source, j.dag_name, j.name AS job, o.dataset_uuid AS target

@@ -26,7 +26,7 @@ from tracelake.wire.pressure import PressureEdgeRow, PressureReply, PressureStat
 LOOKED_AT = 1000
 """Ready tasks of a queue, the ones made first, among which the oldest is looked for."""
 
-# Of the versions that count or are being built; a job that both have is one queue, and counts. The row's own note of
+# Of active versions or are being built; a job that both have is one queue, and counts. The row's own note of
 # the oldest is as old as the last look of the loop that keeps it, so the tasks are asked.
 _QUEUES = f"""
     SELECT DISTINCT ON (p.node_id) p.node_id, p.depth, p.max_depth, p.max_age_seconds, p.level, p.since,

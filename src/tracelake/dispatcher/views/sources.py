@@ -1,4 +1,4 @@
-"""The sources of the versions that count: what each is doing, when it last said something, and how far it is behind."""
+"""The sources of active versions: what each is doing, when it last said something, and how far it is behind."""
 
 from datetime import datetime
 from typing import NamedTuple

@@ -129,13 +129,15 @@ def _fresh(row: asyncpg.Record, writers: list[Subject]) -> Reason:
 
 def _removed(row: asyncpg.Record, name: str) -> Reason:
     dag, number, with_it = row["dag_name"], row["active_number"], row["newest_with"]
-    counts = (
-        f"No version of {dag} counts" if number is None else f"Version {number} of {dag} counts and does not write it"
+    state = (
+        f"No version of {dag} is active"
+        if number is None
+        else f"Version {number} of {dag} is active and does not write it"
     )
     steps = [("see it", f"trace datasets {name}")]
     if with_it is not None:
-        steps.insert(0, ("let a version that does count", f"trace rollback {dag} --to {with_it}"))
-    return reason("removed", f"{counts}.{_newest(row)}", *steps, references=[("version", f"{dag}@{with_it}")])
+        steps.insert(0, ("activate a version that writes it", f"trace rollback {dag} --to {with_it}"))
+    return reason("removed", f"{state}.{_newest(row)}", *steps, references=[("version", f"{dag}@{with_it}")])
 
 
 async def _rebuilding(connection: Connection, row: asyncpg.Record) -> list[Reason]:

@@ -35,7 +35,7 @@ async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: 
 
 
 async def job_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[Reason]:
-    """Of a job that counts; never empty."""
+    """Of a job of the active version; never empty."""
     if subject.source is not None:
         return await source_reasons(connection, subject, pressure)
     edges = await facts.read_edges(connection, subject.node_id)
@@ -60,12 +60,12 @@ async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: s
     if building is not None and await facts.read_job(connection, building, dag, job) is not None:
         text = f"It belongs to version {versions['building_number']} of {dag}, which is being built."
         return [reason("being_built", text, ("see the build", f"trace dags {dag} --watch"), references=version)]
-    back = ("let it count", f"trace activate {dag} {newest}")
+    back = ("activate it", f"trace activate {dag} {newest}")
     if versions["active_version"] is None:
-        text = f"No version of {dag} counts; version {newest} has the job."
+        text = f"No version of {dag} is active; version {newest} has the job."
         reasons.append(reason("no_active_version", text, back, references=version))
     else:
-        text = f"Version {versions['active_number']} of {dag} counts and does not have it; version {newest} does."
+        text = f"Version {versions['active_number']} of {dag} is active and does not have it; version {newest} does."
         reasons.append(reason("not_in_active_version", text, back, references=version))
     return reasons
 
@@ -96,7 +96,7 @@ async def _edge(
     if edge["failed_units"]:
         holder = await facts.read_holder(connection, subject.node_id, edge["input_index"])
         error = "" if holder is None or not holder["error"] else f' The error: "{holder["error"]}".'
-        held = Sentence(
+        edge_text = Sentence(
             "{Its} input {dataset} is held{at} by {failed}; {backlog}.{error}",
             dataset=dataset,
             at="" if holder is None else f" at {unit_words(holder['unit_key'])}",
@@ -105,9 +105,9 @@ async def _edge(
             error=error,
         )
         if holder is None:
-            return [reason("edge_held", held, ("see what failed", _failed_tasks(subject)))]
+            return [reason("edge_held", edge_text, ("see what failed", _failed_tasks(subject)))]
         references = [("task", holder["task_id"]), ("dataset", dataset)]
-        return [reason("edge_held", held, *retry_or_skip(holder["task_id"]), references=references)]
+        return [reason("edge_held", edge_text, *retry_or_skip(holder["task_id"]), references=references)]
     if own:
         return []
     if pressure.overuse is not None:

@@ -68,7 +68,7 @@ _KINDS = (
         "returning",
         "task",
         "waiting",
-        "It was told to stop by a cutover, and its version counts again: it becomes ready once it has stopped.",
+        "It was told to stop by a cutover, and its version is active again: it becomes ready once it has stopped.",
         "Wait.",
     ),
     ReasonKind("running", "task", "working", "A worker has it, and its lease holds.", "Wait, or cancel it."),
@@ -97,7 +97,7 @@ _KINDS = (
         "superseded",
         "task",
         "fine",
-        "Another version of the DAG counts, which has no use for it. It comes back when its version counts again.",
+        "Another version of the DAG is active and has no use for it. It comes back when its version is active again.",
         "Nothing to do, or roll back.",
     ),
     ReasonKind(
@@ -126,7 +126,7 @@ _KINDS = (
         "being_built",
         "job",
         "working",
-        "Only the version that is being built has it; it counts after the cutover.",
+        "Only the version that is being built has it; it becomes active with the cutover.",
         "Wait for the build.",
     ),
     ReasonKind(
@@ -173,12 +173,12 @@ _KINDS = (
         "See why the other input does not have it.",
         upstream=True,
     ),
-    ReasonKind("no_active_version", "job", "blocked", "No version of the DAG counts.", "Activate one."),
+    ReasonKind("no_active_version", "job", "blocked", "No version of the DAG is active.", "Activate one."),
     ReasonKind(
         "not_in_active_version",
         "job",
         "blocked",
-        "The version that counts does not have the job.",
+        "The active version does not have the job.",
         "Deploy a document that has it, or roll back.",
     ),
     ReasonKind(
@@ -383,7 +383,7 @@ _KINDS = (
         "rebuilding",
         "dataset",
         "working",
-        "A new generation is built beside the one that counts; it takes over when it is finished.",
+        "A new generation is built beside the current one; it takes over when it is finished.",
         "Wait for the build.",
     ),
     ReasonKind(
@@ -398,7 +398,7 @@ _KINDS = (
         "removed",
         "dataset",
         "blocked",
-        "The version that counts does not write it any more; what is there stays as it is.",
+        "The active version does not write it any more; what is there stays as it is.",
         "Roll back, or deploy a document that publishes it.",
     ),
     ReasonKind(

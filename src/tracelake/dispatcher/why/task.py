@@ -65,7 +65,7 @@ async def task_reasons(connection: Connection, org_id: UUID, task_id: UUID) -> l
     if row is None:
         raise TraceError("task_not_found")
     if row["sweep"] == "Drop" and (row["status"] == "Queued" or row["next_retry_at"] is not None):
-        text = f"It is about to be cancelled: {row['sweep_reason']}. It comes back when its version counts again."
+        text = f"It is about to be cancelled: {row['sweep_reason']}. It comes back when its version is active again."
         return [reason("superseded", text, references=_job(row))]
     match row["status"]:
         case "Queued":
@@ -95,11 +95,11 @@ def _running(row: asyncpg.Record) -> Reason:
     text = f"{by} for {since(at, now)}"
     see = ("see it", f"trace tasks {row['task_id']}")
     if row["cancel_requested"]:
-        asker = " because another version of the DAG counts now" if row["superseded"] == "Dropped" else ""
+        asker = " because another version of the DAG is active now" if row["superseded"] == "Dropped" else ""
         if row["superseded"] == "Returning":
             return reason(
                 "returning",
-                f"{text} and was told to stop; its version counts again, so it becomes ready once it has stopped.",
+                f"{text} and was told to stop; its version is active again, so it becomes ready once it has stopped.",
                 see,
                 references=_job(row),
             )
@@ -160,15 +160,15 @@ async def _canceled(connection: Connection, row: asyncpg.Record) -> Reason:
     if row["superseded"] == "Returning" or (row["superseded"] is not None and row["sweep"] == "Return"):
         return reason(
             "returning",
-            f"It was stopped {ended} by a cutover; its version counts again and it is about to become ready.",
+            f"It was stopped {ended} by a cutover; its version is active again and it is about to become ready.",
             references=_job(row),
         )
     if row["superseded"] is not None:
         error = row["error"] or ""
         by = error if error.startswith("superseded by version") else f"superseded by version {row['active_number']}"
-        text = f"It was {by} {ended}; it comes back when a version that has it counts again."
+        text = f"It was {by} {ended}; it comes back when a version that has it is active again."
         dag, own = row["dag_name"], row["own_number"]
-        steps = () if own is None else (("let its version count again", f"trace rollback {dag} --to {own}"),)
+        steps = () if own is None else (("activate its version again", f"trace rollback {dag} --to {own}"),)
         return reason("superseded", text, *steps, references=[*_job(row), *_version(dag, row["active_number"])])
     request = await connection.fetchrow(_WHO, row["org_id"], f"task:{row['task_id']}")
     text = f"It was cancelled{'' if request is None else ' by ' + request['subject']} {ended}."
@@ -191,10 +191,10 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
     steps = retry_or_skip(row["task_id"])
     text = f"It failed for good {ended} ago at attempt {row['attempt']}{of} {error}."
     if not row["counts"] and row["own_number"] is not None and row["active_number"] is not None:
-        # Work of a version that does not count is not tried again.
-        text += f" Its version does not count; version {row['active_number']} does."
+        # Work of a version that is not active is not tried again.
+        text += f" Its version is not active; version {row['active_number']} is."
         steps = (
-            ("let its version count again", f"trace rollback {row['dag_name']} --to {row['own_number']}"),
+            ("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}"),
             steps[1],
         )
     reasons = [reason("failed", text, *steps, references=_job(row))]
