@@ -110,8 +110,10 @@ def test_a_buffer_message_has_what_a_sink_needs(harness: DispatcherHarness) -> N
     reply = harness.task("buffer-publish", claim["capability_token"], body).body
     harness.task("complete", claim["capability_token"], fence(task_id, claim, status="Completed"))
     (row,) = harness.sql("SELECT body FROM outbox WHERE kind = 'buffer_batch'")
+    (publish,) = harness.sql("SELECT publish_seq FROM buffer_publishes")  # its task sees another number
     assert msgspec.json.decode(row["body"]) == output_of(job) | reply | {
         "kind": "buffer_batch",
+        "publish_seq": publish["publish_seq"],
         "org_id": job["org_id"],
         "batch_uri": uri,
         "size_bytes": 3,

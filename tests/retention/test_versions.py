@@ -1,6 +1,7 @@
 """Old versions go with what only they have, and routing behaves as if they had stayed."""
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,10 @@ def settle(flow: Flow) -> None:
 
 
 def observe(flow: Flow) -> dict[str, Any]:
-    """Everything of the active versions that routing reads or has written, without ids."""
+    """Everything of the active versions that routing reads or has written, without ids.
+
+    Invalidations have ids that are chosen at random: here they are numbered.
+    """
     active = """JOIN dag_version_jobs v USING (job_id) JOIN dags a ON a.active_version = v.dag_version_id"""
     node = f"SELECT j.node_id FROM jobs j {active}"
     rows = {
@@ -100,7 +104,22 @@ def observe(flow: Flow) -> dict[str, Any]:
                         FROM unit_revisions r JOIN datasets d USING (dataset_uuid)
                         WHERE dataset_version = current_version""",
     }
-    return {what: sorted(tuple(map(str, row)) for row in flow.harness.sql(query)) for what, query in rows.items()}
+    seen = {what: [tuple(map(str, row)) for row in flow.harness.sql(query)] for what, query in rows.items()}
+    return {what: sorted(renumber(table)) for what, table in seen.items()}
+
+
+INVALIDATION = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def renumber(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The same rows, with the random ids in them numbered by what the rows that have them say besides."""
+    ids = {ident for row in table for cell in row for ident in INVALIDATION.findall(cell)}
+    context: dict[str, list[tuple[str, ...]]] = {ident: [] for ident in ids}
+    for row in sorted(table, key=lambda row: [INVALIDATION.sub("", cell) for cell in row]):
+        for ident in {ident for cell in row for ident in INVALIDATION.findall(cell)}:
+            context[ident].append(tuple(INVALIDATION.sub("", cell) for cell in row))
+    numbers = {ident: f"#{number}" for number, ident in enumerate(sorted(ids, key=lambda ident: context[ident]))}
+    return [tuple(INVALIDATION.sub(lambda match: numbers[match[0]], cell) for cell in row) for row in table]
 
 
 def invalidate(flow: Flow, start: int, end: int) -> None:
