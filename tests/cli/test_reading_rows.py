@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster, wait_until
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.http import HttpReply
+from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.views import rows as rows_view
 from tracelake.errors import StoreUnavailableError
 from tracelake.processes.table_rows import DataTables
@@ -145,6 +146,15 @@ def test_who_reads_slowly_or_goes_away_holds_nobody_else(
             closed.set()
 
     tokens = {org: user_token(harness, org=org, roles=["reader"]) for org in ("acme", "other")}
+    streams_of_orgs: list[dict[Hashable, int]] = []
+    enter = FairSlots._enter
+
+    async def watched_enter(slots: FairSlots, org: Hashable, patient: bool) -> None:
+        if slots._what == "reads of tables":
+            streams_of_orgs.append(slots._running)
+        await enter(slots, org, patient)
+
+    monkeypatch.setattr(FairSlots, "_enter", watched_enter)
 
     async def read(org: str, sink: Callable[[bytes], object]) -> HttpReply:
         headers = [("Authorization", f"Bearer {tokens[org]}")]
@@ -163,6 +173,9 @@ def test_who_reads_slowly_or_goes_away_holds_nobody_else(
         await begun.wait()
         tables.instead = None
         second = asyncio.create_task(read("acme", lambda part: None))  # waits for its turn
+        while len(streams_of_orgs) < 2:
+            await asyncio.sleep(0.01)
+        assert list(streams_of_orgs[-1].values()) == [1]
         parts: list[bytes] = []
         other = await read("other", parts.append)
         assert not first.done()

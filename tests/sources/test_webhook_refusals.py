@@ -232,6 +232,8 @@ def test_deliveries_that_come_too_fast(cluster: TestCluster, tmp_path: Any) -> N
             error = refusals.check(hook.send(delivery="d9", secrets=[secret]), 429, "rate_limited")
             assert error["details"]["retry_after_seconds"] >= 1
         assert other.send().status == 200
+        same_path = Hook(harness, path=hook.path).deploy()  # of another org, which has a rate of its own
+        assert same_path.send().status == 200
 
 
 def test_the_refusals_are_counted(hook: Hook) -> None:
