@@ -1,5 +1,6 @@
 """What a command prints with `--json` cannot play tricks on a terminal, whichever command it is."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -82,3 +83,14 @@ def test_a_command_without_the_flag_writes_as_it_likes(capsys: pytest.CaptureFix
     for arguments in ([], ["--json"]):
         command.main(arguments, standalone_mode=False)
     assert capsys.readouterr().out == "False \x9b\nTrue \\u009b\n"
+
+
+def test_a_line_reaches_a_pipe_while_the_command_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`trace up --json` says that it is ready, and runs."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with escaped_output():
+            click.echo("{}")
+            assert lines.readline() == b"{}\n"

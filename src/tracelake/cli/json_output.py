@@ -48,10 +48,8 @@ class _EscapingWriter(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         text = self._decoder.decode(bytes(data))
         self._target.write(escape_json(text).encode("utf-8", "surrogateescape"))
+        self._target.flush()  # the buffer above it passes on what is to be seen now, but not the order to flush
         return len(memoryview(data))
-
-    def flush(self) -> None:
-        self._target.flush()
 
     def isatty(self) -> bool:
         return self._target.isatty()
