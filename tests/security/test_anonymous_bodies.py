@@ -12,7 +12,7 @@ import pytest
 from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.assembly import Ports
-from tracelake.dispatcher.http.bodies import ANONYMOUS_BATCH_BYTES
+from tracelake.dispatcher.http.bodies import ADDRESS_SHARE, ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
@@ -20,6 +20,7 @@ from tracelake.dispatcher.rates import RateLimiter
 from tracelake.errors import TraceError
 from tracelake.processes import dispatcher as dispatcher_process
 from tracelake.settings import Settings
+from tracelake.wire.contract import Listener
 from tracelake.wire.routes import ROUTES
 
 BATCH = "/v1/task/batch"
@@ -71,6 +72,15 @@ def test_credentials_are_checked_before_bodies(
     """The body never comes, and the answer is there all the same."""
     reply = raw_reply(harness, listener, f"{head_of(method, path, {})}\ncontent-length: 1000000", b"{")
     assert (reply.status, reply.code) == (401, "credential_missing")
+
+
+def test_bodies_of_unknown_callers_share_a_budget(harness: DispatcherHarness) -> None:
+    budget = harness.dispatcher.apps[Listener.TASK]._anonymous
+    head = f"{head_of('POST', BATCH, {})}\ncontent-length: 13"
+    with budget.reserve("127.0.0.1", budget._most // ADDRESS_SHARE, TraceError("listener_busy")):
+        reply = raw_reply(harness, "task", head, b'{"calls": []}')
+        assert (reply.status, reply.code) == (503, "listener_busy")
+    assert raw_reply(harness, "task", head, b'{"calls": []}').status != 503
 
 
 # --- metrics
