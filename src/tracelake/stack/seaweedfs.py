@@ -167,8 +167,9 @@ class EmbeddedObjectStore:
             return False
 
     def clean_up(self) -> None:
-        """After its end: it leaves the sockets of its parts, and they have no other place than /tmp."""
+        """Remove the sockets that it leaves at its end; some of them have no other place than /tmp."""
         self.ports.remove_sockets()
+        shutil.rmtree(self._http_sockets, ignore_errors=True)
 
     def _clean_up_before(self) -> None:
         """What a run left that nobody could clean up after, also on other ports, if nobody has these now."""

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.support import Bench
 from tests.support.object_store import start
+from tests.support.postgres import wait_until
 from tracelake.adapters.s3.access import StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
@@ -52,6 +53,8 @@ class Store:
 
     def stand_still(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")  # a thread on another core goes on for a moment
+        wait_until(lambda: all(_state(task) == "T" for task in tasks.iterdir()), "a store that stands still")
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -153,3 +156,11 @@ def read_back(transfer: FileTransfer, files: Sequence[WrittenFile | ObjectMeta],
         transfer.download(file.meta if isinstance(file, WrittenFile) else file, path)
         tables.append(pq.read_table(path))
     return pa.concat_tables(tables)
+
+
+def _state(task: Path) -> str:
+    """The letter of a thread's state; one that ended meanwhile is as still as one that is stopped."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "T"
