@@ -47,7 +47,7 @@ class SecretFileError(Exception):
 
 
 class LiteSecrets:
-    """`told` is what the environment said, by org; it comes before the file."""
+    """Secrets from a file. `overrides` answers those of the environment, by org; they come before the file."""
 
     def __init__(self, path: Path, overrides: Callable[[], Mapping[str, Mapping[str, str]]] = dict) -> None:
         self._path = path

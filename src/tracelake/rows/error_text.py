@@ -24,7 +24,7 @@ _JSON = {
 
 
 def explain(message: str, columns: Mapping[str, Column]) -> str:
-    """`said` is the text of a ValidationError; what is not known here is passed on as it is."""
+    """Explain the message of a ValidationError to people; a message of an unknown form is returned as it is."""
     what, _, place = message.partition(_PLACE)
     column = columns.get(place.strip("`").removeprefix("."))
     if column is not None:

@@ -34,8 +34,8 @@ def per_source(limit: int, sources: int, *, filtered: bool) -> int:
     return max(limit + 1, LOOKED_AT // max(sources, 1)) if filtered else limit + 1
 
 
-def merge(rows: Iterable[tuple[Hashable, K, bool]], limit: int, per_source: int) -> Page[K]:
-    """Rows are (source, key, wanted); `taken` is what `per_source` said. The largest keys first."""
+def merge(rows: Iterable[tuple[Hashable, K, bool]], limit: int, share: int) -> Page[K]:
+    """Merge rows of (source, key, fits), largest keys first; `share` is the result of `per_source`."""
     counts: dict[Hashable, int] = {}
     last: dict[Hashable, K] = {}
     selected: list[K] = []
@@ -45,7 +45,7 @@ def merge(rows: Iterable[tuple[Hashable, K, bool]], limit: int, per_source: int)
             last[source] = key
         if fits:
             selected.append(key)
-    cut = [last[source] for source, count in counts.items() if count >= per_source]
+    cut = [last[source] for source, count in counts.items() if count >= share]
     horizon = max(cut) if cut else None
     selected.sort(reverse=True)
     if horizon is not None:

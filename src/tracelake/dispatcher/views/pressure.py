@@ -221,7 +221,7 @@ async def read_pressure(connection: Connection, org_id: UUID, quotas: QuotaBook 
 
 
 async def list_pressure(connection: Connection, org_id: UUID, pressure: Pressure | None = None) -> PressureReply:
-    """`found`: what was read before, for a view that shows more than this."""
+    """List the queues and edges of an org. `pressure` is what a larger view has read already."""
     pressure = pressure or await read_pressure(connection, org_id)
     fed = {*pressure.queues, *pressure.upstream.downstream}
     generations = [generation for generation in pressure.upstream.writers if pressure.could_be_silent(generation)]

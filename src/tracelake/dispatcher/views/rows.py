@@ -50,7 +50,7 @@ async def find_table(
 
 
 class RowPieces:
-    """The body of a reply. Owns what `held` holds (its slot) until it is closed."""
+    """The body of a reply. It owns `resources` (its slot) until it is closed."""
 
     def __init__(self, batches: Iterator[bytes], threads: Executor, resources: AsyncExitStack) -> None:
         self._batches = batches
