@@ -4,7 +4,7 @@ import itertools
 import socket
 import ssl
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
+from tracelake.dispatcher.http.credentials import Gatekeeper
+from tracelake.dispatcher.http.routing import HttpRequest
 from tracelake.errors import CATALOGUE
 from tracelake.stack.credentials import user_token as make_token
 
@@ -194,3 +196,13 @@ def raw_reply(harness: DispatcherHarness, listener: str, head: str, body: bytes 
 def head_of(method: str, path: str, headers: Mapping[str, str]) -> str:
     lines = [f"{method} {quote(path, safe='/?=&%')} HTTP/1.1", "host: localhost"]
     return "\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())])
+
+
+class OpenGate(Gatekeeper):
+    """Admits everybody."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def admit(self, request: HttpRequest[Any], header: Callable[[str], str | None]) -> None:
+        pass

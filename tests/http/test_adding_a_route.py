@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from tools.openapi import build_openapi
 
+from tests.http.support import OpenGate
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.user import TextCredential, UserClient
 from tracelake.dispatcher.http.app import ListenerApp
-from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import HttpRequest, Router, answer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
@@ -49,11 +49,6 @@ async def write_note(request: HttpRequest[NoteRequest]) -> NoteReply:
     return NoteReply(dag=request["dag"], text=request.body.text, copies=request["copies"])
 
 
-class OpenDoor:
-    async def admit(self, request: HttpRequest[Any], header: object) -> None:
-        pass
-
-
 class InProcess:
     """An `HttpClient` whose server is an application in this process."""
 
@@ -61,7 +56,7 @@ class InProcess:
         self._app = ListenerApp(
             "public",
             Router([answer(WRITE_NOTE, write_note)]),
-            cast(Gatekeeper, OpenDoor()),
+            OpenGate(),
             Metrics(),
             body_max_bytes=1000,
             batch_body_max_bytes=1000,

@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from tests.http.support import OpenGate
 from tests.support.configs import listener_limits
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.connections import ListenerLimits
-from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.routing import HttpRequest, RawReply, Router, answer
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.metrics import Metrics
@@ -39,13 +39,6 @@ GET = b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = 32 * 1024 * 1024
 
 
-class OpenGate:
-    """Nobody needs a credential here."""
-
-    async def admit(self, request: HttpRequest[Any], header: object) -> None:
-        pass
-
-
 class SlowClientListener:
     def __init__(self, tls: TlsFiles, limits: ListenerLimits) -> None:
         self.context = ssl.create_default_context(cafile=str(tls.ca))
@@ -65,7 +58,7 @@ class SlowClientListener:
         app = ListenerApp(
             "public",
             Router(endpoints),
-            cast(Gatekeeper, OpenGate()),
+            OpenGate(),
             self.metrics,
             body_max_bytes=LARGE,
             batch_body_max_bytes=LARGE,
