@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.model.locations import MARKER_FORMAT
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.processes import settle
+from tracelake.spark.python_gc import settle
 from tracelake.spark.signed import LendingTransfer, upload_first
 
 if TYPE_CHECKING:

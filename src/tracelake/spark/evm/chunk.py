@@ -24,7 +24,7 @@ from tracelake.spark.evm.fetch import Stretch, fetch
 from tracelake.spark.evm.node import RpcOptions
 from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import SCHEMAS
-from tracelake.spark.processes import settle
+from tracelake.spark.python_gc import settle
 from tracelake.spark.writer import PartWriter, Target
 
 STREAMS = 3

@@ -1,4 +1,4 @@
-"""Spark's Python processes: what is done once in each, before its first work."""
+"""Garbage collection in Spark's Python processes: set up once in each, before its first work."""
 
 import gc
 
