@@ -47,7 +47,7 @@ class SparkWork:
     read_table: ReadTable = _no_tables
     """The rows of the table that are of the input's commits, with its `where` applied; and about how many bytes."""
     written: dict[int, Written] = field(default_factory=dict)
-    """By output: what `write` and `publish` have put there."""
+    """By output: what `write` and `seal_output` have put there."""
     handed_over: dict[int, Written] = field(default_factory=dict)
     """By output: what went to the sinks."""
     tables: set[int] = field(default_factory=set)
@@ -110,7 +110,7 @@ class SparkWork:
             return self._hand_over(frame, output_index)
         target = self.target(output_index)
         report = write_frame(frame, target, *self.blocks, order=order, spread=self.spread(files))
-        return self.publish(output_index, report.files, None)
+        return self.seal_output(output_index, report.files, None)
 
     def _hand_over(self, frame: "DataFrame", output_index: int) -> Written:
         """To the sinks: published when all of them are there, so that an attempt that fails on the way says nothing."""
@@ -132,8 +132,8 @@ class SparkWork:
             return Spread(files or 1, small=True, exact=files is not None)
         return Spread(files or file_count(self.input_bytes), exact=files is not None)
 
-    def publish(self, output_index: int, files: Sequence[WrittenFile], schema: pa.Schema | None) -> Written:
-        """These files are the output's content; without any, an empty one with this schema is."""
+    def seal_output(self, output_index: int, files: Sequence[WrittenFile], schema: pa.Schema | None) -> Written:
+        """Declare these files the output's content, in `_SUCCESS`; without any, write an empty one with this schema."""
         self.stop_if_canceled()
         target = self.target(output_index)
         batch_files = list(files)

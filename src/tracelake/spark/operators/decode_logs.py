@@ -66,7 +66,7 @@ def run(work: SparkWork) -> OperatorResult:
             f"of {total} logs {matched} are of these events, but {result.received} arrived to be decoded"
         )
     for index in outputs:
-        work.publish(index, result.written[index].files, None)
+        work.seal_output(index, result.written[index].files, None)
     other = total - matched
     bad = result.written[LEFT].rows - (other if config.keep_other else 0) if LEFT in outputs else result.dropped
     work.context.progress(f"{matched - bad} logs decoded, {bad} undecodable, {other} of other events")

@@ -57,7 +57,7 @@ def run(work: SparkWork) -> OperatorResult:
             for row in rows
             if row.table == table
         ]
-        work.publish(index, files, SCHEMAS[table])
+        work.seal_output(index, files, SCHEMAS[table])
     return work.result()
 
 

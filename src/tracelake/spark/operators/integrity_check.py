@@ -41,7 +41,7 @@ def run(work: SparkWork) -> OperatorResult:
     report = write_frame(frame, work.target(), *work.blocks, order=ORDER, spread=spread)
     if config.fail_on != "never" and report.rows:
         _fail_if_bad(work, report, config.fail_on)
-    work.publish(0, report.files, None)
+    work.seal_output(0, report.files, None)
     return work.result()
 
 
