@@ -31,7 +31,7 @@ from tracelake.worker.org_launch import OrgProcessConfig
 from tracelake.worker.org_process import OrgProcess
 from tracelake.worker.org_processes import OrgProcesses
 from tracelake.worker.process_tree import read_parents
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 QUERY = "SELECT block_number, count(*) AS n, sum(amount) AS total FROM transfers GROUP BY block_number"
 MEMORY, MEMORY_BYTES = "1g", 2**30
@@ -53,7 +53,7 @@ class Tasks:
         return replace(make_context("spark_sql", {"query": QUERY}, unit, self.trial.inputs, prefixes), org=org)
 
 
-def run(engine: Engine, context: OperatorContext) -> float:
+def run(engine: SparkOperators, context: OperatorContext) -> float:
     """Milliseconds."""
     began = time.perf_counter()
     result = engine.operators()["spark_sql"].run(context)
@@ -88,9 +88,9 @@ def measure(root: Path, scale: Scale) -> dict[str, object]:
         scratch=root / "orgs", memory=MEMORY, memory_bytes=MEMORY_BYTES, log_level="error", stop_seconds=60.0
     )
     shared = SharedSession(SparkConfig(root / "session", memory=MEMORY, log_level="error"))
-    plain = Engine(shared, transfer, root / "plain")
+    plain = SparkOperators(shared, transfer, root / "plain")
     processes = OrgProcesses(config, transfer, lambda: "", spare=False)
-    isolated = Engine(shared, transfer, root / "isolated", isolation=processes)
+    isolated = SparkOperators(shared, transfer, root / "isolated", isolation=processes)
     try:
         start = run(isolated, tasks.context("first")) / 1000
         say(f"first task without a spare: {start:.1f} s")
@@ -111,7 +111,9 @@ def measure(root: Path, scale: Scale) -> dict[str, object]:
     spared = OrgProcesses(replace(config, scratch=root / "spared"), transfer, lambda: "")
     try:
         wait_ready(spared)
-        spare_start = run(Engine(shared, transfer, root / "spared", isolation=spared), tasks.context("second")) / 1000
+        spare_start = (
+            run(SparkOperators(shared, transfer, root / "spared", isolation=spared), tasks.context("second")) / 1000
+        )
     finally:
         spared.close()
         shared.close()

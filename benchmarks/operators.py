@@ -44,7 +44,7 @@ from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.testing import Given, make_context, make_unit
 from tracelake.spark.writer import Spread, Target, write_frame
 from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 BUCKET = "bench"
 TRANSFORM = """
@@ -100,7 +100,7 @@ class Ground:
     def __init__(self, root: Path, transfer: S3Transfer, rows: int) -> None:
         self.root, self.transfer = root, transfer
         self.shared = SharedSession(SparkConfig(root / f"session-{os.getpid()}", log_level="error"))
-        self.engine = Engine(self.shared, transfer, root / "worker")
+        self.engine = SparkOperators(self.shared, transfer, root / "worker")
         self.files: dict[str, list[ObjectMeta]] = {}
         self.blocks = {"logs": rows // LOGS_PER_BLOCK, "chain": rows // BLOCK_ROWS}
 

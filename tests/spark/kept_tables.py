@@ -21,7 +21,7 @@ from tracelake.spark.work import SparkWork
 from tracelake.wire.buffers import BufferedDataset
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import CursorRange, PayloadInput, Unit
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 HIGHEST = 2**256 - 1
 LEAST: dict[str, Any] = {
@@ -113,7 +113,7 @@ def declared(schema: Schema) -> TableInput:
     )
 
 
-def run(engine: Engine, context: OperatorContext, operator: Callable[[SparkWork], Any]) -> list[Any]:
+def run(engine: SparkOperators, context: OperatorContext, operator: Callable[[SparkWork], Any]) -> list[Any]:
     """What the function answers, run as the worker runs an operator."""
     answers: list[Any] = []
 
@@ -131,7 +131,7 @@ def run(engine: Engine, context: OperatorContext, operator: Callable[[SparkWork]
     return answers
 
 
-def rows_of(engine: Engine, kept: Kept, item: PayloadInput) -> pa.Table:
+def rows_of(engine: SparkOperators, kept: Kept, item: PayloadInput) -> pa.Table:
     (found,) = run(engine, kept.context(item), lambda work: work.read().toArrow())
     assert isinstance(found, pa.Table)
     return found.sort_by(kept.dataset.schema.unique[0])

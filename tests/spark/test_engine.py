@@ -23,17 +23,17 @@ from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.session import SharedSession, pack_code
 from tracelake.spark.work import SparkOperator, SparkWork
 from tracelake.wire.units import Unit
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 UNIT = Unit(partition_key="0-9", start=0, end=9)
 
 
 @pytest.fixture
-def engine(shared: SharedSession, tmp_path: Path) -> Engine:
-    return Engine(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch")
+def engine(shared: SharedSession, tmp_path: Path) -> SparkOperators:
+    return SparkOperators(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch")
 
 
-def run(engine: Engine, bench: Bench, operator: SparkOperator) -> OperatorResult:
+def run(engine: SparkOperators, bench: Bench, operator: SparkOperator) -> OperatorResult:
     """As the worker calls it: by the name of a module."""
     name = f"tests_spark_operator_{uuid4().hex}"
     module = types.ModuleType(name)
@@ -60,7 +60,7 @@ def endless(marks: Path) -> Any:
     return wait
 
 
-def test_cancelling_stops_the_work_in_spark(engine: Engine, bench: Bench, tmp_path: Path) -> None:
+def test_cancelling_stops_the_work_in_spark(engine: SparkOperators, bench: Bench, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
 
@@ -80,7 +80,7 @@ def test_cancelling_stops_the_work_in_spark(engine: Engine, bench: Bench, tmp_pa
     assert not tracker.getActiveJobsIds(), "nothing of it runs any more"
 
 
-def test_the_neighbour_goes_on(engine: Engine, bench: Bench, spark: Any, tmp_path: Path) -> None:
+def test_the_neighbour_goes_on(engine: SparkOperators, bench: Bench, spark: Any, tmp_path: Path) -> None:
     other = Bench(spark, tmp_path / "other")
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -108,7 +108,7 @@ def test_the_neighbour_goes_on(engine: Engine, bench: Bench, spark: Any, tmp_pat
     assert done == [100]
 
 
-def test_what_an_executor_raised_is_what_is_told(engine: Engine, bench: Bench) -> None:
+def test_what_an_executor_raised_is_what_is_told(engine: SparkOperators, bench: Bench) -> None:
     def fail(error: Exception) -> SparkOperator:
         def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             raise error
@@ -126,7 +126,7 @@ def test_what_an_executor_raised_is_what_is_told(engine: Engine, bench: Bench) -
     assert str(told.value) == "ValueError: in ..."
 
 
-def test_a_query_that_cannot_be_is_not_tried_again(engine: Engine, bench: Bench) -> None:
+def test_a_query_that_cannot_be_is_not_tried_again(engine: SparkOperators, bench: Bench) -> None:
     def operator(work: SparkWork) -> OperatorResult:
         work.session.range(1).select("nothing").collect()
         return work.result()
@@ -136,7 +136,7 @@ def test_a_query_that_cannot_be_is_not_tried_again(engine: Engine, bench: Bench)
     assert "\n" not in str(told.value)
 
 
-def test_links_go_with_the_task(engine: Engine, bench: Bench, tmp_path: Path) -> None:
+def test_links_go_with_the_task(engine: SparkOperators, bench: Bench, tmp_path: Path) -> None:
     bench.transfer = DirectoryTransfer(tmp_path / "objects")
     bench.add_input("raw", pa.table({"block_number": [1, 2]}))
     seen: list[int] = []
@@ -151,7 +151,7 @@ def test_links_go_with_the_task(engine: Engine, bench: Bench, tmp_path: Path) ->
     assert len(list((tmp_path / "scratch" / "cache").iterdir())) == 1, "the copy stays for the next one"
 
 
-def test_what_spark_did_is_told_with_the_result(engine: Engine, bench: Bench) -> None:
+def test_what_spark_did_is_told_with_the_result(engine: SparkOperators, bench: Bench) -> None:
     def operator(work: SparkWork) -> OperatorResult:
         rows = work.session.range(0, 100_000, 1, 2).selectExpr("id % 10 AS kind")
         assert rows.groupBy("kind").count().count() == 10
@@ -170,7 +170,7 @@ def test_what_spark_did_is_told_with_the_result(engine: Engine, bench: Bench) ->
     assert (nothing.jobs, nothing.stages) == (0, 0), "each attempt has its own"
 
 
-def test_spilling_is_told(engine: Engine, bench: Bench) -> None:
+def test_spilling_is_told(engine: SparkOperators, bench: Bench) -> None:
     def operator(work: SparkWork) -> OperatorResult:
         buffer = "spark.sql.windowExec.buffer"
         small = {f"{buffer}.in.memory.threshold": "100", f"{buffer}.spill.threshold": "1000"}
@@ -185,7 +185,9 @@ def test_spilling_is_told(engine: Engine, bench: Bench) -> None:
     assert did.spilled_disk_bytes > 0
 
 
-def test_figures_that_cannot_be_had_fail_no_task(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_that_cannot_be_had_fail_no_task(
+    engine: SparkOperators, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def operator(work: SparkWork) -> OperatorResult:
         work.session.range(10).count()
         return OperatorResult()
@@ -195,7 +197,7 @@ def test_figures_that_cannot_be_had_fail_no_task(engine: Engine, bench: Bench, m
 
 
 def test_nothing_of_spark_is_printed(
-    engine: Engine, bench: Bench, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    engine: SparkOperators, bench: Bench, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     def speak(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -214,7 +216,7 @@ def test_nothing_of_spark_is_printed(
     assert capfd.readouterr() == ("", "")
 
 
-def test_pools_of_jobs_are_used_again(engine: Engine, bench: Bench) -> None:
+def test_pools_of_jobs_are_used_again(engine: SparkOperators, bench: Bench) -> None:
     seen: list[str | None] = []
 
     def operator(work: SparkWork) -> OperatorResult:
@@ -230,7 +232,7 @@ def test_pools_of_jobs_are_used_again(engine: Engine, bench: Bench) -> None:
     assert seen == ["tasks-0", "tasks-1", "tasks-0"]
 
 
-def test_nobody_without_the_secret_speaks_with_spark_on_this_machine(engine: Engine) -> None:
+def test_nobody_without_the_secret_speaks_with_spark_on_this_machine(engine: SparkOperators) -> None:
     assert engine.shared.get().sparkContext.getConf().get("spark.authenticate") == "true"
 
 

@@ -31,7 +31,7 @@ from tracelake.spark.tables import Snapshot
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import CursorRange, Unit
 from tracelake.worker.broker import AttemptBroker
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def keep(dsn: str) -> Iterator[Callable[[Schema], Kept]]:
 
 
 @pytest.fixture
-def engine(shared: SharedSession, dsn: str, tmp_path: Path) -> Engine:
-    return Engine(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", lambda: dsn)
+def engine(shared: SharedSession, dsn: str, tmp_path: Path) -> SparkOperators:
+    return SparkOperators(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", lambda: dsn)
 
 
-def test_every_type_comes_as_it_is(keep: Callable[[Schema], Kept], engine: Engine) -> None:
+def test_every_type_comes_as_it_is(keep: Callable[[Schema], Kept], engine: SparkOperators) -> None:
     kept = keep(EVERY)
     kept.commit([LEAST, MOST, {"key": "c", "number": 0}])
     found = rows_of(engine, kept, kept.item(0, 1))
@@ -185,7 +185,7 @@ AMOUNTS = Schema(
 )
 
 
-def test_where(keep: Callable[[Schema], Kept], engine: Engine) -> None:
+def test_where(keep: Callable[[Schema], Kept], engine: SparkOperators) -> None:
     kept = keep(AMOUNTS)
     price = "12345678901234567890.000000000000000001"
     kept.commit(
@@ -216,7 +216,7 @@ def test_where(keep: Callable[[Schema], Kept], engine: Engine) -> None:
     run(engine, kept.context(kept.item(0, 1)), check)
 
 
-def test_what_sql_makes_of_a_table(keep: Callable[[Schema], Kept], engine: Engine) -> None:
+def test_what_sql_makes_of_a_table(keep: Callable[[Schema], Kept], engine: SparkOperators) -> None:
     kept = keep(AMOUNTS)
     kept.commit([{"key": key, "wei": HIGHEST - key, "block_number": 900} for key in range(3)])
     query = "SELECT max(wei) AS most, max(block_number) AS block, ${to} AS upto FROM rows"
@@ -233,7 +233,7 @@ def test_what_sql_makes_of_a_table(keep: Callable[[Schema], Kept], engine: Engin
         run(engine, kept.context(by_blocks), lambda work: work.read())
 
 
-def test_a_store_that_goes_away(keep: Callable[[Schema], Kept], engine: Engine, dsn: str) -> None:
+def test_a_store_that_goes_away(keep: Callable[[Schema], Kept], engine: SparkOperators, dsn: str) -> None:
     """Another attempt may find it again. Nothing is held once an attempt has ended, however it did."""
     kept = keep(PLAIN)
     kept.commit([{"key": 1}])

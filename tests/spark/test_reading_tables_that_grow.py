@@ -31,7 +31,7 @@ from tracelake.spark.session import SharedSession
 from tracelake.spark.tables import Snapshot
 from tracelake.wire.buffers import BufferedDataset
 from tracelake.wire.task_calls import TableColumn
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 
 def schema(*columns: tuple[str, ColumnType] | tuple[str, ColumnType, int, int]) -> Schema:
@@ -197,7 +197,7 @@ def test_a_task_fails_by_what_does_not_fit(
     grow(kept, WIDE)
     kept.commit([{"key": 1, "number": 2**31}])
     context = dataclasses.replace(kept.context(kept.item(0, 1)), files=lambda _item: before)
-    engine = Engine(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", lambda: dsn)
+    engine = SparkOperators(shared, DirectoryTransfer(tmp_path / "objects"), tmp_path / "scratch", lambda: dsn)
     with pytest.raises(NonRetryableError, match="the column number no longer fits int32"):
         run(engine, context, lambda work: work.read().collect())
 

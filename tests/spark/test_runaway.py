@@ -24,7 +24,7 @@ from tracelake.spark.operators import OPERATORS
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkWork
 from tracelake.worker import OperatorResult
-from tracelake.worker.spark import REPLACED, Engine
+from tracelake.worker.spark import REPLACED, SparkOperators
 
 WITHOUT_END = f"SELECT '{'a' * 60}b' RLIKE '^(a|a|aa)+$' AS x"
 """Spark computes it before it begins a job: there is nothing to cancel, and Java's patterns do not look up."""
@@ -72,7 +72,7 @@ def replace_session(queue_dsn: str, directory: Path) -> None:
     sys.modules[module.__name__] = module
     OPERATORS["sleep"] = module.__name__
     shared = SharedSession(SparkConfig(directory / "session", master="local[2]", memory="600m", log_level="error"))
-    engine = Engine(shared, DirectoryTransfer(directory / "objects"), directory / "scratch", stop_seconds=1)
+    engine = SparkOperators(shared, DirectoryTransfer(directory / "objects"), directory / "scratch", stop_seconds=1)
     dispatcher = Punctual()
     bench = Bench(queue_dsn, None, dispatcher)  # type: ignore[arg-type]
     bench.operators["sleep"] = engine.operators()["sleep"]

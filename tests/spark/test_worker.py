@@ -27,7 +27,7 @@ from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkWork
 from tracelake.worker import OperatorResult
 from tracelake.worker.operators import Operator
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 
 @dataclass
@@ -69,7 +69,7 @@ class SparkBench:
         module.run = run  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setitem(OPERATORS, "sleep", module.__name__)
-        engine = Engine(shared, DirectoryTransfer(scratch / "objects"), scratch)
+        engine = SparkOperators(shared, DirectoryTransfer(scratch / "objects"), scratch)
         self.worker.operators["sleep"] = engine.operators()["sleep"]
 
     @property

@@ -34,12 +34,12 @@ from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
 from tracelake.worker.org_launch import OrgProcessConfig
 from tracelake.worker.org_processes import OrgProcesses
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 logger = logging.getLogger(__name__)
 
 
-def build_engine(settings: Settings) -> Engine:
+def build_engine(settings: Settings) -> SparkOperators:
     """For one run of this process: what an earlier one left is of no use to anybody."""
     resolve_with(resolver(settings.layout, settings.org))
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
@@ -71,7 +71,7 @@ def build_engine(settings: Settings) -> Engine:
             idle_seconds=settings.spark_idle_seconds,
             spare=settings.spark_spare,
         )
-    return Engine(
+    return SparkOperators(
         SharedSession(config),
         transfer,
         scratch,
@@ -99,7 +99,7 @@ def worker_config(settings: Settings, worker_id: str) -> WorkerConfig:
     )
 
 
-def build(settings: Settings, stack: Stack, engine: Engine) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
+def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Worker, PostgresQueue, list[HttpClient]]:
     queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives)
     internal = HttpClient(stack.internal_url, stack.ca_file)
     task = HttpClient(stack.task_url, stack.ca_file)

@@ -41,8 +41,8 @@ def _no_data() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """What Spark operators of one worker share."""
+class SparkOperators:
+    """The Spark operators of one worker, and what they share."""
 
     shared: SharedSession
     transfer: FileTransfer

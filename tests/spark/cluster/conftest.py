@@ -11,7 +11,7 @@ from tests.support.object_store import object_store
 from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.spark.session import SharedSession
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +27,12 @@ def access() -> Iterator[S3Access]:
 
 
 @pytest.fixture(scope="session")
-def local_engine(shared: SharedSession, access: S3Access, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return Engine(shared, S3Transfer(access), tmp_path_factory.mktemp("local"))
+def local_engine(shared: SharedSession, access: S3Access, tmp_path_factory: pytest.TempPathFactory) -> SparkOperators:
+    return SparkOperators(shared, S3Transfer(access), tmp_path_factory.mktemp("local"))
 
 
 @pytest.fixture(scope="session")
-def local_flow(local_engine: Engine, access: S3Access, chain: ServedChain) -> Flow:
+def local_flow(local_engine: SparkOperators, access: S3Access, chain: ServedChain) -> Flow:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACE_RPC_DEFAULT", chain.url)
         return Flow(lambda task: local_engine.operators()[task.operator].run(task.context()), access).all()

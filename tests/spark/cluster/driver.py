@@ -1,4 +1,4 @@
-"""A process of its own that has the Engine of a worker, and does there what a test asks for.
+"""A process of its own that has the SparkOperators of a worker, and does there what a test asks for.
 
 Classic Spark and Spark Connect cannot be in one process, nor two masters: each has one of these.
 """
@@ -28,7 +28,7 @@ from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkOperator
 from tracelake.stack import logs
 from tracelake.wire.units import PayloadInput, StorageOut, TaskOutput, Unit
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,10 +127,10 @@ def driver(place: Place, access: S3Access, scratch: Path, environment: Mapping[s
 
 # --- in the other process
 
-_engine: Engine | None = None
+_engine: SparkOperators | None = None
 
 
-def engine() -> Engine:
+def engine() -> SparkOperators:
     assert _engine is not None
     return _engine
 
@@ -140,7 +140,7 @@ def run_task(task: Task) -> OperatorResult:
 
 
 def run_function(
-    function: SparkOperator, task: Task, *, cancel: threading.Event | None = None, engine: Engine | None = None
+    function: SparkOperator, task: Task, *, cancel: threading.Event | None = None, engine: SparkOperators | None = None
 ) -> OperatorResult:
     """An operator of the test's own; as the worker calls it, by the name of a module."""
     name = f"tests_spark_operator_{uuid4().hex}"
@@ -167,7 +167,7 @@ def _begin(
     os.environ.update(place.environment)
     os.environ.update(environment)
     config = SparkConfig(scratch / "session", place.master, log_level="error")
-    _engine = Engine(SharedSession(config), S3Transfer(access), scratch)
+    _engine = SparkOperators(SharedSession(config), S3Transfer(access), scratch)
 
 
 def _end() -> None:

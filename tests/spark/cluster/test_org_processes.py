@@ -20,14 +20,16 @@ from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
 from tracelake.worker.org_launch import OrgProcessConfig
 from tracelake.worker.org_processes import OrgProcesses
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 ROOT = Path(__file__).parents[3]
 DATA_DSN = "postgresql://reader:password-of-data@127.0.0.1:1/data"
 
 
 @contextmanager
-def isolated(engine: Engine, master: str, access: S3Access, scratch: Path, **options: str) -> Iterator[Engine]:
+def isolated(
+    engine: SparkOperators, master: str, access: S3Access, scratch: Path, **options: str
+) -> Iterator[SparkOperators]:
     config = OrgProcessConfig(
         scratch=scratch,
         master=master,
@@ -44,13 +46,13 @@ def isolated(engine: Engine, master: str, access: S3Access, scratch: Path, **opt
         processes.close()
 
 
-def run_flow(engine: Engine, access: S3Access, chain: ServedChain, monkeypatch: pytest.MonkeyPatch) -> Flow:
+def run_flow(engine: SparkOperators, access: S3Access, chain: ServedChain, monkeypatch: pytest.MonkeyPatch) -> Flow:
     monkeypatch.setenv("TRACE_RPC_DEFAULT", chain.url)
     return Flow(lambda task: engine.operators()[task.operator].run(task.context()), access).all()
 
 
 def test_on_one_machine_the_worker_fetches_and_stores_for_it(
-    local_engine: Engine,
+    local_engine: SparkOperators,
     local_flow: Flow,
     access: S3Access,
     chain: ServedChain,
@@ -63,7 +65,7 @@ def test_on_one_machine_the_worker_fetches_and_stores_for_it(
 
 
 def test_over_connect_it_has_a_session_of_its_own(
-    local_engine: Engine,
+    local_engine: SparkOperators,
     local_flow: Flow,
     access: S3Access,
     chain: ServedChain,
@@ -79,7 +81,7 @@ def test_over_connect_it_has_a_session_of_its_own(
 
 
 def test_on_a_standalone_cluster_each_org_has_an_application_and_no_key(
-    local_engine: Engine,
+    local_engine: SparkOperators,
     local_flow: Flow,
     access: S3Access,
     tmp_path: Path,
@@ -118,5 +120,5 @@ def test_on_a_standalone_cluster_each_org_has_an_application_and_no_key(
         assert "password-of-data" not in text
 
 
-def run_as(engine: Engine, org: str, task: Task) -> OperatorResult:
+def run_as(engine: SparkOperators, org: str, task: Task) -> OperatorResult:
     return engine.operators()[task.operator].run(dataclasses.replace(task.context(), org=org))

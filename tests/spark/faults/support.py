@@ -28,7 +28,7 @@ from tracelake.spark.work import SparkOperator
 from tracelake.spark.writer import WrittenFile
 from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 from tracelake.wire.units import Unit
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 SHORT = StorePatience(request_seconds=1.0, retry_seconds=1.0, retries=3)
 UNIT = Unit(partition_key="0-9", start=0, end=9)
@@ -123,7 +123,7 @@ def fill(disk: Path, leave: int) -> Path:
     return path
 
 
-def run_task(engine: Engine, bench: Bench, operator: SparkOperator, attempt: int = 1) -> OperatorResult:
+def run_task(engine: SparkOperators, bench: Bench, operator: SparkOperator, attempt: int = 1) -> OperatorResult:
     """As the worker calls it: by the name of a module. What it wrote is in `bench.last` afterwards."""
     name = f"tests_spark_operator_{uuid4().hex}"
     module = types.ModuleType(name)

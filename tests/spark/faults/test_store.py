@@ -19,7 +19,7 @@ from tracelake.catalogue.context import OperatorResult
 from tracelake.errors import StoreUnavailableError
 from tracelake.spark.session import SharedSession
 from tracelake.spark.work import SparkWork
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 ROWS = pa.table({"block_number": pa.array(range(10), pa.uint32()), "value": pa.array(range(10), pa.uint64())})
 
@@ -48,13 +48,13 @@ HOW: dict[str, Callable[[Store], None]] = {"stands still": Store.stand_still, "i
 @pytest.mark.parametrize("how", HOW)
 def test_away_while_a_task_reads(store: Store, shared: SharedSession, tmp_path: Path, how: str) -> None:
     bench = prepared(store, shared.get(), tmp_path)
-    engine = Engine(shared, store.transfer, tmp_path / "scratch")
+    engine = SparkOperators(shared, store.transfer, tmp_path / "scratch")
     HOW[how](store)
     with pytest.raises(StoreUnavailableError, match="The object store is not available right now"):
         run_task(engine, bench, copy)
     assert not list((tmp_path / "scratch" / "cache").iterdir()), "no half of a file is kept"
     store.back()
-    run_task(Engine(shared, store.patient, tmp_path / "scratch"), bench, copy, attempt=2)
+    run_task(SparkOperators(shared, store.patient, tmp_path / "scratch"), bench, copy, attempt=2)
     assert names(store, bench) == ["2/_SUCCESS", "2/copy_0_9.parquet"]
     assert bench.last is not None
     assert read_back(store.patient, bench.last.written[0].files, tmp_path).to_pylist() == ROWS.to_pylist()
@@ -63,7 +63,7 @@ def test_away_while_a_task_reads(store: Store, shared: SharedSession, tmp_path: 
 @pytest.mark.parametrize("how", HOW)
 def test_away_while_a_task_writes(store: Store, shared: SharedSession, tmp_path: Path, how: str) -> None:
     bench = prepared(store, shared.get(), tmp_path)
-    engine = Engine(shared, store.transfer, tmp_path / "scratch")
+    engine = SparkOperators(shared, store.transfer, tmp_path / "scratch")
 
     def loses_it(work: SparkWork) -> OperatorResult:
         frame = work.read()
@@ -77,7 +77,7 @@ def test_away_while_a_task_writes(store: Store, shared: SharedSession, tmp_path:
     assert not bench.last.written
     store.back()
     assert "1/_SUCCESS" not in names(store, bench), "nothing of it can be committed"
-    run_task(Engine(shared, store.patient, tmp_path / "scratch"), bench, copy, attempt=2)
+    run_task(SparkOperators(shared, store.patient, tmp_path / "scratch"), bench, copy, attempt=2)
     assert read_back(store.patient, bench.last.written[0].files, tmp_path).to_pylist() == ROWS.to_pylist()
 
 
@@ -85,7 +85,7 @@ def test_away_while_a_task_writes(store: Store, shared: SharedSession, tmp_path:
 def test_a_while_is_waited_out(store: Store, shared: SharedSession, tmp_path: Path, how: str) -> None:
     """It is started again, or goes on, while the task asks for it."""
     bench = prepared(store, shared.get(), tmp_path)
-    engine = Engine(shared, store.patient, tmp_path / "scratch")
+    engine = SparkOperators(shared, store.patient, tmp_path / "scratch")
     away = threading.Event()
 
     def loses_it(work: SparkWork) -> OperatorResult:
@@ -110,7 +110,7 @@ def test_its_disk_is_full(shared: SharedSession, tmp_path: Path) -> None:
         noise = [os.urandom(32) for _ in range(20_000)]
         rows = pa.table({"block_number": pa.array([0] * len(noise), pa.uint32()), "noise": noise})
         bench = prepared(store, shared.get(), tmp_path, rows)
-        engine = Engine(shared, store.transfer, tmp_path / "scratch")
+        engine = SparkOperators(shared, store.transfer, tmp_path / "scratch")
         ballast = fill(disk, leave=0)
         with pytest.raises(
             StoreUnavailableError, match="fails with status 500: it may be overloaded, or its disk full"
@@ -118,7 +118,7 @@ def test_its_disk_is_full(shared: SharedSession, tmp_path: Path) -> None:
             run_task(engine, bench, copy)
         assert names(store, bench) == []
         ballast.unlink()
-        run_task(Engine(shared, store.patient, tmp_path / "scratch"), bench, copy, attempt=2)
+        run_task(SparkOperators(shared, store.patient, tmp_path / "scratch"), bench, copy, attempt=2)
         assert names(store, bench) == ["2/_SUCCESS", "2/copy_0_9.parquet"]
         assert bench.last is not None
         assert read_back(store.patient, bench.last.written[0].files, tmp_path)["noise"].to_pylist() == noise

@@ -17,7 +17,7 @@ from tracelake.catalogue.context import OperatorResult
 from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.session import SharedSession
 from tracelake.spark.work import SparkWork
-from tracelake.worker.spark import Engine
+from tracelake.worker.spark import SparkOperators
 
 NOISE = [os.urandom(32) for _ in range(20_000)]
 ROWS = pa.table({"block_number": pa.array([number % 10 for number in range(20_000)], pa.uint32()), "hash": NOISE})
@@ -38,7 +38,7 @@ def prepared(bench: Bench) -> Bench:
 def test_no_room_to_fetch_what_it_reads(shared: SharedSession, store: Store, tmp_path: Path) -> None:
     bench = prepared(bench_on(shared.get(), tmp_path, store.patient))
     with small_disk(4) as disk:
-        engine = Engine(shared, store.patient, disk / "scratch")
+        engine = SparkOperators(shared, store.patient, disk / "scratch")
         ballast = fill(disk, leave=100_000)
         with pytest.raises(SparkFailedError, match=FULL):
             run_task(engine, bench, copy)
@@ -52,7 +52,7 @@ def test_no_room_to_fetch_what_it_reads(shared: SharedSession, store: Store, tmp
 def test_no_room_to_write(shared: SharedSession, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its neighbours go on, and nothing is left of it."""
     prepared(bench)
-    engine = Engine(shared, bench.transfer, tmp_path / "scratch")
+    engine = SparkOperators(shared, bench.transfer, tmp_path / "scratch")
     environment = shared.get().sparkContext.environment
     with small_disk(2) as disk:
         ballast = fill(disk, leave=100_000)
@@ -88,7 +88,7 @@ def test_a_python_process_of_spark_is_killed(shared: SharedSession, bench: Bench
     marks = tmp_path / "marks"
     marks.mkdir()
     prepared(bench)
-    engine = Engine(shared, bench.transfer, tmp_path / "scratch")
+    engine = SparkOperators(shared, bench.transfer, tmp_path / "scratch")
 
     def operator(work: SparkWork) -> OperatorResult:
         work.write(work.read().mapInArrow(waits(marks), "block_number long, hash binary"))
