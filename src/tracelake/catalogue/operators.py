@@ -61,7 +61,7 @@ SPECS = (
     OperatorSpec(
         "cryo_ingest",
         EvmIngestConfig,
-        "Another name of `evm_ingest`.",
+        "An alias of `evm_ingest`.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
@@ -72,7 +72,7 @@ SPECS = (
     OperatorSpec(
         "decode_logs",
         DecodeLogsConfig,
-        "Decodes logs to typed columns by the ABI of their events; token transfers without being told how.",
+        "Decodes logs to typed columns by the ABI of their events; by default, token transfers.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
@@ -93,7 +93,7 @@ SPECS = (
     OperatorSpec(
         "integrity_check",
         IntegrityCheckConfig,
-        "Checks that blocks, transactions and logs of a range are whole and belong together.",
+        "Checks that the blocks, transactions and logs of a range are complete and consistent.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         only_files=True,
@@ -103,7 +103,7 @@ SPECS = (
     OperatorSpec(
         "noop",
         NoopConfig,
-        "Does nothing and completes; for measuring and for demonstrations.",
+        "Does nothing and completes; for benchmarks and demonstrations.",
         control=True,
         fills_tables=True,
     ),
@@ -118,7 +118,7 @@ SPECS = (
     OperatorSpec(
         "range_splitter",
         RangeSplitterConfig,
-        "Cuts each range that comes in into units of `size` blocks.",
+        "Splits each range of its input into units of `size` blocks.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
         only_events=True,
@@ -133,7 +133,7 @@ SPECS = (
     OperatorSpec(
         "spark_sql",
         SparkSqlConfig,
-        "Runs a SELECT over its inputs and writes what it gives.",
+        "Runs a SELECT over its inputs and writes the result.",
         runtimes=frozenset({"ecs_platform"}),
         output_storage="s3",
         check_inputs=check_inputs,
@@ -151,7 +151,7 @@ SPECS = (
     OperatorSpec(
         "udf",
         UdfConfig,
-        "Runs a function of an uploaded bundle; its config is handed over as it is.",
+        "Runs a function of an uploaded bundle; its config is passed unchanged.",
         runtimes=frozenset({LAMBDA}),
         output_storage="s3",
     ),

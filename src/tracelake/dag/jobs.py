@@ -218,7 +218,7 @@ def _check_udf(draft: Draft, job: JobDraft, operator: OperatorSpec | None, runti
         message = f"User functions run on lambda, not on {runtime.name}."
         job.place_of("runtime").problem("udf_runtime", message, "Use `runtime: lambda`.")
     if record.get("secrets"):
-        message = "User functions get no secrets."
+        message = "User functions receive no secrets."
         record.at("secrets").problem(
             "udf_secrets", message, "Remove them; let a platform operator fetch what needs one."
         )
