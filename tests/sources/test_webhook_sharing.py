@@ -10,7 +10,7 @@ from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import Reply
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.sources.deliveries import OF_ONE_ORG
-from tracelake.dispatcher.sources.webhooks import Webhook
+from tracelake.dispatcher.sources.webhook_paths import Webhook
 from tracelake.wire.webhooks import signature_header
 
 WAITING = 4

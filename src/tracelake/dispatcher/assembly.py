@@ -62,7 +62,7 @@ from tracelake.dispatcher.sources.deliveries import Deliveries
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.sources.prune import DeliveryPruner
-from tracelake.dispatcher.sources.webhooks import WebhookAdmin
+from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier

@@ -23,7 +23,7 @@ from tracelake.dispatcher.deploy.registry import DagPointers, Version
 from tracelake.dispatcher.engine.pressure import backlog, queues
 from tracelake.dispatcher.engine.pressure.levels import Thresholds
 from tracelake.dispatcher.engine.routing import stale_outputs
-from tracelake.dispatcher.sources import webhooks
+from tracelake.dispatcher.sources import webhook_paths
 from tracelake.model.dag import Input, JobDocument
 from tracelake.model.runtime import RuntimeRegistry
 
@@ -185,7 +185,7 @@ class Switch:
 
     async def _take_paths(self) -> None:
         """From the build on: a version that was built must not find its webhooks taken when it becomes active."""
-        problems = await webhooks.take_paths(self.connection, self.org_id, self.version.document)
+        problems = await webhook_paths.take_paths(self.connection, self.org_id, self.version.document)
         if problems:
             raise dag_invalid(problems)
 

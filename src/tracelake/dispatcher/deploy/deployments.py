@@ -26,7 +26,7 @@ from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_deploys
 from tracelake.dispatcher.slices import compute_beside
-from tracelake.dispatcher.sources import webhooks
+from tracelake.dispatcher.sources import webhook_paths
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.dag import Dag, Problem
 from tracelake.model.ids import new_id
@@ -211,7 +211,7 @@ class Deployments:
     async def _check_paths(
         self, connection: Connection, org_id: UUID | None, document: Dag, datasets: Datasets
     ) -> None:
-        problems = await webhooks.objections(connection, org_id, document)
+        problems = await webhook_paths.objections(connection, org_id, document)
         if problems:
             raise _PathsTakenError(problems, datasets)
 

@@ -24,7 +24,7 @@ from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.sources.pause import SourcePauses
-from tracelake.dispatcher.sources.webhooks import WebhookAdmin
+from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.views import (
     audit,
     content,

@@ -27,7 +27,7 @@ from tracelake.dispatcher.jobs import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.rates import RateLimiter
-from tracelake.dispatcher.sources.webhooks import Webhook, find_by_job, find_by_path
+from tracelake.dispatcher.sources.webhook_paths import Webhook, find_by_job, find_by_path
 from tracelake.errors import TraceError
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
