@@ -9,7 +9,7 @@ from tests.sources.webhook_support import Hook, running
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import Reply
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.sources.deliveries import OF_ONE_ORG
+from tracelake.dispatcher.sources.webhook_deliveries import OF_ONE_ORG
 from tracelake.dispatcher.sources.webhook_paths import Webhook
 from tracelake.wire.webhooks import signature_header
 

@@ -15,7 +15,7 @@ from tests.http.support import Refusals, user_token
 from tests.sources.webhook_support import BODY, Hook, running, send_together
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.dispatcher.sources.deliveries import unit_of_body
+from tracelake.dispatcher.sources.webhook_deliveries import unit_of_body
 from tracelake.model.ids import new_id
 from tracelake.wire.units import EventIn
 

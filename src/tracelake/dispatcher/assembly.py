@@ -58,7 +58,7 @@ from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
-from tracelake.dispatcher.sources.deliveries import Deliveries
+from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.sources.prune import DeliveryPruner

@@ -17,7 +17,7 @@ from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
-from tracelake.dispatcher.sources.deliveries import Deliveries
+from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
 from tracelake.ports import Queue
