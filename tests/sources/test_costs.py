@@ -5,11 +5,11 @@ import pytest
 from tests.sources.webhook_support import Hook
 from tests.support.dags import output
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.sources import prune
+from tracelake.dispatcher.sources import delivery_retention
 from tracelake.dispatcher.views import sources
 
 ROWS = 20_000
-STATEMENTS = {"old deliveries": (prune._OLD, 5), "forget": (prune._FORGET, 2), "the view": (sources._SOURCES, 1)}
+STATEMENTS = {"old deliveries": (delivery_retention._OLD, 5), "forget": (delivery_retention._FORGET, 2), "the view": (sources._SOURCES, 1)}
 
 
 @pytest.fixture

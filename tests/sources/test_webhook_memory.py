@@ -9,8 +9,8 @@ from tests.routing.support import Flow
 from tests.sources.webhook_support import UNLIMITED, Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.sources import prune
-from tracelake.dispatcher.sources.prune import DeliveryPruner
+from tracelake.dispatcher.sources import delivery_retention
+from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner
 
 DAY = 86400
 
@@ -127,7 +127,7 @@ def test_a_forgotten_id_is_a_new_delivery_and_not_a_second_event(hook: Hook) -> 
 
 
 def test_it_goes_page_by_page_over_what_must_stay(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune, "PAGE", 2)
+    monkeypatch.setattr(delivery_retention, "PAGE", 2)
     for number in range(5):
         hook.sent(delivery=f"open-{number}")
     hook.harness.advance(60)

@@ -61,7 +61,7 @@ from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
-from tracelake.dispatcher.sources.prune import DeliveryPruner
+from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint
