@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.support import World
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.buffers import letters
+from tracelake.dispatcher.buffers import dead_batches
 from tracelake.dispatcher.views import commits, dags, datasets, events, files, jobs, lineage, tasks
 from tracelake.model.ids import new_id
 
@@ -81,8 +81,8 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "generations of a table": (datasets._GENERATIONS, (world.alerts.dataset_uuid, True)),
         "a table and its last commit": (datasets._TABLE, (world.alerts.dataset_uuid,)),
         "batches of commits": (commits._BATCHES, ([world.alerts.dataset_uuid], [7], world.org_id)),
-        "dead letters": (letters._LIST, (world.org_id, "alerts", 0, None, 51)),
-        "one dead letter": (letters._LIST, (world.org_id, None, 0, new_id(), 1)),
+        "dead letters": (dead_batches._LIST, (world.org_id, "alerts", 0, None, 51)),
+        "one dead letter": (dead_batches._LIST, (world.org_id, None, 0, new_id(), 1)),
         "dead letters of jobs": (jobs._DEAD_LETTERS, ([world.alerts.dataset_uuid],)),
         "files": (files._UNITS, (*world.blocks, 0, 2**60, 501)),
         "files before a range": (files._BEFORE, (*world.blocks, 1000)),

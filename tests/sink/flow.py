@@ -16,7 +16,7 @@ from tests.support.configs import sink_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client import DispatcherUnavailableError
-from tracelake.dispatcher.buffers.letters import DeadBatches
+from tracelake.dispatcher.buffers.dead_batches import DeadBatches
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError

@@ -10,7 +10,7 @@ from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.buffers.collect import PAGE as ARTIFACTS_PAGE
 from tracelake.dispatcher.buffers.collect import ArtifactCollector
 from tracelake.dispatcher.buffers.commits import BufferCommits
-from tracelake.dispatcher.buffers.letters import DeadBatches
+from tracelake.dispatcher.buffers.dead_batches import DeadBatches
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds

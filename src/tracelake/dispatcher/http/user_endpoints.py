@@ -16,7 +16,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.actor import Actor
-from tracelake.dispatcher.buffers.letters import DeadBatches, list_letters, show_letter
+from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_letters, show_letter
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, StreamReply, answer
