@@ -7,8 +7,8 @@ from secrets import token_bytes
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
-from tracelake.dispatcher.buffers.collect import PAGE as ARTIFACTS_PAGE
-from tracelake.dispatcher.buffers.collect import ArtifactCollector
+from tracelake.dispatcher.buffers.artifact_retention import PAGE as ARTIFACTS_PAGE
+from tracelake.dispatcher.buffers.artifact_retention import ArtifactCollector
 from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches
 from tracelake.dispatcher.clock import StoreClock
