@@ -44,8 +44,8 @@ from tracelake.dispatcher.loops.gauges import Gauges
 from tracelake.dispatcher.loops.reaper import BATCH as REAPER_BATCH
 from tracelake.dispatcher.loops.reaper import Reaper
 from tracelake.dispatcher.loops.reconciler import Reconciler
-from tracelake.dispatcher.loops.retry import BATCH as RETRY_BATCH
-from tracelake.dispatcher.loops.retry import RetryScheduler
+from tracelake.dispatcher.loops.requeue import BATCH as RETRY_BATCH
+from tracelake.dispatcher.loops.requeue import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import OutboxRelay
