@@ -9,7 +9,7 @@ import pytest
 from tests.routing.support import Flow, block
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
-from tracelake.dispatcher.loops import collector
+from tracelake.dispatcher.loops import uncommitted_files
 from tracelake.errors import StoreUnavailableError
 
 DAG = """
@@ -59,7 +59,7 @@ def retry(flow: Flow) -> None:
 
 
 def collect(flow: Flow) -> None:
-    while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= collector.PAGE:
+    while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= uncommitted_files.PAGE:
         pass
 
 
@@ -175,7 +175,7 @@ def test_a_task_that_is_tried_again_after_its_files_went_is_looked_at_again(flow
 
 
 def test_pages(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "PAGE", 2)
+    monkeypatch.setattr(uncommitted_files, "PAGE", 2)
     prefixes = []
     for start in range(0, 50, 10):
         task, lease, prefix = begin(flow, start)

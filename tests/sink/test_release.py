@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.sink.flow import BufferFlow
 from tests.support.dispatcher import fence
-from tracelake.dispatcher.loops import collector
+from tracelake.dispatcher.loops import uncommitted_files
 
 WEEK = 7 * 24 * 3600
 
@@ -129,7 +129,7 @@ def test_artifacts_of_attempts_that_never_completed_are_collected(lone_flow: Buf
     publish(flow, kept_task, kept, 2)
     flow.flow.complete(kept_task, kept)
     flow.harness.advance(WEEK + 60)
-    while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= collector.PAGE:
+    while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= uncommitted_files.PAGE:
         pass
     prefixes = [lease["task"]["outputs"][0]["storage"]["buffer_prefix"] for lease in (lost, kept)]
     assert [len(flow.harness.run(flow.harness.objects.list(prefix))) for prefix in prefixes] == [0, 1]

@@ -38,8 +38,8 @@ from tracelake.dispatcher.http.routing import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.loops.collector import PAGE as COLLECTOR_PAGE
-from tracelake.dispatcher.loops.collector import Collector
+from tracelake.dispatcher.loops.uncommitted_files import PAGE as COLLECTOR_PAGE
+from tracelake.dispatcher.loops.uncommitted_files import Collector
 from tracelake.dispatcher.loops.gauges import Gauges
 from tracelake.dispatcher.loops.reaper import BATCH as REAPER_BATCH
 from tracelake.dispatcher.loops.reaper import Reaper

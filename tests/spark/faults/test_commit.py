@@ -15,7 +15,7 @@ from tests.routing.support import Flow, block
 from tests.spark.faults.support import SHORT, Store, read_back
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.dispatcher.loops import collector
+from tracelake.dispatcher.loops import uncommitted_files
 from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta
 from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, Selection
@@ -138,7 +138,7 @@ def test_two_attempts_at_once(flow: Flow, store: Store, spark: SparkSession, tmp
         values(store, spark, pinned, tmp_path)
 
     flow.harness.advance(WEEK + 3600)
-    while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= collector.PAGE:
+    while flow.harness.run(flow.harness.dispatcher.collector.run_once()) >= uncommitted_files.PAGE:
         pass
     assert listed(flow, zombie) == []
     assert listed(flow, successor) == ["_SUCCESS", Path(pinned[0].uri).name], "and not the late one"
