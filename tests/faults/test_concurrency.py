@@ -13,7 +13,7 @@ from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.dispatcher.engine.plan import WritePlan
 from tracelake.dispatcher.engine.publications import _LOCK_GENERATIONS
 from tracelake.dispatcher.engine.tables import task_rows
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 
 WORKER, TASK = "x-trace-worker-token", "x-trace-task-capability"
 

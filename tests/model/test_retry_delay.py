@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tracelake.model import lifecycle
 from tracelake.model.lifecycle import next_retry
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.model.task import Outcome, Status, Task
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)

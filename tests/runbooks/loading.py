@@ -8,7 +8,7 @@ import asyncpg
 
 from tests.support.configs import dispatcher_config
 from tests.support.postgres import TestCluster
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.stack import dumps, restore
 from tracelake.stack.restore import Report, RestorePlace
 

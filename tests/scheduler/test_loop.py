@@ -11,7 +11,7 @@ import pytest
 from tests.scheduler.support import START, FakeDispatcher, at
 from tests.support.configs import scheduler_config
 from tracelake.errors import TraceError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.scheduler import Scheduler
 
 CONFIG = scheduler_config(poll_seconds=2.0, tolerance_seconds=60.0, batch=5, backoff=Backoff(0.5, 8.0))

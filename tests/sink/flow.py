@@ -21,7 +21,7 @@ from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.buffered import quoted, table_name
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.config import SinkConfig
 from tracelake.sink.drain import DatasetDrain

@@ -14,7 +14,7 @@ from tests.sink.flow import BufferFlow, DispatcherCalls, WatchedStores
 from tests.support.configs import sink_config
 from tests.support.postgres import wait_until
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.sink.loop import Sink
 
 

@@ -35,7 +35,7 @@ from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.worker import Worker
 
 # One run

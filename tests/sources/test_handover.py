@@ -26,7 +26,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.client.credentials import FileCredential
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.worker import Worker
 
 

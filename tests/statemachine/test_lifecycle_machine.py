@@ -18,7 +18,7 @@ from tests.statemachine.world import World
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 
 
 @contextmanager

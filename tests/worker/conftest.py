@@ -16,7 +16,7 @@ from tests.support.configs import worker_config
 from tests.support.postgres import TestCluster
 from tests.worker.fake_dispatcher import FakeDispatcher, FakeTask
 from tracelake.adapters.postgres_queue import PostgresQueue
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import NoSecrets, SecretProvider
 from tracelake.ports.queue import Message, QueueDepth
 from tracelake.worker import Worker

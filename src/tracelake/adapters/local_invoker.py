@@ -12,7 +12,7 @@ from pathlib import Path
 from tracelake.catalogue.announce import announce
 from tracelake.client import HttpClient, TaskClient
 from tracelake.errors import TraceError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import InvokeError
 from tracelake.wire.claims import Invocation
 from tracelake.wire.task_calls import CompleteRequest

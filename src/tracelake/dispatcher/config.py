@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.model.runtime import RuntimeRegistry
 
 

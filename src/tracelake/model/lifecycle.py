@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tracelake.errors import TraceError
-from tracelake.model.retry import Backoff, Retry
+from tracelake.model.backoff import Backoff, Retry
 from tracelake.model.task import Outcome, Status, Task
 
 

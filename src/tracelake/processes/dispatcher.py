@@ -28,7 +28,7 @@ from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.processes.table_rows import DataTables
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import dispatcher_config, take_config

@@ -16,7 +16,7 @@ from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client import FileCredential, HttpClient, InternalClient
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import FileTransfer
 from tracelake.settings import Settings
 from tracelake.settings.configs import take_config

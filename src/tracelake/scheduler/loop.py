@@ -26,7 +26,7 @@ from uuid import UUID
 
 from tracelake.dag.slots import ScheduleSlots
 from tracelake.errors import TraceError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.wire.sources import CronSource, CronSourcesReply, FireReply
 
 logger = logging.getLogger(__name__)

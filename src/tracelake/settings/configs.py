@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tracelake.dispatcher.config import DispatcherConfig, UserTokenRules
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.settings.declarations import Settings
 from tracelake.settings.runtimes import load_runtimes
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

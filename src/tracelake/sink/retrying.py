@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tracelake.errors import StoreUnavailableError, TraceError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import QueueUnavailableError
 from tracelake.sink.outcomes import StoreAwayError
 

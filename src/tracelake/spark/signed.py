@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import (
     FileTransfer,
     ObjectChangedError,

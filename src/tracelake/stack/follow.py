@@ -6,7 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.settings.home import Home, Stack
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.settings.home import Home, write_private
 
 logger = logging.getLogger(__name__)

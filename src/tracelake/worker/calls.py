@@ -17,7 +17,7 @@ from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import ObjectMeta
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
 from tracelake.wire.task_calls import (

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from tracelake.errors import TraceError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 from tracelake.ports import SecretProvider
 from tracelake.ports.queue import Delivery, Queue, QueueUnavailableError
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest

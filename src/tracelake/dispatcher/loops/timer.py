@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.retry import Backoff
+from tracelake.model.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
