@@ -25,7 +25,7 @@ import uvloop
 from tracelake.client.http import HttpClient
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import HttpRequest, Router, answer
+from tracelake.dispatcher.http.router import HttpRequest, Router, answer
 from tracelake.dispatcher.http.server import UVICORN, ListenerServer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.processes.dispatcher import listener_limits

@@ -13,7 +13,7 @@ import msgspec
 
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import HttpRequest
+from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.errors import CATALOGUE
 from tracelake.stack.credentials import user_token as make_token
 

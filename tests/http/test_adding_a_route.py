@@ -13,7 +13,7 @@ from tests.http.support import OpenGate
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.user import TextCredential, UserClient
 from tracelake.dispatcher.http.app import ListenerApp
-from tracelake.dispatcher.http.routing import HttpRequest, Router, answer
+from tracelake.dispatcher.http.router import HttpRequest, Router, answer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.wire import parameters as p

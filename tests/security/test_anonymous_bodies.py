@@ -14,7 +14,7 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.assembly import Ports
 from tracelake.dispatcher.http.bodies import ADDRESS_SHARE, ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import HttpRequest
+from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.rates import RateLimiter
 from tracelake.errors import TraceError

@@ -17,7 +17,7 @@ from tests.http.support import OpenGate
 from tests.support.configs import listener_limits
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.connections import ListenerLimits
-from tracelake.dispatcher.http.routing import HttpRequest, RawReply, Router, answer
+from tracelake.dispatcher.http.router import HttpRequest, RawReply, Router, answer
 from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.stack.tls import TlsFiles, ensure_tls

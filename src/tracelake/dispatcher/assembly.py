@@ -34,7 +34,7 @@ from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
 from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.dispatcher.http.machine_endpoints import MachineEndpoints
-from tracelake.dispatcher.http.routing import Router
+from tracelake.dispatcher.http.router import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions

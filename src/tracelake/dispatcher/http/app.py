@@ -25,7 +25,7 @@ from tracelake.dispatcher.http.bodies import (
 )
 from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, Stage
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import HttpRequest, Methods, RawReply, Router, StreamReply
+from tracelake.dispatcher.http.router import HttpRequest, Methods, RawReply, Router, StreamReply
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.wire.base import ErrorBody, ErrorInfo

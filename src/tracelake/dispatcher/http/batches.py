@@ -11,7 +11,7 @@ import msgspec
 
 from tracelake.dispatcher.http.app import decode, error_body
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.routing import HttpRequest
+from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.tokens.claims import VerifiedClaims
 from tracelake.errors import TraceError

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tracelake.dispatcher.clock import StoreClock
-from tracelake.dispatcher.http.routing import HttpRequest
+from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.tokens.claims import VerifiedClaims

@@ -11,7 +11,7 @@ from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.http.batches import Batches
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.health import HealthChecks
-from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, answer
+from tracelake.dispatcher.http.router import Endpoint, HttpRequest, RawReply, answer
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.retention.loop import Retention

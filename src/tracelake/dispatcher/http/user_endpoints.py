@@ -19,7 +19,7 @@ from tracelake.dispatcher.actor import Actor
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_letters, show_letter
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.fair_slots import FairSlots
-from tracelake.dispatcher.http.routing import Endpoint, HttpRequest, RawReply, StreamReply, answer
+from tracelake.dispatcher.http.router import Endpoint, HttpRequest, RawReply, StreamReply, answer
 from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
 from tracelake.dispatcher.quotas.book import QuotaBook
