@@ -15,7 +15,7 @@ from tracelake.errors import TraceError
 from tracelake.processes.main import one_line, trace
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home
-from tracelake.stack import backup, listeners, lock, ports, probe
+from tracelake.stack import backup, kept_ports, listeners, lock, probe
 from tracelake.stack.clusters import Clusters
 from tracelake.stack.credentials import LiteCredentials
 from tracelake.stack.dumps import BackupError
@@ -115,17 +115,17 @@ def test_ports_stay_from_one_run_to_the_next(tmp_path: Path) -> None:
     settings = Settings.load({"home": tmp_path}, environ={})
     file = settings.layout.ports_file
     file.parent.mkdir()
-    assert ports.read_ports(file) == {}
+    assert kept_ports.read_ports(file) == {}
 
     def bind(chosen: Settings = settings) -> dict[str, int]:
-        bound = listeners.bind(chosen, ports.read_ports(file))
+        bound = listeners.bind(chosen, kept_ports.read_ports(file))
         found = {name: listener.getsockname()[1] for name, listener in bound.items()}
         for listener in bound.values():
             listener.close()
         return found
 
     first = bind()
-    ports.write_ports(file, first | {"state": free_port()})
+    kept_ports.write_ports(file, first | {"state": free_port()})
     assert bind() == first
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first["task"]))
@@ -137,10 +137,10 @@ def test_ports_stay_from_one_run_to_the_next(tmp_path: Path) -> None:
         assert bind(Settings.load({"home": tmp_path, "public_port": fixed}, environ={}))["public"] == fixed
     clusters = Clusters.plan(settings)
     assert clusters.state is not None
-    assert clusters.state.port == ports.read_ports(file)["state"]
+    assert clusters.state.port == kept_ports.read_ports(file)["state"]
     for text in ("", "[1]", '{"public": 700000, "task": 0}'):
         file.write_text(text)
-        assert ports.read_ports(file) == {}
+        assert kept_ports.read_ports(file) == {}
 
 
 def test_what_a_readyz_says(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tracelake.settings import Settings
 from tracelake.stack.machine import wrap
-from tracelake.stack.ports import again, read_ports
+from tracelake.stack.kept_ports import again, read_ports
 
 NAME = "chain"
 _HOST = "127.0.0.1"

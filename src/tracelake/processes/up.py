@@ -32,7 +32,7 @@ from tracelake.settings.runtimes import load_runtimes, worker_queue
 from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc
 from tracelake.stack.clusters import Clusters, plan_object_store, prepare_databases
 from tracelake.stack.machine import socket_directory
-from tracelake.stack.ports import read_ports, write_ports
+from tracelake.stack.kept_ports import read_ports, write_ports
 from tracelake.stack.renewal import CredentialRenewal
 from tracelake.stack.supervisor import PartView, Supervisor
 from tracelake.stack.tls import TlsFiles, ensure_tls, tls_files
