@@ -6,7 +6,7 @@ from tests.support.postgres import scratch_directory
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home
 from tracelake.spark.evm.errors import NoEndpointError
-from tracelake.stack import rpc
+from tracelake.stack import rpc_addresses
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ OWN = "default"
 
 
 def labels(home: Home, name: str = "default", org: str = OWN) -> list[str]:
-    return [endpoint.label for endpoint in rpc.resolver(home, OWN)(org, name)]
+    return [endpoint.label for endpoint in rpc_addresses.resolver(home, OWN)(org, name)]
 
 
 def test_the_file_names_one_or_several(home: Home) -> None:
@@ -38,7 +38,7 @@ def test_what_trace_up_was_told_comes_before_the_file_and_the_own_environment_be
 ) -> None:
     home.rpc_file.write_text('default = "http://file"\nother = "http://other"\n')
     monkeypatch.setenv("TRACE_RPC_DEFAULT", "http://up")
-    rpc.keep_environment(home, OWN)
+    rpc_addresses.keep_environment(home, OWN)
     monkeypatch.delenv("TRACE_RPC_DEFAULT")
     assert labels(home) == ["http://up:80"]
     assert labels(home, "other") == ["http://other:80"]
@@ -50,7 +50,7 @@ def test_what_trace_up_was_told_comes_before_the_file_and_the_own_environment_be
 def test_a_recorded_chain_that_was_asked_for_comes_first(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_RPC_DEFAULT", "http://up")
     monkeypatch.setenv("TRACE_RPC_ARCHIVE", "http://archive")
-    rpc.keep_environment(home, OWN, recorded="http://127.0.0.1:1")
+    rpc_addresses.keep_environment(home, OWN, recorded="http://127.0.0.1:1")
     monkeypatch.delenv("TRACE_RPC_DEFAULT")
     monkeypatch.delenv("TRACE_RPC_ARCHIVE")
     assert labels(home) == ["http://127.0.0.1:1"]
@@ -93,7 +93,7 @@ def test_an_endpoint_is_of_one_org(home: Home, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TRACE_RPC_ACME__DEFAULT", "http://told")
     assert labels(home, org="acme") == ["http://told:80"]
     assert labels(home) == ["http://own:80"]
-    rpc.keep_environment(home, OWN)
+    rpc_addresses.keep_environment(home, OWN)
     monkeypatch.delenv("TRACE_RPC_ACME__DEFAULT")
     assert labels(home, org="acme") == ["http://told:80"], "as `trace up` hands it to its workers"
 
@@ -111,5 +111,5 @@ def test_nobody_learns_what_other_orgs_have(home: Home) -> None:
 
 
 def test_the_recorded_chain_is_everybodys(home: Home) -> None:
-    rpc.keep_environment(home, OWN, recorded="http://127.0.0.1:1")
+    rpc_addresses.keep_environment(home, OWN, recorded="http://127.0.0.1:1")
     assert labels(home, org="acme") == labels(home) == ["http://127.0.0.1:1"]

@@ -29,7 +29,7 @@ from tracelake.processes.parts import DISPATCHER_STAGE, STORES_STAGE, WORKER_STA
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
 from tracelake.settings.runtimes import load_runtimes, worker_queue
-from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc
+from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc_addresses
 from tracelake.stack.clusters import Clusters, plan_object_store, prepare_databases
 from tracelake.stack.machine import socket_directory
 from tracelake.stack.kept_ports import read_ports, write_ports
@@ -110,7 +110,7 @@ class Up:
         if settings.s3_endpoint is not None:
             write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
-        rpc.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
+        rpc_addresses.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
         job_secrets.keep_environment(home)
         await supervisor.start(DISPATCHER_STAGE)
         await supervisor.start(WORKER_STAGE)

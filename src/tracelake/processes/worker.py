@@ -29,7 +29,7 @@ from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.stack import logs
 from tracelake.stack.follow import follow_stack, stop_event
 from tracelake.stack.job_secrets import secret_provider
-from tracelake.stack.rpc import resolver
+from tracelake.stack.rpc_addresses import resolver
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
 from tracelake.worker.org_launch import OrgProcessConfig
