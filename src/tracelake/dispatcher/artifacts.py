@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from tracelake.dispatcher.engine.publications import PublicationRequest
-from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.model.locations import MARKER_FAMILY, lies_under, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore

@@ -15,7 +15,7 @@ from jwt import PyJWK
 
 from tracelake.dispatcher.config import UserTokenRules
 from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.claims import LAST_SECOND
+from tracelake.dispatcher.tokens.token_claims import LAST_SECOND
 from tracelake.errors import TraceError
 from tracelake.wire.contract import Role
 

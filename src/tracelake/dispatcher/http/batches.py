@@ -13,7 +13,7 @@ from tracelake.dispatcher.http.app import decode, error_body
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.service import DispatcherService
-from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.wire import routes
 from tracelake.wire.base import Answer, Answers

@@ -11,7 +11,7 @@ from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.rates import RateLimiter
-from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.dispatcher.tokens.verify import TokenVerifier
 from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.errors import TraceError

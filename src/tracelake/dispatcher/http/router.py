@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from tracelake.dispatcher.tokens.claims import VerifiedClaims
+from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.dispatcher.users import UserClaims
 from tracelake.wire.contract import Route
 from tracelake.wire.parameters import PATH_PARAMETERS

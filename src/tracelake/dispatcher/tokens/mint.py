@@ -6,7 +6,7 @@ import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.tokens.claims import (
+from tracelake.dispatcher.tokens.token_claims import (
     AUDIENCE,
     DatasetGrant,
     PublishGrant,

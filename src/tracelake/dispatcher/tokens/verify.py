@@ -13,7 +13,7 @@ import msgspec
 from jwt import PyJWK
 
 from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.claims import AUDIENCE, VerifiedClaims
+from tracelake.dispatcher.tokens.token_claims import AUDIENCE, VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.ports import PublicKey, Signer
 from tracelake.wire.claims import Jwk, Jwks
