@@ -140,7 +140,7 @@ def test_whoever_logs_a_secret_by_mistake(logs: io.StringIO) -> None:
 
 
 def test_what_is_no_secret_stays(logs: io.StringIO) -> None:
-    message = f"task {NOWHERE} of sha256:{'ab' * 32} ran in tracelake.dispatcher.engine.publications.Registry"
+    message = f"task {NOWHERE} of sha256:{'ab' * 32} ran in tracelake.dispatcher.engine.file_publications.Registry"
     logging.getLogger("tests").info(message, extra={"task_id": NOWHERE, "size": 3, "ok": True, "none": None})
     (line,) = lines(logs)
     assert line["message"] == message

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import msgspec
 
-from tracelake.dispatcher.engine.publications import PublicationRequest
+from tracelake.dispatcher.engine.file_publications import PublicationRequest
 from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.model.locations import MARKER_FAMILY, lies_under, parse_uri

@@ -11,7 +11,7 @@ import msgspec
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine import publications, unit_order
+from tracelake.dispatcher.engine import file_publications, unit_order
 from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, LockedTask, Respond
 from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
 from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
@@ -94,7 +94,7 @@ class LifecycleCommit:
             context.plan.waited_for = {key for task in held_tasks for key in task.limit_keys}
             requests = [item for call in calls for item in call.publications]
             if requests:
-                context.registry = await publications.load(connection, requests)
+                context.registry = await file_publications.load(connection, requests)
             context.order = await self._order(connection, calls, locked_tasks)
             heaviest = max(calls, key=lambda call: call.weight)
             heavy = patient and heaviest.weight > _BESIDE_WEIGHT
@@ -172,7 +172,7 @@ class LifecycleCommit:
 
     async def _waiting_events(
         self, connection: Connection, calls: Sequence[AnyCall], locked: task_rows.LockedRows
-    ) -> Mapping[UUID, Sequence[publications.WaitingEvent]]:
+    ) -> Mapping[UUID, Sequence[file_publications.WaitingEvent]]:
         """Reads the waiting events of completing attempts, if an output of their job commits by pointer."""
         attempts = {}
         for call in calls:
@@ -182,7 +182,7 @@ class LifecycleCommit:
             outputs = self._definitions.job(task.job_id).outputs
             if any(output.dataset.storage is Storage.S3 for output in outputs):
                 attempts[task.task_id] = call.completing_attempt
-        return await publications.load_waiting_events(connection, attempts) if attempts else {}
+        return await file_publications.load_waiting_events(connection, attempts) if attempts else {}
 
     async def _paused(
         self, connection: Connection, calls: Sequence[AnyCall], locked: task_rows.LockedRows

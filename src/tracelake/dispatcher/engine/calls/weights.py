@@ -6,7 +6,7 @@ costs time, never correctness.
 
 from collections.abc import Sequence
 
-from tracelake.dispatcher.engine.publications import PublicationRequest
+from tracelake.dispatcher.engine.file_publications import PublicationRequest
 from tracelake.wire.units import EventIn
 
 LIGHT = 1
