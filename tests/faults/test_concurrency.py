@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
-from tracelake.dispatcher.engine.plan import WritePlan
 from tracelake.dispatcher.engine.file_publications import _LOCK_GENERATIONS
+from tracelake.dispatcher.engine.plan import WritePlan
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.model.backoff import Backoff
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from tests.model.walk import fresh, lease_of, reachable
 from tests.support.configs import dispatcher_config
-from tracelake.model.ids import new_id, new_secret_id
 from tracelake.model.backoff import Backoff
+from tracelake.model.ids import new_id, new_secret_id
 from tracelake.model.task import Outcome, Status
 
 RFC_9562 = "specified in RFC 4122"  # what the standard library calls the variant

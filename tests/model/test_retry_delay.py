@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tracelake.model import lifecycle
-from tracelake.model.lifecycle import next_retry
 from tracelake.model.backoff import Backoff
+from tracelake.model.lifecycle import next_retry
 from tracelake.model.task import Outcome, Status, Task
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
-from tracelake.model.lifecycle import NotClaimed, Verb
 from tracelake.model.backoff import Retry
+from tracelake.model.lifecycle import NotClaimed, Verb
 from tracelake.model.task import Outcome, Status, Task
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -20,8 +20,8 @@ from tracelake.dispatcher.buffers.dead_batches import DeadBatches
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.views.pressure import list_pressure
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.buffered import quoted, table_name
 from tracelake.model.backoff import Backoff
+from tracelake.model.buffered import quoted, table_name
 from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.config import SinkConfig
 from tracelake.sink.drain import DatasetDrain

@@ -9,7 +9,11 @@ from tracelake.dispatcher.sources import delivery_retention
 from tracelake.dispatcher.views import sources
 
 ROWS = 20_000
-STATEMENTS = {"old deliveries": (delivery_retention._OLD, 5), "forget": (delivery_retention._FORGET, 2), "the view": (sources._SOURCES, 1)}
+STATEMENTS = {
+    "old deliveries": (delivery_retention._OLD, 5),
+    "forget": (delivery_retention._FORGET, 2),
+    "the view": (sources._SOURCES, 1),
+}
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.support.postgres import TestCluster
 from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
-from tracelake.model.buffered import quoted, table_name
 from tracelake.model.backoff import Backoff
+from tracelake.model.buffered import quoted, table_name
 from tracelake.sink.batch_commit import BufferCommitter, LargeBatches
 from tracelake.sink.outcomes import CommitResult
 from tracelake.sink.retrying import Retrying

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracelake.settings import Settings
-from tracelake.stack.machine import wrap
 from tracelake.stack.kept_ports import again, read_ports
+from tracelake.stack.machine import wrap
 
 NAME = "chain"
 _HOST = "127.0.0.1"

@@ -38,8 +38,6 @@ from tracelake.dispatcher.http.router import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.jobs import Definitions
-from tracelake.dispatcher.loops.uncommitted_files import PAGE as COLLECTOR_PAGE
-from tracelake.dispatcher.loops.uncommitted_files import Collector
 from tracelake.dispatcher.loops.gauges import Gauges
 from tracelake.dispatcher.loops.reaper import BATCH as REAPER_BATCH
 from tracelake.dispatcher.loops.reaper import Reaper
@@ -47,6 +45,8 @@ from tracelake.dispatcher.loops.reconciler import Reconciler
 from tracelake.dispatcher.loops.requeue import BATCH as RETRY_BATCH
 from tracelake.dispatcher.loops.requeue import RetryScheduler
 from tracelake.dispatcher.loops.timer import Loop
+from tracelake.dispatcher.loops.uncommitted_files import PAGE as COLLECTOR_PAGE
+from tracelake.dispatcher.loops.uncommitted_files import Collector
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.outbox.relay import OutboxRelay
 from tracelake.dispatcher.public_ids import PublicIds
@@ -58,10 +58,10 @@ from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
-from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
+from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner
 from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
-from tracelake.dispatcher.sources.delivery_retention import DeliveryPruner
+from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
 from tracelake.dispatcher.tokens.jwks import RingKeys
 from tracelake.dispatcher.tokens.mint import TokenMint

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from tracelake.model.backoff import Backoff
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
-from tracelake.model.backoff import Backoff
 from tracelake.model.runtime import RuntimeRegistry
 
 

@@ -39,8 +39,8 @@ from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
-from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
+from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id

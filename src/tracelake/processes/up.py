@@ -31,8 +31,8 @@ from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
 from tracelake.settings.runtimes import load_runtimes, worker_queue
 from tracelake.stack import credentials, job_secrets, leftovers, listeners, lock, rpc_addresses
 from tracelake.stack.clusters import Clusters, plan_object_store, prepare_databases
-from tracelake.stack.machine import socket_directory
 from tracelake.stack.kept_ports import read_ports, write_ports
+from tracelake.stack.machine import socket_directory
 from tracelake.stack.renewal import CredentialRenewal
 from tracelake.stack.supervisor import PartView, Supervisor
 from tracelake.stack.tls import TlsFiles, ensure_tls, tls_files

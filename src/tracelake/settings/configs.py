@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from tracelake.dispatcher.config import DispatcherConfig, UserTokenRules
+from tracelake.model.backoff import Backoff
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
-from tracelake.model.backoff import Backoff
 from tracelake.settings.declarations import Settings
 from tracelake.settings.runtimes import load_runtimes
 

@@ -8,8 +8,8 @@ import asyncpg
 from tracelake.db import Database, LockedError
 from tracelake.settings import Settings
 from tracelake.settings.home import Home, write_private
-from tracelake.stack.machine import socket_directory
 from tracelake.stack.kept_ports import again, read_ports
+from tracelake.stack.machine import socket_directory
 from tracelake.stack.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.stack.provision import migrate_dsn, provision
 from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tracelake.adapters.s3.access import S3Access, read_access, write_access
 from tracelake.private_files import private_directory, write_private
-from tracelake.stack.machine import ensure_socket_directory, socket_directory, wrap
 from tracelake.stack.kept_ports import is_free
+from tracelake.stack.machine import ensure_socket_directory, socket_directory, wrap
 from tracelake.stack.store_security import write_security
 
 REGION = "us-east-1"

@@ -16,8 +16,8 @@ from tracelake.catalogue.context import Batch, CanceledError, EmitRefusedError, 
 from tracelake.client import DispatcherUnavailableError, TaskCall
 from tracelake.client.task import TaskReply
 from tracelake.errors import TraceError
-from tracelake.model.dag import Schema
 from tracelake.model.backoff import Backoff
+from tracelake.model.dag import Schema
 from tracelake.ports import ObjectMeta
 from tracelake.wire.claims import MAX_BATCH, ClaimReply, ClaimRequest, TokenReply, TokenRequest
 from tracelake.wire.task_calls import (

@@ -1,6 +1,6 @@
 """Credentials: one header per principal, and no other accepted in its place; for users also their rate and role.
 
-The signature of a webhook is only read here: it can be checked when the body is there, and `sources.deliveries` does.
+The signature of a webhook is only read here: it can be checked when the body is there, and `sources.webhook_deliveries` does.
 """
 
 from collections.abc import Callable

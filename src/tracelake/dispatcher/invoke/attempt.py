@@ -17,8 +17,8 @@ from tracelake.dispatcher.engine.calls.heartbeat import HeartbeatCall
 from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.job import Job
 from tracelake.model.backoff import Backoff
+from tracelake.model.job import Job
 from tracelake.model.task import Task
 from tracelake.wire.task_calls import CompleteRequest, EventsRequest, FinalStatus, HeartbeatRequest
 from tracelake.wire.units import EventIn, TaskInput

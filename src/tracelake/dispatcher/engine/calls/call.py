@@ -11,8 +11,8 @@ import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.calls.weights import LIGHT
-from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
 from tracelake.dispatcher.engine.file_publications import PublicationRegistry, PublicationRequest, WaitingEvent
+from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
 from tracelake.dispatcher.engine.unit_order import UnitOrder
 from tracelake.errors import TraceError
 from tracelake.model.job import Job

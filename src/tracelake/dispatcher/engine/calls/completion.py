@@ -21,8 +21,8 @@ from tracelake.dispatcher.engine.calls.call import (
 from tracelake.dispatcher.engine.calls.events import CommittedRevisions, new_events
 from tracelake.dispatcher.engine.calls.output_grants import output_for
 from tracelake.dispatcher.engine.calls.weights import LIGHT, weigh_events, weigh_files
-from tracelake.dispatcher.engine.plan import BatchRelease, Publication, StateChange, unit_of
 from tracelake.dispatcher.engine.file_publications import WHOLE, PublicationRequest, WaitingEvent, decode_unit
+from tracelake.dispatcher.engine.plan import BatchRelease, Publication, StateChange, unit_of
 from tracelake.dispatcher.engine.wakeups import WAKEUP, wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle

@@ -9,8 +9,8 @@ from uuid import UUID
 from tracelake.dispatcher.engine.calls.call import Call, CallNeeds, DecisionContext, LockedTask, Respond, require
 from tracelake.dispatcher.engine.calls.output_grants import output_for
 from tracelake.dispatcher.engine.calls.weights import LIGHT, weigh_events
-from tracelake.dispatcher.engine.plan import EventReceipt, NewEvent, event_key, unit_of
 from tracelake.dispatcher.engine.file_publications import WHOLE
+from tracelake.dispatcher.engine.plan import EventReceipt, NewEvent, event_key, unit_of
 from tracelake.model import lifecycle
 from tracelake.model.job import Job
 from tracelake.model.task import Task
