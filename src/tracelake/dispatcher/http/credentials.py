@@ -1,6 +1,7 @@
 """Credentials: one header per principal, and no other accepted in its place; for users also their rate and role.
 
-The signature of a webhook is only read here: it can be checked when the body is there, and `sources.webhook_deliveries` does.
+The signature of a webhook is only read here: it can be checked once the body is there
+(`sources/webhook_deliveries.py`).
 """
 
 from collections.abc import Callable
