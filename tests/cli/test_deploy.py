@@ -185,7 +185,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_build(
         raise KeyboardInterrupt
 
     api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": build(1, 1)}
-    monkeypatch.setattr("tracelake.cli.activation.progress", interrupt)
+    monkeypatch.setattr("tracelake.cli.build_progress.progress", interrupt)
     shown = trace("deploy", document)
     assert shown.status == 1
     assert "the build goes on" in shown.out

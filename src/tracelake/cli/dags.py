@@ -6,7 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.activation import failed_build_steps, progress
+from tracelake.cli.build_progress import failed_build_steps, progress
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option

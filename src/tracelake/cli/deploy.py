@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tracelake.cli.activation import settle, show_plan
+from tracelake.cli.build_progress import settle, show_plan
 from tracelake.cli.diagnostics import dag_name, name_of_file, problem_lines
 from tracelake.cli.session import Session, make_console, show, user_command
 from tracelake.errors import TraceError

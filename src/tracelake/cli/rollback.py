@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import click
 
-from tracelake.cli.activation import settle, show_plan
+from tracelake.cli.build_progress import settle, show_plan
 from tracelake.cli.missing import explained
 from tracelake.cli.session import Session, user_command
 from tracelake.wire import routes

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
-from tracelake.cli.activation import bar, retry_lines
+from tracelake.cli.build_progress import bar, retry_lines
 from tracelake.cli.naming import named
 from tracelake.cli.paging import collect
 from tracelake.cli.parse import CursorType, RangeType
