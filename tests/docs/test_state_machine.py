@@ -4,7 +4,7 @@ import re
 
 from tools.docs import ROOT
 
-from tracelake.model.lifecycle import EDGES, Verb
+from tracelake.model.lifecycle import TRANSITIONS, Verb
 from tracelake.model.task import Status
 
 Edge = tuple[Verb, Status | None, Status]
@@ -39,18 +39,18 @@ def explained() -> list[Edge]:
 
 def test_the_drawing_and_the_code_have_the_same_edges() -> None:
     edges = drawn()
-    assert set(edges) - EDGES == set(), "drawn but not in the code"
-    assert EDGES - set(edges) == set(), "in the code but not drawn"
-    assert len(edges) == len(EDGES), "an edge is drawn twice"
+    assert set(edges) - TRANSITIONS == set(), "drawn but not in the code"
+    assert TRANSITIONS - set(edges) == set(), "in the code but not drawn"
+    assert len(edges) == len(TRANSITIONS), "an edge is drawn twice"
 
 
 def test_the_table_explains_every_edge_once() -> None:
     edges = explained()
-    assert set(edges) == EDGES
-    assert len(edges) == len(EDGES)
+    assert set(edges) == TRANSITIONS
+    assert len(edges) == len(TRANSITIONS)
 
 
 def test_the_final_states_are_drawn_as_final() -> None:
     ends = {match[1] for match in map(ARROW.fullmatch, drawing()) if match is not None and match[2] == "[*]"}
-    leaving = {start for _, start, _ in EDGES if start is not None}
+    leaving = {start for _, start, _ in TRANSITIONS if start is not None}
     assert ends == {status.value for status in Status if status not in leaving}

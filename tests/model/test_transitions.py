@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.model.constraints import broken
 from tests.model.walk import LEASE, START, Move, fresh, held, moves, reachable, shape
 from tracelake.errors import TraceError
-from tracelake.model.lifecycle import EDGES, NotClaimed, Verb
+from tracelake.model.lifecycle import TRANSITIONS, NotClaimed, Verb
 from tracelake.model.task import Outcome, Status, Task
 
 LATER = START + timedelta(seconds=50_000)
@@ -55,7 +55,7 @@ def test_the_walk_reaches_all_states(tried: Tried) -> None:
 def test_only_edges_of_the_table_are_taken(tried: Tried) -> None:
     for task, move, result in tried:
         if isinstance(result, Task) and result is not task:
-            assert (move.verb, task.status, result.status) in EDGES, (move.name, task)
+            assert (move.verb, task.status, result.status) in TRANSITIONS, (move.name, task)
 
 
 def test_every_edge_of_the_table_is_reachable(tried: Tried) -> None:
@@ -64,7 +64,7 @@ def test_every_edge_of_the_table_is_reachable(tried: Tried) -> None:
         for task, move, result in tried
         if isinstance(result, Task) and result is not task
     }
-    assert taken | {(Verb.CREATE, None, fresh(1).status)} == EDGES
+    assert taken | {(Verb.CREATE, None, fresh(1).status)} == TRANSITIONS
 
 
 def test_no_transition_makes_an_impossible_row(tried: Tried) -> None:
@@ -262,7 +262,7 @@ def test_random_lives_keep_every_promise(data: st.DataObject, max_attempts: int 
             continue
         assert not broken(result)
         if result is not task:
-            assert (move.verb, task.status, result.status) in EDGES
+            assert (move.verb, task.status, result.status) in TRANSITIONS
         results += result.status is Status.COMPLETED and task.status is not Status.COMPLETED
         if result.status is Status.RUNNING:
             assert result.lease_expires_at is not None

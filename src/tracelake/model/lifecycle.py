@@ -1,6 +1,6 @@
 """Every transition of a task, as pure functions: a snapshot and the time in, a snapshot or a refusal out.
 
-`EDGES` is the drawing in docs/state-machine.md as data. Each function below produces only edges of that table
+`TRANSITIONS` is the drawing in docs/state-machine.md as data. Each function below produces only edges of that table
 (a test compares all three), and `dispatcher.engine` is the only place that writes the result.
 """
 
@@ -39,7 +39,7 @@ class NotClaimed(StrEnum):
 
 _Q, _R, _C, _F, _X = Status.QUEUED, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELED
 
-EDGES: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
+TRANSITIONS: frozenset[tuple[Verb, Status | None, Status]] = frozenset(
     {
         (Verb.CREATE, None, _Q),
         (Verb.CLAIM, _Q, _R),
