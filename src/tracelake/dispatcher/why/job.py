@@ -13,7 +13,8 @@ from tracelake.dispatcher.why import facts, workers
 from tracelake.dispatcher.why.answer import Reason, Sentence, answer, reason, retry_or_skip
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
-from tracelake.dispatcher.why.source import over_quota, paused, pressed, source_reasons
+from tracelake.dispatcher.why.source import source_reasons
+from tracelake.dispatcher.why.stops import over_quota, paused, pressed
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReply
 

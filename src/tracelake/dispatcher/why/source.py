@@ -3,14 +3,12 @@
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.quotas.book import Overuse
-from tracelake.dispatcher.views.pressure import Cause, Pressure
+from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.words import since, span, unit_words
 from tracelake.dispatcher.why import facts, workers
 from tracelake.dispatcher.why.answer import Reason, Sentence, reason
 from tracelake.dispatcher.why.facts import Subject
-
-RESUME = "trace resume"
+from tracelake.dispatcher.why.stops import over_quota, paused, pressed
 
 
 async def source_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[Reason]:
@@ -26,27 +24,6 @@ async def source_reasons(connection: Connection, subject: Subject, pressure: Pre
     elif last_update is None:
         reasons.append(_never(subject))
     return reasons or [_spoke(subject, last_update)]
-
-
-def paused(name: str, text: str | Sentence) -> Reason:
-    return reason("source_paused", text, ("let it go on", f"{RESUME} {name}"), references=[("job", name)])
-
-
-def pressed(cause: Cause, text: str | Sentence) -> Reason:
-    name = cause.dataset or cause.name
-    steps = (("see all queues", "trace pressure"), ("see why it is slow", f"trace why {name}"))
-    return reason("pressure", text, *steps, references=[("dataset" if cause.dataset else "job", name)])
-
-
-def over_quota(overuse: Overuse, effect: str) -> Reason:
-    use = "has {:,} queued tasks" if overuse.kind == "queued_tasks" else "stores {:,} bytes"
-    text = Sentence(
-        "{Its} organisation {use} and its quota is {quota:,}, so {effect}.",
-        use=use.format(overuse.used),
-        quota=overuse.quota,
-        effect=effect,
-    )
-    return reason("over_quota", text, ("see all quotas", "trace quota"))
 
 
 def _stopped(subject: Subject, pressure: Pressure) -> list[Reason]:
