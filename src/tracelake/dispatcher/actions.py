@@ -25,7 +25,7 @@ from tracelake.dispatcher.engine.routing.units import MAX_REVISION, UnitRequest
 from tracelake.dispatcher.engine.spans import Tracing
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.invoke.operators.range_splitter import count_units
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook

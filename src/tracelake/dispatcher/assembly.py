@@ -37,7 +37,7 @@ from tracelake.dispatcher.http.machine_endpoints import MachineEndpoints
 from tracelake.dispatcher.http.router import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.loops.gauges import Gauges
 from tracelake.dispatcher.loops.reaper import BATCH as REAPER_BATCH
 from tracelake.dispatcher.loops.reaper import Reaper

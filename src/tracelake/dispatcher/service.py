@@ -33,7 +33,7 @@ from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.tables.batch_rows import find_pinned
 from tracelake.dispatcher.engine.transaction import decode_inputs
 from tracelake.dispatcher.engine.wakeups import wake_of
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.public_ids import PublicIds

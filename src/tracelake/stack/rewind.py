@@ -37,7 +37,7 @@ from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
 from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.model import lifecycle
 from tracelake.model.task import Task
 

@@ -20,7 +20,7 @@ from tracelake.dispatcher.engine.plan import NewEvent, NewTask, RoutedEvent, Sta
 from tracelake.dispatcher.engine.routing.directory import Reader
 from tracelake.dispatcher.engine.routing.router import RoutingScope
 from tracelake.dispatcher.engine.routing.units import UnitRequest
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.tracing.context import (
     TraceContext,
     attempt_span,

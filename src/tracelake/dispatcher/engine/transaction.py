@@ -19,7 +19,7 @@ from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.wakeups import INVOKE
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError

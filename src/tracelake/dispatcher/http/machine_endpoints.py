@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tracelake import __version__
-from tracelake.dispatcher import jobs
+from tracelake.dispatcher import job_definitions
 from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.http.batches import Batches
@@ -84,7 +84,7 @@ class MachineEndpoints:
         job = request.body
         if jobs.takes_config(job):
             await self.documents.check_config(job.org, job.operator, job.config)
-        return await jobs.register_job(self.service.store, job, self.service.config)
+        return await job_definitions.register_job(self.service.store, job, self.service.config)
 
     async def _create_tasks(self, request: HttpRequest[platform.TasksRequest]) -> platform.TasksReply:
         return platform.TasksReply(tasks=await self.service.create_tasks(request.body.tasks))

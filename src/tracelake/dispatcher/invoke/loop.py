@@ -29,7 +29,7 @@ from tracelake.dispatcher.engine.group_commit import GroupCommit
 from tracelake.dispatcher.invoke.attempt import LeftError, OwnAttempt
 from tracelake.dispatcher.invoke.in_process import run_in_process
 from tracelake.dispatcher.invoke.operators.context import MAX_UNITS
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook

@@ -6,7 +6,7 @@ from tracelake.dispatcher.engine.plan import StateChange, WritePlan
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.model import lifecycle
 

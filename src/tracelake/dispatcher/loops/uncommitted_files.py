@@ -16,7 +16,7 @@ import asyncpg
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.model.job import Storage
 from tracelake.ports import ObjectStore
 

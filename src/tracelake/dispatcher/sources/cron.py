@@ -16,7 +16,7 @@ from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher.engine.commit_metrics import count_written
 from tracelake.dispatcher.engine.plan import WritePlan, WriteResult, source_event
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.model.dag import JobDocument, SourceKind

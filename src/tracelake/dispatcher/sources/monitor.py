@@ -20,7 +20,7 @@ from tracelake.dispatcher.engine.limits.keys import limit_keys_of
 from tracelake.dispatcher.engine.plan import NewTask, WritePlan
 from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.sources.pause import inherit_pauses

@@ -23,7 +23,7 @@ from tracelake.dispatcher.engine.plan import NewEvent, WritePlan, source_event
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.fair_slots import FairSlots
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.rates import RateLimiter

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.tokens.token_claims import (
     AUDIENCE,
     DatasetGrant,

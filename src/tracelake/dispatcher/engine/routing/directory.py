@@ -13,7 +13,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.model.dag import Strategy, Where
 from tracelake.model.job import Job
 

@@ -14,7 +14,7 @@ from tracelake.dispatcher.engine.routing.directory import EdgeKey
 from tracelake.dispatcher.engine.routing.edges import EdgeState
 from tracelake.dispatcher.engine.routing.units import UnitRequest, draft
 from tracelake.dispatcher.engine.wakeups import wake_of
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.dag import Strategy
 from tracelake.model.job import Storage

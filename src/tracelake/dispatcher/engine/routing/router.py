@@ -21,7 +21,7 @@ from tracelake.dispatcher.engine.routing.drafts import TaskDrafts
 from tracelake.dispatcher.engine.routing.edges import EdgeState
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE, remember, rerun
 from tracelake.dispatcher.engine.routing.units import UnitRequest
-from tracelake.dispatcher.jobs import Definitions
+from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.task import RevisionKind
 
