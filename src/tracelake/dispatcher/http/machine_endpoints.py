@@ -82,7 +82,7 @@ class MachineEndpoints:
 
     async def _register_job(self, request: HttpRequest[platform.JobRequest]) -> platform.JobReply:
         job = request.body
-        if jobs.takes_config(job):
+        if job_definitions.takes_config(job):
             await self.documents.check_config(job.org, job.operator, job.config)
         return await job_definitions.register_job(self.service.store, job, self.service.config)
 
