@@ -46,6 +46,12 @@ class Situation(Flow):
     def pressure(self) -> Any:
         return User(self.harness, self.org).get("/v1/pressure")
 
+    def set_running_quota(self, most: int) -> None:
+        """As `trace quota` does, and the loop that applies it; 0 is no limit."""
+        body = {"org": self.org, "values": {"running_tasks": most}, "defaults": []}
+        assert self.harness.service("POST", "/internal/quotas", body).status == 200
+        self.harness.run(self.harness.dispatcher.quota_watch.run_once())
+
     def one(self, job: str) -> UUID:
         (task,) = self.tasks(job)
         found: UUID = task["task_id"]

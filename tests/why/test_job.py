@@ -131,6 +131,20 @@ def test_limited(flow: Situation) -> None:
     assert "2 tasks of it have to wait for a place under the limit of d/make (1 of 1)." in reply["summary"]
 
 
+def test_the_quota_of_running_tasks_is_no_limit_of_the_job(flow: Situation) -> None:
+    flow.deploy(CHAIN)
+    feed(flow, 1, 2, 3)
+    flow.set_running_quota(1)
+    reply = flow.why_job("make")
+    assert codes(reply) == ["tasks_at_quota", "tasks_ready"]
+    reason = said(reply, "tasks_at_quota")
+    assert reason["text"] == (
+        "2 tasks of it have to wait for a place under your organisation's quota of running tasks (1 of 1)."
+    )
+    assert commands(reason) == ["trace quota", "trace tasks --status Running"]
+    assert "max_concurrency" not in reply["summary"]
+
+
 def test_a_join_names_the_input_and_a_unit(flow: Situation) -> None:
     flow.deploy(JOIN)
     flow.trigger("d", "left", range={"start": 0, "end": 9})

@@ -99,6 +99,19 @@ def test_limited_by_what_and_who_is_ahead(flow: Situation) -> None:
     assert last["references"] == [{"kind": "job", "id": "d/make"}, {"kind": "task", "id": str(held[0])}]
 
 
+def test_the_quota_of_running_tasks_has_advice_of_its_own(flow: Situation) -> None:
+    flow.deploy(LIMITED.replace("max_concurrency: 1", "max_concurrency: 3"))
+    for cursor in range(3):
+        flow.trigger("d", "src", cursor=cursor)
+    flow.set_running_quota(2)
+    (held,) = [task["task_id"] for task in flow.tasks("make") if task["held"]]
+    reply = flow.why_task(held)
+    reason = said(reply, "at_quota")
+    assert "under your organisation's quota of running tasks (2 of 2); it is next." in reason["text"]
+    assert commands(reason) == ["trace quota", "trace tasks --status Running"], "any job's tasks may have the places"
+    assert "max_concurrency" not in reply["summary"], "to raise that would not help"
+
+
 def test_backing_off_until_when_and_why(flow: Situation) -> None:
     task = made(flow)
     flow.complete(task, flow.claim(task), status="Failed", error_message="no such block")

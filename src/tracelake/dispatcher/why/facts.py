@@ -57,7 +57,8 @@ _TASKS = f"""
                coalesce(t.next_retry_at, CASE WHEN {SILENT} THEN t.lease_expires_at END,
                         t.ready_at, t.claimed_at, t.finished_at) AS at,
                CASE WHEN {SILENT} THEN 'silent'
-                    WHEN t.status = 'Running' THEN 'running' WHEN t.held THEN 'held'
+                    WHEN t.status = 'Running' THEN 'running'
+                    WHEN t.held AND t.held_by LIKE 'org:%' THEN 'at_quota' WHEN t.held THEN 'held'
                     WHEN t.status = 'Queued' THEN 'ready' WHEN t.next_retry_at IS NOT NULL THEN 'backing_off'
                     WHEN t.edge >= 0 AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
                         THEN 'holding'
@@ -164,8 +165,8 @@ async def read_edges(connection: Connection, node_id: UUID) -> list[asyncpg.Reco
 
 
 async def read_tasks(connection: Connection, node_id: UUID) -> dict[str, asyncpg.Record]:
-    """By state, and only those there are: `running`, `silent` (its worker is not heard of), `held`, `ready`,
-    `backing_off`, `holding` (an input), `failed`."""
+    """By state, and only those there are: `running`, `silent` (its worker is not heard of), `held` (by a limit),
+    `at_quota` (held by the org's quota of running tasks), `ready`, `backing_off`, `holding` (an input), `failed`."""
     return {row["state"]: row for row in await connection.fetch(_TASKS, node_id)}
 
 

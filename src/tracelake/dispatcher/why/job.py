@@ -14,7 +14,7 @@ from tracelake.dispatcher.why.answer import Reason, Sentence, answer, reason, re
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import source_reasons
-from tracelake.dispatcher.why.stops import over_quota, paused, pressed
+from tracelake.dispatcher.why.stops import QUOTA_STEPS, limit_words, over_quota, paused, pressed
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReply
 
@@ -185,31 +185,20 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
         error = f', the first with "{row["error"]}"' if row["error"] else ""
         steps = (("see them", _failed_tasks(subject)), *retry_or_skip(row["first"]))
         text = _tasks_sentence(row, "{have} failed for good{error}.", error=error)
-        reasons.append(reason("tasks_failed", text, *steps, references=[("task", row["first"])]))
+        reasons.append(reason("tasks_failed", text, *steps, references=_first(row)))
     if row := tasks.get("held"):
-        limit = await facts.read_limit(connection, row["held_by"])
-        kind, _, rest = (row["held_by"] or "").partition(":")
-        names = {"operator": f"the operator {rest}", "org": "your organisation's quota of running tasks"}
-        of = names.get(kind, subject.name)
-        used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
-        text = _tasks_sentence(row, "{have} to wait for a place under the limit of {limit}{used}.", limit=of, used=used)
-        reasons.append(
-            reason(
-                "tasks_limited",
-                text,
-                ("see what runs", f"{_of_job(subject)} --status Running"),
-                references=[("task", row["first"])],
-            )
-        )
+        see = ("see what runs", f"{_of_job(subject)} --status Running")
+        reasons.append(reason("tasks_limited", await _held(connection, subject, row), see, references=_first(row)))
+    if row := tasks.get("at_quota"):
+        text = await _held(connection, subject, row)
+        reasons.append(reason("tasks_at_quota", text, *QUOTA_STEPS, references=_first(row)))
     if row := tasks.get("backing_off"):
         error = f', the first with "{row["error"]}"' if row["error"] else ""
         themselves = "itself" if row["number"] == 1 else "themselves"
         template = "{have} failed{error}, and will be tried again by {themselves}."
         text = _tasks_sentence(row, template, error=error, themselves=themselves)
         reasons.append(
-            reason(
-                "tasks_backing_off", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])]
-            )
+            reason("tasks_backing_off", text, ("see it", f"trace why {row['first']}"), references=_first(row))
         )
     if row := tasks.get("ready"):
         waited = since(row["at"], subject.now)
@@ -225,16 +214,14 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
             workers=workers_text,
         )
         see = ("see why", f"trace why {row['first']}")
-        reasons.append(reason("tasks_ready", text, see, *more, references=[("task", row["first"])]))
+        reasons.append(reason("tasks_ready", text, see, *more, references=_first(row)))
     if row := tasks.get("silent"):
         left = (row["at"] - subject.now).total_seconds()
         ends = f"ends in {span(left)}" if left > 0 else "has ended"
         first = "the" if row["number"] == 1 else "the first"
         template = "{are} with a worker that is not heard of; {first} lease {ends}, and then it is tried again."
         text = _tasks_sentence(row, template, first=first, ends=ends)
-        reasons.append(
-            reason("tasks_unheard", text, ("see it", f"trace why {row['first']}"), references=[("task", row["first"])])
-        )
+        reasons.append(reason("tasks_unheard", text, ("see it", f"trace why {row['first']}"), references=_first(row)))
     if row := tasks.get("running"):
         text = _tasks_sentence(row, "{are} running, the longest for {age}.", age=since(row["at"], subject.now))
         reasons.append(
@@ -242,10 +229,15 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
                 "tasks_running",
                 text,
                 ("see them", f"{_of_job(subject)} --status Running"),
-                references=[("task", row["first"])],
+                references=_first(row),
             )
         )
     return reasons
+
+
+async def _held(connection: Connection, subject: Subject, row: asyncpg.Record) -> Sentence:
+    place = limit_words(row["held_by"] or "", await facts.read_limit(connection, row["held_by"]), subject.name)
+    return _tasks_sentence(row, "{have} to wait for a place under {place}.", place=place)
 
 
 def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:
@@ -268,6 +260,10 @@ def _tasks_sentence(row: asyncpg.Record, template: str, **values: object) -> Sen
     one = row["number"] == 1
     verbs = {"have": "has" if one else "have", "are": "is" if one else "are"}
     return Sentence("{tasks} {of_it} " + template, tasks=counted(row["number"], "task"), **verbs, **values)
+
+
+def _first(row: asyncpg.Record) -> list[tuple[str, object]]:
+    return [("task", row["first"])]
 
 
 def _of_job(subject: Subject) -> str:

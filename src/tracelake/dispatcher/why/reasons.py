@@ -55,7 +55,14 @@ _KINDS = (
         "task",
         "waiting",
         "As many tasks run as a limit allows; it gets the next place that is free and its turn.",
-        "Wait, or raise max_concurrency and deploy.",
+        "Wait, or raise max_concurrency: of a job in its document, of an operator in the runtimes file.",
+    ),
+    ReasonKind(
+        "at_quota",
+        "task",
+        "waiting",
+        "As many tasks of its organisation run as its quota allows; it gets the next place that is free and its turn.",
+        "Wait, cancel tasks that matter less, or ask the platform's operator for a higher quota.",
     ),
     ReasonKind(
         "ready",
@@ -288,7 +295,14 @@ _KINDS = (
         "job",
         "waiting",
         "Tasks wait for a limit on running work.",
-        "Wait, or raise max_concurrency and deploy.",
+        "Wait, or raise max_concurrency: of a job in its document, of an operator in the runtimes file.",
+    ),
+    ReasonKind(
+        "tasks_at_quota",
+        "job",
+        "waiting",
+        "Tasks wait because as many tasks of the organisation run as its quota allows.",
+        "Wait, cancel tasks that matter less, or ask the platform's operator for a higher quota.",
     ),
     ReasonKind(
         "tasks_ready",

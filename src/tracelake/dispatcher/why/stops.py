@@ -1,8 +1,21 @@
-"""What stops tasks from being made, for sources and jobs alike: a pause, a full queue downstream, a quota."""
+"""What stops tasks from being made or from running: a pause, a full queue downstream, a quota, a limit."""
+
+import asyncpg
 
 from tracelake.dispatcher.quotas.book import Overuse
 from tracelake.dispatcher.views.pressure import Cause
-from tracelake.dispatcher.why.answer import Reason, Sentence, reason
+from tracelake.dispatcher.why.answer import Reason, Sentence, Step, reason
+
+QUOTA_STEPS: tuple[Step, ...] = (("see all quotas", "trace quota"), ("see what runs", "trace tasks --status Running"))
+"""About the quota of running tasks: its places may be taken by tasks of any job of the org."""
+
+
+def limit_words(limit_key: str, limit: asyncpg.Record | None, job: str) -> str:
+    """What a task waits for a place under: a limit of the job or its operator, or the quota of its org."""
+    kind, _, rest = limit_key.partition(":")
+    names = {"operator": f"the limit of the operator {rest}", "org": "your organisation's quota of running tasks"}
+    used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
+    return names.get(kind, f"the limit of {job}") + used
 
 
 def paused(name: str, text: str | Sentence) -> Reason:

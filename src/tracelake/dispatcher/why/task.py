@@ -6,11 +6,13 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.engine.limits.keys import is_quota
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
 from tracelake.dispatcher.why import workers
 from tracelake.dispatcher.why.answer import Reason, answer, reason, retry_or_skip
+from tracelake.dispatcher.why.stops import QUOTA_STEPS, limit_words
 from tracelake.errors import TraceError
 from tracelake.model.task import RevisionKind
 from tracelake.wire.why import WhyReply
@@ -121,14 +123,13 @@ def _running(row: asyncpg.Record) -> Reason:
 async def _limited(connection: Connection, row: asyncpg.Record) -> Reason:
     limit = await connection.fetchrow(_LIMIT, row["held_by"], row["org_id"], row["ready_at"], row["task_id"])
     key: str = row["held_by"] or ""
-    kind, _, rest = key.partition(":")
-    names = {"operator": f"the operator {rest}", "org": "your organisation's quota of running tasks"}
-    name = names.get(kind, f"{row['dag_name']}/{row['name']}")
-    used = "" if limit is None or limit["max_running"] is None else f" ({limit['used']} of {limit['max_running']})"
+    place = limit_words(key, limit, f"{row['dag_name']}/{row['name']}")
     ahead = 0 if limit is None else limit["ahead"]
     turn = f"{counted(ahead, 'task', most=CAP)} before it" if ahead else "it is next"
-    text = f"It has waited {since(row['ready_at'], row['now'])} for a place under the limit of {name}{used}; {turn}."
+    text = f"It has waited {since(row['ready_at'], row['now'])} for a place under {place}; {turn}."
     references = [*_job(row), *([("task", limit["first"])] if limit is not None and limit["first"] else [])]
+    if is_quota(key):
+        return reason("at_quota", text, *QUOTA_STEPS, references=references)
     see = ("see what runs", f"trace tasks --dag {row['dag_name']} --job {row['name']} --status Running")
     return reason("limited", text, see, references=references)
 

@@ -25,6 +25,11 @@ def org_key(org_id: UUID) -> str:
     return f"org:{org_id}"
 
 
+def is_quota(limit_key: str) -> bool:
+    """Whether it is the key of an org's quota of running tasks."""
+    return limit_key.startswith("org:")
+
+
 def is_shared(limit_key: str) -> bool:
     """Whether tasks of several orgs may wait for it."""
     return limit_key.startswith("operator:")
