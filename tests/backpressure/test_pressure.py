@@ -34,7 +34,7 @@ def test_depth_is_counted_and_trips_at_100_percent(flow: Flow) -> None:
     work(flow, "step", 10)
     assert level(flow) == (10, 2)
     row = flow.harness.sql("SELECT since, because FROM pressure")[0]
-    assert row["because"] == "10 of 10 ready tasks"
+    assert row["because"] == "10 of 10 queued tasks"
     assert row["since"] is not None
     feed(flow, range(12, 20))
     assert len(flow.tasks("make")) == 12, "the source is stopped: its events wait"

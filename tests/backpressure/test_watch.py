@@ -163,13 +163,13 @@ def test_since_and_because_are_of_the_level(flow: Flow) -> None:
     fill(flow, 0, 8)
     said = "SELECT since, because FROM pressure"
     first = flow.harness.sql(said)[0]
-    assert first["because"] == "8 of 10 ready tasks"
+    assert first["because"] == "8 of 10 queued tasks"
     flow.harness.advance(60)
     fill(flow, 8, 1)
     assert flow.harness.sql(said)[0] == first, "the same level, since the same time, for the same reason"
     fill(flow, 9, 1)
     second = flow.harness.sql(said)[0]
-    assert second["because"] == "10 of 10 ready tasks"
+    assert second["because"] == "10 of 10 queued tasks"
     assert (second["since"] - first["since"]).total_seconds() >= 60
 
 

@@ -211,7 +211,7 @@ FULL_QUEUE = QueueRow(
 )
 STOPPED_INPUT = PressureEdgeRow(
     dag="pools", job="fetch", input_index=0, dataset="blocks", state="stopped", queue="pools/prices", depth=1200,
-    age_seconds=400, backlog=77, because="pools/prices has 1,200 of 1,000 ready tasks",
+    age_seconds=400, backlog=77, because="pools/prices has 1,200 of 1,000 queued tasks",
 )  # fmt: skip
 
 

@@ -91,14 +91,14 @@ def test_the_others_show_what_matters_to_them(trace: Trace, api: FakeApi) -> Non
     api.answers["GET /v1/sources"] = reply(
         row(job="hook", kind="webhook", deliveries=12, last_delivery_at=earlier, last_event_at=earlier),
         row(job="head", kind="always_on", state="running", since=NOW - timedelta(days=3), attempt=2, lag_seconds=7.0),
-        row(job="pressed", state="stopped", because="pools/slow has 10 of 10 ready tasks", kept=17),
+        row(job="pressed", state="stopped", because="pools/slow has 10 of 10 queued tasks", kept=17),
         row(job="dead", kind="always_on", state="dead", since=earlier, error="no such chain"),
     )
     shown = trace("sources").out
     for text in (
         "delivery 12, 3m ago",
         "running for 3d (attempt 2)",
-        "stopped: pools/slow has 10 of 10 ready tasks",
+        "stopped: pools/slow has 10 of 10 queued tasks",
         "17",
         "dead, 3m ago",
     ):
@@ -114,7 +114,7 @@ def kept(kind: str) -> TriggerReply:
 
 
 PAUSED = row(state="paused", paused_by="ann", paused_at=NOW, kept=1)
-STOPPED = row(state="stopped", because="pools/slow has 10 of 10 ready tasks", kept=1)
+STOPPED = row(state="stopped", because="pools/slow has 10 of 10 queued tasks", kept=1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_trigger_says_that_it_is_kept_and_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("source", "why"), [(PAUSED, "paused by ann"), (STOPPED, "pools/slow has 10 of 10 ready tasks")]
+    ("source", "why"), [(PAUSED, "paused by ann"), (STOPPED, "pools/slow has 10 of 10 queued tasks")]
 )
 def test_waiting_on_what_is_kept_says_why_and_goes_on_with_the_work(
     trace: Trace, api: FakeApi, source: SourceRow, why: str

@@ -148,7 +148,7 @@ def test_pressure_says_what_is_stopped_because_of_what() -> None:
     own = msgspec.structs.replace(STOPPED_INPUT, job="prices")
     text = "\n".join(line.plain for line in screen(overview(load(), stopped=[STOPPED_INPUT, own, paused])).lines(120))
     assert "pressure  1 queue with a threshold, 1 full; 3 inputs stopped" in text
-    assert "queue pools/prices: 1200 of 1000 ready, oldest 6m40s, full for 3m5s" in text
+    assert "queue pools/prices: 1200 of 1000 queued, oldest 6m40s, full for 3m5s" in text
     assert "input blocks of pools/fetch waits for prices, 77 events kept" in text
     assert "input blocks of pools/prices waits for its own queue, 77 events kept" in text
     assert "input blocks of pools/fetch, 77 events kept: x was paused by ann 3m ago" in text

@@ -13,7 +13,7 @@ from tracelake.errors import TraceError
 from tracelake.wire.pressure import PressureEdgeRow, PressureReply, QueueRow
 from tracelake.wire.why import WhyReason, WhyReference, WhyReply, WhyStep
 
-FULL = "pools/prices is full for 3m (1,200 of 1,000 ready; goes on below 50 %)"
+FULL = "pools/prices is full for 3m (1,200 of 1,000 queued; goes on below 50 %)"
 PRESSURE = PressureReply(
     queues=[
         QueueRow(dag="pools", job="prices", state="stopped", depth=1200, held=31, max_depth=1000, age_seconds=400.5,

@@ -173,7 +173,7 @@ def test_stopped_by_a_full_queue(flow: Situation) -> None:
     reason = said(reply, "pressure")
     assert reason["text"] == (
         "It makes no tasks of d__src_0, because d/step is full for 3m "
-        "(2 of 2 ready; goes on below 50 %); 3 events wait."
+        "(2 of 2 queued; goes on below 50 %); 3 events wait."
     )
     assert commands(reason) == ["trace pressure", "trace why d/step"]
     assert codes(flow.why_job("src")) == ["pressure"]
@@ -190,7 +190,7 @@ def test_its_own_queue_is_full(flow: Situation) -> None:
     assert codes(reply) == ["tasks_ready", "own_queue_full"], "what it has to do comes first"
     reason = said(reply, "own_queue_full")
     assert reason["text"] == (
-        "Its own queue is full for 0s (2 of 2 ready; goes on below 50 %), so it gets no new tasks; 1 event waits."
+        "Its own queue is full for 0s (2 of 2 queued; goes on below 50 %), so it gets no new tasks; 1 event waits."
     )
     assert commands(reason) == ["trace pressure"], "not the command that was just given"
     flow.run_all("step")
@@ -203,7 +203,7 @@ def test_its_own_queue_stops_bulk_work(flow: Situation) -> None:
     flow.run_all("make")
     reply = flow.why_job("step")
     assert codes(reply) == ["tasks_ready", "own_queue_full"]
-    assert "is filling for 0s (4 of 5 ready; bulk work goes on below 50 %)" in said(reply, "own_queue_full")["text"]
+    assert "is filling for 0s (4 of 5 queued; bulk work goes on below 50 %)" in said(reply, "own_queue_full")["text"]
     assert "so it gets no new tasks of bulk work; 1 event waits." in said(reply, "own_queue_full")["text"]
 
 

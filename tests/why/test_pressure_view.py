@@ -53,11 +53,11 @@ def test_full_in_words_with_what_waits(flow: Situation) -> None:
     reply = flow.pressure()
     (queue,) = reply["queues"]
     assert queue["state"] == "stopped"
-    assert queue["because"] == "d/slow is full for 3m (10 of 10 ready; goes on below 50 %)"
+    assert queue["because"] == "d/slow is full for 3m (10 of 10 queued; goes on below 50 %)"
     assert 185 <= queue["age_seconds"] < 300
     assert states(reply) == dict.fromkeys(("make", "step", "slow"), "stopped")
     make = edges(reply)["make"]
-    assert (make["because"], make["backlog"]) == ("d/slow is full for 3m (10 of 10 ready; goes on below 50 %)", 5)
+    assert (make["because"], make["backlog"]) == ("d/slow is full for 3m (10 of 10 queued; goes on below 50 %)", 5)
     assert make["since"] == queue["since"]
     flow.run_all("slow")
     reply = flow.pressure()
@@ -73,7 +73,7 @@ def test_bulk_is_stopped_first(flow: Situation) -> None:
     reply = flow.pressure()
     assert reply["queues"][0]["state"] == "bulk_stopped"
     assert reply["queues"][0]["because"].startswith("d/slow is filling for ")
-    assert reply["queues"][0]["because"].endswith(" (8 of 10 ready; bulk work goes on below 50 %)")
+    assert reply["queues"][0]["because"].endswith(" (8 of 10 queued; bulk work goes on below 50 %)")
     assert states(reply) == dict.fromkeys(("make", "step", "slow"), "bulk_stopped")
     flow.deploy(PIPE)
     found = {"make": "bulk_stopped", "step": "bulk_stopped", "slow": "open"}
@@ -103,7 +103,7 @@ jobs:
         flow.trigger("d", "src", cursor=cursor)
     row = edges(flow.pressure())["slow"]
     assert (row["state"], row["backlog"]) == ("stopped", 3)
-    assert row["because"].startswith("d/slow is full for 0s (2 of 2 ready;")
+    assert row["because"].startswith("d/slow is full for 0s (2 of 2 queued;")
 
 
 def test_a_reader_that_is_behind_waits_for_room_in_its_own_queue(flow: Situation) -> None:

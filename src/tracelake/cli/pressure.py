@@ -28,8 +28,8 @@ def command(session: Session, watch: bool) -> None:
     At 80 % of max_queue_depth or max_queue_age a queue is `filling` and stops what is marked bulk before it; at 100 %
     it is `full` and stops everything, up to the sources; below 50 % all goes on. Events that come meanwhile are kept.
 
-    Only tasks that are ready count. Those that wait for a limit on running work (max_concurrency) are `held`, and make
-    no queue full. A job that is marked (bulk) is among the first to stop.
+    Every queued task counts. `held` are those of them that wait for a limit on running work (max_concurrency). A job
+    that is marked (bulk) is among the first to stop.
 
     A row that is marked (backlog) is no job but a buffered dataset: batches that wait for a sink. It stops the jobs
     that write the dataset.
@@ -73,7 +73,7 @@ def queues_listing(reply: PressureReply) -> Listing:
         [
             ListingColumn("queue"),
             ListingColumn("state", whole=True),
-            ListingColumn("ready", right=True),
+            ListingColumn("queued", right=True),
             ListingColumn("held", right=True),
             ListingColumn("oldest", right=True),
             ListingColumn("since", whole=True),

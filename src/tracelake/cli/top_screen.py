@@ -181,7 +181,7 @@ class TopScreen:
         return lines
 
     def _queue(self, queue: QueueRow, width: int) -> Text:
-        what = "batches" if queue.backlog else "ready"
+        what = "batches" if queue.backlog else "queued"
         depth = f"{queue.depth} {what}" if queue.max_depth is None else f"{queue.depth} of {queue.max_depth} {what}"
         age = span(queue.age_seconds) or "0s"
         limit = "" if queue.max_age_seconds is None else f" of {span(queue.max_age_seconds)}"

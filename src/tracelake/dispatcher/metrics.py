@@ -243,14 +243,14 @@ class Metrics:
         of = "of a job with a threshold, in the active or the building version."
         self.pressure_depth = self._stored(
             "trace_pressure_depth",
-            f"Ready tasks in the queue {of} The backlog of a buffered dataset with a threshold is such a queue too: "
+            f"Queued tasks {of} The backlog of a buffered dataset with a threshold is such a queue too: "
             "`job` is the dataset, `version` is backlog, and batches are counted.",
             labels,
         )
         self.pressure_max_depth = self._stored(
             "trace_pressure_max_depth", "Its `max_queue_depth`; absent if it has none.", labels
         )
-        self.pressure_age = self._stored("trace_pressure_oldest_seconds", f"Age of the oldest ready task {of}", labels)
+        self.pressure_age = self._stored("trace_pressure_oldest_seconds", f"Age of the oldest queued task {of}", labels)
         self.pressure_max_age = self._stored(
             "trace_pressure_max_age_seconds", "Its `max_queue_age`; absent if it has none.", labels
         )

@@ -12,7 +12,7 @@ paused."""
 
 
 class QueueRow(Reply, frozen=True, kw_only=True):
-    """The ready tasks of a job with a threshold."""
+    """The queued tasks of a job with a threshold."""
 
     dag: str
     job: str
@@ -23,12 +23,12 @@ class QueueRow(Reply, frozen=True, kw_only=True):
     """It belongs to a version that is being built."""
     state: PressureState
     depth: int
-    """Ready tasks, or batches of a backlog; those that wait for a limit on running work are not among them."""
+    """Queued tasks, also those that wait for a limit on running work; or batches of a backlog."""
     held: int = 0
-    """Tasks that wait for a limit on running work; counted no further than 10,000."""
+    """Those of them that wait for a limit on running work; counted no further than 10,000."""
     max_depth: int | None = None
     age_seconds: float
-    """How long the oldest ready task has been waiting."""
+    """How long the oldest queued task has been waiting."""
     max_age_seconds: int | None = None
     since: datetime | None = None
     """Since when it stops what feeds it."""

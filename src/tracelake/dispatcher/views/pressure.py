@@ -24,7 +24,7 @@ from tracelake.dispatcher.views.words import since as since_words
 from tracelake.wire.pressure import PressureEdgeRow, PressureReply, PressureState, QueueRow
 
 LOOKED_AT = 1000
-"""Ready tasks of a queue, the ones made first, among which the oldest is looked for."""
+"""Queued tasks, the ones made first, among which the oldest is looked for."""
 
 # Of active versions or are being built; a job that both have is one queue, and counts. The row's own note of
 # the oldest is as old as the last look of the loop that keeps it, so the tasks are asked.
@@ -49,7 +49,7 @@ _EDGES = f"""
         SELECT * FROM unnest($3::uuid[], $4::uuid[])))
     ORDER BY n.dag_name, n.job_name, e.input_index, e.phase"""  # noqa: S608 - constants only
 
-# Tasks that wait for a place of a limit: they are no part of the depth. Counted no further than the cap.
+# Tasks that wait for a place of a limit; the depth counts them too. Counted no further than the cap.
 _HELD = f"""
     SELECT q.node_id, (
         SELECT count(*) FROM (
@@ -122,7 +122,7 @@ class QueueLoad:
             limits.max_depth,
             self.age_seconds,
             limits.max_age_seconds,
-            noun="batches" if self.backlog else "ready",
+            noun="batches" if self.backlog else "queued",
             bulk_alone=self.level is Level.BULK and not self.has_no_room,
             lasted=None if self.since is None else since_words(self.since, self.now),
         )

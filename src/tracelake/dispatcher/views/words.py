@@ -49,9 +49,9 @@ def full_state(
     *,
     bulk_alone: bool,
     lasted: str | None,
-    noun: str = "ready",
+    noun: str = "queued",
 ) -> str:
-    """`full for 3m (1,200 of 1,000 ready; goes on below 50 %)`: by whichever threshold is nearer.
+    """`full for 3m (1,200 of 1,000 queued; goes on below 50 %)`: by whichever threshold is nearer.
 
     `bulk_alone`: it stops only what is bulk, and is `filling`. A queue stays what it is until it is below half, so it
     may be full with fewer tasks than its threshold.

@@ -201,7 +201,7 @@ _KINDS = (
         "own_queue_full",
         "job",
         "waiting",
-        "Its own queue is full: it has as many ready tasks as its threshold allows, gets no new ones, and stops what "
+        "Its own queue is full: it has as many queued tasks as its threshold allows, gets no new ones, and stops what "
         "feeds it until fewer than half are left.",
         "Let the queue empty: more workers, a higher limit, or fix what is slow.",
     ),

@@ -83,7 +83,7 @@ def because(thresholds: Thresholds, depth: int, age_seconds: float) -> str:
     """Describes for people what is too much."""
     parts = []
     if thresholds.max_depth is not None:
-        parts.append(f"{depth} of {thresholds.max_depth} ready tasks")
+        parts.append(f"{depth} of {thresholds.max_depth} queued tasks")
     if thresholds.max_age_seconds is not None:
         parts.append(f"the oldest waits {int(age_seconds)} of {thresholds.max_age_seconds} s")
     return ", ".join(parts)
