@@ -4,7 +4,7 @@ Tasks of one unit (node, edge and key) run side by side: re-runs, invalidations,
 says how new its inputs are. Once one of them has completed, whatever an older one completes or announces is recorded
 and goes no further: no pointer moves, no event is routed, no batch is released to the sinks.
 
-Whoever asks has locked the open tasks of the unit first (`rows.lock`), so that two of them never pass each other.
+Whoever asks has locked the open tasks of the unit first (`task_rows.lock`), so that two of them never pass each other.
 """
 
 from collections.abc import Iterable

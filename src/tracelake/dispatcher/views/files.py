@@ -34,7 +34,7 @@ _WHOLE = f"""
     SELECT {_COLUMNS} FROM dataset_units u JOIN manifests m USING (manifest_id)
     WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.unit = '*'"""  # noqa: S608 - constants only
 
-# Manifests are kept for ever, so what counted at a time can be told at any later one. Commits to one generation come
+# Manifests are kept as long as their generation, so what was current at a time can be told later. Commits to one come
 # one after another (each holds its lock), so their times are in the order in which they became visible.
 _UNITS_AS_OF = """
     SELECT u.range_start, u.range_end, m.revision, m.objects
