@@ -19,9 +19,9 @@ from tracelake.catalogue import (
 from tracelake.catalogue.evm import EVM_COLUMNS
 from tracelake.catalogue.integrity import FINDING_COLUMNS
 from tracelake.errors import TraceError
+from tracelake.spark import chain_checks
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
-from tracelake.spark.operators import integrity_check
 
 
 def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
@@ -191,4 +191,4 @@ def test_nothing_but_job_invalid(operator: str, config: dict[str, Any]) -> None:
 
 def test_known_columns_are_those_that_are_written() -> None:
     assert {name: tuple(schema.names) for name, schema in SCHEMAS.items()} == EVM_COLUMNS
-    assert integrity_check.COLUMNS == FINDING_COLUMNS
+    assert tuple(chain_checks.FINDINGS.names) == FINDING_COLUMNS

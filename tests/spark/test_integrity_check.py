@@ -11,6 +11,7 @@ import pytest
 from tests.spark.chain_tables import chain_tables
 from tests.spark.support import Bench
 from tracelake.catalogue.context import NonRetryableError
+from tracelake.spark.operators import integrity_check
 from tracelake.spark.operators.integrity_check import run
 from tracelake.wire.units import Unit
 
@@ -51,8 +52,10 @@ class Checker:
         return rows
 
 
-@pytest.fixture
-def checker(bench: Bench) -> Checker:
+@pytest.fixture(params=["small", "large"])
+def checker(bench: Bench, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Checker:
+    """A unit that is checked by one Spark task, and one that is summed up by several."""
+    monkeypatch.setattr(integrity_check, "is_small", lambda _size: request.param == "small")
     return Checker(bench)
 
 

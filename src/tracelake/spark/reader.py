@@ -10,9 +10,8 @@ the read is refused: filling in nulls or widening types would be a guess.
 Tables are read by the executors, in parts, all of one snapshot that the driver holds.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +26,7 @@ from tracelake.catalogue.context import NonRetryableError, TableInput
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
+from tracelake.spark.input_files import BLOCK, InputFiles, downloaded, to_literal
 from tracelake.spark.signed import lend_files
 from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.task_calls import TableColumn
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-BLOCK = "block_number"
 _ROWS_PER_BATCH = 20_000
 BYTES_PER_VALUE = 16
 """Of a table, about."""
@@ -61,13 +60,8 @@ class Reader:
     local: bool
 
     def read(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
-        if not files:
-            raise NonRetryableError(f"the input {name} has no files for this unit")
         if self.local:
-            paths = self.cache.link(files, self.scratch / name)
-            first = pq.read_schema(paths[0])
-            for path, file in zip(paths, files, strict=True):
-                check_columns(name, (files[0], first), (file, pq.read_schema(path)))
+            paths, first = self._link(name, files)
             schema = _spark_schema(first)
             reader = self.session.read if schema is None else self.session.read.schema(schema)
             frame = reader.parquet(*(str(path) for path in paths))
@@ -75,18 +69,51 @@ class Reader:
             frame = self._read_by_executors(name, files, selection)
         return select(frame, name, selection)
 
+    def open(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> InputFiles:
+        """The files for Spark tasks that read them by themselves."""
+        if self.local:
+            paths, schema = self._link(name, files)
+        else:
+            paths, schema = None, self._schema(name, files)
+        where = dict(selection.where or {})
+        if missing := [field for field in where if field not in schema.names]:
+            raise NonRetryableError(f"`where` names {missing[0]!r}, which {name} does not have")
+        if selection.start is None or selection.end is None:
+            raise NonRetryableError(f"the input {name} is read by blocks, and its unit is no range of them")
+        lent = self.cache.transfer if self.local else lend_files(self.cache.transfer, files)
+        return InputFiles(name, schema, tuple(files), paths, lent, selection.start, selection.end, where)
+
+    def _link(self, name: str, files: Sequence[ObjectMeta]) -> tuple[tuple[Path, ...], pa.Schema]:
+        """Local links to the files, and the columns that all of them have."""
+        _check_present(name, files)
+        paths = self.cache.link(files, self.scratch / name)
+        first = pq.read_schema(paths[0])
+        for path, file in zip(paths, files, strict=True):
+            check_columns(name, (files[0], first), (file, pq.read_schema(path)))
+        return tuple(paths), first
+
+    def _schema(self, name: str, files: Sequence[ObjectMeta]) -> pa.Schema:
+        """The columns of the first file."""
+        _check_present(name, files)
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        with downloaded(self.cache.transfer, files[0], self.scratch) as first:
+            return pq.read_schema(first)
+
     def _read_by_executors(self, name: str, files: Sequence[ObjectMeta], selection: Selection) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        with _downloaded(self.cache.transfer, files[0], self.scratch) as first:
-            schema = pq.read_schema(first)
+        schema = self._schema(name, files)
         rows = [(file.uri, file.size, file.etag, file.sha256) for file in files]
         frame = self.session.createDataFrame(rows, "uri string, size long, etag string, sha256 string")
         placed = frame.repartition(min(len(files), 200))
         lent = lend_files(self.cache.transfer, files)
         fetch = _fetch_function(lent, name, (files[0], schema), selection)
         return placed.mapInArrow(fetch, from_arrow_schema(signed(schema)))
+
+
+def _check_present(name: str, files: Sequence[ObjectMeta]) -> None:
+    if not files:
+        raise NonRetryableError(f"the input {name} has no files for this unit")
 
 
 @dataclass(slots=True)
@@ -208,7 +235,7 @@ def _fetch_function(
         for batch in batches:
             for row in batch.to_pylist():
                 meta = ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"])
-                with _downloaded(transfer, meta) as path:
+                with downloaded(transfer, meta) as path:
                     check_columns(name, first, (meta, pq.read_schema(path)))
                     # By and by: however large the file is, no more than some batches of it are in memory.
                     row_filter = _arrow_filter(schema, selection)
@@ -218,17 +245,6 @@ def _fetch_function(
                     yield from (part.cast(schema) for part in file_batches if part.num_rows)
 
     return fetch
-
-
-@contextmanager
-def _downloaded(transfer: FileTransfer, meta: ObjectMeta, scratch: Path | None = None) -> Iterator[Path]:
-    """The file, whole, without a name in any directory: whoever is killed while it reads leaves nothing behind."""
-    with ExitStack() as stack:
-        with tempfile.TemporaryDirectory(prefix="trace-read-", dir=scratch) as directory:
-            path = Path(directory, "file.parquet")
-            transfer.download(meta, path)
-            file = stack.enter_context(path.open("rb"))
-        yield Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def _arrow_filter(schema: pa.Schema, selection: Selection) -> "pa.compute.Expression | None":
@@ -256,17 +272,7 @@ def _matches(frame: "DataFrame", field: str, value: Scalar | list[Scalar]) -> "C
 
     column = F.col(f"`{field}`")
     binary = frame.schema[field].dataType.typeName() == "binary"
-    literals = [_literal(item, binary=binary) for item in (value if isinstance(value, list) else [value])]
+    literals = [to_literal(item, binary=binary) for item in (value if isinstance(value, list) else [value])]
     some = [item for item in literals if item is not None]
     condition = column.isin(some) if len(some) != 1 else column == F.lit(some[0])
     return condition if len(some) == len(literals) else condition | column.isNull()
-
-
-def _literal(value: Scalar, *, binary: bool) -> Any:
-    """Hashes and addresses are written as people know them: 0x..."""
-    if binary and isinstance(value, str):
-        try:
-            return bytes.fromhex(value.removeprefix("0x"))
-        except ValueError:
-            raise NonRetryableError(f"`where` compares bytes with {value!r}; write them as 0x...") from None
-    return value

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
+from tracelake.spark.input_files import InputFiles
 from tracelake.spark.measure import measure
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SparkConfig
@@ -62,7 +63,9 @@ class AttemptRunner:
         scratch = self.scratch / "tasks" / f"{context.task_id}-{context.attempt}"
         try:
             reader = Reader(self.session, self.cache, scratch, local=self.config.local)
-            work = SparkWork(context, self.session, self.transfer, partial(_read, reader), self.read_table)
+            work = SparkWork(
+                context, self.session, self.transfer, partial(_read, reader), self.read_table, partial(_open, reader)
+            )
             with self._cancellable(context):
                 began = time.monotonic()
                 result: OperatorResult = function(work)
@@ -111,6 +114,10 @@ class AttemptRunner:
 
 def _read(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
     return reader.read(item.name, files, Selection(*item.unit.blocks, item.where))
+
+
+def _open(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> InputFiles:
+    return reader.open(item.name, files, Selection(*item.unit.blocks, item.where))
 
 
 def _group(context: OperatorContext) -> str:

@@ -156,6 +156,7 @@ class Trial:
             self.session,
             self.transfer,
             lambda item, files: reader.read(item.name, files, Selection(*item.unit.blocks, item.where)),
+            open_files=lambda item, files: reader.open(item.name, files, Selection(*item.unit.blocks, item.where)),
         )
 
     def table(self, output_index: int = 0) -> pa.Table:

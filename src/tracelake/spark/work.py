@@ -21,6 +21,7 @@ from tracelake.catalogue.context import (
 from tracelake.model.locations import parse_uri
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.batches import write_batches
+from tracelake.spark.input_files import InputFiles
 from tracelake.spark.sizes import file_count, is_small, weigh
 from tracelake.spark.writer import Spread, Target, Written, WrittenFile, mark_success, write_empty, write_frame
 from tracelake.wire.task_calls import DatasetPublished, OutputReport, StorageRef
@@ -30,11 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ReadFiles: TypeAlias = "Callable[[PayloadInput, Sequence[ObjectMeta]], DataFrame]"
+OpenFiles: TypeAlias = Callable[[PayloadInput, Sequence[ObjectMeta]], InputFiles]
 ReadTable: TypeAlias = "Callable[[PayloadInput, TableInput], tuple[DataFrame, int]]"
 
 
 def _no_tables(item: PayloadInput, _table: TableInput) -> "tuple[DataFrame, int]":
     raise NonRetryableError(f"the input {item.name} is a table, and there are none to read here")
+
+
+def _no_files(item: PayloadInput, _files: Sequence[ObjectMeta]) -> InputFiles:
+    raise NonRetryableError(f"the input {item.name} cannot be opened here")
 
 
 @dataclass(slots=True)
@@ -46,6 +52,8 @@ class SparkWork:
     """The rows of these files that are of the input's unit, with its `where` applied."""
     read_table: ReadTable = _no_tables
     """The rows of the table that are of the input's commits, with its `where` applied; and about how many bytes."""
+    open_files: OpenFiles = _no_files
+    """These files for Spark tasks that read them by themselves."""
     written: dict[int, Written] = field(default_factory=dict)
     """By output: what `write` and `seal_output` have put there."""
     handed_over: dict[int, Written] = field(default_factory=dict)
@@ -84,6 +92,16 @@ class SparkWork:
         self.input_bytes = size + (self.input_bytes or 0)
         frame = self.read_files(item, files)
         return frame.coalesce(1) if is_small(size) else frame
+
+    def open_input(self, item: PayloadInput) -> InputFiles | None:
+        """The files of an input, for operators whose Spark tasks read them by themselves; None: it has none yet."""
+        files = self.context.files(item)
+        if isinstance(files, TableInput):
+            raise NonRetryableError(f"the input {item.name} is a table, and this operator reads files")
+        if not files:
+            return None
+        self.input_bytes = weigh(files, *item.unit.blocks) + (self.input_bytes or 0)
+        return self.open_files(item, files)
 
     def output(self, output_index: int = 0) -> TaskOutput:
         return next(item for item in self.context.outputs if item.output_index == output_index)

@@ -15,10 +15,11 @@ from tests.spark.support import Bench, DirectoryTransfer
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.spark.failures import explain
 from tracelake.spark.files import FileCache
+from tracelake.spark.input_files import downloaded
 from tracelake.spark.operators.decode_logs import run as decode_logs
 from tracelake.spark.operators.integrity_check import run as integrity_check
 from tracelake.spark.operators.spark_sql import run as spark_sql
-from tracelake.spark.reader import Reader, Selection, _downloaded
+from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.work import SparkWork
 
 OLD = pa.table({"block_number": pa.array([1, 2], pa.uint32()), "value": pa.array([1, 2], pa.uint64())})
@@ -78,7 +79,7 @@ def test_what_executors_read_has_no_name(tmp_path: Path) -> None:
     scratch.mkdir()
     pq.write_table(OLD, local)
     meta = transfer.upload(local, "s3://bucket-one/old.parquet")
-    with _downloaded(transfer, meta, scratch) as path:
+    with downloaded(transfer, meta, scratch) as path:
         assert list(scratch.iterdir()) == []
         assert pq.read_table(path) == OLD
 
