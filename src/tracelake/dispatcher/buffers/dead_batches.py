@@ -1,4 +1,4 @@
-"""Dead letters of buffered datasets: what people see of them, and what they do with them.
+"""Dead batches, the dead letters of buffered datasets: what users see of them, and what they do with them.
 
 A replay gives the batch back to the sinks under its old number, so a table ends as if it had been right at first. A
 dropped one is forgotten for good: its artifact may be collected.
@@ -91,26 +91,26 @@ class DeadBatches:
         return batches
 
 
-async def list_letters(
+async def list_dead_batches(
     connection: Connection, org_id: UUID, ids: OrgIds, dataset: str | None, limit: int, cursor: int | None
 ) -> DeadBatchesReply:
     buffered = await _takes_batches(connection, org_id, dataset)
     rows = await connection.fetch(_LIST, org_id, dataset, ids.batches.open(cursor or 0), None, limit + 1)
     total = await connection.fetchval(_COUNT, org_id, dataset)
-    letters = [_letter(row, ids) for row in rows[:limit]]
+    batches = [_dead_batch(row, ids) for row in rows[:limit]]
     return DeadBatchesReply(
         total=total,
-        letters=letters,
-        next=str(letters[-1].publish_seq) if len(rows) > limit else None,
+        letters=batches,
+        next=str(batches[-1].publish_seq) if len(rows) > limit else None,
         buffered=buffered,
     )
 
 
-async def show_letter(connection: Connection, org_id: UUID, ids: OrgIds, publish_id: UUID) -> DeadBatch:
+async def show_dead_batch(connection: Connection, org_id: UUID, ids: OrgIds, publish_id: UUID) -> DeadBatch:
     row = await connection.fetchrow(_LIST, org_id, None, 0, publish_id, 1)
     if row is None:
         raise TraceError("publish_not_found", "There is no such dead letter.")
-    return _letter(row, ids)
+    return _dead_batch(row, ids)
 
 
 async def _takes_batches(connection: Connection, org_id: UUID, dataset: str | None) -> bool:
@@ -127,7 +127,7 @@ def _changed(batches: Mapping[UUID, str]) -> DeadBatchesChanged:
     return DeadBatchesChanged(changed=len(batches), datasets=sorted(set(batches.values())))
 
 
-def _letter(row: asyncpg.Record, ids: OrgIds) -> DeadBatch:
+def _dead_batch(row: asyncpg.Record, ids: OrgIds) -> DeadBatch:
     fields = dict(row)
     fields["publish_seq"] = ids.batches.seal(fields["publish_seq"])
     fields["excerpt"] = fields["excerpt"] or ""

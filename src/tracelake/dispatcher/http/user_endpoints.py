@@ -16,7 +16,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.actor import Actor
-from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_letters, show_letter
+from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_dead_batches, show_dead_batch
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.http.router import Endpoint, HttpRequest, RawReply, StreamReply, answer
@@ -141,9 +141,9 @@ class UserEndpoints:
             answer(routes.READ_DELIVERY, self._read_delivery),
             numbered(
                 routes.LIST_DEAD_BATCHES,
-                lambda db, org, ids, r: list_letters(db, org, ids, r["dataset"], r["limit"], r["cursor"]),
+                lambda db, org, ids, r: list_dead_batches(db, org, ids, r["dataset"], r["limit"], r["cursor"]),
             ),
-            numbered(routes.SHOW_DEAD_BATCH, lambda db, org, ids, r: show_letter(db, org, ids, r["publish_id"])),
+            numbered(routes.SHOW_DEAD_BATCH, lambda db, org, ids, r: show_dead_batch(db, org, ids, r["publish_id"])),
             act(routes.REPLAY_DEAD_BATCHES, lambda actor, r: self.dead_batches.replay(actor, r.body)),
             act(routes.DROP_DEAD_BATCHES, lambda actor, r: self.dead_batches.drop(actor, r.body)),
             view(routes.LIST_SOURCES, lambda db, org, _: list_sources(db, org)),
