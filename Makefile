@@ -54,8 +54,9 @@ PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
 test: lint ## Style, types, import rules, and the tests of units and components (minutes)
 	@$(PYTEST) -m "not soak and not system"
 
+# Here groups of tests share a JVM or a stack, and each group stays in one process: see tests/support/scheduling.py.
 test-system: setup-dev ## Whole stacks, Spark, crash points, costs, the demo, runbooks, and every benchmark in its smoke mode
-	@$(PYTEST) -m "not soak and system"
+	@$(PY) -m pytest --numprocesses 4 --dist loadscope --no-loadscope-reorder -m "not soak and system"
 	@$(MAKE) --no-print-directory bench-smoke
 
 soak: setup-dev ## The same properties with volume (long)

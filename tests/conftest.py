@@ -1,16 +1,21 @@
 """Fixtures that every kind of test may use. They are synchronous and hand out DSNs; see `tests.support`."""
 
 import asyncio
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.support.java import QUICK_JAVA
 from tests.support.postgres import TestCluster
+from tests.support.real_stack import RealStack
+from tests.support.scheduling import GroupScheduling
 from tests.support.scratch import in_memory
 
 # The same examples every time: a run says something about the change, not about its luck. The soak looks for new ones.
@@ -29,7 +34,7 @@ TESTS = Path(__file__).parent
 SYSTEM = (
     *("faults/*", "runbooks/*", "storm/*", "*/test_*costs.py", "*/test_crash*.py"),
     *("http/test_schemathesis.py", "backpressure/test_random_pressure.py"),
-    *("stack/test_buffered.py", "stack/test_demo.py", "stack/test_end_to_end.py", "stack/test_pipeline*.py"),
+    *("stack/test_buffered.py", "stack/test_demo.py", "stack/test_end_to_end.py", "stack/test_pipeline.py"),
     *("stack/test_secret_stack.py", "stack/test_up.py", "spark/cluster/*", "spark/faults/*"),
     *("spark/test_runaway.py", "security/test_process_isolation.py"),
 )
@@ -37,7 +42,7 @@ SYSTEM = (
 
 
 LONG = (
-    *("storm/*", "stack/*", "runbooks/*", "faults/*", "backpressure/test_random_pressure.py"),
+    *("spark/*", "storm/*", "stack/*", "runbooks/*", "faults/*", "backpressure/test_random_pressure.py"),
     *("*/test_*machine.py", "deploy/test_nothing_is_lost.py", "model/test_transitions.py"),
 )
 """Files with tests of many seconds. They begin first, so that no process is left alone with one at the end."""
@@ -61,6 +66,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not matches(item.path, LONG))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports travel between processes as UTF-8; what strange exceptions put into a log may be no such text."""
@@ -70,10 +80,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_spare_spark() -> Iterator[None]:
-    """Most stacks of tests run no Spark: their workers start it when a task needs it."""
+def cheap_spark() -> Iterator[None]:
+    """Most stacks of tests run no Spark: their workers start it when a task needs it, and Java does not optimise it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACE_SPARK_SPARE", "false")
+        patch.setenv("JDK_JAVA_OPTIONS", f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {QUICK_JAVA}".strip())
         yield
 
 
@@ -91,6 +102,13 @@ def plain_terminal() -> Iterator[None]:
             patch.delenv(variable, raising=False)
         patch.setenv("TERM", "xterm")
         yield
+
+
+@pytest.fixture(scope="session")
+def shared_stack() -> Iterator[RealStack]:
+    """One real stack for tests that work on DAGs of their own and leave the stack serving."""
+    with RealStack().running() as stack:
+        yield stack
 
 
 @pytest.fixture(scope="session")

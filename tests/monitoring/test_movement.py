@@ -14,6 +14,7 @@ from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.configs import listener_limits
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.postgres import WAIT_SECONDS
 from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 from tracelake.dispatcher.metrics import Metrics
@@ -122,15 +123,20 @@ def published(stage: Stage) -> None:
 
 
 def crowded(stage: Stage) -> None:
-    """An address that opens more connections than it may have loses some."""
+    """An address that opens one connection more than it may have loses its oldest one, and no other."""
     where = stage.harness.sockets["task"].getsockname()
+    closed = stage.harness.dispatcher.metrics.connections_closed.labels("task", "address")
+    before = closed._value.get()
     with ExitStack() as stack:
         connections = [
-            stack.enter_context(socket.create_connection(where, 30))
+            # Of an address that has no connections yet.
+            stack.enter_context(socket.create_connection(where, 30, source_address=("127.0.0.2", 0)))
             for _ in range(listener_limits().address_connections + 1)
         ]
-        readable, _, _ = select.select(connections, [], [], 30)
-        assert {connection.recv(1) for connection in readable} == {b""}
+        readable, _, _ = select.select(connections, [], [], WAIT_SECONDS)
+        assert readable == connections[:1]
+        assert connections[0].recv(1) == b""
+        assert closed._value.get() == before + 1
 
 
 MORE: tuple[Callable[[Stage], None], ...] = (

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.runbooks.stack import ROOT, RealStack
+from tests.support.real_stack import ROOT, RealStack
 
 PAGES = ROOT / "docs/runbooks"
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.runbooks.page import Followed, follow
-from tests.runbooks.stack import RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import RealStack
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 
@@ -63,11 +62,15 @@ def test_the_page(shared_stack: RealStack) -> None:
 
     def go_on() -> None:
         os.kill(worker, signal.SIGCONT)
-        wait_until(lambda: "Postgres data does not take it" in log(), "the worker's sink to say what it waits for")
+        stack.wait_until(
+            lambda: "Postgres data does not take it" in log(), "the worker's sink to say what it waits for"
+        )
 
     def mend() -> None:
         data("ALTER TABLE buffer_tables_elsewhere RENAME TO buffer_tables")
-        wait_until(lambda: len(stack.sql("SELECT FROM buffer_publishes WHERE dead_at IS NOT NULL")) == 2, "the letters")
+        stack.wait_until(
+            lambda: len(stack.sql("SELECT FROM buffer_publishes WHERE dead_at IS NOT NULL")) == 2, "the letters"
+        )
 
     def letter(word: str) -> Callable[[Followed], str]:
         def find(followed: Followed) -> str:
@@ -79,7 +82,7 @@ def test_the_page(shared_stack: RealStack) -> None:
 
     def write_anew() -> None:
         write(stack, stack.await_tasks("letters", "write", "queued", 1)[-1], {"key": 3})
-        wait_until(lambda: 3 in keys(), "what was written anew")
+        stack.wait_until(lambda: 3 in keys(), "what was written anew")
 
     os.kill(worker, signal.SIGSTOP)  # as if no worker had a sink
     try:
@@ -111,7 +114,7 @@ def test_the_page(shared_stack: RealStack) -> None:
             after={
                 "trace sink": go_on,
                 "tail": mend,
-                "trace dlq replay": lambda: wait_until(lambda: keys() == [1, 2], "the replayed batch"),
+                "trace dlq replay": lambda: stack.wait_until(lambda: keys() == [1, 2], "the replayed batch"),
                 "trace trigger": write_anew,
             },
         )

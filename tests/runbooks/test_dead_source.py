@@ -10,8 +10,7 @@ import time
 from typing import Any
 
 from tests.runbooks.page import Followed, follow
-from tests.runbooks.stack import ROOT, RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import ROOT, RealStack
 
 DAG = """\
 name: srcs
@@ -47,7 +46,7 @@ def test_the_page(shared_stack: RealStack) -> None:
     scheduler = stack.parts()["scheduler"]["pid"]
     os.kill(scheduler, signal.SIGSTOP)  # before there is a slot: one that it fires leaves nothing to make up for
     stack.deploy("srcs", DAG)
-    wait_until(lambda: "task_id" in source(stack, "head"), "the run to be made")
+    stack.wait_until(lambda: "task_id" in source(stack, "head"), "the run to be made")
     run = source(stack, "head")["task_id"]
     stack.finish(run, "Failed", error_message="the node is gone", retryable=False)
     assert source(stack, "head")["state"] == "dead"
@@ -84,7 +83,7 @@ def test_the_page(shared_stack: RealStack) -> None:
         after={
             "trace retry": lambda: attempts.append(stack.claim(run)),
             "trace cancel": stop_it,
-            "kill -KILL": lambda: wait_until(
+            "kill -KILL": lambda: stack.wait_until(
                 lambda: (
                     stack.parts()["scheduler"]["state"] == "running" and stack.parts()["scheduler"]["pid"] != scheduler
                 ),
@@ -96,7 +95,7 @@ def test_the_page(shared_stack: RealStack) -> None:
     assert stack.claim(run)["attempt"] == 3
     assert source(stack, "head")["state"] == "running"
     slots = "SELECT FROM events WHERE producer LIKE 'cron:%'"
-    wait_until(lambda: len(stack.sql(slots)) >= 4, "the missed slots")
+    stack.wait_until(lambda: len(stack.sql(slots)) >= 4, "the missed slots")
     hook = followed.json("trace webhook")
     assert deliver(stack, hook["path"], "another secret", "d-1") == 401
     assert deliver(stack, hook["path"], hook["secret"], "d-1") == 200

@@ -5,8 +5,7 @@ import re
 import signal
 
 from tests.runbooks.page import Followed, follow
-from tests.runbooks.stack import RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import RealStack
 
 DAG = """\
 name: late
@@ -38,7 +37,7 @@ def test_the_page(shared_stack: RealStack) -> None:
     (lost,) = stack.tasks("late", "lost")
     stack.claim(lost)  # by a worker of which nobody hears again
     log = stack.home.log_file("dispatcher")
-    wait_until(
+    stack.wait_until(
         lambda: any("lease ran out" in line and lost in line for line in log.read_text().splitlines()),
         "the lease to run out",
     )
@@ -66,7 +65,7 @@ def test_the_page(shared_stack: RealStack) -> None:
         # The first `trace status` is of a Dispatcher that stands still.
         fine={"trace status": (0, 1)},
         after={
-            "kill -KILL": lambda: wait_until(running_again, "another Dispatcher"),
+            "kill -KILL": lambda: stack.wait_until(running_again, "another Dispatcher"),
             "trace worker": lambda: stack.await_tasks("late", "work", "completed", 1),
         },
     )
@@ -76,5 +75,5 @@ def test_the_page(shared_stack: RealStack) -> None:
     assert "Completed" in followed.printed[-1]
     (named,) = [text for line, text in zip(followed.lines, followed.printed, strict=True) if "lease ran out" in line]
     assert lost in named
-    wait_until(lambda: len(stack.tasks("late", "lost", "queued")) == 1, "the next attempt to be ready")
+    stack.wait_until(lambda: len(stack.tasks("late", "lost", "queued")) == 1, "the next attempt to be ready")
     stack.finish(lost, "Completed")

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from tests.runbooks.page import follow
-from tests.runbooks.stack import RealStack
 from tests.runbooks.test_dead_source import deliver
-from tests.support.postgres import wait_until
+from tests.support.real_stack import RealStack
 
 DAG = """\
 name: keyed
@@ -60,8 +59,8 @@ def test_the_page(shared_stack: RealStack) -> None:
         }
         return {name: Path(file).read_text().strip() for name, file in files.items()}
 
-    wait_until(lambda: len(stack.sql("SELECT FROM jobs WHERE dag_name = 'keyed'")) == 3, "the deploy")
-    wait_until(lambda: progress() >= (1, 2), "the source and its tasks to run")
+    stack.wait_until(lambda: len(stack.sql("SELECT FROM jobs WHERE dag_name = 'keyed'")) == 3, "the deploy")
+    stack.wait_until(lambda: progress() >= (1, 2), "the source and its tasks to run")
     hook = stack.trace("webhook keyed/prices")
     secrets: list[str] = [hook["secret"]]
     words = {"DAG": "keyed", "WEBHOOK": "prices", "NAME": "ann", "FILE": "ann.token"}
@@ -76,9 +75,9 @@ def test_the_page(shared_stack: RealStack) -> None:
 
     follow(stack, "key-rotation.md", section="Leaked", words=words)
     now = tokens()
-    wait_until(lambda: whoami(before["user"]) == 401, "the old user token to be refused")
-    wait_until(lambda: claims(before["worker"]) == 401, "the old worker token to be refused")
-    wait_until(lambda: serves(before["service"]) == 401, "the old service token to be refused")
+    stack.wait_until(lambda: whoami(before["user"]) == 401, "the old user token to be refused")
+    stack.wait_until(lambda: claims(before["worker"]) == 401, "the old worker token to be refused")
+    stack.wait_until(lambda: serves(before["service"]) == 401, "the old service token to be refused")
     assert (whoami(now["user"]), claims(now["worker"]), serves(now["service"])) == (200, 200, 200)
     assert whoami((stack.files / "ann.token").read_text().strip()) == 200
     last = stack.trace("webhook keyed/prices")["secret"]
@@ -87,6 +86,6 @@ def test_the_page(shared_stack: RealStack) -> None:
 
     follow(stack, "key-rotation.md", section="How you know that it is over")
     attempt, done = progress()
-    wait_until(lambda: progress()[1] >= done + 3, "work to go on with the new tokens")
+    stack.wait_until(lambda: progress()[1] >= done + 3, "work to go on with the new tokens")
     assert progress()[0] == attempt == 1, "the source was never interrupted"
     stack.shell("trace pause keyed/clock")

@@ -1,8 +1,7 @@
 """docs/runbooks/poisoned-input.md: a unit that holds its edge, a task that kills its worker, a wrong source."""
 
 from tests.runbooks.page import follow
-from tests.runbooks.stack import RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import RealStack
 
 DAG = """\
 name: bad
@@ -61,7 +60,7 @@ def test_the_page(shared_stack: RealStack) -> None:
     assert any("held" in text for text in followed.printed)
     assert any("no such block" in text for text in followed.printed)
 
-    wait_until(lambda: len(stack.tasks("bad", "prices", "queued")) == 1, "what waited behind the skipped unit")
+    stack.wait_until(lambda: len(stack.tasks("bad", "prices", "queued")) == 1, "what waited behind the skipped unit")
     stack.finish(one("prices", "queued"), "Completed")
     assert stack.sql("SELECT skipped_at FROM tasks WHERE task_id = $1", poison)[0]["skipped_at"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.runbooks.page import follow
-from tests.runbooks.stack import ROOT, RealStack
+from tests.support.real_stack import ROOT, RealStack
 from tracelake.settings import Settings
 from tracelake.stack import dumps
 from tracelake.stack.clusters import Clusters
@@ -45,12 +45,8 @@ KEPT = ("events", "dag_versions", "activations", "datasets", "edges", "audit_log
 
 @pytest.fixture
 def stack() -> Iterator[RealStack]:
-    running = RealStack(workers=1)
-    try:
-        running.up()
-        yield running
-    finally:
-        running.close()
+    with RealStack().running() as stack:
+        yield stack
 
 
 def picture(stack: RealStack) -> dict[str, Any]:

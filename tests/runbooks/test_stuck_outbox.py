@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.runbooks.page import follow
-from tests.runbooks.stack import RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import RealStack
 from tracelake.settings.home import write_private
 from tracelake.stack import dumps
 
@@ -32,7 +31,7 @@ def dead_letter(stack: RealStack, queue: Callable[[str], list[Any]]) -> str:
         f"""INSERT INTO messages (queue, key, body, published_at, visible_at)
             VALUES ('tasks.ecs_platform', '{task_id}', 'nonsense', now(), now())"""
     )
-    wait_until(lambda: len(queue("SELECT FROM dead_letters")) == 1, "the message to be given up")
+    stack.wait_until(lambda: len(queue("SELECT FROM dead_letters")) == 1, "the message to be given up")
     return task_id
 
 
@@ -51,11 +50,11 @@ def test_the_page(shared_stack: RealStack) -> None:
     dead_task = dead_letter(stack, queue)
     queue("ALTER TABLE messages ADD CONSTRAINT mistake CHECK (queue <> 'tasks.by_hand') NOT VALID")
     stack.shell("trace trigger boxes/head --range 0-9")
-    wait_until(lambda: rows("Failed") == 1, "the queue to refuse the wake-up")
+    stack.wait_until(lambda: rows("Failed") == 1, "the queue to refuse the wake-up")
     queue("ALTER TABLE messages RENAME TO messages_elsewhere")
     try:
         stack.shell("trace trigger boxes/head --range 10-19")
-        wait_until(lambda: rows("Pending") == 1, "the wake-up to wait")
+        stack.wait_until(lambda: rows("Pending") == 1, "the wake-up to wait")
         _, refused, waiting = stack.tasks("boxes", "work")
         assert stack.trace(f"why {refused}")["reasons"][0]["code"] == "wakeup_failed"
         assert stack.trace(f"why {waiting}")["reasons"][0]["code"] == "wakeup_pending"
@@ -72,7 +71,7 @@ def test_the_page(shared_stack: RealStack) -> None:
                 "tail": lambda: queue("ALTER TABLE messages_elsewhere RENAME TO messages"),
                 "trace outbox requeue": lambda: queue("ALTER TABLE messages DROP CONSTRAINT mistake"),
             },
-            after={"trace outbox requeue": lambda: wait_until(lambda: rows("Failed") == 0, "the rows to go out")},
+            after={"trace outbox requeue": lambda: stack.wait_until(lambda: rows("Failed") == 0, "the rows to go out")},
         )
     finally:
         queue("ALTER TABLE IF EXISTS messages_elsewhere RENAME TO messages")
@@ -83,7 +82,7 @@ def test_the_page(shared_stack: RealStack) -> None:
     assert stack.trace("outbox drop --all") == {"dropped": 0}
     stack.finish(dead_task, "Completed")
     held = "SELECT key FROM messages WHERE queue = 'tasks.by_hand'"
-    wait_until(lambda: {row["key"] for row in queue(held)} >= {refused, waiting}, "both wake-ups")
+    stack.wait_until(lambda: {row["key"] for row in queue(held)} >= {refused, waiting}, "both wake-ups")
     assert stack.trace(f"why {refused}")["reasons"][0]["code"] == "ready"
     for task_id in (refused, waiting):
         stack.finish(task_id, "Completed")

@@ -3,8 +3,7 @@
 from typing import Any
 
 from tests.runbooks.page import follow
-from tests.runbooks.stack import RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import RealStack
 
 DAG = """\
 name: full
@@ -51,4 +50,4 @@ def test_the_page(shared_stack: RealStack) -> None:
     assert followed.json("trace why full/work")["reasons"][0]["code"] == "up_to_date"
     assert "full" in followed.printed[0]
     assert pressure()["max_depth"] == 50
-    wait_until(lambda: pressure()["level"] == 0, "the pressure to be gone")
+    stack.wait_until(lambda: pressure()["level"] == 0, "the pressure to be gone")

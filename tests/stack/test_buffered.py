@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +9,7 @@ import asyncpg
 import pyarrow.parquet as pq
 import pytest
 
-from tests.runbooks.stack import RealStack
-from tests.support.postgres import wait_until
+from tests.support.real_stack import SHORT_TIMES, RealStack
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
 
@@ -53,9 +50,8 @@ publish:
 
 
 class BufferStack(RealStack):
-    @property
-    def environment(self) -> dict[str, str]:
-        return super().environment | {"TRACE_QUEUE_MAX_RECEIVES": "10", "TRACE_SINK_POLL_SECONDS": "0.2"}
+    def __init__(self) -> None:
+        super().__init__(settings=SHORT_TIMES | {"queue_max_receives": "10", "sink_poll_seconds": "0.2"})
 
     def publish(self, job: str, rows: list[dict[str, Any]]) -> str:
         task_id = self.tasks("transfers", job, "queued")[0]
@@ -85,33 +81,27 @@ class BufferStack(RealStack):
 
         return asyncio.run(read())
 
-    def kill_worker(self) -> None:
-        os.kill(self.parts()["worker"]["pid"], signal.SIGKILL)
-
 
 @pytest.fixture
 def stack() -> Iterator[BufferStack]:
-    running = BufferStack(workers=1)
-    try:
-        running.up()
-        yield running
-    finally:
-        running.close()
+    stack = BufferStack()
+    with stack.running():
+        yield stack
 
 
 def test_two_writers_one_table(stack: BufferStack) -> None:
     stack.deploy("transfers", DAG.format(more=""))
     for number in range(4):
         stack.shell(f"trace trigger transfers/head --range {number}-{number}")
-    wait_until(lambda: len(stack.tasks("transfers", "left", "queued")) == 4, "tasks of the writers")
+    stack.wait_until(lambda: len(stack.tasks("transfers", "left", "queued")) == 4, "tasks of the writers")
     stack.publish("left", [{"key": 1, "value": 1}, {"key": 2, "value": 2**256 - 1}])
-    wait_until(lambda: len(stack.rows()) == 2, "the first rows")
-    stack.kill_worker()
+    stack.wait_until(lambda: len(stack.rows()) == 2, "the first rows")
+    stack.kill_part("worker")
     stack.publish("right", [{"key": 2, "value": 3}, {"key": 3, "value": 4}])
     bad = stack.publish("left", [{"key": 1, "value": 5, "memo": "x"}])
     stack.publish("right", [{"key": 1, "value": 6}])
-    wait_until(lambda: stack.rows() == [(1, "6"), (2, "3"), (3, "4")], "the rows of both")
-    wait_until(lambda: stack.trace("dlq list")["total"] == 1, "the dead letter")
+    stack.wait_until(lambda: stack.rows() == [(1, "6"), (2, "3"), (3, "4")], "the rows of both")
+    stack.wait_until(lambda: stack.trace("dlq list")["total"] == 1, "the dead letter")
     (letter,) = stack.trace("dlq list")["letters"]
     assert (letter["publish_id"], letter["line"]) == (bad, 1)
     assert "memo: is no column" in stack.shell(f"trace dlq show {bad}")
@@ -120,8 +110,8 @@ def test_two_writers_one_table(stack: BufferStack) -> None:
     assert "add the column `memo` (text)" in stack.shell("trace deploy transfers.yaml --plan")
     stack.shell("trace deploy transfers.yaml --no-wait")
     stack.shell(f"trace dlq replay {bad}")
-    wait_until(lambda: not stack.trace("dlq list")["letters"], "the dead letter to be gone")
-    wait_until(
+    stack.wait_until(lambda: not stack.trace("dlq list")["letters"], "the dead letter to be gone")
+    stack.wait_until(
         lambda: not stack.sql("SELECT FROM buffer_publishes WHERE committed_at IS NULL"),
         "every batch to be in the table",
     )
@@ -156,8 +146,8 @@ def read_by_people(stack: BufferStack) -> None:
 def read_by_spark(stack: BufferStack) -> None:
     """A job that comes later reads what is there, every row in the unit of its commit."""
     stack.deploy("totals", READER)
-    wait_until(lambda: bool(stack.tasks("totals", "odd")), "tasks of the reader")
-    wait_until(
+    stack.wait_until(lambda: bool(stack.tasks("totals", "odd")), "tasks of the reader")
+    stack.wait_until(
         lambda: stack.tasks("totals", "odd") == stack.tasks("totals", "odd", "completed"), "all of them to be done"
     )
     found = stack.trace("read odd")

@@ -1,28 +1,27 @@
-"""From a chain to versioned files on a real stack: SeaweedFS, and a worker with Spark that is killed on the way."""
+"""From a chain to versioned files on a real stack with Spark, while its node, object store and worker go away."""
 
 import asyncio
 import io
 import json
 import os
-import shutil
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.chain import recorded, serve_chain
-from tests.support.postgres import scratch_directory, wait_until
+from tests.support.chain import RECORDING, recorded
+from tests.support.real_stack import RealStack
 from tracelake.adapters.s3.access import read_access
 from tracelake.adapters.s3.object_store import S3ObjectStore
-from tracelake.settings.home import Home
-from tracelake.stack.machine import postgres_processes_in, socket_directory
+from tracelake.stack.machine import free_port
 
-BLOCKS = 120
 DAG = """
 name: flows
 defaults: {runtime: ecs_platform}
@@ -32,99 +31,196 @@ jobs:
     activation: reactive
     operator: range_splitter
     runtime: dispatcher
-    config: {size: 60}
+    config: {size: 40}
     inputs: [{from: {job: ranges}}]
   - name: ingest
     activation: reactive
     operator: evm_ingest
     execution_strategy: PerPartition
-    config: {chain_id: 1337001}
+    config: {chain_id: 1337001, retry_seconds: 1}
     inputs: [{from: {job: split}}]
     outputs: 3
+  - name: decode
+    activation: reactive
+    operator: decode_logs
+    execution_strategy: PerPartition
+    inputs: [{from: {job: ingest, output_index: 2}}]
 publish:
   blocks: {from: {job: ingest, output_index: 0}, storage: s3}
   transactions: {from: {job: ingest, output_index: 1}, storage: s3}
   logs: {from: {job: ingest, output_index: 2}, storage: s3}
+  transfers: {from: {job: decode}, storage: s3}
 """
+SETTINGS = {
+    "spark_master": "local[2]",
+    "lease_seconds": "6",
+    "heartbeat_seconds": "1",
+    "retry_min_seconds": "2",
+    "retry_max_seconds": "2",
+    "max_attempts": "100",
+    "s3_timeout_seconds": "1",
+    "s3_retry_seconds": "1",
+}
+TASK = """
+    SELECT t.task_id::text, t.status, t.attempt, t.error FROM tasks t JOIN jobs j USING (job_id)
+    WHERE j.name = $1 AND t.unit->>'partition_key' = $2"""
+KEYS = ("passw0rd", "k3y-of-mine", "t0ken")
+BLOCKS = 40
+"""Of each unit."""
+
+
+class PipelineStack(RealStack):
+    """Units have numbers: unit n holds the blocks from n * BLOCKS on."""
+
+    def __init__(self) -> None:
+        super().__init__(settings=SETTINGS)
+        self.port = free_port()
+        self.node: subprocess.Popen[str] | None = None
+        self.home.root.mkdir()
+        address = f"http://me:passw0rd@127.0.0.1:{self.port}/v2/k3y-of-mine?key=t0ken"
+        self.home.rpc_file.write_text(f'default = "{address}"\n')
+
+    def start_node(self) -> None:
+        command = [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(RECORDING)]
+        self.node = subprocess.Popen([*command, "--port", str(self.port)], stdout=subprocess.PIPE, text=True)
+        assert self.node.stdout is not None
+        assert self.node.stdout.readline()
+
+    def kill_node(self) -> None:
+        if self.node is not None:
+            self.node.kill()
+            self.node.communicate()
+            self.node = None
+
+    def close(self) -> None:
+        self.kill_node()
+        super().close()
+
+    def shell(self, line: str, *, fine: tuple[int, ...] = (0,)) -> str:
+        printed = super().shell(line, fine=fine)
+        assert not [key for key in KEYS if key in printed]
+        return printed
+
+    def trigger(self, first: int, last: int) -> None:
+        self.shell(f"trace trigger flows/ranges --range {first * BLOCKS}-{(last + 1) * BLOCKS - 1}")
+
+    def task(self, job: str, number: int) -> asyncpg.Record | None:
+        """The task of a unit, or None while there is none."""
+        rows = self.sql(TASK, job, f"{number * BLOCKS}-{(number + 1) * BLOCKS - 1}")
+        return rows[0] if rows else None
+
+    def await_failure(self, job: str, number: int, text: str) -> asyncpg.Record:
+        """Waits until an attempt has failed with this text; returns the task as it was then."""
+        failures: list[asyncpg.Record] = []
+
+        def failed() -> bool:
+            task = self.task(job, number)
+            if task is not None and text in (task["error"] or ""):
+                failures.append(task)
+            return bool(failures)
+
+        self.wait_until(failed, f"{job} to fail with {text!r}")
+        return failures[0]
+
+    def await_output(self, command: str, task_id: str, text: str) -> None:
+        """Between two attempts, at least: while one runs, there is no error."""
+        self.wait_until(
+            lambda: text in self.shell(f"trace {command} {shlex.quote(task_id)} --json"), f"{command} to print {text!r}"
+        )
+
+    def await_units(self, *numbers: int) -> None:
+        def done() -> bool:
+            tasks = [self.task("decode", number) for number in numbers]
+            return all(task is not None and task["status"] == "Completed" for task in tasks)
+
+        self.wait_until(done, f"the units {numbers}")
+
+    def committed(self) -> dict[str, pa.Table]:
+        """What a reader of each dataset sees: exactly the files that were committed, as they were."""
+        return asyncio.run(self._committed())
+
+    async def _committed(self) -> dict[str, pa.Table]:
+        dsn = self.home.state_dsn_file.read_text().strip()
+        rows = await self._sql(dsn, "SELECT m.objects FROM dataset_units u JOIN manifests m USING (manifest_id)", ())
+        store = S3ObjectStore(read_access(self.home.object_store_file))
+        tables: dict[str, list[pa.Table]] = {}
+        for file in (file for row in rows for file in json.loads(row["objects"])):
+            body = await store.get(file["uri"], if_match=file["etag"])
+            assert body is not None, file
+            name = file["uri"].rsplit("/", 1)[1].split("_")[0]
+            tables.setdefault(name, []).append(pq.read_table(io.BytesIO(body)))
+        return {name: pa.concat_tables(parts) for name, parts in tables.items()}
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    root = scratch_directory()
-    home = Home(root / "home")
-    with serve_chain(BLOCKS) as chain:
-        environment = os.environ | {"TRACE_RPC_DEFAULT": chain.url}
-        command = [sys.executable, "-m", "tracelake", "up", "--json", "--home", str(home.root)]
-        for setting in ("spark_master=local[2]", "lease_seconds=5", "heartbeat_seconds=1", "retry_min_seconds=0.2"):
-            command += ["--set", setting]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline(), process.communicate()
-            yield home
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=90) == 0
-        finally:
-            process.kill()
-            process.communicate()
-            for directory in (home.postgres_state, home.postgres_data):
-                wait_until(lambda d=directory: not postgres_processes_in(d.resolve()), "postgres to end")  # type: ignore[misc]
-            shutil.rmtree(socket_directory(home.root), ignore_errors=True)
-            shutil.rmtree(root, ignore_errors=True)
+def stack() -> Iterator[PipelineStack]:
+    stack = PipelineStack()
+    with stack.running():
+        yield stack
 
 
-def trace(home: Home, *arguments: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "tracelake", *arguments, "--home", str(home.root), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
+def assert_complete(stack: PipelineStack, units: int) -> None:
+    """The datasets hold the first units of the chain, each row once."""
+    blocks = recorded(400)[: units * BLOCKS]
+    tables = stack.committed()
+    assert sorted(tables["blocks"]["block_number"].to_pylist()) == list(range(units * BLOCKS))
+    hashes = [transaction["hash"] for one in blocks for transaction in one.block["transactions"]]
+    assert sorted("0x" + row.hex() for row in tables["transactions"]["transaction_hash"].to_pylist()) == sorted(hashes)
+    logs = [(one.number, int(log["logIndex"], 16)) for one in blocks for fate in one.receipts for log in fate["logs"]]
+    columns = [tables["logs"][name].to_pylist() for name in ("block_number", "log_index")]
+    assert sorted(zip(*columns, strict=True)) == logs
+    assert tables["transfers"].num_rows > 0
+    assert set(tables["transfers"]["block_number"].to_pylist()) <= set(tables["logs"]["block_number"].to_pylist())
 
 
-def tables(home: Home) -> dict[str, pa.Table]:
-    """What the files hold that were written, by the name of their dataset."""
-    store = S3ObjectStore(read_access(home.object_store_file))
+def test_a_range_becomes_files_whatever_goes_away(stack: PipelineStack) -> None:
+    """One story, since a stack takes long to start: each part finds the datasets as the one before has left them."""
+    stack.deploy("flows", DAG)
+    assert "9-0" in stack.shell("trace trigger flows/ranges --range 9-0", fine=(2,))
 
-    async def read() -> dict[str, list[pa.Table]]:
-        found: dict[str, list[pa.Table]] = {}
-        for meta in await store.list("s3://trace-datasets/datasets/"):
-            name = meta.uri.rsplit("/", 1)[1]
-            if name.endswith(".parquet"):
-                body = await store.get(meta.uri, if_match=meta.etag)
-                assert body is not None
-                found.setdefault(name.split("_")[0], []).append(pq.read_table(io.BytesIO(body)))
-        return found
+    # The node is away while there is work, and is back.
+    stack.trigger(0, 0)
+    task = stack.await_failure("ingest", 0, "rpc_unavailable: blocks 0 to 39: node-1: ")
+    assert task["status"] != "Completed"
+    for command in ("tasks", "why"):
+        stack.await_output(command, task["task_id"], "node-1: it takes no connections")
+    stack.start_node()
+    stack.await_units(0)
+    completed = stack.task("ingest", 0)
+    assert completed is not None
+    assert completed["attempt"] > 1
+    assert_complete(stack, 1)
+    attempts: list[Any] = stack.trace(f"tasks {completed['task_id']}")["attempts"]
+    assert attempts[-1]["spark"]["stages"] > 0, "what Spark did is kept"
 
-    return {name: pa.concat_tables(parts) for name, parts in asyncio.run(read()).items()}
+    # The object store stands still, longer than anybody waits for it.
+    object_store = stack.parts()["object-store"]["pid"]
+    os.kill(object_store, signal.SIGSTOP)
+    stack.trigger(1, 1)
+    task = stack.await_failure("ingest", 1, "The object store is not available right now")
+    stack.await_output("why", task["task_id"], "The object store is not available right now")
+    assert len(stack.trace("events --dataset blocks")["events"]) == 1, "nothing of it was committed"
+    os.kill(object_store, signal.SIGCONT)
+    stack.await_units(1)
+    assert_complete(stack, 2)
 
+    # The object store, then the worker, is killed while tasks are at work; the supervisor starts it again.
+    killed = {}
+    stack.trigger(2, 3)
+    stack.wait_until(lambda: bool(stack.tasks("flows", "ingest", "running")), "a task to run")
+    killed["object-store"] = stack.kill_part("object-store")
+    stack.await_units(2, 3)
+    stack.trigger(4, 4)
+    stack.wait_until(lambda: bool(stack.tasks("flows", "ingest", "running")), "the next task to run")
+    killed["worker"] = stack.kill_part("worker")
+    stack.await_units(4)
+    for name, pid in killed.items():
+        assert stack.parts()[name]["pid"] != pid
+    repeated = stack.task("ingest", 4)
+    assert repeated is not None
+    assert repeated["attempt"] > 1, "the lost attempt was repeated"
+    assert_complete(stack, 5)
 
-def worker_pid(home: Home) -> int:
-    parts = json.loads(home.parts_file.read_text())
-    return next(int(part["pid"] or 0) for part in parts if part["name"] == "worker")
-
-
-def test_a_range_becomes_files_though_the_worker_is_killed(home: Home, tmp_path: Path) -> None:
-    (tmp_path / "flows.yaml").write_text(DAG)
-    trace(home, "deploy", str(tmp_path / "flows.yaml"))
-    trace(home, "trigger", "flows/ranges", "--range", f"0-{BLOCKS - 1}")
-    wait_until(lambda: bool(trace(home, "tasks", "--status", "Running")["tasks"]), "a task to run")
-    os.kill(worker_pid(home), signal.SIGKILL)
-    done = "Completed"
-
-    def finished() -> bool:
-        found = trace(home, "tasks", "--job", "flows/ingest")["tasks"]
-        assert isinstance(found, list)
-        return len(found) == 2 and all(task["status"] == done for task in found)
-
-    wait_until(finished, "both units", timeout=200)
-    expected = recorded(BLOCKS)
-    found = tables(home)
-    assert sorted(found["blocks"]["block_number"].to_pylist()) == list(range(BLOCKS))
-    assert found["transactions"].num_rows == sum(len(block.block["transactions"]) for block in expected)
-    assert found["logs"].num_rows == sum(len(receipt["logs"]) for block in expected for receipt in block.receipts)
-    tasks = trace(home, "tasks", "--job", "flows/ingest")["tasks"]
-    assert isinstance(tasks, list)
-    for task in tasks:
-        attempts = trace(home, "tasks", task["task_id"])["attempts"]
-        assert isinstance(attempts, list)
-        assert attempts[-1]["spark"]["stages"] > 0, "what Spark did is kept"
+    logs = "".join(path.read_text(errors="replace") for path in stack.home.root.rglob("*.log"))
+    assert logs
+    assert not [key for key in KEYS if key in logs]

@@ -4,23 +4,17 @@ import asyncio
 import hashlib
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from tests.support.postgres import scratch_directory, wait_until
+from tests.support.real_stack import RealStack
 from tests.tracing.support import Collector, collector
 from tracelake.adapters.secret_file import set_secret
-from tracelake.settings.home import Home, private_directory
-from tracelake.stack.machine import postgres_processes_in, socket_directory
+from tracelake.settings.home import private_directory
 
 FILED = "filed-5d41402abc4b2a76/b9719d91+1017c592"
 TOLD = "told https://user:hunter2@node.example/v3/?key=31d6cfe0d16ae931"
@@ -75,66 +69,37 @@ if sys.orig_argv[-1:] == ["worker"]:
 """
 
 
-@dataclass
-class Stack:
-    home: Home
-    seen: Path
-    collector: Collector
+class SecretStack(RealStack):
+    """Its workers run the operator above in the place of `sleep`."""
 
-    def trace(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tracelake", *arguments, "--home", str(self.home.root)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def sql(self, query: str) -> list[asyncpg.Record]:
-        async def ask() -> list[asyncpg.Record]:
-            connection = await asyncpg.connect(self.home.state_dsn_file.read_text().strip())
-            try:
-                return list(await connection.fetch(query))
-            finally:
-                await connection.close()
-
-        return asyncio.run(ask())
-
-    def parts(self) -> dict[str, int]:
-        return {part["name"]: part["pid"] for part in json.loads(self.home.parts_file.read_text())}
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    root = scratch_directory()
-    home, seen, modules = Home(root / "home"), root / "seen", root / "modules"
-    seen.mkdir()
-    modules.mkdir()
-    (modules / "sitecustomize.py").write_text(OPERATOR)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "SEEN": str(seen),
-        "TRACE_SECRET_DEFAULT__TOLD": TOLD,
-        "TRACE_SECRET_OTHER__THEIRS": THEIRS,
-    }
-    with collector() as traces:
-        stack = Stack(home, seen, traces)
-        private_directory(home.root)
+    def __init__(self, traces: Collector) -> None:
+        super().__init__(settings={"otlp_endpoint": traces.url})
+        self.collector = traces
+        self.seen, modules = self.root / "seen", self.root / "modules"
+        self.seen.mkdir()
+        modules.mkdir()
+        (modules / "sitecustomize.py").write_text(OPERATOR)
+        self.variables = {
+            "PYTHONPATH": os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "SEEN": str(self.seen),
+            "TRACE_SECRET_DEFAULT__TOLD": TOLD,
+            "TRACE_SECRET_OTHER__THEIRS": THEIRS,
+        }
+        private_directory(self.home.root)
         for org, name, value in (("default", "FILED", FILED), ("other", "THEIRS", THEIRS)):
-            set_secret(home.secrets_file, org, name, value)
-        command = [sys.executable, "-m", "tracelake", "up", "--json", "--home", str(home.root)]
-        command += ["--set", f"otlp_endpoint={traces.url}"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline(), process.communicate()
+            set_secret(self.home.secrets_file, org, name, value)
+
+    def down(self) -> None:
+        super().down()
+        assert not self.home.secrets_environment_file.exists(), "what the environment said is gone with the stack"
+
+
+@pytest.fixture
+def stack() -> Iterator[SecretStack]:
+    with collector() as traces:
+        stack = SecretStack(traces)
+        with stack.running():
             yield stack
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=90) == 0
-            assert not home.secrets_environment_file.exists(), "what the environment said is gone with the stack"
-        finally:
-            process.kill()
-            process.communicate()
-            for directory in (home.postgres_state, home.postgres_data):
-                wait_until(lambda d=directory: not postgres_processes_in(d.resolve()), "postgres to end")  # type: ignore[misc]
-            shutil.rmtree(socket_directory(home.root), ignore_errors=True)
-            shutil.rmtree(root, ignore_errors=True)
 
 
 async def everything_stored(dsn: str) -> str:
@@ -147,18 +112,17 @@ async def everything_stored(dsn: str) -> str:
     return "\n".join(row[0] for found in rows for row in found)
 
 
-def test_the_operator_has_it_and_nothing_else_does(stack: Stack, tmp_path: Path) -> None:
-    (tmp_path / "keys.yaml").write_text(DAG)
-    stack.trace("deploy", str(tmp_path / "keys.yaml"))
-    stack.trace("trigger", "keys/src", "--cursor", "1")
+def test_the_operator_has_it_and_nothing_else_does(stack: SecretStack) -> None:
+    stack.deploy("keys", DAG)
+    stack.shell("trace trigger keys/src --cursor 1")
 
     def tasks() -> dict[str, tuple[str, str]]:
         rows = stack.sql("SELECT j.name, t.status, t.error FROM tasks t JOIN jobs j USING (job_id)")
         return {row["name"]: (row["status"], row["error"] or "") for row in rows}
 
     over = {"tell": "Failed", "quiet": "Completed", "wants": "Failed"}
-    wait_until(lambda: {job: task[0] for job, task in tasks().items()} == over, "the tasks", timeout=60)
-    wait_until(lambda: len([span for span in stack.collector.spans if span.error]) >= 2, "their spans", timeout=60)
+    stack.wait_until(lambda: {job: task[0] for job, task in tasks().items()} == over, "the tasks")
+    stack.wait_until(lambda: len([span for span in stack.collector.spans if span.error]) >= 2, "their spans")
 
     def seen(number: int) -> Any:
         return json.loads((stack.seen / str(number)).read_text())
@@ -185,9 +149,9 @@ def test_the_operator_has_it_and_nothing_else_does(stack: Stack, tmp_path: Path)
     queue = asyncio.run(everything_stored(stack.home.queue_dsn_file.read_text().strip()))
     described = [path.read_text() for path in (stack.home.stack_file, stack.home.parts_file)]
     places = {"state": state, "queue": queue, "spans": repr(stack.collector.spans), "files": "".join(described)}
-    for name, pid in stack.parts().items():
-        places[f"environment of {name}"] = Path(f"/proc/{pid}/environ").read_text()
-        places[f"arguments of {name}"] = Path(f"/proc/{pid}/cmdline").read_text()
+    for name, part in stack.parts().items():
+        places[f"environment of {name}"] = Path(f"/proc/{part['pid']}/environ").read_text()
+        places[f"arguments of {name}"] = Path(f"/proc/{part['pid']}/cmdline").read_text()
     assert len(stack.parts()) >= 6
     for place, text in (logs | places).items():
         assert not [piece for piece in PIECES if piece in text], place

@@ -34,16 +34,28 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    """Poll until the condition holds; a timeout is a failure that names what was awaited."""
+WAIT_SECONDS = 180.0
+"""How long a test waits for what must happen. Generous: only a failure takes that long, and CI machines can be slow."""
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    timeout: float = WAIT_SECONDS,
+    *,
+    interval: float = 0.02,
+    report: Callable[[], str] | None = None,
+) -> None:
+    """Polls until the condition holds. A timeout is a failure that names what was awaited and adds the report."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"timed out waiting for {what}")
-        time.sleep(0.02)
+            details = "" if report is None else f"\n{report()}"
+            raise AssertionError(f"timed out after {timeout:g} s waiting for {what}{details}")
+        time.sleep(interval)
 
 
-def wait_ready(cluster: EmbeddedPostgres, process: "subprocess.Popen[bytes]", timeout: float = 60.0) -> None:
+def wait_ready(cluster: EmbeddedPostgres, process: "subprocess.Popen[bytes]", timeout: float = WAIT_SECONDS) -> None:
     def ready() -> bool:
         if process.poll() is not None:
             raise AssertionError(f"postgres ended with {process.returncode}: {cluster.log_file.read_text()}")

@@ -19,12 +19,11 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.java import QUICK_JAVA
 from tracelake.spark.java import find_java
 from tracelake.stack import launch
 
 SPARK = Path(pyspark.__file__).parent
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""For programs that live for a minute: most of their time goes into compiling themselves."""
 DEFAULTS = """\
 spark.ui.enabled false
 spark.executor.memory 512m
@@ -108,7 +107,7 @@ def _environment(root: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(root / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
-        "JDK_JAVA_OPTIONS": QUICK,
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
         "PYSPARK_PYTHON": str(_interpreter(root / "python")),
     }
 

@@ -1,4 +1,7 @@
-"""A real stack for runbooks: `trace up` as a process with short times, and what a test needs to make trouble on it."""
+"""A real stack for tests: `trace up` as a process, commands against it, and the calls of workers and senders.
+
+A timeout of `RealStack.wait_until` describes the stack: its parts, its unfinished tasks, the last lines of its logs.
+"""
 
 import json
 import os
@@ -8,6 +11,8 @@ import ssl
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -15,14 +20,14 @@ from urllib.request import Request, urlopen
 
 import asyncpg
 
-from tests.support.postgres import run, scratch_directory, wait_until
+from tests.support.postgres import WAIT_SECONDS, run, scratch_directory, wait_until
 from tracelake.client.stack import Stack
 from tracelake.settings.home import Home
 from tracelake.stack.machine import postgres_processes_in, socket_directory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-SETTINGS = {
+SHORT_TIMES = {
     "lease_seconds": "3",
     "heartbeat_seconds": "1",
     "retry_min_seconds": "0.2",
@@ -41,12 +46,23 @@ SETTINGS = {
 RUNTIMES = '[runtimes.by_hand]\nkind = "queue"\n[runtimes.spare]\nkind = "queue"\n'
 """Runtimes that no worker takes from, unless a test starts one: tests claim the tasks of `by_hand` themselves."""
 
+STOP_SECONDS = 180
+LOG_LINES = 30
+UNFINISHED = """
+    SELECT dag_name, name, unit_key, task_id::text, status, attempt, max_attempts, error
+    FROM tasks JOIN jobs USING (job_id) WHERE status NOT IN ('Completed', 'Canceled') ORDER BY task_id LIMIT 50"""
+
 
 class RealStack:
-    def __init__(self, *, workers: int) -> None:
+    """A stack below a directory of its own. `settings` replace the short times; `variables` are of its environment."""
+
+    def __init__(
+        self, *, settings: Mapping[str, str] = SHORT_TIMES, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.root = scratch_directory()
         self.home = Home(self.root / "home")
-        self.workers = workers
+        self.settings = {"workers": "1", "runtimes_file": str(self.root / "runtimes.toml"), **settings}
+        self.variables = dict(variables or {})
         self.process: subprocess.Popen[str] | None = None
         self.files = Path(tempfile.mkdtemp(dir=self.root))
         """The current directory of the runbooks' commands."""
@@ -59,20 +75,35 @@ class RealStack:
     @property
     def environment(self) -> dict[str, str]:
         """Of whoever follows a page: `trace` is there, and knows its home."""
+        spark = {name: value for name, value in os.environ.items() if name == "TRACE_SPARK_SPARE"}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
-        settings = SETTINGS | {"runtimes_file": str(self.root / "runtimes.toml"), "workers": str(self.workers)}
         return (
             kept
-            | {f"TRACE_{name.upper()}": value for name, value in settings.items()}
+            | spark
+            | {f"TRACE_{name.upper()}": value for name, value in self.settings.items()}
             | {
                 "TRACE_HOME": str(self.home.root),
                 "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
                 "PYTHONPATH": f"{ROOT / 'src'}",
                 "COLUMNS": "200",
             }
+            | self.variables
         )
 
     # The stack
+
+    @contextmanager
+    def running(self) -> Iterator["RealStack"]:
+        """From its start to its end. If nothing failed, it ends by SIGTERM, and well."""
+        try:
+            self.up()
+            yield self
+            self.down()
+            assert self.process is not None
+            assert self.process.returncode == 0, self.report()
+            assert not self.home.stack_file.exists()
+        finally:
+            self.close()
 
     def up(self) -> None:
         with (self.root / "up.err").open("ab") as errors:
@@ -88,24 +119,30 @@ class RealStack:
         assert self.process.stdout.readline(), (self.root / "up.err").read_text()
 
     def kill(self) -> None:
-        """Power off: nobody gets to say goodbye."""
+        """A power cut: no process gets to end by itself."""
         assert self.process is not None
         servers = [part["pid"] for name, part in self.parts().items() if name.startswith("postgres")]
         self.process.send_signal(signal.SIGSTOP)
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
         self.process.kill()
-        self._ended()
+        self._await_end()
+
+    def kill_part(self, name: str) -> int:
+        """SIGKILL; the supervisor starts the part again. Returns the process that is gone."""
+        pid: int = self.parts()[name]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     def down(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=90)
-        self._ended()
+            self.process.wait(timeout=STOP_SECONDS)
+        self._await_end()
 
-    def _ended(self) -> None:
+    def _await_end(self) -> None:
         if self.process is not None:
-            self.process.communicate(timeout=90)
+            self.process.communicate(timeout=STOP_SECONDS)
         for directory in (self.home.postgres_state, self.home.postgres_data):
             wait_until(lambda d=directory: not postgres_processes_in(d.resolve()), "postgres to end")  # type: ignore[misc]
 
@@ -113,7 +150,7 @@ class RealStack:
         try:
             if self.process is not None and self.process.poll() is None:
                 self.process.kill()
-            self._ended()
+            self._await_end()
         finally:
             shutil.rmtree(socket_directory(self.home.root), ignore_errors=True)
             shutil.rmtree(self.root, ignore_errors=True)
@@ -127,10 +164,30 @@ class RealStack:
         assert stack is not None
         return stack
 
+    # Waiting
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = WAIT_SECONDS) -> None:
+        """Polls less often than a unit test does: a look at a stack takes CPU time from the stack."""
+        wait_until(condition, what, timeout, interval=0.1, report=self.report)
+
+    def report(self) -> str:
+        """Describes the stack for the output of a failed test. A part of it that cannot be had is left out."""
+        sections: list[str] = []
+        with suppress(OSError, ValueError):
+            parts = [f"{name}: {part['state']}, process {part['pid']}" for name, part in self.parts().items()]
+            sections.append("\n".join(["Parts", *parts]))
+        with suppress(OSError, asyncpg.PostgresError):
+            tasks = [" ".join(f"{name}={value}" for name, value in row.items()) for row in self.sql(UNFINISHED)]
+            sections.append("\n".join(["Unfinished tasks", *(tasks or ["none"])]))
+        for log in sorted(self.home.logs.glob("worker*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            sections.append("\n".join([f"The last lines of {log.name}", *lines]))
+        return "\n\n".join(sections)
+
     # Commands
 
     def shell(self, line: str, *, fine: tuple[int, ...] = (0,)) -> str:
-        """One command of a page, by somebody who means it; answers what it printed."""
+        """One command of a page, by somebody who means it; returns what it printed."""
         done = subprocess.run(
             ["sh", "-c", line],
             env=self.environment,
@@ -138,10 +195,10 @@ class RealStack:
             input="y\n",
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=WAIT_SECONDS,
             check=False,
         )
-        assert done.returncode in fine, f"{line}: {done.stdout}{done.stderr}"
+        assert done.returncode in fine, f"{line}: {done.stdout}{done.stderr}\n{self.report()}"
         return done.stdout + done.stderr
 
     def trace(self, arguments: str) -> Any:
@@ -151,14 +208,14 @@ class RealStack:
         (self.files / f"{name}.yaml").write_text(text)
         self.shell(f"trace deploy {name}.yaml")
 
-    # What workers and senders say
+    # Calls of workers and senders
 
     def call(self, url: str, path: str, body: Any, headers: dict[str, str], method: str = "POST") -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = Request(url + path, data, {"Content-Type": "application/json"} | headers, method=method)
         context = ssl.create_default_context(cafile=self.stack.ca_file)
         try:
-            with urlopen(request, timeout=30, context=context) as response:
+            with urlopen(request, timeout=60, context=context) as response:
                 return response.status, json.loads(response.read())
         except HTTPError as error:
             with error:
@@ -197,7 +254,7 @@ class RealStack:
         return [row["task_id"] for row in rows]
 
     def await_tasks(self, dag: str, job: str, status: str, number: int) -> list[str]:
-        wait_until(lambda: len(self.tasks(dag, job, status)) >= number, f"{number} {status} tasks of {job}")
+        self.wait_until(lambda: len(self.tasks(dag, job, status)) >= number, f"{number} {status} tasks of {job}")
         return self.tasks(dag, job, status)
 
     # Tables
