@@ -87,9 +87,9 @@ def test_one_with_its_table(columns: int, trace: Trace, api: FakeApi) -> None:
     fits(shown, columns)
     text = " ".join(shown.split())
     for part in (
-        "made by token_flows/by_sender, token_flows/by_token",
+        "written by token_flows/by_sender, token_flows/by_token",
         "last commit 15, ",
-        "batches 0 wait, 0 refused",
+        "batches 0 waiting, 0 refused",
         "writers stop at 1000 batches or 10m",
         "on conflict update",
         "view org_acme.large_transfers",
@@ -124,7 +124,7 @@ def test_in_the_list_with_writers_and_commit(columns: int, trace: Trace, api: Fa
 
 @pytest.mark.parametrize(
     ("waiting", "dead", "words"),
-    [(3, 0, "3 wait"), (1, 0, "1 waits"), (1200, 2, "1,200 wait, 2 refused"), (0, 1, "1 refused")],
+    [(3, 0, "3 wait"), (1, 0, "1 waiting"), (1200, 2, "1,200 waiting, 2 refused"), (0, 1, "1 refused")],
 )
 def test_what_is_not_in_its_table(waiting: int, dead: int, words: str, trace: Trace, api: FakeApi) -> None:
     counts: dict[str, Any] = {"waiting_batches": waiting, "dead_letters": dead}
@@ -242,8 +242,8 @@ def test_columns_are_shown_as_a_document_writes_them(trace: Trace, api: FakeApi)
     api.answers["GET /v1/datasets/large_transfers"] = detail()
     shown = " ".join(trace("datasets", "large_transfers").out.split())
     for words in (
-        "block_number int64 never null token bytes(20)",
-        "kind text never null; one of move, burn",
+        "block_number int64 not null token bytes(20)",
+        "kind text not null; one of move, burn",
         "price decimal(20,6)",
     ):
         assert words in shown

@@ -52,7 +52,7 @@ def test_a_deploy_shows_its_plan_and_what_happened(trace: Trace, api: FakeApi, d
     assert [line[0] for line in lines[1:5]] == ["~", "+", "*", "-"]
     assert "1 job unchanged." in lines
     assert "Read by other DAGs: reports/daily" in lines
-    assert lines[-2:] == ["Version 4 of pools is active.", "see it run: trace tasks --dag pools"]
+    assert lines[-2:] == ["Version 4 of pools is active.", "see its jobs and sources: trace jobs pools"]
     assert api.calls[0].body == DOCUMENT
     assert api.calls[0].query == {"dry_run": "false", "activate": "true"}
 
@@ -83,7 +83,7 @@ def test_the_document_may_come_through_a_pipe(trace: Trace, api: FakeApi) -> Non
 @pytest.mark.parametrize(
     ("state", "options", "changes", "query", "text"),
     [
-        ("Planned", ["--plan"], {}, {"dry_run": "true", "activate": "true"}, "built beside the active one first"),
+        ("Planned", ["--plan"], {}, {"dry_run": "true", "activate": "true"}, "first be built beside the active one"),
         ("Planned", ["--plan"], {"needs_build": False}, {"dry_run": "true", "activate": "true"}, "active at once"),
         ("Planned", ["--plan"], {"changes": False}, {"dry_run": "true", "activate": "true"}, "Nothing would change"),
         ("Active", [], {"changes": False}, {"dry_run": "false", "activate": "true"}, "Nothing changed"),
@@ -127,7 +127,7 @@ def test_what_waits_for_a_retry_is_said(trace: Trace, api: FakeApi, document: st
     rows = [samples.task_row(1, status="Failed", next_retry_at=at, error="SleepFailedError: no\nmore")]
     api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), "GET /v1/tasks": TasksPage(tasks=rows)}
     api.answers[f"GET {VERSIONS}"] = [build(0, 1), versions(version(4, "Active"))]
-    assert "1 waits for a retry in 38s: SleepFailedError: no\n" in trace("deploy", document).out
+    assert f"1 task waits for a retry at {at:%H:%M:%S}Z: SleepFailedError: no\n" in trace("deploy", document).out
     assert api.asked("/v1/tasks")[0].query["status"] == "Retrying"
 
 
@@ -157,7 +157,7 @@ def test_a_build_that_was_given_up_is_said(rows: Any, trace: Trace, api: FakeApi
     api.answers |= {f"POST {VERSIONS}": samples.deployed("Building"), f"GET {VERSIONS}": rows}
     shown = trace("deploy", document)
     assert shown.status == 1
-    assert "given up" in shown.out
+    assert "abandoned" in shown.out
     assert "trace dags pools" in shown.out
 
 

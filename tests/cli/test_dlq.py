@@ -60,7 +60,7 @@ def test_one_of_them(trace: Trace, api: FakeApi) -> None:
 def test_replay_and_drop(trace: Trace, api: FakeApi) -> None:
     for verb in ("replay", "drop"):
         api.answers[f"POST /v1/dlq-{verb}"] = DeadBatchesChanged(changed=1)
-    assert "1 batch will be tried again." in trace("dlq", "replay", str(BATCH)).out
+    assert "1 batch replayed." in trace("dlq", "replay", str(BATCH)).out
     assert api.asked("/v1/dlq-replay")[-1].json == {"publish_ids": [str(BATCH)], "dataset": None}
     assert "1 batch dropped." in trace("dlq", "drop", "--dataset", "large", "--yes").out
     assert api.asked("/v1/dlq-drop")[-1].json == {"publish_ids": None, "dataset": "large"}
@@ -68,7 +68,7 @@ def test_replay_and_drop(trace: Trace, api: FakeApi) -> None:
     for arguments in (("replay",), ("replay", str(BATCH), "--dataset", "large"), ("drop", "--yes")):
         refused = trace("dlq", *arguments)
         assert refused.status == 2
-        assert "Name batches, or a dataset" in refused.err
+        assert "Give the ids of batches" in refused.err
     assert len(api.calls) == calls
 
 
@@ -117,7 +117,7 @@ def test_a_dataset_that_is_not_buffered_has_none_and_says_so(trace: Trace, api: 
     api.answers["GET /v1/dlq"] = DeadBatchesReply(total=0, letters=[], buffered=False)
     shown = trace("dlq", "list", "--dataset", "blocks")
     assert shown.status == 0
-    assert "blocks is not buffered" in shown.out
+    assert "blocks is not a buffered dataset" in shown.out
     assert "There are no dead letters" not in shown.out
 
 

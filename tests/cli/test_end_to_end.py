@@ -96,7 +96,7 @@ def test_the_life_of_a_dag(trace: Trace, harness: DispatcherHarness) -> None:
     assert "pools__blocks_0" in trace("datasets").out
     assert "pools/prices" in trace("datasets", "pools__blocks_0").out
     assert "0-999" in trace("lineage", "pools__blocks_0", "--range", "5-6").out
-    assert "It has no such unit." in trace("lineage", "pools__blocks_0", "--range", "5000-6000").out
+    assert "The dataset has no such unit." in trace("lineage", "pools__blocks_0", "--range", "5000-6000").out
     assert "0-999" in trace("events", "--dataset", "pools__blocks_0").out
     assert "acme" in trace("whoami").out
     for view in ("dags", "dags pools", "jobs pools", "tasks", "events", "datasets", "audit", f"tasks {task_id}"):
@@ -109,7 +109,7 @@ def test_a_changed_dag_is_built_beside_the_active_one(trace: Trace, harness: Dis
     deployed(trace)
     (old,) = answer(trace("trigger", "blocks", "--range", "0-9", "--json"))["tasks"]
     assert "cancelled." in trace("cancel", old).out
-    assert "was cancelled before." in trace("cancel", old).out
+    assert "was already cancelled." in trace("cancel", old).out
     building = trace("deploy", "-", "--no-wait", stdin=DAG.format(seconds=2).encode())
     assert "is being built" in building.out
     assert "~ prices  changed" in building.out

@@ -76,7 +76,7 @@ def test_the_ending_is_the_format(tmp_path: Path, name: str) -> None:
 def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("mine")
-    with pytest.raises(click.ClickException, match="is there already: replace it with --force"):
+    with pytest.raises(click.ClickException, match="exists: replace it with --force"):
         write_rows(pieces(), path, force=False)
     assert path.read_text() == "mine"
     write_rows(pieces(), path, force=True)
@@ -91,7 +91,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
         path.write_text("mine")
         yield ROWS
 
-    with pytest.raises(click.ClickException, match="is there already"):
+    with pytest.raises(click.ClickException, match="exists: replace"):
         write_rows(slow_pieces(), path, force=False)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]

@@ -104,7 +104,7 @@ def test_a_dispatcher_that_is_away_costs_nothing_and_is_said_once(
     assert ids(shown) == [6, 8, 9]
     first, second = shown.err.splitlines()
     assert "does not answer right now" in first
-    assert second == "The Dispatcher answers again; going on after event 8."
+    assert second == "The Dispatcher answers again; continuing after event 8."
 
 
 def test_a_restart_that_nobody_had_to_wait_for_is_said(
@@ -118,7 +118,7 @@ def test_a_restart_that_nobody_had_to_wait_for_is_said(
 
     Log(api, monkeypatch, nothing, restart, another, restart, nothing)
     shown = trace("events", "--follow", "--json")
-    assert shown.err == "The Dispatcher was restarted; going on after event 5.\n", "and not when two answer in turn"
+    assert shown.err == "The Dispatcher was restarted; continuing after event 5.\n", "and not when two answer in turn"
 
 
 def test_with_a_state_an_event_is_a_line_when_it_comes_into_it(
@@ -277,7 +277,7 @@ def test_no_more_than_the_newest_of_those_that_were_there_are_followed(
     work.put(*(task_row(number, **QUEUED) for number in (1, 2, 3)))
     shown = trace("tasks", "--follow", "--json", "--status", "Completed")
     assert told(shown) == [(2, "completed"), (3, "completed")]
-    assert shown.err == "More than 2 tasks are Queued already; the newest of them are followed.\n"
+    assert shown.err == "More than 2 tasks are Queued already; only the newest 2 are followed.\n"
 
 
 def test_a_task_that_becomes_visible_late_is_told(trace: Trace, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,10 +292,13 @@ def test_people_get_a_line_for_each_change(trace: Trace, api: FakeApi, monkeypat
     shown = trace("tasks", "--follow")
     assert shown.err == "Following; Ctrl-C ends it.\n"
     made, claimed, retrying, another = shown.out.splitlines()
-    assert made == (f"{EARLIER:%H:%M:%S}Z  made       pools/prices  1000-1999  {uuid(2)}  waits for a place of a limit")
+    assert made == (
+        f"{EARLIER:%H:%M:%S}Z  made       pools/prices  1000-1999  {uuid(2)}  waits for a concurrency limit"
+    )
     assert claimed == f"{LATER:%H:%M:%S}Z  claimed    pools/prices  1000-1999  {uuid(2)}  attempt 1/5"
     assert retrying == (
-        f"{NOW:%H:%M:%S}Z  retrying   pools/prices  1000-1999  {uuid(2)}  attempt 1/5  again in 30s  no such block"
+        f"{NOW:%H:%M:%S}Z  retrying   pools/prices  1000-1999  {uuid(2)}  "
+        "attempt 1/5  next attempt in 30s  no such block"
     )
     assert "made" in another
 
@@ -317,7 +320,7 @@ def test_open_tasks_are_bounded_too(trace: Trace, api: FakeApi, monkeypatch: pyt
     Work(api, monkeypatch, put(*rows), put(*(task_row(number, **DONE) for number in (2, 3, 4)), settled=9))
     shown = trace("tasks", "--follow", "--json", "--status", "Completed")
     assert told(shown) == [(3, "completed"), (4, "completed")]
-    assert "more than 2 open tasks; the oldest are not followed any more." in shown.err
+    assert "more than 2 open tasks; the oldest are no longer followed." in shown.err
 
 
 @pytest.mark.parametrize(

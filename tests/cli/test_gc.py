@@ -48,7 +48,7 @@ def test_the_plan_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line.split() for line in run(monkeypatch, "--plan").splitlines()]
     assert ["task", "attempts", "50,000+", "30", "d", "2026-01-02"] in lines
     assert ["version", "3", "of", "acme/pools", "1"] in lines
-    assert ["jobs", "of", "versions", "that", "are", "gone", "2"] in lines
+    assert ["jobs", "of", "removed", "versions", "2"] in lines
     assert json.loads(run(monkeypatch, "--plan", "--json"))["versions"] == [
         {"org": "acme", "dag": "pools", "version": 3}
     ]
@@ -64,4 +64,7 @@ def test_rounds_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
         "removed": {"triggers": 1_005, "task_attempts": 1},
         "more": False,
     }
-    assert run(monkeypatch, rounds=(GcReply(removed={}, more=False),)) == "There is nothing to remove.\n"
+    assert (
+        run(monkeypatch, rounds=(GcReply(removed={}, more=False),))
+        == "There is nothing to remove: everything is within its retention.\n"
+    )

@@ -91,8 +91,8 @@ def test_followers_go_on_where_the_stack_is_now(
     assert [json.loads(line)["event_id"] for line in shown.out.splitlines()] == [7]
     first, second, third = shown.err.splitlines()
     assert "does not answer right now" in first
-    assert second == "The stack is down; waiting until somebody starts it (`trace up`) ..."
-    assert third == "The Dispatcher answers again; going on after event 7."
+    assert second == "The stack is down; waiting for `trace up` ..."
+    assert third == "The Dispatcher answers again; continuing after event 7."
     assert len(set(machine.addresses)) == 2
 
 
@@ -118,4 +118,4 @@ def test_a_dispatcher_that_is_gone_is_named(trace: Trace, machine: Machine) -> N
     (machine.home / "stack.json").write_bytes(kept)  # as a kill leaves it
     ended = trace("dags")
     assert ended.status == 1
-    assert "The Dispatcher does not answer (no connection: ConnectionRefusedError); `trace status` says" in ended.err
+    assert "The Dispatcher does not answer (no connection: ConnectionRefusedError); `trace status` shows" in ended.err

@@ -12,7 +12,7 @@ from tracelake.wire.sources_view import PauseReply
 
 @pytest.mark.parametrize(
     ("word", "paused", "said", "again"),
-    [("pause", True, "paused", "was paused before"), ("resume", False, "goes on", "was not paused")],
+    [("pause", True, "paused", "was already paused"), ("resume", False, "resumed", "was not paused")],
 )
 def test_a_word_to_sources(word: str, paused: bool, said: str, again: str, trace: Trace, api: FakeApi) -> None:
     answer = samples.paused(paused=paused)

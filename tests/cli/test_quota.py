@@ -52,7 +52,7 @@ def test_users_see_use_against_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     output, _ = run(monkeypatch)
     lines = [line.split() for line in output.splitlines()]
     assert ["weight", "2"] in lines
-    assert ["queued", "tasks", "5,000", "5,000", "for", "this", "org", "used", "up"] in lines
+    assert ["queued", "tasks", "5,000", "5,000", "operator", "used", "up"] in lines
     assert ["running", "tasks", "3", "no", "limit", "default"] in lines
     assert ["units", "per", "range", "100,000", "default"] in lines
     shown = json.loads(run(monkeypatch, "--json")[0])

@@ -224,4 +224,4 @@ def test_who_reads_slowly_or_goes_away_holds_nobody_else(
             await read("acme", lambda part: None)
 
     harness.run(overdue())
-    wait_until(closed.is_set, "the stream to be given up at its deadline")
+    wait_until(closed.is_set, "the stream to be abandoned at its deadline")

@@ -17,9 +17,9 @@ def test_stale_outputs_are_made_again_once(trace: Trace, api: FakeApi) -> None:
     api.answers[PATH] = [REPLY, msgspec.structs.replace(REPLY, duplicate=True)]
     first = trace("rebuild", "pools/blocks")
     assert (first.status, first.err) == (0, "")
-    assert "The outputs of pools/blocks are made again, from the current headers." in first.out
+    assert "The outputs of pools/blocks are computed again, from the current headers." in first.out
     assert "trace tasks --dag pools --job blocks" in first.out
-    assert "are being made again already" in trace("rebuild", "pools/blocks").out
+    assert "are being computed again already" in trace("rebuild", "pools/blocks").out
     shown = trace("rebuild", "pools/blocks", "--json")
     assert msgspec.json.decode(shown.out, type=RebuildReply).duplicate
     assert [call.body for call in api.calls] == [b""] * 3

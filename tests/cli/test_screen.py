@@ -101,9 +101,12 @@ cells = st.text(st.characters(categories=["L", "N", "P"]), max_size=40)
 
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=5), st.integers(50, 200))
 def test_a_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]], width: int) -> None:
-    listing = Listing([ListingColumn("id", whole=True), ListingColumn("words"), ListingColumn("more", right=True)])
-    for number, row in enumerate(rows):
-        listing.add(f"{number:036d}", *row[:2])
+    listing = Listing(
+        enumerate(rows),
+        ListingColumn("id", lambda row: f"{row[0]:036d}", whole=True),
+        ListingColumn("words", lambda row: row[1][0]),
+        ListingColumn("more", lambda row: row[1][1], right=True),
+    )
     lines = rendered(listing, width)
     assert all(cell_len(line) <= width for line in lines)
     shown = "".join("".join(lines).split())
@@ -114,8 +117,12 @@ def test_a_table_fits_and_loses_nothing(rows: list[tuple[str, str, str]], width:
 
 
 def test_the_shape_follows_the_room() -> None:
-    listing = Listing([ListingColumn("id", whole=True), ListingColumn("words"), ListingColumn("never")])
-    listing.add("0123456789", "several words that can be folded", None)
+    listing = Listing(
+        ["several words that can be folded"],
+        ListingColumn("id", lambda _: "0123456789", whole=True),
+        ListingColumn("words", lambda text: text),
+        ListingColumn("never", lambda _: None),
+    )
     assert rendered(listing, 80) == ["id          words", "0123456789  several words that can be folded"]
     assert rendered(listing, 30) == ["id          words", "0123456789  several words that", "            can be folded"]
     assert rendered(listing, 20) == ["0123456789", "  words several", "  words that can be", "  folded"]
@@ -123,7 +130,7 @@ def test_the_shape_follows_the_room() -> None:
 
 
 def test_a_table_without_rows_is_nothing() -> None:
-    assert rendered(Listing([ListingColumn("a")]), 80) == []
+    assert rendered(Listing([], ListingColumn("a", str)), 80) == []
 
 
 def test_piped_rows_stay_on_one_line(trace: Trace, api: FakeApi) -> None:
@@ -146,7 +153,7 @@ def test_watched_tasks_begin_with_totals_and_those_that_run(trace: Trace, api: F
     ends_after(1)
     shown = trace("tasks", "--watch", "--limit", "3", "--job", "prices")
     lines = shown.out.splitlines()
-    assert lines[0] == "now  1 running  30 ready  0 waiting  0 retrying  2 failed"
+    assert lines[0] == "now  30 ready  1 running  0 waiting  0 retrying  2 failed"
     shown_ids = [line.split()[0] for line in lines[2:]]
     assert shown_ids == [str(row.task_id) for row in (running, *newest[:2])]
     ends_after(1)

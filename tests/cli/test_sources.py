@@ -120,7 +120,7 @@ STOPPED = row(state="stopped", because="pools/slow has 10 of 10 queued tasks", k
 @pytest.mark.parametrize(
     ("kind", "said", "step"),
     [
-        ("paused", "it is paused", "trace resume pools/blocks"),
+        ("paused", "the source is paused", "trace resume pools/blocks"),
         ("stopped", "a queue downstream is full", "trace pressure"),
     ],
 )
@@ -152,9 +152,16 @@ def test_waiting_on_what_is_kept_says_why_and_goes_on_with_the_work(
     }
     shown = trace(*CURSOR, "--wait")
     assert shown.status == 0
-    for text in ("kept: pools/blocks", why, "works off 1 kept event", "1 open", "1 done, 0 open", "Nothing is open"):
+    for text in (
+        "kept: pools/blocks",
+        why,
+        "catches up with 1 kept event",
+        "1 open",
+        "1 done, 0 open",
+        "All tasks are finished",
+    ):
         assert text in shown.out
-    assert "trace resume" not in shown.out.split("Nothing is open")[1]
+    assert "trace resume" not in shown.out.split("All tasks are finished")[1]
 
 
 def test_waiting_no_longer_than_the_timeout(trace: Trace, api: FakeApi) -> None:
@@ -162,8 +169,8 @@ def test_waiting_no_longer_than_the_timeout(trace: Trace, api: FakeApi) -> None:
     shown = trace(*CURSOR, "--wait", "--timeout", "0")
     assert shown.status == 3
     assert (
-        "It is not done yet: pools/blocks is paused by ann since 2026-01-31 06:40:00Z. Its tasks are made after that."
-        in shown.out
+        "It is not finished yet: pools/blocks is paused by ann since 2026-01-31 06:40:00Z. "
+        "Its tasks are created after that." in shown.out
     )
     assert "trace resume pools/blocks" in shown.out
     as_json = trace(*CURSOR, "--wait", "--timeout", "0", "--json")
@@ -175,7 +182,7 @@ def test_the_timeout_ends_the_wait_for_open_tasks_too(trace: Trace, api: FakeApi
     api.answers |= {TRIGGER: TriggerReply(idempotency_key="k", event_id=7), "GET /v1/tasks": running}
     shown = trace(*CURSOR, "--wait", "--timeout", "0")
     assert shown.status == 3
-    assert "with 1 task open" in shown.out
+    assert "1 task open" in shown.out
 
 
 def test_a_timeout_without_waiting_means_nothing(trace: Trace, api: FakeApi) -> None:
@@ -194,7 +201,7 @@ def test_a_run_whose_worker_is_not_heard_of(trace: Trace, api: FakeApi) -> None:
     silent = row(job="head", kind="always_on", state="running", silent_since=NOW - timedelta(seconds=75))
     api.answers["GET /v1/sources"] = reply(silent)
     shown = trace("sources").out
-    assert "running, last heard of 1m15s ago" in shown
+    assert "running, no heartbeat for 1m15s" in shown
     assert "trace why pools/head" in shown
 
 

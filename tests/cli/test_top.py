@@ -153,7 +153,7 @@ def test_pressure_says_what_is_stopped_because_of_what() -> None:
     assert "input blocks of pools/prices waits for its own queue, 77 events kept" in text
     assert "input blocks of pools/fetch, 77 events kept: x was paused by ann 3m ago" in text
     quiet = "\n".join(line.plain for line in screen(overview(load(), queues=[], stopped=[], sources=[])).lines(80))
-    assert "no queue has a threshold, no source is paused" in quiet
+    assert "no queue has a threshold, and no source is paused" in quiet
     assert "sources  none" in quiet
 
 
@@ -207,9 +207,9 @@ def test_room_is_shared_and_none_is_wasted(wanted: list[int], room: int) -> None
 
 def test_what_has_no_room_is_counted() -> None:
     lines = screen(overview(*(load(f"job{number}") for number in range(30)), load("busy", running=1)), 24).lines(80)
-    (more,) = [line.plain for line in lines if "do nothing" in line.plain]
+    (more,) = [line.plain for line in lines if "all idle" in line.plain]
     shown = sum(line.plain.startswith("pools/job") for line in lines)
-    assert more == f"  ... {30 - shown} more that do nothing"
+    assert more == f"  ... {30 - shown} more, all idle"
     assert cut([lines[0]] * 9, 4, 2)[-1].plain == "  ... 6 more, 4 busy"
     assert cut([lines[0]] * 9, 4)[-1].plain == "  ... 6 more"
 
@@ -239,7 +239,7 @@ def test_idle_jobs_make_room_for_what_is_stopped() -> None:
     assert sum(source.job in line for source in reply.sources for line in lines) >= len(reply.sources)
     hidden = [line for line in lines if "more" in line]
     assert len(hidden) == 1
-    assert hidden[0].endswith("more that do nothing")
+    assert hidden[0].endswith("more, all idle")
     assert len(lines) <= 24
     assert without_idle([10, 3, 3], 12, 4) == [7, 3, 3]
     assert without_idle([10, 3, 3], 12, 0) == [10, 3, 3]

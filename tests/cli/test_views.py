@@ -39,7 +39,7 @@ VIEWS: list[tuple[str, str, Any, list[str]]] = [
             "manual source",
             "prices_out",
             "held",
-            "12 events to come",
+            "12 events waiting",
             "waiting",
             "retrying",
             "trace trigger pools/blocks",
@@ -148,10 +148,10 @@ EMPTY: list[tuple[str, str, Any, str]] = [
     ("dags pools", "/v1/dags/pools/versions", DagVersionsReply(dag="pools", versions=[]), "0 versions"),
     ("jobs pools", "/v1/dags/pools/jobs", JobsReply(dag="pools", version=1, jobs=[]), "0 jobs"),
     ("sources", "/v1/sources", SourcesReply(sources=[]), "trace deploy examples/block_ranges.yaml"),
-    ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace dags"),
-    ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "No tasks match."),
+    ("tasks", "/v1/tasks", TasksPage(tasks=[]), "trace sources"),
+    ("tasks --dag pools", "/v1/tasks", TasksPage(tasks=[]), "No task matches the filters."),
     ("events", "/v1/events", EventsPage(events=[]), "no event yet"),
-    ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "No events match."),
+    ("events --dataset blocks", "/v1/events", EventsPage(events=[]), "No event matches the filters."),
     ("datasets", "/v1/datasets", DatasetsReply(datasets=[]), "trace deploy examples/block_ranges.yaml"),
     (
         "lineage prices_out",
@@ -159,7 +159,7 @@ EMPTY: list[tuple[str, str, Any, str]] = [
         samples.lineage(upstream=[], downstream=[], units=[]),
         "no unit yet",
     ),
-    ("audit", "/v1/audit", AuditPage(entries=[]), "Nobody has done anything"),
+    ("audit", "/v1/audit", AuditPage(entries=[]), "The audit log is empty"),
 ]
 
 

@@ -44,7 +44,7 @@ def test_rotating_names_the_rotation_that_was_seen(api: FakeApi, trace: Trace) -
     api.answers[f"POST {WHERE}/rotate"] = reply(2, "new")
     shown = trace("webhook", "pools/alerts", "--rotate")
     assert shown.status == 0, shown
-    assert "old secret until" in shown.out
+    assert "old secret valid until" in shown.out
     assert SECRET not in shown.out
     (rotated,) = api.asked(f"{WHERE}/rotate")
     assert rotated.query == {"after": "1"}
@@ -54,7 +54,7 @@ def test_a_job_that_is_no_webhook_is_said(api: FakeApi, trace: Trace) -> None:
     api.answers[f"GET {WHERE}"] = TraceError("webhook_not_found")
     shown = trace("webhook", "pools/alerts")
     assert shown.status == 1
-    assert "pools/alerts is no webhook source of an active version; `trace sources` shows" in shown.err
+    assert "pools/alerts is not a webhook source of an active version; `trace sources` lists" in shown.err
     assert "Check the path" not in shown.err
 
 

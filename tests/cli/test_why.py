@@ -161,7 +161,7 @@ def test_a_name_that_nothing_can_have_asks_for_no_such_path(trace: Trace, api: F
 
 def test_without_thresholds_pressure_is_a_sentence(trace: Trace, api: FakeApi) -> None:
     api.answers["GET /v1/pressure"] = PressureReply(queues=[], edges=[])
-    assert "No job of an active version has max_queue_depth" in trace("pressure").out
+    assert "no active job sets max_queue_depth" in trace("pressure").out
     assert trace("pressure", "--watch", "--json").status == 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.cli.samples import EVIL
 from tracelake.cli.diagnostics import dag_name, name_of_file
-from tracelake.cli.parse import parse_cursor, parse_range, parse_time
+from tracelake.cli.options import parse_cursor, parse_range, parse_time
 from tracelake.cli.text import ago, clean, clean_lines, compact, count, escape_json, moment, shortened
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.jobs import BlockRange

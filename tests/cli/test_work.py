@@ -45,7 +45,7 @@ def test_a_single_task_is_named_and_a_repeat_is_said(trace: Trace, api: FakeApi)
     api.answers[TRIGGER] = TriggerReply(idempotency_key="k", task_id=TASK, duplicate=True)
     shown = trace("trigger", "pools/blocks", "--cursor", "5")
     assert f"task {TASK}" in shown.out
-    assert "1 task (it had been triggered before" in shown.out
+    assert "1 task (this key was triggered before" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_waiting_ends_when_nothing_is_open(trace: Trace, api: FakeApi) -> None:
         "0 done, 2 open",
         "does not answer",
         "1 done, 1 open",
-        "1 waits for a retry now: x\n",
+        "1 task waits for a retry at ",
         "3 done, 0 open",
-        "Nothing is open any more.",
+        "All tasks are finished.",
     ):
         assert text in shown.out
     query = api.asked("/v1/tasks")[0].query
@@ -162,13 +162,13 @@ def test_ctrl_c_ends_the_waiting_and_not_the_work(trace: Trace, api: FakeApi, mo
 
 ACTIONS: list[tuple[str, Any, str]] = [
     ("cancel", CancelReply(task_id=TASK, status="Canceled"), "cancelled."),
-    ("cancel", CancelReply(task_id=TASK, status="Canceled", duplicate=True), "was cancelled before."),
+    ("cancel", CancelReply(task_id=TASK, status="Canceled", duplicate=True), "was already cancelled."),
     ("cancel", CancelReply(task_id=TASK, status="Running", cancel_requested=True), "was asked to stop"),
     ("retry", RetryReply(task_id=TASK, status="Queued", max_attempts=8), "will run again (up to attempt 8)."),
     ("retry", RetryReply(task_id=TASK, status="Queued", duplicate=True), "is Queued already."),
     ("retry", RetryReply(task_id=TASK, status="Running", duplicate=True, cancel_requested=True), "is being stopped"),
     ("skip", SkipReply(task_id=TASK, status="Failed"), "skipped."),
-    ("skip", SkipReply(task_id=TASK, status="Failed", duplicate=True), "was skipped before."),
+    ("skip", SkipReply(task_id=TASK, status="Failed", duplicate=True), "was already skipped."),
 ]
 
 

@@ -87,7 +87,7 @@ def test_the_page(stack: RealStack) -> None:
     follow(stack, PAGE, section="Before it happens", words={"FILE": "state.dump"})
     dump = stack.files / "state.dump"
     assert dump.stat().st_mode & 0o777 == 0o600
-    assert "is there already" in stack.shell("trace backup state.dump", fine=(1,))
+    assert "state.dump exists" in stack.shell("trace backup state.dump", fine=(1,))
     at_dump = picture(stack)
 
     # Life goes on: completions, events, a claim, a rotated secret.

@@ -161,7 +161,7 @@ def test_a_database_of_ones_own_is_dumped_whole_or_not_at_all(
     size = write_dump(settings, file, replace=False)
     assert file.stat().st_size == size
     assert file.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(dumps.BackupError, match="is there already"):
+    with pytest.raises(dumps.BackupError, match="exists; name another"):
         write_dump(settings, file, replace=False)
     monkeypatch.setenv("PGHOST", "nowhere.invalid")  # of somebody's shell: it does not matter here
     write_dump(settings, file, replace=True)

@@ -171,7 +171,7 @@ def look_at_rows(home: str, file: Path, expected: Expected) -> None:
         (("transfer",), "no such dataset"),
         (("blocks", "--columns", "nothing"), "there is no column nothing; there are block_hash"),
         (("blocks", "--range", f"{LAST + 1000}-{LAST + 2000}", "--output", str(file), "--force"), "nothing to write"),
-        (("blocks", "--output", str(file)), "is there already: replace it with --force"),
+        (("blocks", "--output", str(file)), "exists: replace it with --force"),
     ):
         refused = trace(home, "read", *arguments)
         assert refused.returncode == 1

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.stack.test_home import make_stack
-from tracelake.cli.stack_screen import LiveScreen, PlainScreen, ago
+from tracelake.cli.stack_screen import LiveScreen, PlainScreen
 from tracelake.settings.home import Home
 from tracelake.stack.supervisor import PartState, PartView
 
@@ -31,9 +31,9 @@ def test_the_live_screen_shows_parts_addresses_and_how_to_stop(tmp_path: Path) -
         "dispatcher",
         "running",
         "4711",
-        "1 h",
+        "1h",
         "was killed by SIGKILL",
-        "killed by SIGTERM, 20 s ago",
+        "killed by SIGTERM, 20s ago",
         "https://127.0.0.1:1",
         "Ctrl-C",
     ):
@@ -60,10 +60,3 @@ def test_a_closed_pipe_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("sys.stdout", Closed())
     PlainScreen().say("anything")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s"), (0.4, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (200000, "2 d")]
-)
-def test_ages_are_short(seconds: float, text: str) -> None:
-    assert ago(seconds) == text

@@ -110,7 +110,7 @@ def test_prints_go_through_the_same_filter(capsys: pytest.CaptureFixture[str], h
 
 
 def test_set_list_and_remove(trace: Trace, home: Home) -> None:
-    assert trace("secrets", "list").out == "There are none. Set one with `trace secrets set NAME`.\n"
+    assert trace("secrets", "list").out == "There are no secrets.\nset one: trace secrets set NAME\n"
     assert not home.root.exists(), "looking makes nothing"
     ended = trace("secrets", "set", "KEY", stdin=b"open sesame\n")
     assert (ended.status, ended.out.split(".")[0], ended.err) == (0, "Set KEY of default", "")
@@ -119,7 +119,7 @@ def test_set_list_and_remove(trace: Trace, home: Home) -> None:
     assert (fetch(home, "KEY"), fetch(home, "KEY", org="acme")) == ({"KEY": "new\n"}, {"KEY": "other"})
     assert home.secrets_file.stat().st_mode & 0o777 == 0o600
     assert home.root.stat().st_mode & 0o777 == 0o700
-    assert trace("secrets", "list").out == "ORG      NAME  FROM\nacme     KEY   file\ndefault  KEY   file\n"
+    assert trace("secrets", "list").out == "org      name  from\nacme     KEY   file\ndefault  KEY   file\n"
     assert json.loads(trace("secrets", "list", "--org", "acme", "--json").out) == [
         {"org": "acme", "name": "KEY", "from": "file"}
     ]
@@ -138,7 +138,7 @@ def test_what_comes_from_the_environment_is_listed_and_comes_first(
     home.make()
     monkeypatch.setenv("TRACE_SECRET_DEFAULT__KEY", "open sesame")
     job_secrets.keep_environment(home)
-    assert "Not yet: `trace up`" in trace("secrets", "set", "KEY", stdin=b"of the file").out
+    assert "It has no effect yet: " in trace("secrets", "set", "KEY", stdin=b"of the file").out
     assert json.loads(trace("secrets", "list", "--json").out) == [
         {"org": "default", "name": "KEY", "from": "environment"}
     ]
@@ -173,7 +173,7 @@ def test_what_stands_in_no_table_is_pointed_at(trace: Trace, home: Home) -> None
     trace("secrets", "set", "KEY", stdin=b"open sesame")
     home.secrets_file.write_text('STRAY = "open sesame"\n' + home.secrets_file.read_text())
     ended = trace("secrets", "list")
-    assert (ended.status, "STRAY stands in no org's table, so no job gets it" in ended.err) == (0, True)
+    assert (ended.status, "STRAY is in no org's table, so no job gets it" in ended.err) == (0, True)
     assert "sesame" not in ended.out + ended.err
 
 

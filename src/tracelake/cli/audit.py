@@ -15,7 +15,7 @@ from tracelake.wire import routes
 @cursor_option
 @user_command
 def command(session: Session, limit: int, cursor: str | None) -> None:
-    """List what people did, newest first: deploys, rollbacks, triggers, cancels, retries, skips.
+    """List the actions of users, newest first: deploys, rollbacks, triggers, cancels, retries, skips. For admins.
 
     \b
     Examples:
@@ -24,22 +24,19 @@ def command(session: Session, limit: int, cursor: str | None) -> None:
     """
     page = session.ask(lambda client: collect(client, routes.LIST_AUDIT_LOG, "entries", limit=limit, cursor=cursor))
     if not page.entries:
-        session.say("Nobody has done anything yet.")
-        session.hint("be the first", "deploy", EXAMPLE)
+        session.say("The audit log is empty: no user has changed anything yet.")
+        session.hint("deploy a DAG", "deploy", EXAMPLE)
         return
-    listing = Listing(
-        [
-            ListingColumn("entry", right=True),
-            ListingColumn("when", whole=True),
-            ListingColumn("who"),
-            ListingColumn("did"),
-            ListingColumn("to"),
-            ListingColumn("details"),
-        ]
+    session.show(
+        Listing(
+            page.entries,
+            ListingColumn("entry", lambda entry: entry.audit_id, right=True),
+            ListingColumn("when", lambda entry: ago(entry.at), whole=True),
+            ListingColumn("user", lambda entry: entry.subject),
+            ListingColumn("action", lambda entry: entry.action),
+            ListingColumn("target", lambda entry: entry.target),
+            ListingColumn("details", lambda entry: compact(entry.details or None)),
+        )
     )
-    for entry in page.entries:
-        details = compact(entry.details) if entry.details else ""
-        listing.add(entry.audit_id, ago(entry.at), entry.subject, entry.action, entry.target, details)
-    session.show(listing)
     if page.next is not None:
         session.hint("see the next page", "audit", "--limit", limit, "--cursor", page.next)

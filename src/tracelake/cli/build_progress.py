@@ -1,7 +1,8 @@
-"""What happens after a deploy or a rollback: the plan as tables, and the build until the version is active."""
+"""Shows the plan of a deploy or rollback as tables, and follows the build until the version is active."""
 
 from collections.abc import Sequence
 
+import click
 import msgspec
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.session import Session, away, live_view, looks
-from tracelake.cli.text import ago, clean, count, shortened
+from tracelake.cli.text import clean, clock, count, shortened
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.wire import routes
@@ -30,11 +31,14 @@ _CHANGES = {
 
 
 _SHORT = 80
-"""A difference that takes more is only named."""
+"""Longer differences are only named."""
+
+
+wait_option = click.option("--wait/--no-wait", default=True, help="Wait for a build to finish (default), or do not.")
 
 
 class BuildEndedError(Exception):
-    """The build will not finish by itself. The message says why, `steps` what can be done."""
+    """The build will not finish by itself; the message says why, and `steps` what can be done."""
 
     def __init__(self, message: str, *steps: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -42,26 +46,26 @@ class BuildEndedError(Exception):
 
 
 def show_plan(session: Session, plan: Plan) -> None:
-    """What changes; `--json` has the rest too."""
+    """Shows what the plan changes; `--json` has the unchanged jobs and datasets too."""
+    changed_jobs = [job for job in plan.jobs if job.change != "unchanged"]
+    changed_datasets = [row for row in plan.datasets if row.change != "unchanged" or row.because or row.table]
     jobs = Listing(
-        [ListingColumn("  job", whole=True), ListingColumn("change", whole=True), ListingColumn("what differs")]
+        changed_jobs,
+        ListingColumn("  job", lambda job: _marked(job.change, job.job), whole=True),
+        ListingColumn("change", lambda job: Text(clean(job.change), style=_mark(job.change)[1]), whole=True),
+        ListingColumn("what differs", _differences),
     )
-    for job in plan.jobs:
-        if job.change != "unchanged":
-            jobs.add(*_change(job.change, job.job), _differences(job))
     datasets = Listing(
-        [
-            ListingColumn("  dataset", whole=True),
-            ListingColumn("change", whole=True),
-            ListingColumn("of", whole=True),
-            ListingColumn("because"),
-        ]
+        changed_datasets,
+        ListingColumn("  dataset", lambda row: _marked(row.change, row.dataset), whole=True),
+        ListingColumn("change", lambda row: Text(clean(row.change), style=_mark(row.change)[1]), whole=True),
+        ListingColumn(
+            "output of",
+            lambda row: f"{row.job}[{row.output_index}]" if row.output_index else row.job,
+            whole=True,
+        ),
+        ListingColumn("because", lambda row: row.because),
     )
-    for dataset in plan.datasets:
-        if dataset.change == "unchanged" and not dataset.because and not dataset.table:
-            continue
-        output = f"{dataset.job}[{dataset.output_index}]" if dataset.output_index else dataset.job
-        datasets.add(*_change(dataset.change, dataset.dataset), output, dataset.because)
     session.show(*(listing for listing in (jobs, datasets) if listing.rows))
     same = [
         count(total - len(listing.rows), noun)
@@ -79,9 +83,13 @@ def show_plan(session: Session, plan: Plan) -> None:
         session.say((f"Note: {note}", "yellow"))
 
 
-def _change(change: str, name: str) -> tuple[Text, Text]:
-    symbol, style = _CHANGES.get(change, ("?", ""))
-    return Text(f"{symbol} {clean(name)}", style=style), Text(clean(change), style=style)
+def _mark(change: str) -> tuple[str, str]:
+    return _CHANGES.get(change, ("?", ""))
+
+
+def _marked(change: str, name: str) -> Text:
+    symbol, style = _mark(change)
+    return Text(f"{symbol} {clean(name)}", style=style)
 
 
 def _differences(job: JobChange) -> str:
@@ -99,8 +107,8 @@ def _value(value: object) -> str:
 
 
 def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployReply, bool]:
-    """Wait for the build, if there is one and it is wanted. Answers what is true at the end, and whether that is what
-    was asked for; if not, people have been told."""
+    """Waits for the build, if there is one and `wait` is set. Returns the reply as it is then, and whether the version
+    is as requested; if not, the reason has been shown."""
     if reply.state != "Building" or not wait:
         return reply, True
     plan = reply.plan
@@ -108,7 +116,7 @@ def settle(session: Session, reply: DeployReply, *, wait: bool) -> tuple[DeployR
         session.run(lambda client: _follow(session, client, plan))
     except KeyboardInterrupt:
         session.say("You stopped waiting; the build goes on.")
-        session.hint("see it", "dags", plan.dag, "--watch")
+        session.hint("follow it", "dags", plan.dag, "--watch")
         raise
     except BuildEndedError as error:
         session.say((str(error), "red"))
@@ -128,8 +136,8 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
             version_row, retrying = look
             if version_row is None or version_row.state == "Inactive":
                 raise BuildEndedError(
-                    f"The build of version {plan.version} was given up, because another version was activated.",
-                    ("see which", "dags", plan.dag),
+                    f"The build of version {plan.version} was abandoned, because another version was activated.",
+                    ("see the versions", "dags", plan.dag),
                 )
             last_progress = version_row.build or last_progress
             if version_row.state == "Active":
@@ -146,29 +154,32 @@ async def _follow(session: Session, client: UserClient, plan: Plan) -> None:
 
 
 def failed_build_steps(dag: str, version: int) -> list[tuple[str, ...]]:
-    """What can be done about a build with tasks that failed for good: purposes and commands."""
+    """The steps for a build with tasks that failed for good: purposes and commands."""
     return [
         ("see why", "tasks", "--dag", dag, "--status", "Failed"),
-        ("try one again", "retry", "TASK_ID"),
+        ("retry one", "retry", "TASK_ID"),
         ("or go on without it", "skip", "TASK_ID"),
         ("or correct the document and deploy it", "deploy", "FILE"),
-        ("or take what is built so far", "activate", dag, str(version), "--now"),
+        ("or activate it with what is built so far", "activate", dag, str(version), "--now"),
     ]
 
 
 def retry_lines(tasks: Sequence[TaskRow]) -> list[Text]:
-    """`2 wait for a retry, the next in 38s: SleepFailedError ...`; nothing when none does."""
+    """`2 wait for a retry, the next at 12:00:38Z: SleepFailedError ...`; empty when none does.
+
+    The time and not how far it is, so that a log gets a line when something changes and not one a second.
+    """
     waiting = sorted((task.next_retry_at, task.error or "") for task in tasks if task.next_retry_at is not None)
     if not waiting:
         return []
     at, error = waiting[0]
-    words = "waits for a retry" if len(waiting) == 1 else "wait for a retry, the next"
-    text = f"{len(waiting)} {words} {ago(at)}" + (f": {shortened(error)}" if error else "")
+    words = "task waits for a retry" if len(waiting) == 1 else "tasks wait for a retry, the next"
+    text = f"{len(waiting)} {words} at {clock(at)}" + (f": {shortened(error)}" if error else "")
     return [Text(text, style="yellow")]
 
 
 async def _version(client: UserClient, plan: Plan) -> tuple[DagVersionRow | None, list[TaskRow]]:
-    """The version, and what of the DAG waits for a retry while it is built."""
+    """The version, and the tasks of the DAG that wait for a retry while it is built."""
     rows = (await client.call(routes.LIST_VERSIONS, dag=plan.dag)).versions
     row = next((row for row in rows if row.number == plan.version), None)
     if row is None or row.build is None or not row.build.open:

@@ -8,11 +8,9 @@ from rich.text import Text
 
 from tracelake.cli.build_progress import failed_build_steps, progress
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, clean_lines, count
-from tracelake.client.user import UserClient
 from tracelake.wire import routes
 from tracelake.wire.dags import DagsReply, DagVersionsReply
 
@@ -25,67 +23,55 @@ _STATES = {"Active": "green", "Building": "yellow", "Inactive": "dim"}
 @watch_option
 @user_command
 def command(session: Session, name: str | None, source: int | None, watch: bool) -> None:
-    """List the DAGs; with NAME, its versions.
+    """List the DAGs, or the versions of the DAG called NAME.
+
+    Each deploy of a changed document makes a version. One version of a DAG is active: its jobs run. A version that is
+    being built computes its data beside the active one and then takes over. Open tasks are queued, running or waiting
+    for a retry; failed ones need you (`trace retry`, `trace skip`).
 
     \b
     Examples:
-      trace dags                     which DAGs there are, and how they do
-      trace dags pools               the versions of one
+      trace dags                     all DAGs and their tasks
+      trace dags pools               the versions of one DAG
       trace dags pools --source 3    the document of version 3
       trace dags --watch             the list, live
     """
     if source is not None:
         if name is None or watch or session.as_json:
-            raise click.UsageError("--source needs the name of a DAG, and goes with neither --watch nor --json.")
-        _print_source(
-            session.run(
-                lambda client: explained(client, client.call(routes.READ_DOCUMENT, dag=name, number=source), dag=name)
-            )
-        )
-        return
-    if watch:
-        session.watch(lambda client: _look(client, name))
+            raise click.UsageError("--source needs the NAME of a DAG, and goes with neither --watch nor --json.")
+        _print_source(session.run(lambda client: client.call(routes.READ_DOCUMENT, dag=name, number=source), dag=name))
     elif name is None:
-        _show_dags(session)
+        _show_dags(session, watch=watch)
     else:
-        _show_versions(session, name)
+        _show_versions(session, name, watch=watch)
 
 
 def _print_source(text: bytes) -> None:
-    """Byte by byte into a file, without tricks onto a terminal."""
+    """Prints the document: byte by byte into a file, cleaned onto a terminal."""
     if sys.stdout.isatty():
         click.echo(clean_lines(text.decode("utf-8", errors="replace")), nl=not text.endswith(b"\n"))
     else:
         click.echo(text, nl=False)
 
 
-async def _look(client: UserClient, name: str | None) -> RenderableType:
-    if name is None:
-        return dags_listing(await client.call(routes.LIST_DAGS)) or Text("No DAG is deployed yet.")
-    return versions_view(await client.call(routes.LIST_VERSIONS, dag=name))
-
-
-def _show_dags(session: Session) -> None:
-    reply = session.ask(lambda client: client.call(routes.LIST_DAGS))
-    listing = dags_listing(reply)
-    if listing is None:
-        session.say("No DAG is deployed yet.")
-        session.hint("deploy one", "deploy", EXAMPLE)
-        return
-    session.show(listing)
+def _show_dags(session: Session, *, watch: bool) -> None:
+    reply = session.view(lambda client: client.call(routes.LIST_DAGS), dags_view, watch=watch)
     failing = next((dag.name for dag in reply.dags if dag.failed_tasks), None)
-    if failing is not None:
+    if not reply.dags:
+        session.hint("deploy one", "deploy", EXAMPLE)
+    elif failing is not None:
         session.hint("see what failed", "tasks", "--dag", failing, "--status", "Failed")
     else:
         session.hint("see the versions of one", "dags", reply.dags[0].name)
 
 
-def _show_versions(session: Session, name: str) -> None:
-    reply = session.ask(lambda client: explained(client, client.call(routes.LIST_VERSIONS, dag=name), dag=name))
-    session.show(versions_view(reply))
+def _show_versions(session: Session, name: str, *, watch: bool) -> None:
+    reply = session.view(
+        lambda client: client.call(routes.LIST_VERSIONS, dag=name), versions_view, watch=watch, dag=name
+    )
     stuck = next((row for row in reply.versions if row.build is not None and row.build.failed), None)
     if stuck is not None:
-        session.say((f"Version {stuck.number} is not active before its failed tasks are dealt with.", "yellow"))
+        session.say((f"Version {stuck.number} cannot become active: tasks of its build have failed.", "yellow"))
         for purpose, *words in failed_build_steps(name, stuck.number):
             session.hint(purpose, *words)
     elif reply.versions:
@@ -93,61 +79,39 @@ def _show_versions(session: Session, name: str) -> None:
         session.hint("see its jobs", "jobs", name)
 
 
-def dags_listing(reply: DagsReply) -> Listing | None:
+def dags_view(reply: DagsReply) -> RenderableType:
     if not reply.dags:
-        return None
-    listing = Listing(
-        [
-            ListingColumn("dag"),
-            ListingColumn("active", whole=True),
-            ListingColumn("building", whole=True),
-            ListingColumn("versions", right=True),
-            ListingColumn("jobs", right=True),
-            ListingColumn("open", right=True),
-            ListingColumn("failed", right=True),
-            ListingColumn("activated", whole=True),
-        ]
+        return Text("No DAG is deployed yet.")
+    return Listing(
+        reply.dags,
+        ListingColumn("dag", lambda dag: Text(clean(dag.name), style="bold")),
+        ListingColumn("active", lambda dag: _version(dag.active_version, "green", none="none"), whole=True),
+        ListingColumn("building", lambda dag: _version(dag.building_version, "yellow"), whole=True),
+        ListingColumn("versions", lambda dag: dag.versions, right=True),
+        ListingColumn("jobs", lambda dag: dag.jobs, right=True),
+        ListingColumn("open tasks", lambda dag: dag.open_tasks, right=True),
+        ListingColumn(
+            "failed tasks",
+            lambda dag: Text(str(dag.failed_tasks), style="bold red" if dag.failed_tasks else ""),
+            right=True,
+        ),
+        ListingColumn("activated", lambda dag: ago(dag.activated_at), whole=True),
     )
-    for dag in reply.dags:
-        listing.add(
-            Text(clean(dag.name), style="bold"),
-            Text("none" if dag.active_version is None else f"v{dag.active_version}", style=_active(dag.active_version)),
-            Text("" if dag.building_version is None else f"v{dag.building_version}", style="yellow"),
-            dag.versions,
-            dag.jobs,
-            dag.open_tasks,
-            Text(str(dag.failed_tasks), style="bold red" if dag.failed_tasks else ""),
-            ago(dag.activated_at),
-        )
-    return listing
 
 
-def _active(version: int | None) -> str:
-    return "dim" if version is None else "green"
+def _version(number: int | None, style: str, none: str = "") -> Text:
+    return Text(none, style="dim") if number is None else Text(f"v{number}", style=style)
 
 
 def versions_view(reply: DagVersionsReply) -> RenderableType:
-    listing = Listing(
-        [
-            ListingColumn("version", right=True),
-            ListingColumn("state", whole=True),
-            ListingColumn("jobs", right=True),
-            ListingColumn("created", whole=True),
-            ListingColumn("by"),
-            ListingColumn("activated", whole=True),
-        ]
-    )
-    builds: list[RenderableType] = []
-    for row in reply.versions:
-        listing.add(
-            row.number,
-            Text(row.state, style=_STATES[row.state]),
-            row.jobs,
-            ago(row.created_at),
-            row.created_by,
-            ago(row.activated_at),
-        )
-        if row.build is not None:
-            builds.append(progress(row.build, row.number))
     title = Text.assemble((clean(reply.dag), "bold"), f": {count(len(reply.versions), 'version')}")
-    return Group(title, listing, *builds)
+    versions = Listing(
+        reply.versions,
+        ListingColumn("version", lambda row: row.number, right=True),
+        ListingColumn("state", lambda row: Text(row.state, style=_STATES[row.state]), whole=True),
+        ListingColumn("jobs", lambda row: row.jobs, right=True),
+        ListingColumn("created", lambda row: ago(row.created_at), whole=True),
+        ListingColumn("by", lambda row: row.created_by),
+        ListingColumn("activated", lambda row: ago(row.activated_at), whole=True),
+    )
+    return Group(title, versions, *(progress(row.build, row.number) for row in reply.versions if row.build is not None))

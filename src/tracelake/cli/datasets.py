@@ -7,8 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tracelake.cli.jobs import edge_text
-from tracelake.cli.listing import Cell, Listing, ListingColumn, fields
-from tracelake.cli.missing import explained
+from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, moment, span
 from tracelake.wire import routes
@@ -22,9 +21,11 @@ _RANGES_SHOWN = 5
 @click.argument("name", required=False)
 @user_command
 def command(session: Session, name: str | None) -> None:
-    """List the datasets; with NAME, its generations, ranges, readers and history.
+    """List the datasets, or show the dataset called NAME: its generations, ranges, readers and history.
 
-    Of a buffered dataset also its writers, its table and view, and the batches that are not in it.
+    A generation is one complete set of the dataset's data; a version of a DAG that computes it differently writes a new
+    one. The storage is `s3` for files, `buffered` for a table that several jobs may write in batches, `postgres` for
+    a table that its job writes itself, and `none` for a dataset of events without rows.
 
     \b
     Examples:
@@ -42,54 +43,42 @@ def _show_all(session: Session) -> None:
     reply = session.ask(lambda client: client.call(routes.LIST_DATASETS))
     if not reply.datasets:
         session.say("There is no dataset yet.")
-        session.hint("deploy a DAG that makes some", "deploy", EXAMPLE)
+        session.hint("deploy a DAG that declares some", "deploy", EXAMPLE)
         return
     session.show(datasets_listing(reply))
     session.hint("see one", "datasets", reply.datasets[0].name)
 
 
 def _show_one(session: Session, name: str) -> None:
-    detail = session.ask(lambda client: explained(client, client.call(routes.SHOW_DATASET, name=name), dataset=name))
+    detail = session.ask(lambda client: client.call(routes.SHOW_DATASET, name=name), dataset=name)
     session.show(*dataset_parts(detail))
     if detail.dataset.dead_letters:
-        session.hint("see what was refused", "dlq", "list", "--dataset", name)
-    if detail.table is not None:
+        session.hint("see the refused batches", "dlq", "list", "--dataset", name)
+    if detail.dataset.storage in ("s3", "buffered"):
         session.hint("see its rows", "read", name)
     session.hint("see where it comes from", "lineage", name)
     session.hint("see its updates", "events", "--dataset", name)
 
 
 def datasets_listing(reply: DatasetsReply) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("dataset"),
-            ListingColumn("storage", whole=True),
-            ListingColumn("made by"),
-            ListingColumn("blocks", right=True),
-            ListingColumn("up to", right=True),
-            ListingColumn("generations", right=True),
-            ListingColumn("batches", whole=True),
-            ListingColumn("build", whole=True),
-            ListingColumn("updated", whole=True),
-        ]
+    return Listing(
+        reply.datasets,
+        ListingColumn("dataset", lambda row: Text(clean(row.name), style="bold" if row.published else "dim")),
+        ListingColumn("storage", lambda row: row.storage, whole=True),
+        ListingColumn("written by", _writer),
+        ListingColumn("blocks", lambda row: row.blocks, right=True),
+        ListingColumn("up to", _up_to, right=True),
+        ListingColumn("generations", lambda row: row.generations, right=True),
+        ListingColumn("batches", _batches, whole=True),
+        ListingColumn(
+            "build", lambda row: Text("" if row.staged_version is None else "building", style="yellow"), whole=True
+        ),
+        ListingColumn("updated", lambda row: ago(row.updated_at), whole=True),
     )
-    for row in reply.datasets:
-        listing.add(
-            Text(clean(row.name), style="bold" if row.published else "dim"),
-            row.storage,
-            _maker(row),
-            row.blocks,
-            _up_to(row),
-            row.generations,
-            _batches(row),
-            Text("" if row.staged_version is None else "building", style="yellow"),
-            ago(row.updated_at),
-        )
-    return listing
 
 
 def _up_to(row: DatasetRow) -> str | int | None:
-    """The highest cursor; that of a buffered dataset is the number of a commit."""
+    """The highest cursor; for a buffered dataset it is the number of a commit."""
     return f"commit {row.max_cursor}" if _is_buffered(row) and row.max_cursor is not None else row.max_cursor
 
 
@@ -98,65 +87,57 @@ def _is_buffered(row: DatasetRow) -> bool:
 
 
 def _batches(row: DatasetRow) -> Text:
-    """What is not in the table of a buffered dataset; nothing, if everything is."""
-    text = Text(
-        f"{row.waiting_batches:,} {'waits' if row.waiting_batches == 1 else 'wait'}" if row.waiting_batches else ""
-    )
+    """The batches that are not in the table of a buffered dataset; empty if all are."""
+    text = Text(f"{row.waiting_batches:,} waiting" if row.waiting_batches else "")
     if row.dead_letters:
         text.append(", " if text else "").append(f"{row.dead_letters:,} refused", style="bold red")
     return text
 
 
-def _maker(row: DatasetRow) -> Text:
+def _writer(row: DatasetRow) -> Text:
     several = row.job is None and row.writers
     text = Text(clean(", ".join(row.writers) if several else "/".join(part for part in (row.dag, row.job) if part)))
     if row.retired_after is not None:
         text.append(f" retired (last written in v{row.retired_after})", style="yellow")
     if row.stale is not None:
-        now = ", being made again" if row.stale.rebuilding else ""
+        now = ", rebuild in progress" if row.stale.rebuilding else ""
         text.append(f" stale ({row.stale.because} was rebuilt{now})", style="yellow")
     return text
 
 
 def dataset_parts(detail: DatasetDetail) -> list[RenderableType]:
     row = detail.dataset
-    parts: list[RenderableType] = [
-        fields(
-            [
-                ("dataset", Text(clean(row.name), style="bold")),
-                ("storage", row.storage if row.published else f"{row.storage}, not published"),
-                ("made by", _maker(row)),
-                ("uuid", str(row.dataset_uuid)),
-                ("current", str(row.current_version)),
-                ("building", None if row.staged_version is None else str(row.staged_version)),
-                ("blocks", row.blocks),
-                ("up to", None if _is_buffered(row) else row.max_cursor),
-                *_table(row, detail.table),
-                *_keys(detail.schema),
-                ("updated", moment(row.updated_at)),
-            ]
-        )
+    pairs: list[tuple[str, Cell]] = [
+        ("dataset", Text(clean(row.name), style="bold")),
+        ("storage", row.storage if row.published else f"{row.storage}, not published"),
+        ("written by", _writer(row)),
+        ("uuid", str(row.dataset_uuid)),
+        ("current generation", str(row.current_version)),
+        ("building generation", None if row.staged_version is None else str(row.staged_version)),
+        ("blocks", row.blocks),
+        ("up to", None if _is_buffered(row) else row.max_cursor),
+        *_table(row, detail.table),
+        *_keys(detail.schema),
+        ("updated", moment(row.updated_at)),
     ]
-    for title, listing in (
-        ("Columns", _columns(detail)),
-        ("Generations", _generations(detail.generations, row.storage)),
-        ("Readers", _readers(detail)),
-        ("Which generation was current when", _pointers(detail)),
-        ("Invalidations", _invalidations(detail)),
-    ):
-        if listing.rows:
-            parts += [Text(f"\n{title}", style="bold"), listing]
-    return parts
+    return [
+        fields(pairs),
+        *sections(
+            ("Columns", _columns(detail)),
+            ("Generations", _generations(detail.generations, row.storage)),
+            ("Readers", _readers(detail)),
+            ("Current generation over time", _pointers(detail)),
+            ("Invalidations", _invalidations(detail)),
+        ),
+    ]
 
 
 def _table(row: DatasetRow, table: BufferedTableRow | None) -> list[tuple[str, Cell]]:
-    """What a buffered dataset has beside others; of its batches also that none waits and none was refused."""
+    """The fields that only a buffered dataset has."""
     if not _is_buffered(row):
         return []
     waiting, dead = row.waiting_batches or 0, row.dead_letters or 0
-    batches = Text.assemble(
-        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}, ", (f"{dead:,} refused", "bold red" if dead else "")
-    )
+    batches = Text.assemble(f"{waiting:,} waiting, ", (f"{dead:,} refused", "bold red" if dead else ""))
     if table is None:
         return [("last commit", row.max_cursor), ("batches", batches)]
     limits = [
@@ -175,7 +156,7 @@ def _table(row: DatasetRow, table: BufferedTableRow | None) -> list[tuple[str, C
 
 
 def _keys(schema: Any) -> list[tuple[str, Cell]]:
-    """By what rows are told apart, and found."""
+    """The columns that identify a row, and the indexes."""
     if not isinstance(schema, dict):
         return []
     unique = schema.get("unique") or []
@@ -187,50 +168,40 @@ def _keys(schema: Any) -> list[tuple[str, Cell]]:
 
 
 def _columns(detail: DatasetDetail) -> Listing:
-    listing = Listing([ListingColumn("column"), ListingColumn("type"), ListingColumn("more")])
     columns = detail.schema.get("columns", []) if isinstance(detail.schema, dict) else []
-    for column in columns if isinstance(columns, list) else []:
-        if isinstance(column, dict):
-            listing.add(clean(str(column.get("name", ""))), clean(_type(column)), clean(_limits(column)))
-    return listing
+    return Listing(
+        [column for column in columns if isinstance(column, dict)] if isinstance(columns, list) else [],
+        ListingColumn("column", lambda column: str(column.get("name", ""))),
+        ListingColumn("type", _type),
+        ListingColumn("constraints", _limits),
+    )
 
 
 def _type(column: dict[str, Any]) -> str:
-    """As it is written in a document."""
+    """The type as a document writes it."""
     size = ",".join(str(column[key]) for key in ("precision", "scale", "max_length") if column.get(key) is not None)
     return f"{column.get('type', '')}({size})" if size else str(column.get("type", ""))
 
 
 def _limits(column: dict[str, Any]) -> str:
-    words = ["never null"] if column.get("nullable") is False else []
+    words = ["not null"] if column.get("nullable") is False else []
     if isinstance(values := column.get("enum"), list):
         words.append("one of " + ", ".join(map(str, values)))
     return "; ".join(words)
 
 
 def _generations(generations: list[GenerationRow], storage: str) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("generation", whole=True),
-            ListingColumn("state", whole=True),
-            ListingColumn("made", whole=True),
-            ListingColumn("ranges"),
-            ListingColumn("keys", right=True),
-            ListingColumn("up to", right=True),
-            ListingColumn("commits", right=True),
-        ]
+    has_commits = storage in ("s3", "buffered")
+    return Listing(
+        generations,
+        ListingColumn("generation", lambda row: str(row.dataset_version), whole=True),
+        ListingColumn("state", lambda row: Text(row.state, style=_STATES[row.state]), whole=True),
+        ListingColumn("created", lambda row: ago(row.created_at), whole=True),
+        ListingColumn("ranges", _ranges),
+        ListingColumn("keys", lambda row: row.partition_keys or None, right=True),
+        ListingColumn("up to", lambda row: None if storage == "buffered" else row.max_cursor, right=True),
+        ListingColumn("commits", lambda row: row.commits if has_commits else None, right=True),
     )
-    for row in generations:
-        listing.add(
-            str(row.dataset_version),
-            Text(row.state, style=_STATES[row.state]),
-            ago(row.created_at),
-            _ranges(row),
-            row.partition_keys or None,
-            None if storage == "buffered" else row.max_cursor,
-            row.commits if storage in ("s3", "buffered") else None,  # nothing else is written by commits
-        )
-    return listing
 
 
 def _ranges(row: GenerationRow) -> str:
@@ -240,34 +211,27 @@ def _ranges(row: GenerationRow) -> str:
 
 
 def _readers(detail: DatasetDetail) -> Listing:
-    listing = Listing([ListingColumn("job"), ListingColumn("input")])
-    for row in detail.consumers:
-        listing.add(f"{row.dag}/{row.job}", edge_text(row.edge, commits=_is_buffered(detail.dataset)))
-    return listing
+    return Listing(
+        detail.consumers,
+        ListingColumn("job", lambda row: f"{row.dag}/{row.job}"),
+        ListingColumn("input", lambda row: edge_text(row.edge, commits=_is_buffered(detail.dataset))),
+    )
 
 
 def _pointers(detail: DatasetDetail) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("generation", whole=True),
-            ListingColumn("since", whole=True),
-            ListingColumn("dag version", right=True),
-        ]
+    return Listing(
+        detail.pointers,
+        ListingColumn("generation", lambda row: str(row.dataset_version), whole=True),
+        ListingColumn("since", lambda row: ago(row.since), whole=True),
+        ListingColumn("dag version", lambda row: row.dag_version, right=True),
     )
-    for row in detail.pointers:
-        listing.add(str(row.dataset_version), ago(row.since), row.dag_version)
-    return listing
 
 
 def _invalidations(detail: DatasetDetail) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("range", whole=True),
-            ListingColumn("when", whole=True),
-            ListingColumn("reason"),
-            ListingColumn("producer"),
-        ]
+    return Listing(
+        detail.invalidations,
+        ListingColumn("range", lambda row: f"{row.start}-{row.end}", whole=True),
+        ListingColumn("when", lambda row: ago(row.created_at), whole=True),
+        ListingColumn("reason", lambda row: row.reason),
+        ListingColumn("producer", lambda row: row.producer),
     )
-    for row in detail.invalidations:
-        listing.add(f"{row.start}-{row.end}", ago(row.created_at), row.reason, row.producer)
-    return listing

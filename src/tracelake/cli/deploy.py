@@ -1,4 +1,4 @@
-"""`trace deploy`: a DAG document becomes a version, and the version becomes active."""
+"""`trace deploy`: stores a DAG document as a version and activates it."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tracelake.cli.build_progress import settle, show_plan
+from tracelake.cli.build_progress import settle, show_plan, wait_option
 from tracelake.cli.diagnostics import dag_name, name_of_file, problem_lines
 from tracelake.cli.session import Session, make_console, show, user_command
 from tracelake.errors import TraceError
@@ -19,22 +19,22 @@ _STDIN = "<stdin>"
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="FILE")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--no-activate", is_flag=True, help="Store the version; `trace activate` makes it active.")
-@click.option("--wait/--no-wait", default=True, help="Stay until a build is finished (default), or not.")
+@click.option("--no-activate", is_flag=True, help="Only store the version; `trace activate` makes it active.")
+@wait_option
 @user_command
 def command(session: Session, file: str, plan_only: bool, no_activate: bool, wait: bool) -> None:
-    """Deploy a DAG document (YAML); `-` reads it from standard input.
+    """Deploy a DAG document (YAML): store it as a version of the DAG, and make that version active.
 
-    The same document again is the same version, and changes nothing. A version that writes other data than the active
-    one is built beside it and takes over when its build is finished; until then the active one goes on. Errors in the
-    document are listed with their places, all at once.
+    FILE `-` reads standard input. Deploying the same document again changes nothing. A version that computes other data
+    than the active one is first built beside it, and takes over when its build is finished. All errors of a document
+    are listed at once, each with its line. docs/dag.md describes the language.
 
-    Exit status: 0 when it is active (or is planned, or stored), 1 otherwise.
+    Exit status: 0 if the version is active (or planned, or stored, as the options ask), 1 otherwise.
 
     \b
     Examples:
       trace deploy pools.yaml --plan       what would change
-      trace deploy pools.yaml              deploy, and watch the build
+      trace deploy pools.yaml              deploy, and wait for the build
       trace deploy - --json < pools.yaml   for programs
     """
     source = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -77,18 +77,18 @@ def _tell(session: Session, reply: DeployReply, file: str) -> None:
             if not plan.changes:
                 session.say(f"Nothing would change: version {plan.version} of {plan.dag} is active.")
                 return
-            how = "it would be built beside the active one first" if plan.needs_build else "it would be active at once"
+            how = "it would first be built beside the active one" if plan.needs_build else "it would be active at once"
             session.say(f"{version}: ", (how, "bold"), ". Nothing was changed.")
             session.hint("deploy it", "deploy", file)
         case "Created":
             session.say(f"{version} is stored; it is not active yet.")
             session.hint("make it active", "activate", plan.dag, plan.version)
         case "Building":
-            session.say(f"{version} is being built; the active one goes on meanwhile.")
-            session.hint("see it", "dags", plan.dag, "--watch")
+            session.say(f"{version} is being built; the active version runs meanwhile.")
+            session.hint("follow the build", "dags", plan.dag, "--watch")
         case "Active":
             if not plan.changes:
                 session.say(f"Nothing changed: version {plan.version} of {plan.dag} is active.")
             else:
                 session.say((f"{version} is active.", "green"))
-            session.hint("see it run", "tasks", "--dag", plan.dag)
+            session.hint("see its jobs and sources", "jobs", plan.dag)

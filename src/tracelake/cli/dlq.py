@@ -1,4 +1,4 @@
-"""`trace dlq`: batches of buffered datasets that could not be taken."""
+"""`trace dlq`: the dead letters of buffered datasets, which are batches that the sink refused."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -16,15 +16,15 @@ from tracelake.wire import routes
 from tracelake.wire.buffers import MAX_PUBLISHES, DeadBatch, DeadBatchesRequest
 
 _READABLE = 48
-"""Characters beside each other that a reason needs to be read as a sentence."""
+"""The least width of a reason, so that it reads as a sentence."""
 
 
 @click.group()
 def command() -> None:
-    """Batches that no sink could take, with the line that was wrong and why.
+    """List, replay and drop dead letters: batches of rows that the sink could not write to a buffered dataset.
 
-    One bad row refuses its whole batch, and nothing of it is in the table. Mend the cause (a column that is missing, a
-    writer that is wrong), then replay the batch: the table ends as if it had been right at first.
+    One row that does not fit refuses its whole batch, and none of its rows is in the table. Correct the cause (a
+    missing column, a wrong writer), then replay the batch: the table ends as if the batch had been right at first.
 
     \b
     Examples:
@@ -36,18 +36,18 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--dataset", help="Only of this dataset.")
+@click.option("--dataset", help="Only dead letters of this dataset.")
 @limit_option(50)
 @cursor_option
 @user_command
 def list_letters(session: Session, dataset: str | None, limit: int, cursor: str | None) -> None:
-    """List dead letters, oldest first."""
+    """List dead letters, oldest first: the batch, who wrote it, the line that does not fit, and why."""
     reply = session.ask(
         lambda client: collect(client, routes.LIST_DEAD_BATCHES, "letters", limit=limit, cursor=cursor, dataset=dataset)
     )
     if not reply.letters and not reply.buffered:
-        session.say(f"{dataset} is not buffered: nobody sends it batches, so it has no dead letters.")
-        session.hint("see which datasets are", "datasets")
+        session.say(f"{dataset} is not a buffered dataset: only those receive batches, and have dead letters.")
+        session.hint("see the storage of each dataset", "datasets")
         return
     if not reply.letters:
         session.say("There are no dead letters.")
@@ -59,30 +59,24 @@ def list_letters(session: Session, dataset: str | None, limit: int, cursor: str 
     else:
         session.hint("see one", "dlq", "show", str(reply.letters[0].publish_id))
         if dataset is not None:
-            session.hint("try all of them again once the cause is mended", "dlq", "replay", "--dataset", dataset)
-            session.hint("or do without their rows", "dlq", "drop", "--dataset", dataset)
+            session.hint("once the cause is corrected, replay all of them", "dlq", "replay", "--dataset", dataset)
+            session.hint("or drop their rows for good", "dlq", "drop", "--dataset", dataset)
 
 
 def letters_listing(letters: Sequence[DeadBatch]) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("batch", whole=True),
-            ListingColumn("dataset"),
-            ListingColumn("died", whole=True),
-            ListingColumn("written by"),
-            ListingColumn("line", right=True),
-            ListingColumn("why", least=_READABLE),
-        ]
+    return Listing(
+        letters,
+        ListingColumn("batch", lambda letter: str(letter.publish_id), whole=True),
+        ListingColumn("dataset", lambda letter: letter.dataset),
+        ListingColumn("refused", lambda letter: ago(letter.died_at), whole=True),
+        ListingColumn("written by", _writer),
+        ListingColumn("line", lambda letter: letter.line, right=True),
+        ListingColumn("why", lambda letter: letter.reason, least=_READABLE),
     )
-    for letter in letters:
-        listing.add(
-            str(letter.publish_id), letter.dataset, ago(letter.died_at), _writer(letter), letter.line, letter.reason
-        )
-    return listing
 
 
 def _writer(letter: DeadBatch) -> str:
-    """The job and its unit."""
+    """The job that wrote the batch, and its unit."""
     job = "/".join(part for part in (letter.dag, letter.job) if part)
     return " ".join(part for part in (clean(job), unit_text(letter.unit)) if part)
 
@@ -91,7 +85,7 @@ def _writer(letter: DeadBatch) -> str:
 @click.argument("batch", type=click.UUID)
 @user_command
 def show(session: Session, batch: UUID) -> None:
-    """Show one dead letter: the line, what was wrong with it, who wrote it."""
+    """Show one dead letter: the line that does not fit, why, and the task that wrote it."""
     letter = session.ask(lambda client: client.call(routes.SHOW_DEAD_BATCH, publish_id=batch))
     _show(session, letter)
 
@@ -102,18 +96,19 @@ def _show(session: Session, letter: DeadBatch) -> None:
     session.show(Padding(Text(f"{where}{clean(letter.reason)}", style="red"), (0, 0, 0, 2)))
     if letter.excerpt:
         session.show(Padding(Text(clean(letter.excerpt), overflow="fold"), (0, 0, 0, 4)))
-    records = "" if letter.record_count is None else f", {letter.record_count} records said"
+    records = "" if letter.record_count is None else f", {letter.record_count} rows declared"
     session.say((f"  {letter.size_bytes} bytes{records}, published {ago(letter.published_at)}", "dim"))
     if writer := _writer(letter):
         session.say((f"  by {writer}", "dim"))
     session.say((f"  task {letter.task_id}, attempt {letter.attempt}", "dim"))
-    session.hint("see who wrote it", "tasks", str(letter.task_id))
-    session.hint("try it again once the cause is mended", "dlq", "replay", str(letter.publish_id))
-    session.hint("or do without its rows", "dlq", "drop", str(letter.publish_id))
+    session.hint("see the task that wrote it", "tasks", str(letter.task_id))
+    session.hint("once the cause is corrected, replay it", "dlq", "replay", str(letter.publish_id))
+    session.hint("or drop its rows for good", "dlq", "drop", str(letter.publish_id))
 
 
+_NONE = "There is no such dead letter; nothing was changed."
 _BATCHES = click.argument("batches", nargs=-1, type=click.UUID, metavar="[BATCH]...")
-_DATASET = click.option("--dataset", help="Every one of this dataset.")
+_DATASET = click.option("--dataset", help="All dead letters of this dataset.")
 
 
 @command.command()
@@ -121,13 +116,13 @@ _DATASET = click.option("--dataset", help="Every one of this dataset.")
 @_DATASET
 @user_command
 def replay(session: Session, batches: tuple[UUID, ...], dataset: str | None) -> None:
-    """Give dead letters to the sinks again, under their old numbers: these, or every one of a dataset."""
+    """Send dead letters to the sink again: the given batches, or all of a dataset. They keep their order."""
     request = _request(batches, dataset)
     reply = session.ask(lambda client: client.call(routes.REPLAY_DEAD_BATCHES, request))
-    session.say(f"{count(reply.changed, 'batch')} will be tried again." if reply.changed else "There was none.")
+    session.say(f"{count(reply.changed, 'batch')} replayed." if reply.changed else _NONE)
     _more(session, "replay", dataset, reply.changed)
     for name in reply.datasets[:1] if reply.changed else ():
-        session.hint("see in a moment whether it was refused again", "dlq", "list", "--dataset", name)
+        session.hint("see whether any is refused again", "dlq", "list", "--dataset", name)
 
 
 @command.command()
@@ -136,23 +131,23 @@ def replay(session: Session, batches: tuple[UUID, ...], dataset: str | None) -> 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @user_command
 def drop(session: Session, batches: tuple[UUID, ...], dataset: str | None, yes: bool) -> None:
-    """Forget dead letters for good: their rows will never be in the table."""
+    """Drop dead letters for good: their rows will never be in the table."""
     request = _request(batches, dataset)
     if not yes:
         what = f"every dead letter of {dataset}" if dataset else count(len(batches), "batch")
-        click.confirm(f"Forget {what} for good?", abort=True, err=session.as_json)
+        click.confirm(f"Drop {what} for good?", abort=True, err=session.as_json)
     reply = session.ask(lambda client: client.call(routes.DROP_DEAD_BATCHES, request))
-    session.say(f"{count(reply.changed, 'batch')} dropped." if reply.changed else "There was none.")
+    session.say(f"{count(reply.changed, 'batch')} dropped." if reply.changed else _NONE)
     _more(session, "drop", dataset, reply.changed)
 
 
 def _more(session: Session, verb: str, dataset: str | None, changed: int) -> None:
-    """One call takes so many and no more."""
+    """Shows how to go on if the call took as many as one call may."""
     if dataset is not None and changed >= MAX_PUBLISHES:
-        session.hint("there may be more of them", "dlq", verb, "--dataset", dataset)
+        session.hint("there may be more; continue", "dlq", verb, "--dataset", dataset)
 
 
 def _request(batches: tuple[UUID, ...], dataset: str | None) -> DeadBatchesRequest:
     if bool(batches) == bool(dataset):
-        raise click.UsageError("Name batches, or a dataset with --dataset.")
+        raise click.UsageError("Give the ids of batches (`trace dlq list` shows them), or --dataset NAME.")
     return DeadBatchesRequest(publish_ids=list(batches) or None, dataset=dataset)

@@ -6,23 +6,19 @@ from typing import Any
 import click
 from rich.text import Text
 
-from tracelake.cli.follow import EventFollower, follow, producer_text
+from tracelake.cli.follow import EVENT_STYLES, EventFollower, follow, producer_text
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.missing import explained
 from tracelake.cli.options import cursor_option, follow_option, limit_option
 from tracelake.cli.paging import collect
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, compact
-from tracelake.client.user import UserClient
 from tracelake.wire import routes
-from tracelake.wire.datasets import EventRow, EventsPage
-
-_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
+from tracelake.wire.datasets import EventRow
 
 
 @click.command()
-@click.option("--dataset", help="Only of this dataset.")
-@click.option("--state", type=click.Choice(list(_STYLES), case_sensitive=False), help="Only in this state.")
+@click.option("--dataset", help="Only events of this dataset.")
+@click.option("--state", type=click.Choice(list(EVENT_STYLES), case_sensitive=False), help="Only events in this state.")
 @limit_option(50)
 @cursor_option
 @follow_option
@@ -30,10 +26,11 @@ _STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Ou
 def command(session: Session, limit: int, following: bool, **filters: Any) -> None:
     """List events, newest first; with --follow, print each new one as it happens.
 
-    `Routed` events have reached the jobs that read their dataset. One that `AwaitsCommit` waits for its data;
-    one that is `NotCurrent` belongs to a generation that is not the current one; an `Outdated` one was said for older
-    inputs than its unit was completed with. Of a buffered dataset each event is
-    a commit of its table, and its producer the task that wrote the first batch of it.
+    An event announces that one unit of a dataset was updated. Its state is `Routed` once the jobs that read the dataset
+    have their tasks, `AwaitsCommit` while its data is not committed, `NotCurrent` if it belongs to a generation that is
+    not the current one, and `Outdated` if the unit was since computed from newer inputs. The producer is a task and its
+    attempt (`ID#ATTEMPT`), or a source. An event of a buffered dataset is one commit of its table; the producer is then
+    the task of the first batch.
 
     \b
     Examples:
@@ -45,14 +42,17 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
     filters = {name: value for name, value in filters.items() if value is not None}
     if following:
         if "cursor" in filters:
-            raise click.UsageError("--follow starts now; there is no --cursor with it.")
+            raise click.UsageError("--follow starts now: leave out --cursor.")
         follow(session, lambda client: EventFollower(session, client, filters.get("dataset"), filters.get("state")))
         return
-    page = session.ask(lambda client: _page(client, limit, filters))
+    page = session.ask(
+        lambda client: collect(client, routes.LIST_EVENTS, "events", limit=limit, **filters),
+        dataset=filters.get("dataset"),
+    )
     if not page.events:
-        session.say("No events match." if filters else "There is no event yet.")
+        session.say("No event matches the filters." if filters else "There is no event yet.")
         if not filters:
-            session.hint("see which sources could emit one", "dags")
+            session.hint("see the sources, which emit the first events", "sources")
         return
     session.show(events_listing(page.events))
     if page.next is not None:
@@ -60,33 +60,15 @@ def command(session: Session, limit: int, following: bool, **filters: Any) -> No
         session.hint("see the next page", "events", *words, "--limit", limit, "--cursor", page.next)
 
 
-async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> EventsPage:
-    pages = collect(client, routes.LIST_EVENTS, "events", limit=limit, **filters)
-    return await explained(client, pages, dataset=filters.get("dataset"))
-
-
 def events_listing(events: Sequence[EventRow]) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("event", right=True),
-            ListingColumn("dataset"),
-            ListingColumn("unit"),
-            ListingColumn("revision"),
-            ListingColumn("state", whole=True),
-            ListingColumn("producer", whole=True),
-            ListingColumn("announced", whole=True),
-            ListingColumn("invalidates"),
-        ]
+    return Listing(
+        events,
+        ListingColumn("event", lambda row: row.event_id, right=True),
+        ListingColumn("dataset", lambda row: row.dataset),
+        ListingColumn("unit", lambda row: row.partition_key if row.cursor is None else str(row.cursor)),
+        ListingColumn("revision", lambda row: row.revision),
+        ListingColumn("state", lambda row: Text(row.state, style=EVENT_STYLES[row.state]), whole=True),
+        ListingColumn("producer", producer_text, whole=True),
+        ListingColumn("announced", lambda row: ago(row.created_at), whole=True),
+        ListingColumn("invalidates", lambda row: compact(row.invalidates)),
     )
-    for row in events:
-        listing.add(
-            row.event_id,
-            row.dataset,
-            row.partition_key if row.cursor is None else str(row.cursor),
-            row.revision,
-            Text(row.state, style=_STYLES[row.state]),
-            producer_text(row),
-            ago(row.created_at),
-            compact(row.invalidates),
-        )
-    return listing

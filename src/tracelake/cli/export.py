@@ -1,13 +1,12 @@
-"""Rows to a file of a person's choice: the format by its ending, written beside it and renamed when whole.
+"""Writes rows to a file: its ending chooses the format, and it appears under its name only when it is whole.
 
-Nothing is replaced unless asked for, nothing but a regular file ever is, and no part of a file is left behind. The file
-is readable by its owner alone.
+A file is replaced only if that was asked for, and only if it is a regular file. No partial file is left behind. The
+file is readable by its owner alone.
 """
 
 import os
 import secrets
 import stat
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime
@@ -27,18 +26,7 @@ from tracelake.cli.text import escape_json
 _ROWS_AT_ONCE = 10_000
 
 
-class _RowWriter(ABC):
-    @abstractmethod
-    def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None: ...
-
-    @abstractmethod
-    def write(self, table: pa.Table) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-class _ParquetRows(_RowWriter):
+class _ParquetRows:
     def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(file, schema, compression="zstd")
 
@@ -49,8 +37,8 @@ class _ParquetRows(_RowWriter):
         self._writer.close()
 
 
-class _CsvRows(_RowWriter):
-    """Bytes as 0x..., exact decimals, and JSON where a value has parts. A null is nothing, an empty text is `""`."""
+class _CsvRows:
+    """Bytes as 0x..., exact decimals, and JSON for nested values. A null is empty, an empty text is `""`."""
 
     def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None:
         self._writer = pa.csv.CSVWriter(file, _textual(schema.empty_table()).schema)
@@ -63,8 +51,8 @@ class _CsvRows(_RowWriter):
         self._writer.close()
 
 
-class _JsonRows(_RowWriter):
-    """An object a line."""
+class _JsonRows:
+    """One JSON object per line."""
 
     def __init__(self, file: pa.NativeFile, schema: pa.Schema) -> None:  # noqa: ARG002 - of one kind with the others
         self._file = file
@@ -78,16 +66,20 @@ class _JsonRows(_RowWriter):
         pass
 
 
-_FORMATS: dict[str, type[_RowWriter]] = {".parquet": _ParquetRows, ".csv": _CsvRows, ".jsonl": _JsonRows}
+_FORMATS: dict[str, type[_ParquetRows | _CsvRows | _JsonRows]] = {
+    ".parquet": _ParquetRows,
+    ".csv": _CsvRows,
+    ".jsonl": _JsonRows,
+}
 
 
 def check_target(output: Path, *, force: bool) -> None:
-    """Refuse what cannot be written, before anything is read for it."""
+    """Raises for a target that cannot be written, before anything is read for it."""
     if output.suffix.lower() not in _FORMATS:
         endings = ", ".join(_FORMATS)
         raise click.UsageError(f"--output: expected a name that ends in one of {endings}, received {output.name}.")
     if not output.parent.is_dir():
-        raise click.ClickException(f"there is no directory {output.parent}: make it first, or name another")
+        raise click.ClickException(f"there is no directory {output.parent}: create it first, or name another")
     try:
         status = output.lstat()
     except FileNotFoundError:
@@ -95,18 +87,18 @@ def check_target(output: Path, *, force: bool) -> None:
     except OSError as error:
         raise _refusal(output, error) from None
     if not stat.S_ISREG(status.st_mode):
-        raise click.ClickException(f"{output} is not a regular file, and only such are replaced: name another")
+        raise click.ClickException(f"{output} is not a regular file, and nothing else is replaced: name another")
     if not force:
         raise _exists(output)
 
 
 def write_rows(pieces: Iterator[pa.Table], output: Path, *, force: bool) -> int:
-    """How many rows were written. Piece by piece, so that memory does not grow with the dataset."""
+    """Writes piece by piece, so that memory does not grow with the dataset; returns the number of rows."""
     rows = 0
     with _new_file(output, force=force) as path, pa.OSFile(str(path), "wb") as file:
         first = next(pieces, None)
         if first is None:
-            raise click.ClickException("there are no files of it yet, so there is nothing to write")
+            raise click.ClickException("the dataset has no files yet, so there is nothing to write")
         with closing(_FORMATS[output.suffix.lower()](file, first.schema)) as writer:
             for table in chain([first], pieces):
                 writer.write(table.cast(first.schema))
@@ -116,7 +108,7 @@ def write_rows(pieces: Iterator[pa.Table], output: Path, *, force: bool) -> int:
 
 @contextmanager
 def _new_file(output: Path, *, force: bool) -> Iterator[Path]:
-    """A file beside the target that takes its place in the end, or is gone."""
+    """Yields a file beside the target, which takes its place in the end, or is removed."""
     check_target(output, force=force)
     beside = output.with_name(f".{output.name}.{secrets.token_hex(8)}.part")
     try:
@@ -145,7 +137,7 @@ def _put_in_place(beside: Path, output: Path, *, force: bool) -> None:
 
 
 def _exists(output: Path) -> click.ClickException:
-    return click.ClickException(f"{output} is there already: replace it with --force, or name another")
+    return click.ClickException(f"{output} exists: replace it with --force, or name another")
 
 
 def _refusal(output: Path, error: OSError) -> click.ClickException:
@@ -172,7 +164,7 @@ def _text(value: Any) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON and people read it."""
+    """The value as JSON and people read it."""
     if isinstance(value, bytes):
         return f"0x{value.hex()}"
     if isinstance(value, datetime | date):

@@ -1,18 +1,19 @@
-"""`--follow` of events and tasks: one line for each thing that happens, from now on until Ctrl-C.
+"""`--follow` of events and tasks: one line for each change from now on, until Ctrl-C.
 
-What was printed is never printed again, and what comes next is asked for behind it; so a Dispatcher that is away for a
-while costs time and nothing else. That it was away is said on standard error. With `--json` every line is a document.
+Nothing is printed twice, and each request continues after the last line; so an outage of the Dispatcher loses nothing.
+Outages are reported on standard error. With `--json` every line is a document.
 
-Events: each one once, when it is first seen (with a state: when it is first seen in that state), and none is missed.
-Tasks: a line when it was made and one for each change. What happened between two looks is told by the times in the
-task's row. Tasks that were there before are followed from their next change on: the newest open ones, and the newest
-failed ones, which somebody may retry (`MOST_BEFORE` of each status). Of all of them the newest are remembered
-(`MOST_OPEN` open ones, `MOST_BEFORE` failed ones).
+Events: one line each, when it is first seen (with a state: when it is first seen in that state); none is missed.
+Tasks: a line when the task is created and one for each change. The times in the task's row tell what happened between
+two looks. Tasks that exist already are followed from their next change on: the newest open ones, and the newest failed
+ones, which somebody may retry (`MOST_BEFORE` of each status). The newest of all are remembered (`MOST_OPEN` open ones,
+`MOST_BEFORE` failed ones).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
@@ -20,11 +21,11 @@ from rich.text import Text
 
 from tracelake.cli import text as words
 from tracelake.cli.listing import whole_line
-from tracelake.cli.missing import explained
+from tracelake.cli.names import suggest_names
 from tracelake.cli.paging import PAGE_ROWS
 from tracelake.cli.session import Session, away, looks
-from tracelake.cli.task_changes import STATUS, TaskAction, change_line, changes, clock, has_failed, is_finished
-from tracelake.cli.text import clean, compact
+from tracelake.cli.task_changes import STATUS, change_line, changes, has_failed, is_finished
+from tracelake.cli.text import clean, clock, compact
 from tracelake.client.errors import StackDownError
 from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
@@ -34,7 +35,7 @@ from tracelake.wire.datasets import EventKey, EventLookup, EventRow
 from tracelake.wire.tasks import TaskLookup, TaskRow
 
 MOST_OPEN = 5000
-"""Tasks, or events that wait for a state, that are remembered."""
+"""How many open tasks, or events that may reach a state, are remembered."""
 MOST_BEFORE = 500
 _BEFORE = ("Queued", "Retrying", "Running", "Failed")
 _AT_ONCE = 1000
@@ -43,24 +44,35 @@ _LAST_TASK = UUID(int=2**128 - 1)
 K = TypeVar("K")
 T = TypeVar("T")
 
-_EVENT_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
+EVENT_STYLES = {"Routed": "green", "AwaitsCommit": "yellow", "NotCurrent": "dim", "Outdated": "dim"}
 
 
-class Follower(Protocol):
+class Follower(ABC):
+    """Prints what is new at each look."""
+
+    def __init__(self, session: Session, client: UserClient) -> None:
+        self._session, self._client = session, client
+        self.serving_since: datetime | None = None
+        """The start of the Dispatcher that answered last."""
+
     @property
+    @abstractmethod
     def place(self) -> str:
-        """Where it is, for people."""
+        """How far it has come, for people."""
 
-    @property
-    def serving_since(self) -> datetime | None:
-        """Since when the Dispatcher that answered last has been running."""
-
+    @abstractmethod
     async def look(self) -> None:
-        """Print all that is new."""
+        """Prints everything new."""
+
+    def _print(self, document: Any, line: Text) -> None:
+        if self._session.as_json:
+            self._session.json(document)
+        else:
+            self._session.show(whole_line(line))
 
 
 def follow(session: Session, start: Callable[[UserClient], Follower]) -> None:
-    """Until Ctrl-C."""
+    """Follows until Ctrl-C."""
     try:
         session.run(lambda client: _follow(session, start(client)))
     except KeyboardInterrupt:
@@ -79,15 +91,15 @@ async def _follow(session: Session, follower: Follower) -> None:
         if since is None and lost is None and not session.as_json:
             note("Following; Ctrl-C ends it.")
         elif lost is not None:
-            note(f"The Dispatcher answers again; going on {follower.place}.")
+            note(f"The Dispatcher answers again; continuing {follower.place}.")
         elif since is not None and is_newer(follower.serving_since, since):
-            # It was back before anybody had to wait: the supervisor keeps its sockets open.
-            note(f"The Dispatcher was restarted; going on {follower.place}.")
+            # No call failed meanwhile: the supervisor keeps its sockets open.
+            note(f"The Dispatcher was restarted; continuing {follower.place}.")
         since, lost = max(filter(None, (since, follower.serving_since)), default=None), None
 
 
 def is_newer(since: datetime | None, before: datetime) -> bool:
-    """Several Dispatchers may answer in turn: only one that started later than all of those before is a new one."""
+    """Whether a Dispatcher that started later than all before has answered; several may answer in turn."""
     return since is not None and since > before
 
 
@@ -98,14 +110,13 @@ def note(text: str) -> None:
 # --- events
 
 
-class EventFollower:
+class EventFollower(Follower):
     def __init__(self, session: Session, client: UserClient, dataset: str | None, state: str | None) -> None:
-        self._session, self._client = session, client
+        super().__init__(session, client)
         self._dataset, self._state = dataset, state
         self._after: int | None = None
-        self.serving_since: datetime | None = None
-        self._open: Newest[int, str] = Newest("events that may come into this state")
-        """Events that may still come into the wanted state, with their datasets."""
+        self._open: Newest[int, str] = Newest("events that may reach this state")
+        """Events that may still reach the state, with their datasets."""
 
     @property
     def place(self) -> str:
@@ -114,7 +125,7 @@ class EventFollower:
     async def look(self) -> None:
         if self._after is None:
             first = self._client.call(routes.LIST_EVENTS, dataset=self._dataset, after=str(MAX_CURSOR), limit=1)
-            self._after = (await explained(self._client, first, dataset=self._dataset)).settled or 0
+            self._after = (await suggest_names(self._client, first, dataset=self._dataset)).settled or 0
         while True:
             page = await self._client.call(
                 routes.LIST_EVENTS, dataset=self._dataset, after=str(self._after), limit=PAGE_ROWS
@@ -130,8 +141,8 @@ class EventFollower:
 
     def _take(self, event: EventRow) -> None:
         if self._state in (None, event.state):
-            self._print(event)
-        elif self._state != "AwaitsCommit":  # nothing comes into that state later
+            self._print(event, event_line(event))
+        elif self._state != "AwaitsCommit":  # no event reaches that state later
             self._open.put(event.event_id, event.dataset, MOST_OPEN)
 
     async def _look_again(self) -> None:
@@ -140,17 +151,11 @@ class EventFollower:
             for event in (await self._client.call(routes.LOOK_UP_EVENTS, EventLookup(events=keys))).events:
                 if event.state == self._state:
                     del self._open[event.event_id]
-                    self._print(event)
-
-    def _print(self, event: EventRow) -> None:
-        if self._session.as_json:
-            self._session.json(event)
-        else:
-            self._session.show(whole_line(event_line(event)))
+                    self._print(event, event_line(event))
 
 
 def producer_text(event: EventRow) -> str:
-    """The task with its attempt, or whoever else said it. Of a commit: the task of its first batch."""
+    """The task and its attempt, or the source; for a commit, the task of its first batch."""
     if event.batches:
         first, left = event.batches[0], (event.batch_count or 1) - 1
         return f"{first.task_id}#{first.attempt}" + (f" and {left:,} more" if left else "")
@@ -163,7 +168,7 @@ def event_line(event: EventRow) -> Text:
         (f"{clock(event.created_at)}  ", "dim"),
         (f"{clean(event.dataset)}  ", "bold"),
         f"{clean(unit or '')}  ",
-        (event.state, _EVENT_STYLES.get(event.state, "")),
+        (event.state, EVENT_STYLES.get(event.state, "")),
         (f"  event {event.event_id} by {clean(producer_text(event))}", "dim"),
     )
     if event.revision:
@@ -176,20 +181,19 @@ def event_line(event: EventRow) -> Text:
 # --- tasks
 
 
-class TaskFollower:
+class TaskFollower(Follower):
     def __init__(
         self, session: Session, client: UserClient, status: str | None, since: datetime | None, **names: str | None
     ) -> None:
-        self._session, self._client = session, client
+        super().__init__(session, client)
         self._status, self._names = status, names
-        self.serving_since: datetime | None = None
         self._filters: dict[str, Any] = {"since": since} | names
         self._after: UUID | None = None if since is None else UUID(int=0)
         self._shown_ids: set[UUID] = set()
-        """Of those that the server will show again."""
+        """The tasks that the server will list again."""
         self._open: Newest[UUID, TaskRow] = Newest("open tasks")
         self._failed: Newest[UUID, TaskRow] = Newest(None)
-        """For good, unless somebody retries or skips them."""
+        """Tasks that failed for good, unless somebody retries or skips them."""
 
     @property
     def place(self) -> str:
@@ -198,8 +202,8 @@ class TaskFollower:
     async def look(self) -> None:
         if self._after is None:
             first = self._client.call(routes.LIST_TASKS, after=str(_LAST_TASK), limit=1, **self._filters)
-            # What is there already is not of now, also if it comes again for a while.
-            begin = (await explained(self._client, first, **self._names)).settled or UUID(int=0)
+            # Tasks that exist already are not new, although the server may list them again for a while.
+            begin = (await suggest_names(self._client, first, **self._names)).settled or UUID(int=0)
             shown_ids, begin = await self._read(begin, lambda _: None)
             await self._remember_those_before()
             self._after, self._shown_ids = begin, shown_ids
@@ -213,12 +217,12 @@ class TaskFollower:
         for status in _BEFORE:
             page = await self._client.call(routes.LIST_TASKS, status=status, limit=MOST_BEFORE, **names)
             if page.next is not None and status != "Failed":
-                note(f"More than {MOST_BEFORE} tasks are {status} already; the newest of them are followed.")
+                note(f"More than {MOST_BEFORE} tasks are {status} already; only the newest {MOST_BEFORE} are followed.")
             for task in reversed(page.tasks):
                 self._keep(task)
 
     async def _read(self, after: UUID, take: Callable[[TaskRow], None]) -> tuple[set[UUID], UUID]:
-        """What is above it, each task once; and where to go on the next time."""
+        """Takes each task after `after` once; returns the ids that were listed, and where to continue."""
         task_ids: set[UUID] = set()
         position = after
         while True:
@@ -252,7 +256,7 @@ class TaskFollower:
     def _tell(self, before: TaskRow | None, task: TaskRow) -> None:
         for change in changes(before, task):
             if self._status in (None, STATUS[change.change]):
-                self._print(change)
+                self._print(change, change_line(change))
         self._keep(task)
 
     def _keep(self, task: TaskRow) -> None:
@@ -268,12 +272,6 @@ class TaskFollower:
         self._open.pop(task_id, None)
         self._failed.pop(task_id, None)
 
-    def _print(self, change: TaskAction) -> None:
-        if self._session.as_json:
-            self._session.json(change)
-        else:
-            self._session.show(whole_line(change_line(change)))
-
 
 # --- both
 
@@ -284,7 +282,7 @@ def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Newest(dict[K, T]):
-    """Remembers a bounded number: what was put in first is forgotten first, and that is said once if `what` is."""
+    """A dict of bounded size, which drops its oldest entries; the first drop is reported if `what` names them."""
 
     def __init__(self, what: str | None) -> None:
         super().__init__()
@@ -295,5 +293,5 @@ class Newest(dict[K, T]):
         if len(self) > most:
             del self[next(iter(self))]
             if not self._announced:
-                note(f"There are more than {most} {self._what}; the oldest are not followed any more.")
+                note(f"There are more than {most} {self._what}; the oldest are no longer followed.")
             self._announced = True

@@ -1,4 +1,4 @@
-"""`trace gc`: removes what was kept long enough, or shows what would go."""
+"""`trace gc`: removes history and data whose retention is over, or shows what would be removed."""
 
 import click
 
@@ -10,20 +10,20 @@ from tracelake.wire.retention import GcPlan, GcReply
 
 
 @click.command()
-@click.option("--plan", "only_plan", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what would be removed, and remove nothing.")
 @operator_command
 def command(session: Session, only_plan: bool) -> None:
-    """Remove what was kept long enough: old triggers, attempts and versions of DAGs, with the data that only they have.
+    """Remove what is past its retention: old triggers, attempts, tasks and DAG versions, with the data only they have.
 
-    The Dispatcher does this by itself, a little at a time; the settings `*_retention_days` and `kept_versions` say how
-    long everything is kept. Active versions, those that you can roll back to, and what their inputs and datasets need
-    are never removed.
+    The Dispatcher does this by itself, a little at a time; the settings `*_retention_days` and `kept_versions` decide
+    how long everything is kept. Active versions, those that you can roll back to, and what their inputs and datasets
+    need are never removed.
 
     \b
     Examples:
-      trace gc --plan           # what would go
+      trace gc --plan           # what would be removed
       trace gc --plan --json    # the same for programs
-      trace gc                  # now, until nothing is left to remove
+      trace gc                  # remove it now
     """
     if only_plan:
         session.show(_plan_listing(session.ask_service(lambda client: client.call(routes.PLAN_GC))))
@@ -33,11 +33,11 @@ def command(session: Session, only_plan: bool) -> None:
         removed = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(reply.removed.items()))
         click.echo(f"Removed: {removed}.")
     else:
-        click.echo("There is nothing to remove.")
+        click.echo("There is nothing to remove: everything is within its retention.")
 
 
 async def _run_all(client: InternalClient) -> GcReply:
-    """Round after round. What was removed is known also if a later round fails."""
+    """Removes round after round until nothing is left to remove."""
     removed: dict[str, int] = {}
     while True:
         reply = await client.call(routes.RUN_GC)
@@ -48,18 +48,24 @@ async def _run_all(client: InternalClient) -> GcReply:
 
 
 def _plan_listing(plan: GcPlan) -> Listing:
-    listing = Listing(
-        [ListingColumn("what"), ListingColumn("number", right=True), ListingColumn("kept"), ListingColumn("oldest")]
-    )
-    for rows in plan.rows:
-        oldest = None if rows.oldest is None else f"{rows.oldest:%Y-%m-%d}"
-        listing.add(
-            rows.kind.replace("_", " "), f"{rows.rows:,}{'+' if rows.more else ''}", f"{rows.kept_days} d", oldest
+    rows: list[tuple[str, str, str | None, str | None]] = [
+        (
+            rows.kind.replace("_", " "),
+            f"{rows.rows:,}{'+' if rows.more else ''}",
+            f"{rows.kept_days} d",
+            None if rows.oldest is None else f"{rows.oldest:%Y-%m-%d}",
         )
-    for version in plan.versions:
-        listing.add(f"version {version.version} of {version.org}/{version.dag}", "1", None, None)
+        for rows in plan.rows
+    ]
+    rows += [(f"version {row.version} of {row.org}/{row.dag}", "1", None, None) for row in plan.versions]
     if plan.jobs_to_sweep:
-        listing.add("jobs of versions that are gone", str(plan.jobs_to_sweep), None, None)
+        rows.append(("jobs of removed versions", str(plan.jobs_to_sweep), None, None))
     if plan.generations_to_delete:
-        listing.add("generations whose files are to go", str(plan.generations_to_delete), None, None)
-    return listing
+        rows.append(("generations whose files are removed", str(plan.generations_to_delete), None, None))
+    return Listing(
+        rows,
+        ListingColumn("what", lambda row: row[0]),
+        ListingColumn("to remove", lambda row: row[1], right=True),
+        ListingColumn("kept for", lambda row: row[2]),
+        ListingColumn("oldest", lambda row: row[3]),
+    )

@@ -1,15 +1,13 @@
-"""`trace jobs`: the jobs of a DAG's active version, what they wait for and what they do."""
+"""`trace jobs`: the jobs of a DAG version, with their inputs, outputs and tasks."""
 
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.missing import explained
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, compact, count
-from tracelake.client.user import UserClient
 from tracelake.wire import routes
 from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
@@ -25,17 +23,24 @@ EDGE_STYLES = {
 
 @click.command()
 @click.argument("dag")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="Of version N (default: the active one).")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Jobs of version N (default: the active one).")
 @watch_option
 @user_command
 def command(session: Session, dag: str, version: int | None, watch: bool) -> None:
-    """List the jobs of DAG: inputs and how far they are, outputs, tasks by state.
+    """List the jobs of DAG: the operator of each, the state of its inputs, its outputs, and its tasks by state.
 
-    An input is `live` when events reach it as they come, `draining` while it catches up, `held` when a unit of a
-    PerUpdate job failed for good (retry or skip its task, and the input goes on), `stopped` while a queue is full,
-    `paused` while its source is, `parked` when its version is not active. Tasks that are `waiting` wait for a place of
-    a limit; `retrying` ones failed and wait for another attempt. An output of which batches were `refused` lacks their
-    rows, whatever became of the tasks that wrote them.
+    \b
+    The state of an input:
+      live      events reach the job as they come
+      draining  the job catches up with earlier events
+      held      a unit failed for good; retry or skip its task, and the input goes on
+      stopped   a queue downstream is full (`trace pressure`)
+      paused    its source is paused (`trace resume`)
+      parked    the version is not active
+
+    Tasks that are `waiting` wait for a concurrency limit; `retrying` ones failed and wait for their next attempt;
+    `failed` ones failed for good. If batches of an output were `refused`, their rows are missing from its table
+    (`trace dlq`).
 
     \b
     Examples:
@@ -43,13 +48,9 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
       trace jobs pools --watch
       trace jobs pools --version 4
     """
-    if watch:
-        session.watch(lambda client: _look(client, dag, version))
-        return
-    reply = session.ask(
-        lambda client: explained(client, client.call(routes.LIST_JOBS, dag=dag, version=version), dag=dag)
+    reply = session.view(
+        lambda client: client.call(routes.LIST_JOBS, dag=dag, version=version), jobs_view, watch=watch, dag=dag
     )
-    session.show(jobs_view(reply))
     failed = next((job for job in reply.jobs if job.failed), None)
     if failed is not None:
         session.hint("see what failed", "tasks", "--dag", dag, "--job", failed.name, "--status", "Failed")
@@ -63,58 +64,46 @@ def command(session: Session, dag: str, version: int | None, watch: bool) -> Non
     if failed is not None or idle is not None or letters is not None:
         return
     if source := next((job for job in reply.jobs if job.source == "manual"), None):
-        session.hint("set it off", "trigger", f"{dag}/{source.name}", "--range", "START-END")
+        session.hint("trigger its source", "trigger", f"{dag}/{source.name}", "--range", "START-END")
     else:
         session.hint("see the tasks", "tasks", "--dag", dag)
 
 
 def _is_idle(job: JobRow) -> bool:
-    """It has something to do, and does nothing."""
+    """Whether the job has work to do and no running task."""
     stopped = ("held", "stopped", "paused")
     waiting = job.queued or job.held or job.retrying or any(e.state in stopped or e.backlog for e in job.inputs)
     return bool(waiting) and not job.running
 
 
-async def _look(client: UserClient, dag: str, version: int | None) -> RenderableType:
-    return jobs_view(await client.call(routes.LIST_JOBS, dag=dag, version=version))
-
-
 def jobs_view(reply: JobsReply) -> RenderableType:
-    listing = Listing(
-        [
-            ListingColumn("job"),
-            ListingColumn("does"),
-            ListingColumn("inputs"),
-            ListingColumn("outputs"),
-            ListingColumn("queued", right=True),
-            ListingColumn("running", right=True),
-            ListingColumn("waiting", right=True),
-            ListingColumn("retrying", right=True),
-            ListingColumn("failed", right=True),
-        ]
-    )
-    for job in reply.jobs:
-        listing.add(
-            Text(clean(job.name), style="bold"),
-            _does(job),
-            Text("\n").join(edge_text(edge) for edge in job.inputs),
-            Text("\n").join(_output(output) for output in job.outputs),
-            job.queued,
-            job.running,
-            job.held,
-            Text(str(job.retrying), style="yellow" if job.retrying else ""),
-            Text(str(job.failed), style="bold red" if job.failed else ""),
-        )
     title = Text.assemble((clean(reply.dag), "bold"), f", version {reply.version}: {count(len(reply.jobs), 'job')}")
-    return Group(title, listing)
+    jobs = Listing(
+        reply.jobs,
+        ListingColumn("job", lambda job: Text(clean(job.name), style="bold")),
+        ListingColumn("operator", _operator),
+        ListingColumn("inputs", lambda job: Text("\n").join(edge_text(edge) for edge in job.inputs)),
+        ListingColumn("outputs", lambda job: Text("\n").join(_output(output) for output in job.outputs)),
+        ListingColumn("queued", lambda job: job.queued, right=True),
+        ListingColumn("running", lambda job: job.running, right=True),
+        ListingColumn("waiting", lambda job: job.held, right=True),
+        ListingColumn("retrying", lambda job: _number(job.retrying, "yellow"), right=True),
+        ListingColumn("failed", lambda job: _number(job.failed, "bold red"), right=True),
+    )
+    return Group(title, jobs)
 
 
-def _does(job: JobRow) -> str:
-    parts = [f"{job.source} source" if job.source else "", job.operator or ""]
+def _number(number: int, style: str) -> Text:
+    return Text(str(number), style=style if number else "")
+
+
+def _operator(job: JobRow) -> str:
+    """`cron source`, or `spark_sql on ecs_platform, PerPartition`: what runs, where, and how events become tasks."""
+    parts = [f"{job.source} source" if job.source else ""]
     if job.operator:
-        parts.append(f"on {job.runtime}" if job.runtime else "")
+        parts.append(f"{job.operator} on {job.runtime}" if job.runtime else job.operator)
         parts.append(job.strategy if job.activation == "reactive" else "")
-    return " ".join(part for part in parts if part)
+    return ", ".join(part for part in parts if part)
 
 
 def _output(output: JobOutputRow) -> Text:
@@ -125,14 +114,14 @@ def _output(output: JobOutputRow) -> Text:
 
 
 def edge_text(edge: EdgeRow, *, commits: bool = False) -> Text:
-    """`commits`: of a dataset whose cursor is the number of a commit."""
+    """`blocks live up to 1000`; with `commits` the cursor is the number of a commit."""
     text = Text.assemble(clean(edge.dataset), " ", (edge.state, EDGE_STYLES.get(edge.state, "")))
     if edge.where:
         text.append(f" where {compact(edge.where)}", style="dim")
     if edge.routed_cursor is not None:
         text.append(f" up to {'commit ' if commits else ''}{edge.routed_cursor}", style="dim")
     if edge.backlog:
-        text.append(f", {count(edge.backlog, 'event')} to come", style="yellow")
+        text.append(f", {count(edge.backlog, 'event')} waiting", style="yellow")
     if edge.failed_units:
         text.append(f", {count(edge.failed_units, 'unit')} failed", style="bold red")
     return text

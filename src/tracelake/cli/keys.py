@@ -1,14 +1,12 @@
 """`trace keys`: rotation of signing keys and shared tokens, while everything keeps running."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
-from tracelake.cli.json_output import json_option
-from tracelake.cli.options import home_option
+from tracelake.cli.listing import Listing, ListingColumn
+from tracelake.cli.session import Session, operator_command
 from tracelake.client.stack import NoStackError
 from tracelake.settings import Settings
 from tracelake.stack.credentials import LiteCredentials, prepare
@@ -18,55 +16,57 @@ _KINDS = ("task", "user", "worker", "service", "metrics")
 
 @click.group()
 def command() -> None:
-    """Signing keys and tokens of this stack."""
+    """List and rotate the signing keys and shared tokens of this stack."""
 
 
 @command.command()
 @click.argument("kind", type=click.Choice(_KINDS), default="task")
-@home_option
-@click.option("--leaked", is_flag=True, help="The old one leaked: give it up at once, with all that it signed.")
-@json_option
-def rotate(kind: str, home: Path | None, leaked: bool, as_json: bool) -> None:
-    """Rotate the keys of capability tokens (task) or user tokens (user), or the worker, service or metrics token.
+@click.option("--leaked", is_flag=True, help="The old one leaked: refuse it at once, with everything it signed.")
+@operator_command
+def rotate(session: Session, kind: str, leaked: bool) -> None:
+    """Replace a signing key (task, user) or a shared token (worker, service, metrics) by a new one.
 
-    A new signing key is published at once and signs one cache period later, so that no verifier meets a key it
-    does not know; the old one is served until its last token has expired. Another new token works at
-    once; the old one goes on working for the overlap time.
+    The key `task` signs the tokens of tasks, `user` those of users. A new key is published at once and signs after one
+    cache period (`jwks_cache_seconds`), when every verifier knows it; the old one verifies until its last token has
+    expired. A new shared token works at once; the old one works for `credential_overlap_seconds` more.
 
-    With --leaked there is no overlap. Workers then fetch fresh task tokens by themselves and go on; people need the
-    new admin token. Running Dispatchers notice within a second.
+    With --leaked there is no overlap. Workers fetch fresh task tokens by themselves and go on; users need new tokens,
+    and the admin token is issued anew. Running Dispatchers notice within a second.
     """
-    settings, credentials = _open(home)
-    rotated = _rotate_key if kind in ("task", "user") else _rotate_secret
-    report, text = rotated(kind, settings, credentials, leaked=leaked)
-    click.echo(msgspec.json.encode({"kind": kind} | report) if as_json else text)
+    settings, credentials = _open(session)
+    rotate_kind = _rotate_key if kind in ("task", "user") else _rotate_secret
+    report, text = rotate_kind(kind, settings, credentials, leaked=leaked)
+    session.answer({"kind": kind} | report)
+    click.echo(text)
 
 
 @command.command("list")
-@home_option
-@json_option
-def list_keys(home: Path | None, as_json: bool) -> None:
-    """Show the signing keys that verifiers know now."""
-    _, credentials = _open(home)
+@operator_command
+def list_keys(session: Session) -> None:
+    """List the signing keys: the one that signs now, and those that still verify earlier tokens."""
+    _, credentials = _open(session)
     now = datetime.now(UTC)
     rings = {"task": credentials.task_keys, "user": credentials.user_keys}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"kind": kind, "kid": key.kid, "signs": key.kid == ring.current_kid(now)}
         for kind, ring in rings.items()
         for key in ring.public_keys(now)
     ]
-    if as_json:
-        click.echo(msgspec.json.encode(rows))
-        return
-    for row in rows:
-        click.echo(f"{row['kind']:<5} {row['kid']}  {'signs now' if row['signs'] else 'verifies'}")
+    session.show(
+        Listing(
+            session.answer(rows),
+            ListingColumn("kind", lambda row: row["kind"]),
+            ListingColumn("key", lambda row: row["kid"], whole=True),
+            ListingColumn("use", lambda row: "signs now" if row["signs"] else "verifies only"),
+        )
+    )
 
 
-def _open(home: Path | None) -> tuple[Settings, LiteCredentials]:
-    """The credentials of a home that has some: looking must not make any."""
-    settings = Settings.load({"home": home})
+def _open(session: Session) -> tuple[Settings, LiteCredentials]:
+    """The settings and credentials of a home that has some already; looking must not create any."""
+    settings = Settings.load({"home": session.home})
     if not any(settings.layout.keys.glob("*/*.pem")):
-        raise NoStackError(f"{settings.home} holds no keys yet; `trace up --home {settings.home}` makes them")
+        raise NoStackError(f"{settings.home} holds no keys yet; `trace up --home {settings.home}` creates them")
     return settings, LiteCredentials.ensure(settings.layout.keys)
 
 
@@ -82,7 +82,7 @@ def _rotate_key(
         text = f"Key {kid} is published and signs from {signs_from:%Y-%m-%d %H:%M:%S} UTC."
         return {"kid": kid, "signs_from": signs_from}, text
     kid = ring.replace(now)
-    text = f"Key {kid} signs now; what older keys signed is refused within a second."
+    text = f"Key {kid} signs now; tokens that older keys signed are refused within a second."
     if kind == "user":
         prepare(settings, settings.layout)
         text += " The admin token was issued anew."
@@ -98,5 +98,5 @@ def _rotate_secret(
     secret.rotate(now, overlap_seconds=overlap)
     until = now + timedelta(seconds=overlap)
     end = "is refused within a second" if leaked else f"works until {until:%Y-%m-%d %H:%M:%S} UTC"
-    text = f"The new {kind} token is in its file; the old one {end}."
+    text = f"The new {kind} token is in {secret.token_file}; the old one {end}."
     return {"token_file": str(secret.token_file), "old_until": until}, text

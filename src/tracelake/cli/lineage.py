@@ -6,10 +6,8 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from tracelake.cli.missing import explained
-from tracelake.cli.options import cursor_option, limit_option
+from tracelake.cli.options import RANGE, cursor_option, limit_option
 from tracelake.cli.paging import collect
-from tracelake.cli.parse import RangeType
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean, count, unit_text
 from tracelake.wire import routes
@@ -17,25 +15,25 @@ from tracelake.wire.datasets import CommitBatch, LineageEdge, LineageReply, Line
 from tracelake.wire.jobs import BlockRange
 
 _MAX_NODES = 500
-"""A drawing with more is none; `--json` has everything."""
+"""The most nodes that are drawn; `--json` has everything."""
 _BATCHES_SHOWN = 3
-"""Of each commit; `--unit` shows all that are known of one."""
+"""The batches shown of each commit; `--unit` shows all that are known of one."""
 
 
 @click.command()
 @click.argument("dataset")
 @click.option("--unit", metavar="KEY", help="Only the unit with this key or cursor.")
-@click.option("--range", "blocks", type=RangeType(), help="Only units that touch these blocks, like 1000-2000.")
+@click.option("--range", "blocks", type=RANGE, help="Only units that touch these blocks, like 1000-2000.")
 @limit_option(20)
 @cursor_option
 @user_command
 def command(
     session: Session, dataset: str, unit: str | None, blocks: BlockRange | None, limit: int, cursor: str | None
 ) -> None:
-    """Draw what DATASET is made from and what is made from it, and list its units with the tasks that made them.
+    """Draw which jobs and datasets DATASET is computed from and which read it, and list its units with their tasks.
 
-    The units of a buffered dataset are the commits of its table: each has the batches that came with it, by the job,
-    the unit and the task that wrote them; --unit NUMBER shows more of one commit.
+    The units of a buffered dataset are the commits of its table, each with its batches: the job, the unit and the task
+    that wrote them. --unit NUMBER shows more of one commit.
 
     \b
     Examples:
@@ -48,25 +46,22 @@ def command(
         raise click.UsageError("Give --unit or --range, not both.")
     start, end = (None, None) if blocks is None else (blocks.start, blocks.end)
     reply = session.ask(
-        lambda client: explained(
+        lambda client: collect(
             client,
-            collect(
-                client,
-                routes.SHOW_LINEAGE,
-                "units",
-                limit=limit,
-                cursor=cursor,
-                name=dataset,
-                unit=unit,
-                start=start,
-                end=end,
-            ),
-            dataset=dataset,
-        )
+            routes.SHOW_LINEAGE,
+            "units",
+            limit=limit,
+            cursor=cursor,
+            name=dataset,
+            unit=unit,
+            start=start,
+            end=end,
+        ),
+        dataset=dataset,
     )
     session.show(*lineage_trees(reply, most_batches=_BATCHES_SHOWN if unit is None else None))
     if not reply.units:
-        session.say("It has no such unit." if unit or blocks else "It has no unit yet.")
+        session.say("The dataset has no such unit." if unit or blocks else "The dataset has no unit yet.")
     tasks = (task for row in reply.units for task in (row.task_id, *(batch.task_id for batch in row.batches)))
     newest_task = next((task for task in tasks if task is not None), None)
     if newest_task is not None:
@@ -80,7 +75,7 @@ def lineage_trees(reply: LineageReply, most_batches: int | None = _BATCHES_SHOWN
     name = clean(reply.dataset)
     trees = [
         _tree(
-            Text.assemble((name, "bold"), " is made from"),
+            Text.assemble((name, "bold"), " is computed from"),
             reply.upstream,
             reply.dataset,
             lambda edge: edge.to_dataset,
@@ -106,7 +101,7 @@ def _tree(
     near: Callable[[LineageEdge], str | None],
     far: Callable[[LineageEdge], str | None],
 ) -> Tree:
-    """Breadth first; what was drawn already is named but not drawn again, so that circles end."""
+    """Draws the edges breadth first; a dataset that is drawn already is only named, so that cycles end."""
     tree = Tree(title, guide_style="dim")
     drawn, nodes = {root}, 0
     level: list[tuple[Tree, str]] = [(tree, root)]
@@ -139,7 +134,7 @@ def _tree(
 
 
 def _units(units: Sequence[LineageUnit], most_batches: int | None, *, more: bool) -> Tree:
-    """A line for each, in order of blocks."""
+    """One line for each unit, in order of blocks."""
     rows = sorted(units, key=_first_block)
     part = "" if not more else "first " if rows == list(units) else "newest "
     tree = Tree(Text(part + count(len(units), "unit"), style="bold"), guide_style="dim")
@@ -154,7 +149,7 @@ def _units(units: Sequence[LineageUnit], most_batches: int | None, *, more: bool
 
 
 def _first_block(row: LineageUnit) -> int:
-    """Units without blocks have no order of their own and stay where they are."""
+    """The block by which a unit is sorted; units without blocks keep their order."""
     if row.unit.cursor is not None:
         return row.unit.cursor.to
     return -1 if row.unit.start is None else row.unit.start
@@ -178,7 +173,7 @@ def _unit(row: LineageUnit) -> Text:
 
 
 def _batch(batch: CommitBatch) -> Text:
-    """Who wrote it; the task is for the next command."""
+    """The job, unit and task that wrote the batch."""
     line = Text(clean(f"{batch.dag}/{batch.job}"), style="cyan")
     if batch.unit is not None:
         line.append(f" {unit_text(batch.unit)}", style="bold")

@@ -1,14 +1,16 @@
-"""Tables that fit: aligned columns if there is room, folded columns if there is less, else a few lines per row.
+"""Tables that fit the terminal: aligned columns if there is room, folded columns if there is less, else a few lines
+per row.
 
-Nothing is ever cut off, least of all an id that somebody wants to copy into the next command. Columns without any
+Nothing is cut off, least of all an id that somebody wants to copy into the next command. Columns without any
 content are left out. Plain strings are cleaned; a `Text` is taken as it is.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,17 +18,21 @@ from rich.text import Text
 from tracelake.cli.text import clean
 
 Cell = str | int | Text | None
+R = TypeVar("R")
 
 _GAP = 2
 _FOLDED_WIDTH = 14
-"""A column is not folded into less than this, if it says nothing else."""
+"""The least width into which a column is folded, unless it declares another."""
 _WORD_WIDTH = 40
-"""Words up to this length are not broken; a row that has no room for them is shown in lines."""
+"""Words up to this length are not broken: a row that has no room for them is shown in lines."""
 
 
 @dataclass(frozen=True, slots=True)
-class ListingColumn:
+class ListingColumn(Generic[R]):
+    """A heading, and what the column shows of a row."""
+
     name: str
+    cell: Callable[[R], Cell]
     right: bool = False
     whole: bool = False
     """Never folded: ids, numbers, states."""
@@ -35,14 +41,10 @@ class ListingColumn:
     """It is not folded into less than this: a row that has no more room for it is shown in lines."""
 
 
-@dataclass
 class Listing:
-    columns: list[ListingColumn]
-    rows: list[list[Text]] = field(default_factory=list)
-
-    def add(self, *cells: Cell) -> None:
-        assert len(cells) == len(self.columns)
-        self.rows.append([_text(cell) for cell in cells])
+    def __init__(self, rows: Iterable[R], *columns: ListingColumn[R]) -> None:
+        self.columns = columns
+        self.rows = [[_text(column.cell(row)) for column in columns] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indexes = [index for index in range(len(self.columns)) if any(row[index].plain for row in self.rows)]
@@ -55,7 +57,7 @@ class Listing:
             yield self._table(indexes, widths)
 
     def _widths(self, indexes: list[int], room: int) -> list[int] | None:
-        """How wide each column may be; None if not even folding helps."""
+        """The width of each column; None if not even folding helps."""
         natural = [
             max(cell_len(self.columns[index].name), *(_width(row[index]) for row in self.rows)) for index in indexes
         ]
@@ -93,7 +95,7 @@ class Listing:
         return table
 
     def _blocks(self, indexes: list[int], room: int) -> Iterator[Text | Padding]:
-        """The first cell, and below it the others, each with the name of its column."""
+        """Each row as lines: the first cell, and below it the others, each with the name of its column."""
         for row in self.rows:
             yield whole_line(row[indexes[0]])
             line = Text()
@@ -111,7 +113,7 @@ class Listing:
 
 
 def fields(pairs: Sequence[tuple[str, Cell]]) -> Table:
-    """Names and values below each other; those without a value are left out."""
+    """Names and values, one pair a line; pairs without a value are left out."""
     grid = Table.grid(padding=(0, _GAP, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -122,8 +124,13 @@ def fields(pairs: Sequence[tuple[str, Cell]]) -> Table:
     return grid
 
 
+def sections(*parts: tuple[str, Listing]) -> list[RenderableType]:
+    """Listings with their titles; those without rows are left out."""
+    return [item for title, rows in parts if rows.rows for item in (Text(f"\n{title}", style="bold"), rows)]
+
+
 def whole_line(text: Text) -> Text:
-    """A line that is never wrapped or cut by us; a terminal that is too narrow wraps it without breaking a copy."""
+    """A line that only the terminal wraps, so that it can be copied whole."""
     line = text.copy()
     line.no_wrap, line.overflow = True, "ignore"
     return line

@@ -1,4 +1,6 @@
-"""`trace quota`: what an org may use, and what it uses; the platform's operator sets it."""
+"""`trace quota`: the limits of an org and its usage; the platform's operator sets the limits."""
+
+from typing import NamedTuple
 
 import click
 from rich.text import Text
@@ -23,12 +25,12 @@ _OPTIONS = {name.replace("_", "-"): name for name in KINDS}
 @click.group(invoke_without_command=True)
 @user_command
 def command(session: Session) -> None:
-    """Show what your org may use, and what it uses.
+    """Show the quotas of your org: the limit of each, and how much of it is used.
 
-    Above its quota of queued tasks or stored bytes an org is held back: triggers and deploys are refused, and events
-    are kept until there is room again. Above its quota of running tasks, ready tasks wait. Nothing is lost.
+    An org above its quota of queued tasks or stored bytes cannot trigger or deploy, and its events are kept until there
+    is room again. Above its quota of running tasks, ready tasks wait. Nothing is lost.
 
-    The weight is the org's share of what orgs share: slots of workers, queues, limits of operators.
+    The weight decides the org's share where orgs compete: slots of workers, queues, limits of operators.
 
     \b
     Examples:
@@ -45,27 +47,30 @@ def command(session: Session) -> None:
 @command.command("list")
 @operator_command
 def list_orgs(session: Session) -> None:
-    """Show the quotas of every org and what it uses (for the platform's operator)."""
+    """List the quotas and the usage of every org (for the platform's operator)."""
     reply = session.ask_service(lambda client: client.call(routes.LIST_QUOTAS))
-    listing = Listing([ListingColumn("org"), *_COLUMNS])
-    for org in reply.orgs:
-        _add_rows(listing, org, org.org)
-    session.show(listing)
+    session.show(Listing([row for org in reply.orgs for row in _rows(org)], *_COLUMNS))
 
 
 @command.command("set")
 @click.argument("org")
 @click.option("--weight", type=click.FloatRange(0, 1000, min_open=True), help="Share of slots, queues and limits.")
-@click.option("--queued-tasks", type=click.IntRange(0), help="Tasks that wait; 0 is no limit, here and below.")
+@click.option("--queued-tasks", type=click.IntRange(0), help="Queued tasks; 0 is no limit, here and below.")
 @click.option("--running-tasks", type=click.IntRange(0, 1_000_000), help="Tasks that run at once.")
 @click.option("--units-per-range", type=click.IntRange(0), help="Units that one range is split into.")
 @click.option("--stored-bytes", type=click.IntRange(0), help="Bytes of committed files.")
 @click.option("--deploys-per-hour", type=click.IntRange(0), help="New versions of DAGs.")
 @click.option("--dry-runs-per-minute", type=click.IntRange(0), help="Plans of deploys, at each Dispatcher.")
-@click.option("--default", "defaults", multiple=True, type=click.Choice(sorted(_OPTIONS)), help="Back to the default.")
+@click.option(
+    "--default",
+    "defaults",
+    multiple=True,
+    type=click.Choice(sorted(_OPTIONS)),
+    help="Set this quota back to its default.",
+)
 @operator_command
 def set_quota(session: Session, org: str, defaults: tuple[str, ...], **values: float | None) -> None:
-    """Set the weight and the quotas of an org (for the platform's operator, on the home of a running stack).
+    """Set the weight and the quotas of an org (for the platform's operator; the stack must run).
 
     \b
     Examples:
@@ -80,29 +85,42 @@ def set_quota(session: Session, org: str, defaults: tuple[str, ...], **values: f
     session.show(quota_view(change.quota))
 
 
-_COLUMNS = [
-    ListingColumn("quota"),
-    ListingColumn("used", right=True, whole=True),
-    ListingColumn("limit", right=True, whole=True),
-    ListingColumn("set"),
-    ListingColumn("state"),
+class _QuotaLine(NamedTuple):
+    org: str
+    quota: str
+    used: str = ""
+    limit: str = ""
+    source: str = ""
+    exceeded: bool = False
+
+
+_COLUMNS: list[ListingColumn[_QuotaLine]] = [
+    ListingColumn("org", lambda row: row.org),
+    ListingColumn("quota", lambda row: row.quota),
+    ListingColumn("used", lambda row: row.used, right=True, whole=True),
+    ListingColumn("limit", lambda row: row.limit, right=True, whole=True),
+    ListingColumn("set by", lambda row: row.source),
+    ListingColumn("state", lambda row: Text("used up", "bold red") if row.exceeded else None),
 ]
 
 
 def quota_view(reply: QuotaReply) -> Listing:
-    listing = Listing(_COLUMNS)
-    _add_rows(listing, reply)
-    return listing
+    """The quotas of one org, without its name."""
+    return Listing(_rows(reply), *_COLUMNS[1:])
 
 
-def _add_rows(listing: Listing, reply: QuotaReply, *first: str) -> None:
-    listing.add(*first, "weight", None, f"{reply.weight:g}", None, None)
-    for row in reply.quotas:
-        listing.add(
-            *first,
-            row.kind.replace("_", " "),
-            None if row.used is None else f"{row.used:,}",
-            "no limit" if row.limit is None else f"{row.limit:,}",
-            "for this org" if row.own else "default",
-            Text("used up", "bold red") if row.exceeded else None,
-        )
+def _rows(reply: QuotaReply) -> list[_QuotaLine]:
+    return [
+        _QuotaLine(reply.org, "weight", limit=f"{reply.weight:g}"),
+        *(
+            _QuotaLine(
+                reply.org,
+                row.kind.replace("_", " "),
+                "" if row.used is None else f"{row.used:,}",
+                "no limit" if row.limit is None else f"{row.limit:,}",
+                "operator" if row.own else "default",
+                row.exceeded,
+            )
+            for row in reply.quotas
+        ),
+    ]

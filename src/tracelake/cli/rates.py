@@ -1,21 +1,31 @@
-"""Rates out of looks: what was made, said and done per second, between a look some seconds ago and the last one.
+"""Rates of tasks and events per second, computed from two measurements some seconds apart.
 
-The server counts what was made and what is open, and nothing of what is finished. Done is what was made, less that by
-which the open tasks became more; where a count was cut off it is not known. A task that failed for good stays open for
-this; one that was skipped or canceled counts as done.
+The server counts created and open tasks, not finished ones. The finished tasks are those created less the growth of
+the open ones; the number is unknown if a count was cut off. Here a task that failed for good counts as open, and one
+that was skipped or canceled as done.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from rich.text import Text
+
 from tracelake.client.user import UserClient
 from tracelake.wire import routes
-from tracelake.wire.overview import JobLoad, OverviewReply
+from tracelake.wire.overview import CountName, JobLoad, OverviewReply
 
 WINDOW_SECONDS = 10.0
-_OPEN = ("ready", "running", "held", "retrying", "failed")
+_OPEN: dict[CountName, tuple[str, str]] = {
+    "ready": ("ready", "bold"),
+    "running": ("running", "cyan"),
+    "held": ("waiting", "yellow"),
+    "retrying": ("retrying", "yellow"),
+    "failed": ("failed", "bold red"),
+}
+"""The counts of open tasks, with the word and the style of each."""
 
 JobKey = tuple[str, str]
 
@@ -27,7 +37,7 @@ class _Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Per second; without a value it is not known, and `least` says that there is at least as much."""
+    """A number per second; None is unknown, and `least` means that it is at least this much."""
 
     value: float | None
     least: bool = False
@@ -49,13 +59,13 @@ class Measured:
 
 
 class Meter:
-    """Asks for the overview, and remembers the looks of the last seconds."""
+    """Requests the overview, and keeps the measurements of the last seconds."""
 
     def __init__(self, client: UserClient, dag: str | None = None) -> None:
         self._client, self._dag = client, dag
         self._looks: deque[_Look] = deque()
         self._much = False
-        """More came than is counted: the window is as short as it can be."""
+        """A count was cut off, so the window is as short as it can be."""
 
     async def look(self) -> Measured:
         reply = await self._client.call(routes.SHOW_OVERVIEW, since=self._since(), dag=self._dag)
@@ -78,6 +88,15 @@ def open_tasks(reply: OverviewReply) -> dict[JobKey, int | None]:
         (job.dag, job.job): None if set(_OPEN) & set(job.cut) else sum(getattr(job, name) for name in _OPEN)
         for job in reply.jobs
     }
+
+
+def task_counts(jobs: Sequence[JobLoad]) -> Text:
+    """`3 ready  2 running ...`: the open tasks of the jobs by state; `3+` is at least 3."""
+    line = Text()
+    for name, (word, style) in _OPEN.items():
+        number = f"{sum(getattr(job, name) for job in jobs)}{'+' if any(name in job.cut for job in jobs) else ''}"
+        line.append("  " if line else "").append(number, style=style if number != "0" else "").append(f" {word}")
+    return line
 
 
 def measure(reply: OverviewReply, before: dict[JobKey, int | None] | None) -> Measured:

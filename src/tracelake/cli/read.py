@@ -1,10 +1,9 @@
-"""`trace read`: rows of a dataset, for a look or as one file.
+"""`trace read`: rows of a dataset, on the screen or as one file.
 
-Which files are the dataset, the registry says: what lies beside them in the bucket was never committed, or was
-replaced. Whoever runs the stack reads from the stores themselves; whoever has a token alone, over the public API.
+The registry names the files of the dataset; other files in the bucket were never committed, or were replaced. On the
+machine of the stack rows are read from the stores themselves, elsewhere over the public API.
 """
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
@@ -19,8 +18,10 @@ from tracelake.catalogue.context import NonRetryableError
 from tracelake.cli.api_content import ApiContent
 from tracelake.cli.export import check_target, plain, write_rows
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.parse import RangeType
+from tracelake.cli.options import RANGE
 from tracelake.cli.session import Session, user_command
+from tracelake.client.errors import RemoteError
+from tracelake.errors import TraceError
 from tracelake.settings import Settings
 from tracelake.stack.dataset_rows import (
     NoColumnError,
@@ -40,17 +41,15 @@ _HEAD = 10
 
 @click.command()
 @click.argument("dataset")
-@click.option(
-    "--range", "blocks", type=RangeType(), help="Only units with a part in these blocks, like 0-999; of files."
-)
-@click.option("--head", type=click.IntRange(1, 10_000), help=f"So many rows (default {_HEAD}).")
-@click.option("--columns", help="Only these columns, with commas between them.")
+@click.option("--range", "blocks", type=RANGE, help="Only units that touch these blocks, like 0-999 (not for tables).")
+@click.option("--head", type=click.IntRange(1, 10_000), help=f"Show this many rows (default {_HEAD}).")
+@click.option("--columns", help="Only these columns, separated by commas.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     help="Write all rows to this file instead: .parquet, .csv or .jsonl.",
 )
-@click.option("--force", is_flag=True, help="Replace the file of --output if there is one.")
+@click.option("--force", is_flag=True, help="Replace the file of --output if it exists.")
 @user_command
 def command(
     session: Session,
@@ -63,10 +62,10 @@ def command(
 ) -> None:
     """Show rows of a dataset, or write all of them to a file.
 
-    Rows are those of the active version. The ending of the file is its format. In .csv and .jsonl bytes are 0x...
-    and decimals are text.
+    The rows are those of the current generation. The ending of the file chooses its format. In .csv and .jsonl, bytes
+    are written as 0x... and decimals as text.
 
-    A buffered dataset is a table: its newest rows come first, there is no --range, and 256-bit numbers and json are
+    A buffered dataset is a table: its newest rows come first, it takes no --range, and 256-bit numbers and json are
     text.
 
     \b
@@ -93,6 +92,12 @@ def command(
         raise click.ClickException(str(error).split(". Available", maxsplit=1)[0]) from None
     except (NoColumnError, NonRetryableError) as error:
         raise click.ClickException(str(error)) from None
+    except TraceError as error:
+        if error.code != "dataset_not_committed":
+            raise
+        # The advice of the catalogue is for programs, which may name another generation.
+        message = f"{dataset} has no data yet: no task has committed a unit of it. See why: `trace why {dataset}`."
+        raise RemoteError(error.code, error.status, message) from None
     if output is not None:
         session.answer({"file": str(output), "rows": count})
         session.say(f"{count:,} rows in {output}.")
@@ -110,7 +115,7 @@ def _pieces(
     org = session.run(lambda client: client.call(routes.WHOAMI)).org
     request = DatasetFilesRequest(org=org, name=dataset, start=start, end=end)
     settings = Settings.load({"home": stack.home})
-    reply, files = asyncio.run(find_files(stack, request))
+    reply, files = session.run(lambda _: find_files(stack, request), dataset=dataset)
     if reply.columns is None:
         return read_files(settings.resolve_object_store(), files, names)
     columns = _choose_columns(dataset, reply.columns, names, start)
@@ -138,7 +143,7 @@ def _choose_columns(
 
 
 def _read_rows(content: ApiContent, request: RowsRequest) -> Generator[pa.Table, None, None]:
-    """By way of a file without a name: nothing is shown or written before all of it has come."""
+    """Yields rows by way of an unnamed file, so that nothing is shown or written before all of it has arrived."""
     with tempfile.TemporaryFile(prefix="trace-read-") as file:
         content.download_rows(request, file.write)
         file.seek(0)
@@ -161,14 +166,15 @@ def _show(session: Session, table: pa.Table) -> None:
     rows = [[plain(value) for value in row.values()] for row in table.to_pylist()]
     session.answer([dict(zip(table.column_names, row, strict=True)) for row in rows])
     if not rows:
-        session.say("It has no rows.")
+        session.say("The dataset has no rows.")
         return
-    listing = Listing([ListingColumn(name, right=_is_number(table, name)) for name in table.column_names])
-    for row in rows:
-        listing.add(*("" if value is None else str(value) for value in row))
-    session.show(listing)
+    session.show(Listing(rows, *(_column(place, field) for place, field in enumerate(table.schema))))
 
 
-def _is_number(table: pa.Table, name: str) -> bool:
-    kind = table.schema.field(name).type
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+def _column(place: int, field: pa.Field) -> ListingColumn[list[Any]]:
+    is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return ListingColumn(
+        field.name,
+        lambda row: "" if row[place] is None else str(row[place]),
+        right=any(is_one(field.type) for is_one in is_number),
+    )

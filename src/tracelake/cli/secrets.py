@@ -1,14 +1,13 @@
 """`trace secrets`: list, set and remove the secrets that jobs name."""
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
-from tracelake.cli.json_output import json_option
+from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import home_option
+from tracelake.cli.session import Session, operator_command
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import Home, private_directory
 from tracelake.stack.job_secrets import (
@@ -27,10 +26,10 @@ _MAX_VALUE = 64 * 1024
 
 @click.group()
 def command() -> None:
-    """Secrets that jobs name: list, set and remove them.
+    """List, set and remove the secrets of jobs.
 
-    They are kept in HOME/secrets.toml, which only you can read, and belong to one org each. A job gets those that its
-    `secrets` list; a change counts for the next task.
+    Secrets are kept in HOME/secrets.toml, which only you can read; each belongs to one org. A job gets the secrets that
+    its `secrets` in the DAG document names. A change takes effect with the next task.
 
     \b
     Examples:
@@ -41,21 +40,25 @@ def command() -> None:
     """
 
 
-_org_option = click.option("--org", help="Whose it is (default: the stack's own org).")
+_org_option = click.option("--org", help="The org it belongs to (default: the stack's own).")
 
 
 @command.command("list")
-@click.option("--org", help="Of this org alone.")
-@home_option
-@json_option
-def list_command(org: str | None, home: Path | None, as_json: bool) -> None:
-    """Show whose secrets there are, by name; never a value."""
-    layout = Settings.load({"home": home}).layout
+@click.option("--org", help="Only secrets of this org.")
+@operator_command
+def list_command(session: Session, org: str | None) -> None:
+    """List the names of secrets, by org; values are never shown.
+
+    A secret is in the file HOME/secrets.toml, or in the environment of `trace up`, which comes first.
+    """
+    layout = Settings.load({"home": session.home}).layout
     try:
         own_tables, strays = read_tables(layout.secrets_file), stray_names(layout.secrets_file)
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
-    places = [("file", own_tables), ("environment", read_environment(layout))]  # the later one counts
+    for name in strays:
+        click.echo(f"{layout.secrets_file}: {name} is in no org's table, so no job gets it", err=True)
+    places = [("file", own_tables), ("environment", read_environment(layout))]  # the later one replaces the earlier
     places_by_secret = {
         (owner, name): place for place, tables in places for owner, table in tables.items() for name in table
     }
@@ -64,22 +67,18 @@ def list_command(org: str | None, home: Path | None, as_json: bool) -> None:
         for (owner, name), place in sorted(places_by_secret.items())
         if org in (None, owner)
     ]
-    if as_json:
-        click.echo(msgspec.json.encode(rows))
-    else:
-        _print_rows(rows)
-    for name in strays:
-        click.echo(f"{layout.secrets_file}: {name} stands in no org's table, so no job gets it", err=True)
-
-
-def _print_rows(rows: Sequence[Mapping[str, str]]) -> None:
-    if not rows:
-        click.echo("There are none. Set one with `trace secrets set NAME`.")
+    if not session.answer(rows):
+        session.say("There are no secrets.")
+        session.hint("set one", "secrets", "set", "NAME")
         return
-    lines = [{"org": "ORG", "name": "NAME", "from": "FROM"}, *rows]
-    widths = {column: max(len(line[column]) for line in lines) for column in ("org", "name")}
-    for line in lines:
-        click.echo(f"{line['org']:<{widths['org']}}  {line['name']:<{widths['name']}}  {line['from']}")
+    session.show(
+        Listing(
+            rows,
+            ListingColumn("org", lambda row: row["org"], whole=True),
+            ListingColumn("name", lambda row: row["name"], whole=True),
+            ListingColumn("from", lambda row: row["from"]),
+        )
+    )
 
 
 @command.command("set")
@@ -87,9 +86,10 @@ def _print_rows(rows: Sequence[Mapping[str, str]]) -> None:
 @_org_option
 @home_option
 def set_command(name: str, org: str | None, home: Path | None) -> None:
-    """Keep a value under NAME: asked for, or read from standard input.
+    """Set the secret NAME; its value is asked for, or read from standard input.
 
-    It is never an argument: others see those. One line break at the end of the input is left out.
+    The value is never an argument, because other users of the machine can see those. One line break at the end of the
+    input is left out.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def set_command(name: str, org: str | None, home: Path | None) -> None:
     verb = "Set" if new else "Replaced"
     click.echo(f"{verb} {name} of {owner}. Jobs with `secrets: [{name}]` get it from their next task on.")
     if name in read_environment(layout).get(owner, {}):
-        click.echo("Not yet: `trace up` was started with one of that name in its environment, which comes first.")
+        click.echo("It has no effect yet: the environment of `trace up` has a secret of that name, which comes first.")
 
 
 @command.command("remove")
@@ -115,7 +115,7 @@ def set_command(name: str, org: str | None, home: Path | None) -> None:
 @_org_option
 @home_option
 def remove_command(name: str, org: str | None, home: Path | None) -> None:
-    """Forget the value of NAME.
+    """Remove the secret NAME; tasks of jobs that name it fail from then on.
 
     \b
     Example:
@@ -127,7 +127,9 @@ def remove_command(name: str, org: str | None, home: Path | None) -> None:
     except SecretFileError as error:
         raise SettingsError(str(error)) from None
     if not removed:
-        raise SettingsError(f"{owner} has no secret {name} in {layout.secrets_file}; see `trace secrets list`")
+        raise SettingsError(
+            f"{owner} has no secret {name} in {layout.secrets_file}; `trace secrets list` shows the names"
+        )
     click.echo(f"Removed {name} of {owner}. Tasks that need it fail from now on.")
 
 

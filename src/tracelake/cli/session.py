@@ -1,4 +1,4 @@
-"""What every command over the user API has: where the stack is, who asks, and how answers are shown.
+"""The session of a command: it finds the stack, calls the API as the user, and shows the answers.
 
 With `--json` standard output holds one document and nothing else, also for a failure (`{"error": {"code": ...}}`);
 everything for people then goes to standard error.
@@ -10,9 +10,9 @@ import os
 import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -23,6 +23,7 @@ from rich.text import Text
 
 from tracelake.cli.json_output import json_option
 from tracelake.cli.listing import whole_line
+from tracelake.cli.names import suggest_names
 from tracelake.cli.options import home_option, token_file_option
 from tracelake.cli.text import clean
 from tracelake.client.errors import DispatcherUnavailableError, StackDownError
@@ -36,50 +37,80 @@ T = TypeVar("T")
 
 EVERY_SECONDS = 1.0
 EXAMPLE = "examples/block_ranges.yaml"
-"""In the root of the clone; what somebody who has nothing yet can deploy."""
+"""A document in the root of the clone, which a new user can deploy."""
 NO_STACK = "no_stack"
-"""The code with which `--json` says that there is nobody to ask."""
+"""The error code with --json when no stack runs."""
 _PATIENCE = 60
-"""How many looks in a row may fail before a command gives up: a Dispatcher that restarts is back long before."""
+"""How many refreshes in a row may fail before a command gives up; a restart of the Dispatcher takes far fewer."""
 _PIPE_WIDTH = 1000
-"""Rows stay on one line for grep and awk."""
+"""The width of output that is not a terminal: rows stay on one line for grep and awk."""
 
 
 class Session:
     def __init__(self, home: Path | None = None, token_file: Path | None = None, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self.console = make_console(stderr=as_json)
-        self._home = home
+        self.home = home
         self._token_file = token_file
 
-    def run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
-        return asyncio.run(self._run(work))
+    def run(self, work: Callable[[UserClient], Awaitable[T]], **names: str | None) -> T:
+        """Runs the work; an error about one of the names suggests the nearest one that exists."""
+        return asyncio.run(self._run(lambda client: suggest_names(client, work(client), **names)))
 
     @property
     def stack(self) -> Stack:
-        return find_stack(self._home)
+        return find_stack(self.home)
 
     async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
         stack = self.stack
         try:
             client = UserClient.of_stack(stack, self._token_file, again=lambda: self.stack)
         except OSError:  # also when the file holds no certificate
-            raise NoStackError(f"{stack.ca_file} holds no CA certificate; see `trace status`") from None
+            raise NoStackError(f"{stack.ca_file} holds no CA certificate; run `trace status`") from None
         try:
             return await work(client)
         except DispatcherUnavailableError as error:
             raise DispatcherUnavailableError(
-                f"The Dispatcher does not answer ({error.message}); `trace status` says which part is away."
+                f"The Dispatcher does not answer ({error.message}); `trace status` shows which part is down."
             ) from error
         finally:
             await client.close()
 
-    def ask(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
-        """Runs the work. Its result is for people: with --json it is printed, and the command ends."""
-        return self.answer(self.run(work))
+    def ask(self, work: Callable[[UserClient], Awaitable[T]], **names: str | None) -> T:
+        """Runs the work and returns its result for people; with --json prints it and ends the command."""
+        return self.answer(self.run(work, **names))
+
+    def view(
+        self,
+        work: Callable[[UserClient], Awaitable[T]],
+        render: Callable[[T], RenderableType],
+        *,
+        watch: bool,
+        **names: str | None,
+    ) -> T:
+        """Shows what the work fetches and returns it; with `watch` shows it every second and does not return."""
+        if watch:
+            self.watch(work, render)
+        document = self.ask(work, **names)
+        self.show(render(document))
+        return document
+
+    def watch(self, work: Callable[[UserClient], Awaitable[T]], render: Callable[[T], RenderableType]) -> NoReturn:
+        """Shows what the work fetches every second, until Ctrl-C ends the command."""
+        if self.as_json:
+            raise click.UsageError("--watch is for people; leave out --json.")
+
+        async def refresh(client: UserClient) -> None:
+            with live_view(self.console) as update:
+                async for item in looks(lambda: work(client)):
+                    update(Text(away(item), style="yellow") if isinstance(item, TraceError) else render(item))
+
+        with suppress(KeyboardInterrupt):
+            self.run(refresh)
+        raise click.exceptions.Exit(0)
 
     def ask_service(self, work: Callable[[InternalClient], Awaitable[T]]) -> T:
-        """Like `ask`, with the service token of the stack: for commands of the platform's operator."""
+        """Like `ask`, but with the stack's service token: for commands of the platform's operator."""
         return self.answer(asyncio.run(self._run_service(work)))
 
     async def _run_service(self, work: Callable[[InternalClient], Awaitable[T]]) -> T:
@@ -102,46 +133,32 @@ class Session:
         click.echo(msgspec.json.encode(document))
 
     def error(self, error: TraceError) -> None:
-        """The document of a failure, as the API writes it."""
+        """Prints the JSON document of a failure, as the API writes it."""
         self.json(ErrorBody(error=ErrorInfo(code=error.code, message=error.message, details=error.details)))
 
     def show(self, *parts: RenderableType) -> None:
         show(self.console, *parts)
 
     def say(self, *parts: str | tuple[str, str]) -> None:
-        """One sentence; a part may have a style. Parts are cleaned."""
+        """Shows one sentence, of cleaned parts; a part may have a style."""
         self.show(
             Text.assemble(*(clean(part) if isinstance(part, str) else (clean(part[0]), part[1]) for part in parts))
         )
 
     def hint(self, purpose: str, *command: str | int) -> None:
-        """The next step, as a line that can be copied."""
+        """Shows a next step: its purpose, and a command line that can be copied."""
         self.show(whole_line(self.hint_text(purpose, *command)))
 
     def hint_text(self, purpose: str, *command: str | int) -> Text:
         words = ["trace", *(str(word) for word in command)]
-        if self._home is not None:
-            words += ["--home", str(self._home)]
+        if self.home is not None:
+            words += ["--home", str(self.home)]
         return Text.assemble((f"{purpose}: ", "dim"), (clean(shlex.join(words)), "bold"))
-
-    def watch(self, look: Callable[[UserClient], Awaitable[RenderableType]]) -> None:
-        """Show it anew until Ctrl-C; a Dispatcher that is away for a while is said and waited for."""
-        if self.as_json:
-            raise click.UsageError("--watch is for people; use it without --json.")
-        try:
-            self.run(lambda client: self._watch(client, look))
-        except KeyboardInterrupt:
-            return
-
-    async def _watch(self, client: UserClient, look: Callable[[UserClient], Awaitable[RenderableType]]) -> None:
-        with live_view(self.console) as update:
-            async for item in looks(lambda: look(client)):
-                update(Text(away(item), style="yellow") if isinstance(item, TraceError) else item)
 
 
 @contextmanager
 def live_view(console: Console) -> Iterator[Callable[[RenderableType], None]]:
-    """On a terminal the view is drawn over itself; elsewhere it is printed whenever it has changed."""
+    """Yields a function that shows a view: on a terminal over the last one, elsewhere whenever it has changed."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
             yield lambda view: live.update(view, refresh=True)
@@ -160,7 +177,7 @@ def live_view(console: Console) -> Iterator[Callable[[RenderableType], None]]:
 
 
 async def looks(look: Callable[[], Awaitable[T]]) -> AsyncIterator[T | TraceError]:
-    """What each look finds, for ever. A failure that passes is handed out as it is; one that stays is raised.
+    """Yields the result of a look every second, for ever. A retryable error is yielded too, and raised if it stays.
 
     A stack that was stopped is waited for until somebody starts it.
     """
@@ -184,12 +201,12 @@ async def _pause() -> None:
 
 def away(error: TraceError) -> str:
     if isinstance(error, StackDownError):
-        return "The stack is down; waiting until somebody starts it (`trace up`) ..."
+        return "The stack is down; waiting for `trace up` ..."
     return f"The Dispatcher does not answer right now ({clean(error.message)}); trying again ..."
 
 
 class _Trimmed:
-    """The same without blanks at the ends of lines: tables pad their last column, and nobody wants to copy that."""
+    """A part without the blanks with which tables pad their last column, so that lines can be copied."""
 
     def __init__(self, part: RenderableType) -> None:
         self._part = part
@@ -211,7 +228,7 @@ def show(console: Console, *parts: RenderableType) -> None:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """No markup, no emoji, no highlighting: what a server answers is shown as it is."""
+    """A console without markup, emoji or highlighting: it shows what a server answers as it is."""
     stream = sys.stderr if stderr else sys.stdout
     piped = stream is None or not stream.isatty()
     width = _PIPE_WIDTH if piped and not os.environ.get("COLUMNS") else None
@@ -219,7 +236,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command over the user API; the command gets a `Session` first."""
+    """Adds the options of every command over the user API; the command gets a `Session` first."""
 
     @home_option
     @token_file_option
@@ -242,7 +259,7 @@ def user_command(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operator_command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command of the platform's operator, on the home of a stack; it gets a `Session` first."""
+    """Adds the options of a command for the platform's operator; the command gets a `Session` first."""
 
     @home_option
     @json_option

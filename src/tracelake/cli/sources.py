@@ -1,6 +1,6 @@
-"""`trace sources`, `trace pause` and `trace resume`: what sources do, and a person's word to them.
+"""`trace sources`, `trace pause` and `trace resume`: the state of sources, and pausing them.
 
-The Dispatcher reads no schedules; when a cron source is due is worked out here, by the same rules as the scheduler's.
+The Dispatcher reads no schedules, so this module computes when a cron source is due, by the rules of the scheduler.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tracelake.cli import text as words
 from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.naming import named
+from tracelake.cli.names import resolve_job
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import EXAMPLE, Session, user_command
 from tracelake.cli.text import ago, clean, count, shortened, span
@@ -33,38 +33,32 @@ STYLES = {
 }
 
 _LATE = timedelta(seconds=90)
-"""A slot that was not fired by then is overdue; the scheduler looks every few seconds."""
+"""A slot is overdue if it was not fired by then; the scheduler looks every few seconds."""
 
 _sources_argument = click.argument("targets", nargs=-1, required=True, metavar="DAG/JOB...")
 
 
 @click.command()
-@click.option("--dag", metavar="DAG", help="Only those of this DAG.")
+@click.option("--dag", metavar="DAG", help="Only sources of this DAG.")
 @watch_option
 @user_command
 def command(session: Session, dag: str | None, watch: bool) -> None:
-    """List the sources of active versions: what each is doing, what it said last, and what comes next.
+    """List the sources of active versions: the state of each, its last event, and when the next is due.
 
-    Of a cron source: the last slot that was fired, and the next; when one is overdue, the scheduler is behind or away.
-    Of a webhook: the last delivery. Of an always_on source: how long it has been as it is, its attempt, and its lag,
-    which is the age of its last event; one that is `dead` failed for good: retry its task once the cause is mended.
-    Events that are `kept` wait for the end of a pause or of a full queue, or behind a failed unit of a job that reads
-    them.
+    A source starts work from outside. A `manual` one waits for `trace trigger`. A `cron` one fires at the times (slots)
+    of its schedule; if it is overdue, the scheduler is late or down. A `webhook` takes deliveries over HTTP. An
+    `always_on` one runs all the time; its lag is the age of its last event, and one that is `dead` failed for good:
+    correct the cause, then retry its task.
+
+    Kept events create their tasks later: after the pause, when a full queue has emptied, or when the failed unit
+    before them is retried or skipped.
 
     \b
     Examples:
       trace sources
       trace sources --dag pools --watch
     """
-    if watch:
-
-        async def look(client: UserClient) -> RenderableType:
-            return sources_view(await _read(client, dag))
-
-        session.watch(look)
-        return
-    reply = session.ask(lambda client: _read(client, dag))
-    session.show(sources_view(reply))
+    reply = session.view(lambda client: _read(client, dag), sources_view, watch=watch)
     dead = next((source for source in reply.sources if source.state == "dead" and source.task_id), None)
     paused = next((source for source in reply.sources if source.state == "paused"), None)
     overdue = next((source for source in reply.sources if source.overdue_since is not None), None)
@@ -74,61 +68,61 @@ def command(session: Session, dag: str | None, watch: bool) -> None:
     if idle is not None:
         session.hint("see why it is not running", "why", f"{idle.dag}/{idle.job}")
     if stopped_source is not None:
-        session.hint("see what holds the kept events", "why", f"{stopped_source.held_by}")
+        session.hint("see why events are kept", "why", f"{stopped_source.held_by}")
     if silent is not None:
-        session.hint("see what becomes of it", "why", f"{silent.dag}/{silent.job}")
+        session.hint("see why it is silent", "why", f"{silent.dag}/{silent.job}")
     if dead is not None:
         session.hint("try it again", "retry", str(dead.task_id))
     elif paused is not None:
-        session.hint("let it go on", "resume", f"{paused.dag}/{paused.job}")
+        session.hint("resume it", "resume", f"{paused.dag}/{paused.job}")
     elif overdue is not None:
         session.hint("see whether the scheduler runs", "status")
     elif not reply.sources and dag is None:
-        session.hint("deploy one", "deploy", EXAMPLE)
+        session.hint("deploy a DAG with one", "deploy", EXAMPLE)
 
 
 @click.command()
 @_sources_argument
 @user_command
 def pause(session: Session, targets: tuple[str, ...]) -> None:
-    """Pause sources: what they say meanwhile is kept and makes no tasks.
+    """Pause sources: their events are kept and create no tasks until `trace resume`.
 
-    An always_on source is also told to emit nothing. It lasts until `trace resume`, also through deploys and restarts.
+    An always_on source is also told to emit nothing. A pause lasts through deploys and restarts.
 
     \b
     Example:
       trace pause pools/head
     """
-    _say(session, targets, routes.PAUSE_SOURCE)
+    _pause_or_resume(session, targets, routes.PAUSE_SOURCE)
 
 
 @click.command()
 @_sources_argument
 @user_command
 def resume(session: Session, targets: tuple[str, ...]) -> None:
-    """Let paused sources go on; what was kept meanwhile makes its tasks now.
+    """Resume paused sources: the events kept meanwhile create their tasks now.
 
     \b
     Example:
       trace resume pools/head
     """
-    _say(session, targets, routes.RESUME_SOURCE)
+    _pause_or_resume(session, targets, routes.RESUME_SOURCE)
 
 
-def _say(session: Session, targets: tuple[str, ...], route: Route[None, PauseReply]) -> None:
+def _pause_or_resume(session: Session, targets: tuple[str, ...], route: Route[None, PauseReply]) -> None:
     for target in targets:
         _check(target)
 
     async def each(client: UserClient) -> list[PauseReply]:
-        names = [await named(client, target) for target in targets]
+        names = [await resolve_job(client, target) for target in targets]
         return [await client.call(route, dag=dag, job=job) for dag, job in names]
 
     replies = session.ask(each)
     for reply in replies:
         if reply.paused:
-            done = "was paused before" if reply.duplicate else "paused"
+            done = "was already paused" if reply.duplicate else "paused"
         else:
-            done = "was not paused" if reply.duplicate else "goes on"
+            done = "was not paused" if reply.duplicate else "resumed"
         session.say(f"{reply.dag}/{reply.job}: {done}.")
     session.hint("see them", "sources")
 
@@ -147,7 +141,7 @@ async def _read(client: UserClient, dag: str | None) -> SourcesReply:
 
 
 def with_slots(reply: SourcesReply) -> SourcesReply:
-    """With the slots of the cron sources. A schedule that only a newer Dispatcher understands has none."""
+    """The reply with the slots of its cron sources; a schedule that only a newer release understands has none."""
     now = reply.now or words.current_time()
     return msgspec.structs.replace(reply, sources=[_with_slots(source, now) for source in reply.sources])
 
@@ -166,33 +160,22 @@ def _with_slots(source: SourceRow, now: datetime) -> SourceRow:
 
 
 def sources_view(reply: SourcesReply) -> RenderableType:
-    listing = Listing(
-        [
-            ListingColumn("source"),
-            ListingColumn("kind", whole=True),
-            ListingColumn("state"),
-            ListingColumn("last said"),
-            ListingColumn("next"),
-            ListingColumn("lag", right=True),
-            ListingColumn("kept"),
-            ListingColumn("task", whole=True),
-            ListingColumn("error"),
-        ]
-    )
     now = reply.now or words.current_time()
-    for source in reply.sources:
-        listing.add(
-            Text(clean(f"{source.dag}/{source.job}"), style="bold"),
-            source.kind,
-            _state(source, now),
-            _last(source, now),
-            _next(source, now),
-            "" if source.lag_seconds is None else _seconds(source.lag_seconds),
-            _kept(source),
-            "" if source.task_id is None else str(source.task_id),
-            "" if source.error is None else shortened(source.error),
-        )
-    return Group(Text(f"{count(len(reply.sources), 'source')} of active versions"), listing)
+    sources = Listing(
+        reply.sources,
+        ListingColumn("source", lambda source: Text(clean(f"{source.dag}/{source.job}"), style="bold")),
+        ListingColumn("kind", lambda source: source.kind, whole=True),
+        ListingColumn("state", lambda source: _state(source, now)),
+        ListingColumn("last event", lambda source: _last(source, now)),
+        ListingColumn("next", lambda source: _next(source, now)),
+        ListingColumn(
+            "lag", lambda source: "" if source.lag_seconds is None else _seconds(source.lag_seconds), right=True
+        ),
+        ListingColumn("kept events", _kept),
+        ListingColumn("task", lambda source: "" if source.task_id is None else str(source.task_id), whole=True),
+        ListingColumn("error", lambda source: "" if source.error is None else shortened(source.error)),
+    )
+    return Group(Text(f"{count(len(reply.sources), 'source')} of active versions"), sources)
 
 
 def _kept(source: SourceRow) -> str:
@@ -216,7 +199,7 @@ def _state(source: SourceRow, now: datetime) -> Text:
     elif source.since is not None and (lasted := span((now - source.since).total_seconds())):
         text.append(f" for {lasted}", style="dim")
     if source.silent_since is not None:
-        text.append(f", last heard of {ago(source.silent_since, now)}", style="bold red")
+        text.append(f", no heartbeat for {span((now - source.silent_since).total_seconds())}", style="bold red")
     if source.attempt > 1:
         text.append(f" (attempt {source.attempt})", style="dim")
     return text
@@ -235,7 +218,7 @@ def _last(source: SourceRow, now: datetime) -> str:
 
 
 def why_kept(source: SourceRow) -> str | None:
-    """What keeps the events of a source from making tasks; None if nothing does."""
+    """Why the events of a source create no tasks; None if they do."""
     name = clean(f"{source.dag}/{source.job}")
     if source.state == "paused":
         since = "" if source.paused_at is None else f" since {source.paused_at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
@@ -244,7 +227,7 @@ def why_kept(source: SourceRow) -> str | None:
         return f"{name} is stopped by a full queue" + (f": {clean(source.because)}" if source.because else "")
     if source.kept and source.held_by:
         return f"a failed unit of {clean(source.held_by)} holds {count(source.kept, 'event')} of {name}"
-    return f"{name} works off {count(source.kept, 'kept event')}" if source.kept else None
+    return f"{name} catches up with {count(source.kept, 'kept event')}" if source.kept else None
 
 
 def _next(source: SourceRow, now: datetime) -> str:
@@ -252,7 +235,7 @@ def _next(source: SourceRow, now: datetime) -> str:
 
 
 def _slot(source: SourceRow, slot: datetime, now: datetime) -> str:
-    """To the second only where that says something."""
+    """A time and how far away it is, to the second only where the schedule has seconds."""
     to_the_second = slot.second or (source.schedule is not None and has_seconds(source.schedule))
     return f"{slot.astimezone(UTC):{'%Y-%m-%d %H:%M:%SZ' if to_the_second else '%Y-%m-%d %H:%MZ'}}, {ago(slot, now)}"
 

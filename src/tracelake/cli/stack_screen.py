@@ -1,14 +1,15 @@
-"""What `trace up` shows: a calm live table on a terminal, a few plain lines elsewhere, or one line of JSON.
+"""What `trace up` shows: a live table on a terminal, plain lines elsewhere, or one line of JSON.
 
-A screen never stops the stack: output that nobody reads any more (a closed pipe) is dropped.
+A screen never stops the stack: output to a closed pipe is dropped.
 """
 
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import click
 import msgspec
@@ -18,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake import __version__
+from tracelake.cli.listing import Listing, ListingColumn, fields
+from tracelake.cli.text import shortened, span
 from tracelake.settings.home import Home, Stack
 from tracelake.stack.supervisor import PartState, PartView
 
@@ -31,12 +34,13 @@ STYLES = {
 }
 
 
-class Screen(Protocol):
-    def __enter__(self) -> Self: ...
+class Screen(AbstractContextManager["Screen"]):
+    """What `trace up` tells a screen; one that shows nothing of it is a screen too."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        pass
 
     def part(self, view: PartView) -> None:
         """A part changed its state."""
@@ -59,39 +63,17 @@ def choose_screen(home: Home, *, json: bool) -> Screen:
     return PlainScreen()
 
 
-class _Quiet:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def part(self, view: PartView) -> None:
-        pass
-
-    def ready(self, stack: Stack) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
-
-
-class JsonScreen(_Quiet):
+class JsonScreen(Screen):
     def ready(self, stack: Stack) -> None:
         _echo(msgspec.json.encode(stack).decode())
 
 
-class PlainScreen(_Quiet):
+class PlainScreen(Screen):
     def __init__(self) -> None:
         self._last: dict[str, tuple[PartState, int | None]] = {}
 
     def part(self, view: PartView) -> None:
-        # A part that starts has no process yet, then one: one line is enough.
+        # A part that starts has no process at first, then one: one line is enough.
         if view.state == PartState.STARTING and view.pid is None:
             return
         if self._last.get(view.name) == (view.state, view.pid):
@@ -108,7 +90,7 @@ class PlainScreen(_Quiet):
         _echo(text)
 
 
-class LiveScreen(_Quiet):
+class LiveScreen(Screen):
     def __init__(self, home: Home, console: Console | None = None) -> None:
         self._home = home
         self._console = console or Console()
@@ -134,7 +116,7 @@ class LiveScreen(_Quiet):
 
     def ready(self, stack: Stack) -> None:
         self._stack = stack
-        self._text = "Ready. Ctrl-C stops everything."
+        self._text = "Ready. Ctrl-C stops everything. Next, in another terminal: trace deploy FILE"
         self.tick()
 
     def say(self, text: str) -> None:
@@ -148,53 +130,46 @@ class LiveScreen(_Quiet):
     def _render(self) -> RenderableType:
         lines: list[RenderableType] = [
             Text.assemble(("Trace ", "bold"), __version__, ("  home ", "dim"), str(self._home.root)),
-            parts_table(self._parts),
+            parts_listing(self._parts.values()),
         ]
         if self._stack is not None:
-            lines.append(addresses_table(self._stack, self._home))
+            lines.append(addresses(self._stack, self._home))
         lines.append(Text(self._text, style="bold" if self._stack else ""))
         return Group(*lines)
 
 
-def parts_table(parts: Mapping[str, PartView]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("part", "state", "process", "restarts", "since"):
-        table.add_column(heading, justify="right" if heading in ("process", "restarts") else "left")
-    for view in parts.values():
-        state = Text(str(view.state), style=STYLES[view.state])
-        if view.note:
-            state.append(f"  {_first_line(view.note)}", style="dim")
-        elif view.ended and view.ended_at is not None:
-            how = _first_line(view.ended).removeprefix("was ")
-            state.append(f"  {how}, {ago(time.time() - view.ended_at)} ago", style="dim")
-        pid = "" if view.pid is None else str(view.pid)
-        table.add_row(view.name, state, pid, str(view.restarts), ago(time.time() - view.since))
-    return table
+def parts_listing(parts: Iterable[PartView]) -> Listing:
+    now = time.time()
+    return Listing(
+        parts,
+        ListingColumn("part", lambda view: view.name, whole=True),
+        ListingColumn("state", lambda view: _state(view, now)),
+        ListingColumn("process", lambda view: view.pid, right=True),
+        ListingColumn("restarts", lambda view: view.restarts, right=True),
+        ListingColumn("for", lambda view: span(now - view.since) or "0s", whole=True),
+    )
 
 
-def addresses_table(stack: Stack, home: Home) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in (
-        ("public", stack.public_url),
-        ("task", stack.task_url),
-        ("internal", stack.internal_url),
-        ("CA", stack.ca_file),
-        ("logs", str(home.logs)),
-    ):
-        table.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
-    return table
+def _state(view: PartView, now: float) -> Text:
+    state = Text(str(view.state), style=STYLES[view.state])
+    if view.note:
+        state.append(f"  {shortened(view.note, 60)}", style="dim")
+    elif view.ended and view.ended_at is not None:
+        how = shortened(view.ended, 60).removeprefix("was ")
+        state.append(f"  {how}, {span(now - view.ended_at) or '0s'} ago", style="dim")
+    return state
 
 
-def ago(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
-
-
-def _first_line(text: str) -> str:
-    line = text.split("\n", 1)[0]
-    return line if len(line) <= 60 else line[:57] + "..."
+def addresses(stack: Stack, home: Home) -> Table:
+    return fields(
+        [
+            ("public", f"{stack.public_url} (API of users, webhooks)"),
+            ("task", f"{stack.task_url} (calls of running tasks)"),
+            ("internal", f"{stack.internal_url} (workers, services, health, metrics)"),
+            ("CA file", f"{stack.ca_file} (verifies these addresses)"),
+            ("logs", str(home.logs)),
+        ]
+    )
 
 
 def _echo(text: str) -> None:

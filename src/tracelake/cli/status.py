@@ -1,6 +1,6 @@
-"""`trace status` and `trace down`: look at the stack of a home, and stop it.
+"""`trace status` and `trace down`: shows the stack of a home, and stops it.
 
-Whether a stack runs is the lock's word, not that of a file which a kill may have left behind.
+A stack runs if its lock is held; a file would survive a kill.
 """
 
 import contextlib
@@ -15,12 +15,13 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
+from rich.text import Text
 
 from tracelake.cli.json_output import json_option
+from tracelake.cli.listing import whole_line
 from tracelake.cli.options import home_option
-from tracelake.cli.session import show
-from tracelake.cli.stack_screen import addresses_table, parts_table
+from tracelake.cli.session import make_console, show
+from tracelake.cli.stack_screen import addresses, parts_listing
 from tracelake.client.stack import default_home
 from tracelake.settings.home import Home, Stack
 from tracelake.stack import lock, probe
@@ -30,15 +31,15 @@ from tracelake.stack.supervisor import PartState, PartView
 EXIT_NOT_READY = 1
 EXIT_NOT_RUNNING = 3
 
-# Postgres may write a last checkpoint for a minute; longer than the supervisor's own patience.
+# Postgres may write a last checkpoint for a minute; this is longer than the supervisor's own timeout.
 _GRACE_SECONDS = 120.0
 _HURRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class StackStatus:
-    """`pid` is None when nothing runs; `listeners` says which of the three answer (and whether all is ready behind
-    the internal one), `stores_away` what the Dispatcher does not reach."""
+    """The status of a stack. `pid` is None when it does not run. `listeners` tells which of the three answer, the
+    internal one also whether all is ready; `stores_away` are the databases that the Dispatcher does not reach."""
 
     home: Home
     pid: int | None
@@ -70,7 +71,7 @@ class StackStatus:
 @home_option
 @json_option
 def status(home: Path | None, as_json: bool) -> None:
-    """Show whether the stack runs, and its parts.
+    """Show whether the stack runs: its parts, the addresses of its listeners, and where its logs are.
 
     Exit status: 0 ready, 1 running but not ready, 3 not running.
     """
@@ -80,7 +81,7 @@ def status(home: Path | None, as_json: bool) -> None:
 @click.command()
 @home_option
 def down(home: Path | None) -> None:
-    """Stop the stack; it is fine if none runs."""
+    """Stop the stack in order, and wait until it has stopped. Without a running stack it does nothing."""
     click.get_current_context().exit(stop_stack(Home(home or default_home())))
 
 
@@ -92,7 +93,7 @@ def read_status(home: Home) -> StackStatus:
     if stack is None:
         return StackStatus(home, pid, None, read_parts(home), {}, renewal=read_renewal(home.renewal_file))
     ca_file = Path(stack.ca_file)
-    with ThreadPoolExecutor(3) as threads:  # one that stands still costs its two seconds once
+    with ThreadPoolExecutor(3) as threads:  # the timeout of one that hangs passes once
         public = threads.submit(probe.answers, stack.public_url, ca_file)
         task = threads.submit(probe.answers, stack.task_url, ca_file)
         internal = threads.submit(probe.readiness, stack.internal_url, ca_file).result()
@@ -102,7 +103,7 @@ def read_status(home: Home) -> StackStatus:
 
 
 def show_status(home: Home, *, json: bool) -> int:
-    """Print the status; answers the exit status of the command."""
+    """Prints the status; returns the exit status of the command."""
     status = read_status(home)
     if json:
         click.echo(msgspec.json.encode(status.to_json()).decode())
@@ -116,54 +117,55 @@ def show_status(home: Home, *, json: bool) -> int:
 
 
 def _show_running(status: StackStatus) -> None:
-    console = Console()
-    console.print(f"Trace runs on {status.home.root} (process {status.pid})", highlight=False)
-    show(console, parts_table({view.name: view for view in status.parts}))
+    console = make_console()
+    show(console, Text(f"Trace runs on {status.home.root} (process {status.pid})"), parts_listing(status.parts))
     if status.stack is not None:
-        show(console, addresses_table(status.stack, status.home))
+        show(console, addresses(status.stack, status.home))
+    lines = []
     failure = status.renewal.describe_failure()
     if failure is not None:
-        console.print(f"WARNING: {failure}", highlight=False, markup=False, soft_wrap=True)
+        lines.append(f"WARNING: {failure}")
     silent = [name for name, answers in status.listeners.items() if not answers]
     if status.stack is None:
-        console.print("It is still starting, or it is stopping.")
+        lines.append("It is still starting, or it is stopping: run `trace status` again in a moment.")
     elif silent:
-        for line in _advice(status, silent):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        lines += _advice(status, silent)
     else:
-        console.print("Ready.")
+        lines.append("Ready.")
+    for line in lines:
+        show(console, whole_line(Text(line)))
 
 
 def _advice(status: StackStatus, silent: list[str]) -> list[str]:
-    """Which part it is, and what to do."""
+    """Which part is not ready, and what to do."""
     home = status.home
     if status.stores_away:
         names = " and ".join(status.stores_away)
         return [
             f"Not ready: the Dispatcher runs, but does not reach its database: {names}.",
             f"See the line of postgres-state above and {home.log_file('postgres-state')}; "
-            "with databases of your own, see whether they run.",
+            "with databases of your own, check whether they run.",
         ]
     lines = [f"Not ready: the Dispatcher does not answer ({', '.join(silent)})."]
     log = shlex.quote(str(home.log_file("dispatcher")))
     part = next((view for view in status.parts if view.name == "dispatcher"), None)
     if part is not None and part.state == PartState.RUNNING and part.pid is not None:
-        lines.append(f"see what it said last: tail -n 20 {log}")
-        lines.append(f"if it stays so, end it, and it is started again at once: kill -KILL {part.pid}")
+        lines.append(f"see its last log lines: tail -n 20 {log}")
+        lines.append(f"if it stays so, kill it, and the supervisor starts it again at once: kill -KILL {part.pid}")
     else:
-        lines.append(f"It is started again by itself; if that does not help, see why: tail -n 20 {log}")
+        lines.append(f"The supervisor starts it again by itself; if that does not help, see why: tail -n 20 {log}")
     return lines
 
 
 def stop_stack(home: Home) -> int:
-    """Stop the stack that holds the home's lock; answers the exit status of the command."""
+    """Stops the stack that holds the home's lock; returns the exit status of the command."""
     pid = lock.holder(home.lock_file)
     if pid is None:
         click.echo(f"Trace is not running on {home.root}.")
         return 0
     click.echo(f"Stopping process {pid} ...")
     for number, seconds, next_step in (
-        (signal.SIGTERM, _GRACE_SECONDS, "It takes long; asking it to hurry ..."),
+        (signal.SIGTERM, _GRACE_SECONDS, "It takes long; telling it to stop at once ..."),
         (signal.SIGTERM, _HURRY_SECONDS, "It does not answer; killing it ..."),
         (signal.SIGKILL, _HURRY_SECONDS, ""),
     ):
@@ -174,7 +176,7 @@ def stop_stack(home: Home) -> int:
             return 0
         if next_step:
             click.echo(next_step)
-    click.echo(f"Process {pid} cannot be stopped; end it by hand.", err=True)
+    click.echo(f"Process {pid} does not stop; end it by hand.", err=True)
     return 1
 
 

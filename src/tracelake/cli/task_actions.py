@@ -1,6 +1,6 @@
-"""`trace cancel`, `trace retry` and `trace skip`: a person's word about tasks.
+"""`trace cancel`, `trace retry` and `trace skip`.
 
-Several tasks are dealt with one by one: what fails for one does not keep the others from theirs.
+Several tasks are handled one by one: a failure for one does not affect the others.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _tasks_argument = click.argument("task_ids", nargs=-1, required=True, type=click
 
 
 class NotDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The entry of a task in the JSON list for which it did not work."""
+    """The entry in the JSON list for a task for which the action failed."""
 
     task_id: UUID
     error: ErrorInfo
@@ -36,7 +36,7 @@ class NotDone(msgspec.Struct, frozen=True, kw_only=True):
 @_tasks_argument
 @user_command
 def cancel(session: Session, task_ids: tuple[UUID, ...]) -> None:
-    """Cancel tasks: a waiting one at once, a running one is asked to stop.
+    """Cancel tasks: a waiting task at once; a running one is asked to stop. `trace retry` runs a cancelled task again.
 
     \b
     Example:
@@ -49,7 +49,9 @@ def cancel(session: Session, task_ids: tuple[UUID, ...]) -> None:
 @_tasks_argument
 @user_command
 def retry(session: Session, task_ids: tuple[UUID, ...]) -> None:
-    """Run tasks again that failed for good or were cancelled.
+    """Run tasks again that failed for good, wait for a retry, or were cancelled.
+
+    A task that completed is not run again; `trace trigger DAG/JOB` computes its unit anew.
 
     \b
     Examples:
@@ -63,9 +65,9 @@ def retry(session: Session, task_ids: tuple[UUID, ...]) -> None:
 @_tasks_argument
 @user_command
 def skip(session: Session, task_ids: tuple[UUID, ...]) -> None:
-    """Go on without tasks that failed for good: what was held behind them is let through.
+    """Give up tasks that failed for good, so that the work held behind them goes on.
 
-    Their units stay missing in what they would have written, until they are retried.
+    Their units stay missing from the outputs until the tasks are retried.
 
     \b
     Example:
@@ -81,7 +83,7 @@ def _do(session: Session, task_ids: tuple[UUID, ...], route: Route[None, R], wor
     for answer in answers:
         if isinstance(answer, NotDone):
             text = f"{answer.task_id}: {clean(answer.error.code)}: {clean(answer.error.message)}"
-            click.echo(text, err=True)
+            click.echo(f"{text} See `trace tasks {answer.task_id}`.", err=True)
         else:
             session.say(f"{answer.task_id}: {words(answer)}")
     done = [answer for answer in answers if not isinstance(answer, NotDone)]
@@ -106,8 +108,8 @@ async def _each(client: UserClient, task_ids: tuple[UUID, ...], route: Route[Non
 
 def _cancelled(reply: CancelReply) -> str:
     if reply.status == "Canceled":
-        return "was cancelled before." if reply.duplicate else "cancelled."
-    return "was asked to stop; it ends when its worker has heard of it."
+        return "was already cancelled." if reply.duplicate else "cancelled."
+    return "was asked to stop; it ends when its worker receives the request."
 
 
 def _retried(reply: RetryReply) -> str:
@@ -119,4 +121,4 @@ def _retried(reply: RetryReply) -> str:
 
 
 def _skipped(reply: SkipReply) -> str:
-    return "was skipped before." if reply.duplicate else "skipped."
+    return "was already skipped." if reply.duplicate else "skipped."

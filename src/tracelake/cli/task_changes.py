@@ -1,14 +1,14 @@
-"""What happened to a task between two looks at it, and the line that says so."""
+"""The changes of a task between two reads of it, and the lines that show them."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 import msgspec
 from rich.text import Text
 
 from tracelake.cli import text as words
-from tracelake.cli.text import ago, clean, shortened, unit_text
+from tracelake.cli.text import ago, clean, clock, shortened, unit_text
 from tracelake.wire.tasks import TaskRow
 
 _ERROR_LENGTH = 200
@@ -40,10 +40,10 @@ class TaskAction(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `trace tasks --follow --json`."""
 
     at: datetime
-    """When it happened, or was seen, where nothing says when it happened."""
+    """When it happened; if the row does not tell, when it was seen."""
     change: Change
     task: TaskRow
-    """As it was when it was looked at."""
+    """The task when it was read."""
 
 
 def is_finished(task: TaskRow) -> bool:
@@ -55,7 +55,7 @@ def has_failed(task: TaskRow) -> bool:
 
 
 def changes(before: TaskRow | None, task: TaskRow) -> Iterator[TaskAction]:
-    """What happened between two looks at a task, in order, as far as its row tells."""
+    """The changes between two reads of a task, in order, as far as its row tells."""
     now = words.current_time()
     if before is None:
         yield TaskAction(at=task.created_at, change="made", task=task)
@@ -103,13 +103,9 @@ def change_line(change: TaskAction) -> Text:
     if change.change in ("claimed", "retrying", "failed"):
         line.append(f"  attempt {attempt}", style="dim")
     if change.change == "retrying":
-        line.append(f"  again {ago(task.next_retry_at)}", style="dim")
+        line.append(f"  next attempt {ago(task.next_retry_at)}", style="dim")
     if change.change in ("made", "queued") and task.held:
-        line.append("  waits for a place of a limit", style="yellow")
+        line.append("  waits for a concurrency limit", style="yellow")
     if change.change in ("retrying", "failed") and task.error:
         line.append(f"  {shortened(task.error, _ERROR_LENGTH)}", style="red")
     return line
-
-
-def clock(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%H:%M:%S}Z"

@@ -11,16 +11,15 @@ from rich.text import Text
 
 from tracelake.cli.events import events_listing
 from tracelake.cli.follow import TaskFollower, follow
-from tracelake.cli.listing import Listing, ListingColumn, fields
-from tracelake.cli.missing import explained
-from tracelake.cli.options import cursor_option, follow_option, limit_option, watch_option
+from tracelake.cli.listing import Cell, Listing, ListingColumn, fields, sections
+from tracelake.cli.options import TIME, cursor_option, follow_option, limit_option, watch_option
 from tracelake.cli.paging import collect
-from tracelake.cli.parse import TimeType
+from tracelake.cli.rates import task_counts
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import ago, clean_lines, compact, grouped, moment, shortened, unit_text
 from tracelake.client.user import UserClient
 from tracelake.wire import routes
-from tracelake.wire.overview import CountName
+from tracelake.wire.jobs import JobOutputRow
 from tracelake.wire.tasks import TaskDetail, TaskRow, TasksPage
 from tracelake.wire.units import PayloadInput
 
@@ -36,7 +35,7 @@ STATUS_STYLES = {
 
 
 class _Tasks(click.Command):
-    """`trace tasks show ID` is `trace tasks ID`, for whoever is used to the longer one."""
+    """A command that also takes `trace tasks show ID` for `trace tasks ID`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args[1:] if args[:1] == ["show"] else args)
@@ -44,30 +43,33 @@ class _Tasks(click.Command):
 
 @click.command(cls=_Tasks)
 @click.argument("task_id", required=False, type=click.UUID, metavar="[TASK_ID]")
-@click.option("--dag", help="Only of this DAG.")
-@click.option("--job", help="Only of this job; DAG/JOB says both.")
-@click.option("--status", type=click.Choice(list(STATUS_STYLES), case_sensitive=False), help="Only in this state.")
-@click.option("--since", type=TimeType(), help="Made since then: 30m, 2h, 7d, or a time like 2026-01-31T12:00:00Z.")
-@click.option("--until", type=TimeType(), help="Made before then.")
+@click.option("--dag", help="Only tasks of this DAG.")
+@click.option("--job", help="Only tasks of this job; DAG/JOB names both.")
+@click.option(
+    "--status", type=click.Choice(list(STATUS_STYLES), case_sensitive=False), help="Only tasks in this state."
+)
+@click.option("--since", type=TIME, help="Created since then: 30m, 2h, 7d, or a time like 2026-01-31T12:00:00Z.")
+@click.option("--until", type=TIME, help="Created before then.")
 @limit_option(50)
 @cursor_option
 @watch_option
 @follow_option
 @user_command
 def command(session: Session, task_id: UUID | None, limit: int, watch: bool, following: bool, **filters: Any) -> None:
-    """List tasks, newest first; with TASK_ID, everything about that one.
+    """List tasks, newest first; with TASK_ID, show everything about that one.
 
-    With --follow a line is printed for each task that is made from now on, and for each change of it, until it is
-    finished: made, claimed, retrying, queued, completed, failed, canceled. --status narrows it to such changes. Tasks
-    that are there already are followed too: of those that are queued, running, retrying or failed, the newest 500 each.
-    With --since all that were made since then are told first.
+    A task computes one unit of a job's output: a range of blocks, a partition, or the updates up to a cursor. It is
+    `Queued` until a worker claims it (`Queued, waiting`: until a concurrency limit allows it), then `Running`, and in
+    the end `Completed`, `Canceled` or `Failed`. `Retrying` means that it failed and its next attempt comes by itself;
+    `Failed` that somebody has to retry or skip it.
 
-    With --watch those that run come first, below a line that counts the tasks of active versions.
-    What is new is known by the ids of tasks, which start with the time. A service that makes a task with an id of its
-    own choice (POST /internal/tasks with a task_id) may choose one that looks old: that task is not printed.
+    With --watch running tasks come first, below a line that counts the tasks of active versions.
 
-    A task that is `Retrying` failed and waits for its next attempt; one that is `Failed` failed for good, and somebody
-    has to retry or skip it. `Queued, waiting` waits for a place of a limit.
+    With --follow a line is printed for each task created from now on, and for each of its changes: made (created),
+    claimed, retrying, queued, completed, failed, canceled. --status selects changes to that state. Open and failed
+    tasks that exist already are followed too, the newest 500 of each state; with --since, tasks created since then are
+    printed first. A service may create a task under an id of its own (POST /internal/tasks with a task_id); ids begin
+    with a time, and a task whose id looks old is not printed.
 
     \b
     Examples:
@@ -82,24 +84,24 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
     filters = {name: value for name, value in filters.items() if value is not None}
     if task_id is not None:
         if filters or watch or following:
-            raise click.UsageError("With a TASK_ID there is nothing to filter or to watch.")
+            raise click.UsageError("TASK_ID shows one task: leave out filters, --watch and --follow.")
         _show_task(session, task_id)
         return
     if "/" in filters.get("job", ""):
         dag, _, filters["job"] = filters["job"].partition("/")
         if filters.setdefault("dag", dag) != dag:
-            raise click.UsageError("--dag and --job name two DAGs.")
+            raise click.UsageError(f"--dag names {filters['dag']} and --job names {dag}: leave out one of them.")
     if following:
         _follow(session, filters, watch=watch)
         return
     if watch:
-        session.watch(lambda client: _look(client, limit, filters))
-        return
-    page = session.ask(lambda client: _page(client, limit, filters))
+        session.watch(lambda client: _look(client, limit, filters), lambda view: view)
+    names = {name: filters.get(name) for name in ("dag", "job")}
+    page = session.ask(lambda client: collect(client, routes.LIST_TASKS, "tasks", limit=limit, **filters), **names)
     if not page.tasks:
-        session.say("No tasks match." if filters else "There is no task yet.")
+        session.say("No task matches the filters." if filters else "There is no task yet.")
         if not filters:
-            session.hint("see what could make some", "dags")
+            session.hint("see the sources, which start the work", "sources")
         return
     session.show(tasks_listing(page))
     idle = next((task for task in page.tasks if _is_idle(task)), None)
@@ -108,22 +110,22 @@ def command(session: Session, task_id: UUID | None, limit: int, watch: bool, fol
     if page.next is not None:
         session.hint("see the next page", "tasks", *_words(filters), "--limit", limit, "--cursor", page.next)
     else:
-        session.hint("see all about one", "tasks", str(page.tasks[0].task_id))
+        session.hint("see everything about one", "tasks", str(page.tasks[0].task_id))
 
 
 def _follow(session: Session, filters: dict[str, Any], *, watch: bool) -> None:
     for name in ("until", "cursor"):
         if name in filters:
-            raise click.UsageError(f"--follow has no end and no pages; there is no --{name} with it.")
+            raise click.UsageError(f"--follow has no end and no pages: leave out --{name}.")
     if watch:
-        raise click.UsageError("Either --watch or --follow.")
+        raise click.UsageError("Give --watch or --follow, not both.")
     names = {name: filters.get(name) for name in ("dag", "job")}
     status, since = filters.get("status"), filters.get("since")
     follow(session, lambda client: TaskFollower(session, client, status, since, **names))
 
 
 def _is_idle(task: TaskRow) -> bool:
-    """It ought to run some time, and does not."""
+    """Whether the task does not run although it is wanted."""
     return task.status == "Queued" or (task.status == "Failed" and not task.skipped)
 
 
@@ -135,21 +137,16 @@ def _words(filters: dict[str, Any]) -> list[str]:
     return words
 
 
-async def _page(client: UserClient, limit: int, filters: dict[str, Any]) -> TasksPage:
-    pages = collect(client, routes.LIST_TASKS, "tasks", limit=limit, **filters)
-    return await explained(client, pages, dag=filters.get("dag"), job=filters.get("job"))
-
-
 async def _look(client: UserClient, limit: int, filters: dict[str, Any]) -> RenderableType:
-    page = await _page(client, limit, filters)
+    page = await collect(client, routes.LIST_TASKS, "tasks", limit=limit, **filters)
     if "status" not in filters and "cursor" not in filters:
         page = await _running_first(client, page, limit, filters)
-    rows = tasks_listing(page) if page.tasks else Text("No tasks match.")
+    rows = tasks_listing(page) if page.tasks else Text("No task matches the filters.")
     return Group(await _totals(client, filters), rows)
 
 
 async def _running_first(client: UserClient, page: TasksPage, limit: int, filters: dict[str, Any]) -> TasksPage:
-    """Newest first shows what was made last; what runs may be far below that."""
+    """The page with running tasks first; newest first they may be far below."""
     running = [task for task in page.tasks if task.status == "Running"]
     if page.next is not None:
         running = (await collect(client, routes.LIST_TASKS, "tasks", limit=limit, status="Running", **filters)).tasks
@@ -161,43 +158,20 @@ async def _running_first(client: UserClient, page: TasksPage, limit: int, filter
 async def _totals(client: UserClient, filters: dict[str, Any]) -> Text:
     reply = await client.call(routes.SHOW_OVERVIEW, dag=filters.get("dag"))
     jobs = [job for job in reply.jobs if filters.get("job") in (None, job.job)]
-    line = Text("now  ", style="dim")
-    counts: tuple[tuple[CountName, str, str], ...] = (
-        ("running", "running", "cyan"),
-        ("ready", "ready", ""),
-        ("held", "waiting", "yellow"),
-        ("retrying", "retrying", "yellow"),
-        ("failed", "failed", "bold red"),
-    )
-    for name, word, style in counts:
-        number = f"{sum(getattr(job, name) for job in jobs)}{'+' if any(name in job.cut for job in jobs) else ''}"
-        line.append(number, style=style if number != "0" else "").append(f" {word}  ")
-    return line
+    return Text.assemble(("now  ", "dim"), task_counts(jobs))
 
 
 def tasks_listing(page: TasksPage) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("task", whole=True),
-            ListingColumn("job"),
-            ListingColumn("status"),
-            ListingColumn("unit"),
-            ListingColumn("attempt", whole=True),
-            ListingColumn("made", whole=True),
-            ListingColumn("error"),
-        ]
+    return Listing(
+        page.tasks,
+        ListingColumn("task", lambda task: str(task.task_id), whole=True),
+        ListingColumn("job", lambda task: f"{task.dag}/{task.job}"),
+        ListingColumn("status", status_text),
+        ListingColumn("unit", lambda task: unit_text(task.unit)),
+        ListingColumn("attempt", _attempts, whole=True),
+        ListingColumn("created", lambda task: ago(task.created_at), whole=True),
+        ListingColumn("error", lambda task: Text(shortened(task.error or ""), style="red")),
     )
-    for task in page.tasks:
-        listing.add(
-            str(task.task_id),
-            f"{task.dag}/{task.job}",
-            status_text(task),
-            unit_text(task.unit),
-            _attempts(task),
-            ago(task.created_at),
-            Text(shortened(task.error or ""), style="red"),
-        )
-    return listing
 
 
 def status_text(task: TaskRow) -> Text:
@@ -225,10 +199,10 @@ def _show_task(session: Session, task_id: UUID) -> None:
     session.show(*task_parts(detail))
     task = detail.task
     if task.status == "Failed" and task.next_retry_at is not None:
-        session.hint("try it at once", "retry", str(task_id))
-        session.hint("or give it up", "cancel", str(task_id))
+        session.hint("retry it now", "retry", str(task_id))
+        session.hint("or cancel it", "cancel", str(task_id))
     elif task.status == "Failed":
-        session.hint("try it again", "retry", str(task_id))
+        session.hint("retry it", "retry", str(task_id))
         if not task.skipped:
             session.hint("or go on without it", "skip", str(task_id))
     elif task.status == "Canceled":
@@ -236,119 +210,105 @@ def _show_task(session: Session, task_id: UUID) -> None:
     elif task.status in ("Queued", "Running"):
         if task.status == "Queued":
             session.hint("see why it is not running", "why", str(task_id))
-        session.hint("stop it", "cancel", str(task_id))
+        session.hint("cancel it", "cancel", str(task_id))
     elif detail.outputs:
         session.hint("see what it wrote", "datasets", detail.outputs[0].dataset)
 
 
 def task_parts(detail: TaskDetail) -> list[RenderableType]:
     task = detail.task
-    parts: list[RenderableType] = [
-        fields(
-            [
-                ("task", str(task.task_id)),
-                ("job", f"{task.dag}/{task.job}"),
-                ("status", status_text(task)),
-                ("unit", unit_text(task.unit)),
-                ("revision", task.revision),
-                ("operator", f"{task.operator} on {detail.runtime}"),
-                ("attempt", _attempts(task)),
-                ("made", moment(task.created_at)),
-                ("claimed", moment(task.claimed_at)),
-                ("finished", moment(task.finished_at)),
-                ("next retry", moment(task.next_retry_at)),
-                ("result", "" if isinstance(detail.result, list) else compact(detail.result)),
-                ("error", Text(clean_lines(task.error or ""), style="red")),
-            ]
-        )
+    pairs: list[tuple[str, Cell]] = [
+        ("task", str(task.task_id)),
+        ("job", f"{task.dag}/{task.job}"),
+        ("status", status_text(task)),
+        ("unit", unit_text(task.unit)),
+        ("revision", task.revision),
+        ("operator", f"{task.operator} on {detail.runtime}"),
+        ("attempt", _attempts(task)),
+        ("created", moment(task.created_at)),
+        ("claimed", moment(task.claimed_at)),
+        ("finished", moment(task.finished_at)),
+        ("next retry", moment(task.next_retry_at)),
+        ("result", "" if isinstance(detail.result, list) else compact(detail.result)),
+        ("error", Text(clean_lines(task.error or ""), style="red")),
     ]
-    for title, listing in (
-        ("Inputs", inputs_listing(detail.inputs)),
-        ("Outputs", _outputs(detail)),
-        ("Attempts", _attempt_rows(detail)),
-        ("Spark", _spark_rows(detail)),
-        ("Events", events_listing(detail.events)),
-    ):
-        if listing.rows:
-            parts += [Text(f"\n{title}", style="bold"), listing]
-    return parts
+    return [
+        fields(pairs),
+        *sections(
+            ("Inputs", inputs_listing(detail.inputs)),
+            ("Outputs", _outputs(detail)),
+            ("Attempts", _attempt_rows(detail)),
+            ("Spark, by attempt", _spark_rows(detail)),
+            ("Events", events_listing(detail.events)),
+        ),
+    ]
 
 
 def inputs_listing(inputs: list[PayloadInput]) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("", right=True),
-            ListingColumn("dataset"),
-            ListingColumn("unit"),
-            ListingColumn("revision"),
-            ListingColumn("where"),
-        ]
+    return Listing(
+        inputs,
+        ListingColumn("", lambda row: row.input_index, right=True),
+        ListingColumn("dataset", lambda row: row.name),
+        ListingColumn("unit", lambda row: unit_text(row.unit)),
+        ListingColumn("revision", lambda row: row.revision),
+        ListingColumn("where", lambda row: compact(row.where)),
     )
-    for row in inputs:
-        listing.add(row.input_index, row.name, unit_text(row.unit), row.revision, compact(row.where))
-    return listing
 
 
 def _outputs(detail: TaskDetail) -> Listing:
-    """With what the task says it wrote, where it says so; columns that are empty are not shown."""
-    listing = Listing(
-        [
-            ListingColumn("", right=True),
-            ListingColumn("dataset"),
-            ListingColumn("storage"),
-            ListingColumn("rows", right=True),
-            ListingColumn("files", right=True),
-            ListingColumn("bytes", right=True),
-            ListingColumn("generation", whole=True, style="dim"),
-        ]
-    )
+    """The outputs, with the numbers that the task reported; empty columns are not shown."""
     reports = detail.result if isinstance(detail.result, list) else []
     by_dataset = {report.get("dataset_uuid"): report for report in reports if isinstance(report, dict)}
-    for row in detail.outputs:
-        report = by_dataset.get(str(row.dataset_uuid), {})
-        numbers = [grouped(report.get(name)) for name in ("row_count", "file_count", "size_bytes")]
-        listing.add(row.output_index, row.dataset, row.storage, *numbers, str(row.dataset_version))
-    return listing
+
+    def reported(row: JobOutputRow, name: str) -> str:
+        return grouped(by_dataset.get(str(row.dataset_uuid), {}).get(name))
+
+    return Listing(
+        detail.outputs,
+        ListingColumn("", lambda row: row.output_index, right=True),
+        ListingColumn("dataset", lambda row: row.dataset),
+        ListingColumn("storage", lambda row: row.storage),
+        ListingColumn("rows", lambda row: reported(row, "row_count"), right=True),
+        ListingColumn("files", lambda row: reported(row, "file_count"), right=True),
+        ListingColumn("bytes", lambda row: reported(row, "size_bytes"), right=True),
+        ListingColumn("generation", lambda row: str(row.dataset_version), whole=True, style="dim"),
+    )
 
 
 def _attempt_rows(detail: TaskDetail) -> Listing:
-    listing = Listing(
-        [
-            ListingColumn("", right=True),
-            ListingColumn("outcome"),
-            ListingColumn("claimed", whole=True),
-            ListingColumn("worker"),
-            ListingColumn("error"),
-        ]
+    return Listing(
+        detail.attempts,
+        ListingColumn("", lambda row: row.attempt, right=True),
+        ListingColumn("outcome", lambda row: row.outcome or "current"),
+        ListingColumn("claimed", lambda row: ago(row.claimed_at), whole=True),
+        ListingColumn("worker", lambda row: row.worker_id),
+        ListingColumn("error", lambda row: Text(clean_lines(row.error or ""), style="red")),
     )
-    for row in detail.attempts:
-        error = Text(clean_lines(row.error or ""), style="red")
-        listing.add(row.attempt, row.outcome or "current", ago(row.claimed_at), row.worker_id, error)
-    return listing
+
+
+_SPARK_FIGURES = {
+    "": "attempt",
+    "jobs": "jobs",
+    "stages": "stages",
+    "tasks": "tasks",
+    "tasks failed": "failed_tasks",
+    "run time": "run_ms",
+    "rows read": "input_rows",
+    "bytes read": "input_bytes",
+    "shuffle written": "shuffle_write_bytes",
+    "shuffle read": "shuffle_read_bytes",
+    "spill in memory": "spilled_memory_bytes",
+    "spill on disk": "spilled_disk_bytes",
+}
 
 
 def _spark_rows(detail: TaskDetail) -> Listing:
-    """What Spark did for each attempt; columns that are empty are not shown."""
-    columns = {
-        "": "attempt",
-        "jobs": "jobs",
-        "stages": "stages",
-        "tasks": "tasks",
-        "tasks failed": "failed_tasks",
-        "run": "run_ms",
-        "rows read": "input_rows",
-        "bytes read": "input_bytes",
-        "shuffle written": "shuffle_write_bytes",
-        "shuffle read": "shuffle_read_bytes",
-        "spill in memory": "spilled_memory_bytes",
-        "spill on disk": "spilled_disk_bytes",
-    }
-    listing = Listing([ListingColumn(title, right=True) for title in columns])
-    for row in detail.attempts:
-        if row.spark is not None:
-            figures = {**row.spark, "attempt": row.attempt}
-            cells = {name: grouped(figures.get(name)) for name in columns.values()}
-            if "run_ms" in figures:
-                cells["run_ms"] = f"{figures['run_ms'] / 1000:,.1f} s"
-            listing.add(*cells.values())
-    return listing
+    """The figures of Spark for each attempt; empty columns are not shown."""
+    figures = [{**row.spark, "attempt": row.attempt} for row in detail.attempts if row.spark is not None]
+    return Listing(figures, *(_spark_column(title, name) for title, name in _SPARK_FIGURES.items()))
+
+
+def _spark_column(title: str, name: str) -> ListingColumn[dict[str, int]]:
+    if name == "run_ms":
+        return ListingColumn(title, lambda row: f"{row[name] / 1000:,.1f} s" if name in row else "", right=True)
+    return ListingColumn(title, lambda row: grouped(row.get(name)), right=True)

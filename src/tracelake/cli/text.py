@@ -1,7 +1,7 @@
-"""Words for people: names that cannot play tricks on a terminal, ages, units of work.
+"""Text for people: names without control characters, ages, times, units of work.
 
-What a server answers may hold anything: an escape sequence in a name could rewrite what the terminal shows, and an
-invisible or right-to-left character could make one name look like another. `clean` makes such characters visible.
+A name from a server may hold anything: an escape sequence could rewrite what the terminal shows, and an invisible or
+right-to-left character could make one name look like another. `clean` makes such characters visible.
 """
 
 import json
@@ -20,12 +20,12 @@ _AGES = ((60, "m", 60), (3600, "h", 24))
 
 
 def clean(text: str) -> str:
-    """One line without tricks; what was one is spelled out, like `\\x1b`."""
+    """The text in one line, with control and invisible characters spelled out, like `\\x1b`."""
     return _TRICKS.sub(_spelled, text)
 
 
 def clean_lines(text: str) -> str:
-    """The same, but line ends and tabs stay."""
+    """Like `clean`, but line ends and tabs stay."""
     return _TRICKS_IN_LINES.sub(_spelled, text)
 
 
@@ -34,9 +34,9 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 def escape_json(text: str) -> str:
-    """The same JSON, with such characters as escapes: they are in strings alone, and mean the same there.
+    """The same JSON, with such characters as escapes: they occur in strings alone, and mean the same there.
 
-    Line ends and tabs stay: in JSON they stand between values alone.
+    Line ends and tabs stay: in JSON they occur between values alone.
     """
     return _TRICKS_IN_LINES.sub(_escaped, text)
 
@@ -46,7 +46,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def shortened(text: str, length: int = 80) -> str:
-    """The first line, for a column of a table; the whole is elsewhere."""
+    """The first line of the text, cut to a length that fits a column."""
     line = clean(text.strip().split("\n", 1)[0])
     return line if len(line) <= length else line[: length - 3] + "..."
 
@@ -56,7 +56,7 @@ def current_time() -> datetime:
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:
-    """`3m5s ago`, `in 20s`, `2h ago`, `now`; nothing for a time that never was."""
+    """`3m5s ago`, `in 20s`, `2h ago`, `now`; empty for None."""
     if at is None:
         return ""
     seconds = ((now or current_time()) - at).total_seconds()
@@ -67,7 +67,7 @@ def ago(at: datetime | None, now: datetime | None = None) -> str:
 
 
 def span(seconds: float) -> str:
-    """Rounded: to the second below ten minutes, else to the largest unit; nothing for less than a second."""
+    """A duration, rounded to the second below ten minutes, else to the largest unit; empty for less than a second."""
     whole = round(seconds)
     if whole < _EXACT_BELOW:
         minutes, rest = divmod(whole, 60)
@@ -79,8 +79,12 @@ def span(seconds: float) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """A time for the detail views: exact, and how long ago."""
+    """An exact time, and how long ago it is."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z ({ago(at)})"
+
+
+def clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M:%S}Z"
 
 
 def unit_text(unit: Unit | None) -> str:
@@ -98,7 +102,7 @@ def count(number: int, noun: str) -> str:
 
 
 def grouped(number: Any) -> str:
-    """`12,345`; nothing for nothing."""
+    """`12,345`; empty for anything but a number."""
     return f"{number:,}" if isinstance(number, int) else ""
 
 

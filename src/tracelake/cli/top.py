@@ -1,8 +1,8 @@
-"""`trace top`: everything at once, on one screen, every second.
+"""`trace top`: jobs, queues and sources on one screen, refreshed every second.
 
-On a terminal it fills the screen until `q` or Ctrl-C; a Dispatcher that is away is said there, with the age of what is
-shown. Elsewhere (a pipe, TERM=dumb, `--once`, `--json`) it looks twice, three seconds apart, and ends: what was done
-can only be told between two looks.
+On a terminal it fills the screen until `q` or Ctrl-C; if the Dispatcher does not answer, it shows that and the age of
+the figures. Elsewhere (a pipe, TERM=dumb, `--once`, `--json`) it measures twice, three seconds apart, and ends: rates
+need two measurements.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from tracelake.cli import session as sessions
 from tracelake.cli import text as words
-from tracelake.cli.missing import explained
+from tracelake.cli.names import suggest_names
 from tracelake.cli.rates import Measured, Meter, Rate
 from tracelake.cli.session import Session, looks, user_command
 from tracelake.cli.text import clean, span
@@ -33,24 +33,22 @@ from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 
 _MEASURED_LOOKS = 3
-"""How long, in times of a live screen's pause, `--once` measures."""
+"""How long `--once` measures, in refresh periods."""
 _SAID_FOR_SECONDS = 60
-"""How long it is said that the Dispatcher was away."""
+"""How long a note about an outage stays on the screen."""
 
 
 @click.command()
-@click.option("--dag", help="Only of this DAG.")
-@click.option("--once", is_flag=True, help="Print it once, after three seconds of measuring, and end.")
+@click.option("--dag", help="Only jobs of this DAG.")
+@click.option("--once", is_flag=True, help="Measure for three seconds, print once, and end.")
 @user_command
 def command(session: Session, dag: str | None, once: bool) -> None:
-    """Show live what the jobs of active versions have to do: rates, queues, failures, pressure, sources.
+    """Show the jobs of active versions live: rates, tasks by state, full queues, sources. `q` or Ctrl-C ends it.
 
-    Rates are of the last ten seconds (with --once and --json of three). Jobs with something going on come first, the
-    one whose oldest ready task waits longest on top. `waiting` tasks wait for a place of a limit, `retrying` ones for
-    their next attempt; `failed` ones failed for good and wait for you. A number with + is where counting stopped; - is
-    not known. Done is what was finished and did not fail.
-
-    `q` or Ctrl-C ends it.
+    Busy jobs come first, the one whose oldest ready task has waited longest on top. `ready` tasks wait for a worker,
+    `waiting` ones for a concurrency limit, `retrying` ones for their next attempt; `failed` ones failed for good and
+    wait for you. `made/s` and `done/s` are tasks created and finished per second, without failures, over the last ten
+    seconds (with --once and --json: three). `12+` means at least 12, `-` unknown.
 
     \b
     Examples:
@@ -76,7 +74,7 @@ def _print_once(session: Session, dag: str | None) -> None:
 
 
 def worth_a_look(measured: Measured) -> str | None:
-    """The queue that stops others, or a job with failed tasks."""
+    """What `trace why` should explain: a queue that stops others, or a job with failed tasks."""
     for edge in measured.reply.stopped:
         if edge.queue is not None:
             return edge.queue
@@ -85,13 +83,13 @@ def worth_a_look(measured: Measured) -> str | None:
 
 async def _twice(client: UserClient, dag: str | None) -> Measured:
     meter = Meter(client, dag)
-    await explained(client, meter.look(), dag=dag)
+    await suggest_names(client, meter.look(), dag=dag)
     await asyncio.sleep(_MEASURED_LOOKS * sessions.EVERY_SECONDS)
     return await meter.look()
 
 
 def document(measured: Measured) -> dict[str, object]:
-    """For programs: the overview as the server answers it, and the rates; null is not known."""
+    """The document for programs: the overview as the server answers it, and the rates; null is unknown."""
     fields: dict[str, object] = msgspec.to_builtins(measured.reply)
     for job in fields["jobs"]:  # type: ignore[attr-defined]
         rates = measured.jobs[(job["dag"], job["job"])]
@@ -113,10 +111,10 @@ def _title(dag: str | None) -> str:
 
 
 class LiveOverview:
-    """What the terminal shows now: drawn for the size that it has now."""
+    """The current screen, drawn for the current size of the terminal."""
 
     def __init__(self, title: str, step: Callable[[str], Text]) -> None:
-        """`step` makes the next step of what is worth a look."""
+        """`step` renders the next step for what `worth_a_look` found."""
         self._title = title
         self._step = step
         self._measured: Measured | None = None
@@ -124,10 +122,10 @@ class LiveOverview:
         self._seen_at: datetime | None = None
         self._lost_at: datetime | None = None
         self._back: tuple[datetime, float] | None = None
-        """When it answered again, and for how long it had not."""
+        """When the Dispatcher answered again, and how long it had not."""
         self._since: datetime | None = None
         self._restarted: tuple[datetime, datetime] | None = None
-        """When that was seen, and when it was."""
+        """When the restart was noticed, and when it happened."""
 
     def take(self, result: Measured | TraceError) -> None:
         now = words.current_time()
@@ -171,7 +169,7 @@ class LiveOverview:
 async def _live(session: Session, client: UserClient, dag: str | None) -> None:
     meter = Meter(client, dag)
     screen = LiveOverview(_title(dag), lambda worst: session.hint_text("see why", "why", worst))
-    first = await explained(client, meter.look(), dag=dag)  # what is wrong with the question is said without a screen
+    first = await suggest_names(client, meter.look(), dag=dag)  # an error in the request is shown without a screen
     screen.take(first)
     with full_screen(session.console, screen) as live, quit_key() as quitting:
         drawing = asyncio.ensure_future(_draw(meter, screen, live))
@@ -195,7 +193,7 @@ async def _draw(meter: Meter, screen: LiveOverview, live: Live) -> None:
 
 @contextmanager
 def full_screen(console: Console, view: RenderableType) -> Iterator[Live]:
-    """Another screen of the terminal, drawn anew also when its size changes; what was there before comes back."""
+    """Shows the view on the terminal's alternate screen, redrawn also when its size changes."""
     loop = asyncio.get_running_loop()
     with Live(
         view, console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
@@ -213,7 +211,7 @@ def full_screen(console: Console, view: RenderableType) -> Iterator[Live]:
 
 @contextmanager
 def quit_key() -> Iterator[asyncio.Event]:
-    """Set when somebody presses `q`. Where keys cannot be read one by one, only Ctrl-C ends it."""
+    """Yields an event that is set when `q` is pressed. Where single keys cannot be read, only Ctrl-C ends it."""
     pressed = asyncio.Event()
     try:
         stream = sys.stdin.fileno()

@@ -1,8 +1,8 @@
-"""The screen of `trace top`: what is going on, in as many lines as there are.
+"""The screen of `trace top`.
 
-It always fits: names are shortened in the middle, and a part that has no room for all its lines says how many more
-there are. Jobs with something going on come first, the worst of them on top; so do full queues, and sources that do
-not run. Without a height everything is shown.
+It always fits the terminal: names are shortened in the middle, and a part without room for all its lines shows how many
+are missing. Busy jobs come first, the worst on top; so do full queues, and sources that do not run. Without a height
+everything is shown.
 """
 
 import textwrap
@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from tracelake.cli.pressure import STATE_STYLES as PRESSURE_STYLES
-from tracelake.cli.rates import Measured, Rate
+from tracelake.cli.rates import Measured, Rate, task_counts
 from tracelake.cli.sources import STYLES as SOURCE_STYLES
 from tracelake.cli.sources import with_slots
 from tracelake.cli.text import ago, clean, count, span
@@ -25,7 +25,7 @@ from tracelake.wire.pressure import PressureEdgeRow, QueueRow
 from tracelake.wire.sources_view import SourceRow, SourcesReply
 
 _WIDE = 100
-"""From here on columns have their whole names, and there are more of them."""
+"""From this width on columns have their full names, and there are more of them."""
 _NAME_LEAST = 12
 _STOPS = {"stopped": "full", "bulk_stopped": "bulk work stopped"}
 _LEVELS = {"stopped": 3, "bulk_stopped": 2, "paused": 1, "open": 0}
@@ -47,12 +47,12 @@ _SOURCE_ORDER = (
 class TopScreen:
     measured: Measured
     title: str = ""
-    """Of what."""
+    """Which DAGs it shows."""
     note: Text | None = None
     height: int | None = None
-    """Of the terminal."""
+    """The height of the terminal."""
     step: Text | None = None
-    """The next step, where there is something to look into; a note takes its place."""
+    """The next step, if something needs attention; a note takes its place."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
@@ -75,7 +75,6 @@ class TopScreen:
 
     def _head(self, width: int) -> list[Text]:
         reply, total = self.measured.reply, self.measured.total
-        counts = {name: self._total(name) for name in ("ready", "running", "held", "retrying", "failed")}
         ages = [job.oldest_ready_seconds for job in reply.jobs if job.oldest_ready_seconds is not None]
         oldest = Text(f"  oldest ready {span(max(ages)) or '0s'}" if ages else "", style="dim")
         lines = [
@@ -93,19 +92,7 @@ class TopScreen:
                 (_rate(total.done), "bold"),
                 " tasks done",
             ),
-            Text.assemble(
-                ("tasks now   ", "dim"),
-                (counts["ready"], "bold"),
-                " ready  ",
-                (counts["running"], "bold"),
-                " running  ",
-                (counts["held"], "bold"),
-                " waiting  ",
-                (counts["retrying"], "yellow" if counts["retrying"] != "0" else "bold"),
-                " retrying  ",
-                (counts["failed"], "bold red" if counts["failed"] != "0" else "bold"),
-                " failed",
-            ),
+            Text.assemble(("tasks now   ", "dim"), task_counts(reply.jobs)),
         ]
         # Whole, in the last of the lines that has room for it.
         for place in (2, 1, 0):
@@ -114,16 +101,14 @@ class TopScreen:
                 break
         return lines
 
-    def _total(self, name: CountName) -> str:
-        jobs = self.measured.reply.jobs
-        return f"{sum(getattr(job, name) for job in jobs)}{'+' if any(name in job.cut for job in jobs) else ''}"
-
     # --- jobs
 
     def _jobs(self, width: int) -> list[Text]:
         reply = self.measured.reply
         if not reply.jobs:
-            return [Text("No DAG has an active version: nothing can run. See `trace deploy --help`.", style="yellow")]
+            return [
+                Text("No DAG has an active version, so nothing runs. Deploy one: `trace deploy FILE`.", style="yellow")
+            ]
         levels = {(queue.dag, queue.job): queue.state for queue in reply.queues if not queue.backlog}
         jobs = sorted(reply.jobs, key=lambda job: self._badness(job, levels.get((job.dag, job.job), "open")))
         wide = width >= _WIDE
@@ -159,7 +144,7 @@ class TopScreen:
         return any((job.ready, job.running, job.held, job.retrying, job.failed, job.made, job.events))
 
     def _badness(self, job: JobLoad, state: str) -> tuple[object, ...]:
-        """The smaller, the further up."""
+        """The sort key: the smaller, the further up."""
         oldest = job.oldest_ready_seconds or 0.0
         waiting = job.ready + job.held + job.retrying
         return (not self._goes_on(job), -_LEVELS[state], -round(oldest), -waiting, -job.failed, -job.running,
@@ -170,7 +155,7 @@ class TopScreen:
     def _pressure(self, width: int) -> list[Text]:
         reply = self.measured.reply
         if not reply.queues and not reply.stopped:
-            return [Text.assemble(("pressure  ", "bold"), ("no queue has a threshold, no source is paused", "dim"))]
+            return [Text.assemble(("pressure  ", "bold"), ("no queue has a threshold, and no source is paused", "dim"))]
         full = [queue for queue in reply.queues if queue.state != "open"]
         title = f"{count(len(reply.queues), 'queue')} with a threshold, {len(full)} full; "
         title += f"{count(len(reply.stopped), 'input')} stopped"
@@ -226,12 +211,12 @@ class TopScreen:
 
 
 def _source_state(source: SourceRow) -> str:
-    """`overdue`: a cron source whose slot should have been fired by now."""
+    """The state of a source; `overdue` for a cron source whose slot should have been fired by now."""
     return "overdue" if source.overdue_since is not None and source.state == "waiting" else source.state
 
 
 def _stopped(edge: PressureEdgeRow, width: int) -> Text:
-    """The input, and what it waits for: a queue, or a person who paused its source."""
+    """A line for a stopped input: what it waits for is a full queue, or the end of a pause."""
     name = Name(f"{edge.dag}/{edge.job}", PRESSURE_STYLES.get(edge.state, ""))
     wide = width >= _WIDE
     start: list[str | Name] = ["  input " if wide else "  ", Name(edge.dataset), " of ", name]
@@ -248,14 +233,14 @@ def _stopped(edge: PressureEdgeRow, width: int) -> Text:
 
 
 class Name(NamedTuple):
-    """A text that may be shortened where there is no room."""
+    """A text that may be shortened if there is no room."""
 
     text: str
     style: str = "bold"
 
 
 def fitted(width: int, *pieces: str | Name) -> Text:
-    """One line; what the other words leave is shared by the names."""
+    """One line, in which the names share the room that the other text leaves."""
     texts = [clean(piece if isinstance(piece, str) else piece.text) for piece in pieces]
     names = [number for number, piece in enumerate(pieces) if isinstance(piece, Name)]
     room = width - sum(cell_len(text) for number, text in enumerate(texts) if number not in names)
@@ -267,15 +252,15 @@ def fitted(width: int, *pieces: str | Name) -> Text:
 
 
 def without_idle(heights: Sequence[int], room: int | None, idle: int) -> list[int]:
-    """The lines of things that do nothing, at the end of the first part, make room for those of the other parts. One
-    line stays, which counts them."""
+    """The heights of the parts, less the idle lines at the end of the first part that the others need; one line stays,
+    which counts them."""
     hidden = 0 if room is None else min(max(sum(heights) - room, 0), max(idle - 1, 0))
     return [heights[0] - hidden, *heights[1:]]
 
 
 def share(heights: Sequence[int], room: int | None) -> list[int]:
-    """How many lines each part gets. Nobody gets more than it wants; if there is not enough for all, the parts behind
-    the first get no more than a quarter each before the first has what it wants."""
+    """How many lines each part gets, at most its height. If there is not enough for all, the parts after the first get
+    at most a quarter each before the first has its height."""
     if room is None or sum(heights) <= room:
         return list(heights)
     granted = [0, *(min(lines, room // 4) for lines in heights[1:])]
@@ -289,20 +274,20 @@ def share(heights: Sequence[int], room: int | None) -> list[int]:
 
 
 def cut(lines: list[Text], most: int, idle: int = 0) -> list[Text]:
-    """The first line is the heading; the last that fits says how many are not shown. The last `idle` ones are of
-    things that do nothing."""
+    """The lines that fit; the first is the heading, and the last counts those that are not shown. The last `idle`
+    lines are those of idle jobs."""
     if len(lines) <= most:
         return lines
     if most < 2:
         return lines[:most]
     left = len(lines) - most + 1
     busy = left - idle
-    more = f"{left} more" if not idle else f"{left} more that do nothing" if busy <= 0 else f"{left} more, {busy} busy"
+    more = f"{left} more" if not idle else f"{left} more, all idle" if busy <= 0 else f"{left} more, {busy} busy"
     return [*lines[: most - 1], Text(f"  ... {more}", style="dim")]
 
 
 def aligned(names: list[str], rows: list[list[Text]], width: int) -> list[Text]:
-    """The first column takes what is left; words stand left, numbers right."""
+    """A table: text is aligned left, numbers right, and the first column takes the room that is left."""
     widths = [max(cell_len(name), *(cell_len(row[place].plain) for row in rows)) for place, name in enumerate(names)]
     left = [place for place in range(len(names)) if place == 0 or names[place] in ("kind", "state")]
     gap = 2 if sum(widths) + 2 * (len(names) - 1) <= width else 1
@@ -322,7 +307,7 @@ def aligned(names: list[str], rows: list[list[Text]], width: int) -> list[Text]:
 
 
 def shortened_middle(text: str, width: int) -> str:
-    """Names often differ at their ends, so the middle goes."""
+    """The text without its middle, because names often differ at their ends."""
     if cell_len(text) <= width:
         return text
     keep = max(width - 2, 2)
@@ -332,7 +317,7 @@ def shortened_middle(text: str, width: int) -> str:
 
 
 def _note_lines(note: Text | None, width: int) -> list[Text]:
-    """No more than two lines of it."""
+    """The note in at most two lines."""
     lines = textwrap.wrap(note.plain, width, max_lines=2, placeholder=" ...") if note is not None and width > 5 else []
     return [Text(line, style=note.style if note is not None else "") for line in lines]
 

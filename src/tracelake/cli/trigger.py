@@ -1,4 +1,4 @@
-"""`trace trigger`: set off a source by hand, or make the task of one unit of a job."""
+"""`trace trigger`: emits an event of a source by hand, or creates the task of one unit of a job."""
 
 import time
 from collections import Counter
@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.text import Text
 
 from tracelake.cli.build_progress import bar, retry_lines
-from tracelake.cli.naming import named
+from tracelake.cli.names import resolve_job, suggest_names
+from tracelake.cli.options import CURSOR, RANGE
 from tracelake.cli.paging import collect
-from tracelake.cli.parse import CursorType, RangeType
 from tracelake.cli.session import Session, away, live_view, looks, user_command
 from tracelake.cli.sources import why_kept
 from tracelake.cli.text import count
@@ -24,15 +24,15 @@ from tracelake.wire.tasks import TaskRow
 
 _INDEX = click.IntRange(0, 63)
 _LOOK_ROWS = 2000
-"""How many tasks a look counts; of more than that it only tells whether any is open."""
+"""How many tasks are counted; beyond that only whether any is open is known."""
 _CLOCKS_APART = timedelta(seconds=5)
-"""How far the server's clock may be behind ours, when no task tells its time."""
+"""How far the server's clock may be behind ours, if no task shows its time."""
 _SERVERS_APART = timedelta(milliseconds=100)
-"""How far the clocks of two servers may be apart, when one does."""
+"""How far the clocks of two servers may be apart, if one does."""
 
 
 GAVE_UP = 3
-"""The exit status when --timeout is over first."""
+"""The exit status when --timeout ends first."""
 
 
 class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,29 +40,37 @@ class TriggerProgress(msgspec.Struct, frozen=True, kw_only=True):
     open: int
     failed: int
     more: bool
-    """There are tasks beyond those that were counted."""
+    """Whether there are more tasks than were counted."""
     retrying: list[TaskRow] = []
-    """Those of the open ones that failed and wait for their next attempt."""
+    """The open tasks that failed and wait for their next attempt."""
     kept: str | None = None
-    """Why what was triggered has not made its tasks yet."""
+    """Why the event has not created its tasks yet."""
     gave_up: bool = False
-    """The time was over before the work."""
+    """Whether --timeout ended before the work."""
 
 
 @click.command()
 @click.argument("target", metavar="DAG/JOB")
-@click.option("--range", "blocks", type=RangeType(), help="The blocks from START to END, both included.")
-@click.option("--cursor", type=CursorType(), help="The cursor up to which there is something new.")
+@click.option("--range", "blocks", type=RANGE, help="The blocks from START to END, both included.")
+@click.option("--cursor", type=CURSOR, help="The cursor up to which there are updates.")
 @click.option("--partition", metavar="KEY", help="The partition with this key.")
-@click.option("--key", metavar="TEXT", help="The same key again is the same trigger (default: a new one).")
-@click.option("--input", "input_index", type=_INDEX, default=0, help="Of a job: the unit is of this input.")
-@click.option("--output", "output_index", type=_INDEX, default=0, help="Of a source: emit for this output.")
-@click.option("--wait/--no-wait", default=False, help="Stay until everything that it set off in the DAG is done.")
+@click.option(
+    "--key", metavar="TEXT", help="The idempotency key: the same key again is the same trigger (default: a new one)."
+)
+@click.option(
+    "--input", "input_index", type=_INDEX, default=0, help="For a job: the index of the input whose unit it is."
+)
+@click.option(
+    "--output", "output_index", type=_INDEX, default=0, help="For a source: the index of the output to emit for."
+)
+@click.option(
+    "--wait/--no-wait", default=False, help="Wait until all tasks of the DAG that follow from it are finished."
+)
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="With --wait: stay no longer than this; the exit status is then 3.",
+    help="With --wait: wait at most this long; the exit status is then 3.",
 )
 @user_command
 def command(
@@ -77,13 +85,13 @@ def command(
     wait: bool,
     timeout: float | None,
 ) -> None:
-    """Emit an event of a source, or make the task of one unit of a job.
+    """Start work by hand: emit an event of a source, or create the task of one unit of another job.
 
-    Say which unit by exactly one of --range, --cursor and --partition. The DAG may be left out when only one DAG has a
+    Exactly one of --range, --cursor and --partition names the unit. DAG/ may be left out if only one active DAG has a
     job of that name. With --wait the exit status is 1 if a task failed for good.
 
-    What is said by a source that is paused, or stopped by a full queue, is kept and makes its tasks later; --wait says
-    so, and stays.
+    An event of a source that is paused, or stopped by a full queue, is kept and creates its tasks later; --wait then
+    shows why, and waits.
 
     \b
     Examples:
@@ -115,21 +123,22 @@ def command(
 
 
 async def _trigger(client: UserClient, target: str, request: TriggerRequest) -> tuple[str, str, TriggerReply]:
-    dag, job = await named(client, target)
-    return dag, job, await client.call(routes.TRIGGER, request, dag=dag, job=job)
+    dag, job = await resolve_job(client, target)
+    call = client.call(routes.TRIGGER, request, dag=dag, job=job)
+    return dag, job, await suggest_names(client, call, dag=dag, job=job)
 
 
 def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
     event = "" if reply.event_id is None else f"event {reply.event_id}, "
     tasks = [reply.task_id] if reply.task_id is not None else reply.tasks
-    again = " (it had been triggered before with this key)" if reply.duplicate else ""
+    again = " (this key was triggered before; nothing new was started)" if reply.duplicate else ""
     session.say(f"{dag}/{job}: {event}{count(len(tasks), 'task')}{again}.")
     if reply.kept is not None:
-        why = "it is paused" if reply.kept == "paused" else "a queue downstream is full"
-        session.say((f"The source keeps it for now, because {why}; its tasks are made after that.", "yellow"))
+        why = "the source is paused" if reply.kept == "paused" else "a queue downstream is full"
+        session.say((f"The event is kept, because {why}; its tasks are created after that.", "yellow"))
     elif not tasks and not reply.duplicate:
-        session.say("No job has a new unit from it; a unit that was made is not made again.")
-        session.hint("make one again", "trigger", f"{dag}/JOB", "--range", "START-END")
+        session.say("It created no task: no job that reads the source has a new unit to compute.")
+        session.hint("run a unit of a job again", "trigger", f"{dag}/JOB", "--range", "START-END")
     if len(tasks) == 1:
         session.say(f"task {tasks[0]}")
 
@@ -137,24 +146,24 @@ def _tell(session: Session, dag: str, job: str, reply: TriggerReply) -> None:
 def _tell_next(session: Session, dag: str, job: str, reply: TriggerReply, progress: TriggerProgress | None) -> None:
     if progress is not None and progress.gave_up:
         if progress.kept:
-            text = f"It is not done yet: {progress.kept}. Its tasks are made after that."
+            text = f"It is not finished yet: {progress.kept}. Its tasks are created after that."
         else:
-            text = f"It is not done yet, with {count(progress.open, 'task')} open. The work goes on."
+            text = f"It is not finished yet: {count(progress.open, 'task')} open. The work goes on."
         session.say((text, "yellow"))
     if reply.kept == "paused" and (progress is None or progress.kept):
-        session.hint("let the source go on", "resume", f"{dag}/{job}")
+        session.hint("resume the source", "resume", f"{dag}/{job}")
     elif reply.kept == "stopped" and (progress is None or progress.kept):
         session.hint("see which queue is full", "pressure")
     elif progress is not None and progress.gave_up:
-        session.hint("see it run", "tasks", "--dag", dag, "--watch")
+        session.hint("follow it", "tasks", "--dag", dag, "--watch")
     elif progress is not None and progress.failed:
         session.say((f"{count(progress.failed, 'task')} failed for good.", "red"))
         session.hint("see why", "tasks", "--dag", dag, "--status", "Failed")
     elif progress is not None:
-        session.say(("Nothing is open any more.", "green"))
-        session.hint("see what it made", "datasets")
+        session.say(("All tasks are finished.", "green"))
+        session.hint("see the datasets", "datasets")
     else:
-        session.hint("see it run", "tasks", "--dag", dag, "--watch")
+        session.hint("follow it", "tasks", "--dag", dag, "--watch")
 
 
 # --- waiting
@@ -167,7 +176,7 @@ def _wait(
         return session.run(lambda client: _follow(session, client, (dag, job), reply, asked_at, timeout))
     except KeyboardInterrupt:
         session.say("You stopped waiting; the work goes on.")
-        session.hint("see it", "tasks", "--dag", dag, "--watch")
+        session.hint("follow it", "tasks", "--dag", dag, "--watch")
         raise
 
 
@@ -212,8 +221,8 @@ async def _why_kept(client: UserClient, dag: str, job: str) -> str | None:
 
 
 def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
-    """When the first tasks were made: their ids begin with the milliseconds at which the server made them, and these
-    are what `since` of the API looks at."""
+    """When the first tasks were created. Their ids begin with the milliseconds at which the server created them, and
+    `since` of the API compares these."""
     ids = [reply.task_id] if reply.task_id is not None else reply.tasks
     times = [task_id.int >> 80 for task_id in ids if task_id.version == 7]
     if not times:
@@ -222,7 +231,7 @@ def first_made(reply: TriggerReply, asked_at: datetime) -> datetime:
 
 
 async def measure(client: UserClient, dag: str, since: datetime) -> TriggerProgress:
-    """What became of the DAG's tasks that were made since then."""
+    """The progress of the DAG's tasks that were created since then."""
     page = await collect(client, routes.LIST_TASKS, "tasks", limit=_LOOK_ROWS, dag=dag, since=since)
     states = Counter(_state(task) for task in page.tasks)
     progress = TriggerProgress(

@@ -1,4 +1,4 @@
-"""`trace webhook`: where a source is called, and how a call is signed."""
+"""`trace webhook`: the address and the secret of a webhook source, with an example of a signed call."""
 
 import shlex
 
@@ -7,7 +7,7 @@ import msgspec
 from rich.text import Text
 
 from tracelake.cli.listing import fields, whole_line
-from tracelake.cli.naming import find_job
+from tracelake.cli.names import resolve_job
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean, moment
 from tracelake.client.errors import RemoteError
@@ -21,13 +21,14 @@ _BODY = '{"hello": "world"}'
 
 @click.command()
 @click.argument("target", metavar="DAG/JOB")
-@click.option("--rotate", is_flag=True, help="Make a new secret; the old one goes on working for a while.")
+@click.option(
+    "--rotate", is_flag=True, help="Create a new secret; the old one works for webhook_rotation_seconds more."
+)
 @user_command
 def command(session: Session, target: str, rotate: bool) -> None:
     """Show the address and the secret of a webhook, with a call that can be copied. For admins.
 
-    A look at the secret is written to the audit log. After a leak rotate twice: the second time ends the secret that
-    leaked at once.
+    The audit log records who looked. After a leak rotate twice: the second rotation ends the leaked secret at once.
 
     \b
     Examples:
@@ -41,25 +42,23 @@ def command(session: Session, target: str, rotate: bool) -> None:
     session.answer(msgspec.to_builtins(reply) | {"url": url, "ca_file": stack.ca_file})
     rows = [("webhook", f"{dag}/{job}"), ("path", reply.path), ("url", url), ("secret", reply.secret)]
     if reply.previous_until is not None:
-        rows.append(("old secret until", moment(reply.previous_until)))
+        rows.append(("old secret valid until", moment(reply.previous_until)))
     session.show(fields([(name, whole_line(Text(clean(text)))) for name, text in rows]))
-    session.say("Send something to it:")
+    session.say("To deliver something to it, in a shell:")
     for line in example(url, stack.ca_file, reply):
         session.show(whole_line(Text(clean(line), style="bold")))
-    session.hint("see what it set off", "tasks", "--dag", dag, "--watch")
+    session.hint("see the tasks that follow", "tasks", "--dag", dag, "--watch")
 
 
 async def _ask(client: UserClient, target: str, *, rotate: bool) -> tuple[str, str, WebhookReply]:
-    dag, slash, job = target.partition("/")
-    if not slash:
-        dag, job = await find_job(client, target)
+    dag, job = await resolve_job(client, target)
     try:
         reply = await client.call(routes.SHOW_WEBHOOK, dag=dag, job=job)
     except TraceError as error:
         if error.code != "webhook_not_found":
             raise
-        # Nobody has named a path here, so what the catalogue advises would mislead.
-        message = f"{dag}/{job} is no webhook source of an active version; `trace sources` shows which ones there are."
+        # The advice of the catalogue is about the path of a delivery.
+        message = f"{dag}/{job} is not a webhook source of an active version; `trace sources` lists the sources."
         raise RemoteError(error.code, error.status, message) from None
     if rotate:
         reply = await client.call(routes.ROTATE_WEBHOOK, dag=dag, job=job, after=reply.rotation)
@@ -67,7 +66,7 @@ async def _ask(client: UserClient, target: str, *, rotate: bool) -> tuple[str, s
 
 
 def example(url: str, ca_file: str, reply: WebhookReply) -> list[str]:
-    """Lines for a shell with `openssl` and `curl`; each run is a delivery of its own."""
+    """The lines of a delivery for a shell with `openssl` and `curl`; each run is a new delivery."""
     return [
         f"secret={shlex.quote(reply.secret)} body={shlex.quote(_BODY)} t=$(date +%s); id=example-$t-$$",
         'signature=$(printf %s "$t.$id.$body" | openssl dgst -sha256 -hmac "$secret" -r | cut -d" " -f1)',

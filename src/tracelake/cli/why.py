@@ -1,4 +1,4 @@
-"""`trace why`: one paragraph on why something is not running or not fresh, and what to do about it."""
+"""`trace why`: explains why a task, job or dataset is not running or not up to date, and what to do about it."""
 
 import shlex
 from uuid import UUID
@@ -7,8 +7,8 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tracelake.cli.listing import Listing, ListingColumn
-from tracelake.cli.naming import find_job
+from tracelake.cli.listing import Listing, ListingColumn, whole_line
+from tracelake.cli.names import find_job
 from tracelake.cli.options import watch_option
 from tracelake.cli.session import Session, user_command
 from tracelake.cli.text import clean
@@ -25,9 +25,12 @@ STATE_STYLES = {"fine": "green", "working": "cyan", "waiting": "yellow", "blocke
 @watch_option
 @user_command
 def command(session: Session, subject: str, watch: bool) -> None:
-    """Say why a task, a job or a dataset is not running or not fresh, and what to do about it.
+    """Explain why a task or job is not running, or why a dataset is not up to date, and what to do about it.
 
-    A UUID is a task, DAG/JOB a job; anything else is a dataset, or a job whose name only one active DAG has.
+    A UUID is a task and DAG/JOB a job; any other name is a dataset, or a job whose name only one active DAG has.
+
+    The state is `fine` (nothing to do), `working`, `waiting` (it goes on by itself) or
+    `blocked` (somebody has to act, or a full queue has to empty).
 
     \b
     Examples:
@@ -37,21 +40,13 @@ def command(session: Session, subject: str, watch: bool) -> None:
       trace why prices_out --json
       trace why pools/prices --watch
     """
-    if watch:
-        session.watch(lambda client: _look(client, subject))
-        return
-    reply = session.ask(lambda client: ask(client, subject))
-    session.show(why_view(reply))
-    for purpose, step in next_steps(reply):
-        session.hint(clean(purpose), *shlex.split(step)[1:])
+    session.view(lambda client: ask(client, subject), lambda reply: Group(*_lines(session, reply)), watch=watch)
 
 
-async def _look(client: UserClient, subject: str) -> RenderableType:
-    reply = await ask(client, subject)
-    steps = [
-        Text.assemble((f"{clean(purpose)}: ", "dim"), (clean(step), "bold")) for purpose, step in next_steps(reply)
-    ]
-    return Group(why_view(reply), *steps)
+def _lines(session: Session, reply: WhyReply) -> list[RenderableType]:
+    steps = next_steps(reply)
+    hints = [whole_line(session.hint_text(clean(purpose), *shlex.split(step)[1:])) for purpose, step in steps]
+    return [why_view(reply), *hints]
 
 
 def why_view(reply: WhyReply) -> RenderableType:
@@ -83,16 +78,18 @@ async def ask(client: UserClient, subject: str) -> WhyReply:
 
 
 def reasons_listing(reply: WhyReply) -> Listing:
-    listing = Listing(
-        [ListingColumn("state", whole=True), ListingColumn("reason", whole=True), ListingColumn("in words")]
+    return Listing(
+        reply.reasons,
+        ListingColumn(
+            "state", lambda item: Text(clean(item.state), style=STATE_STYLES.get(item.state, "")), whole=True
+        ),
+        ListingColumn("reason", lambda item: item.code, whole=True),
+        ListingColumn("explanation", lambda item: item.text),
     )
-    for item in reply.reasons:
-        listing.add(Text(clean(item.state), style=STATE_STYLES.get(item.state, "")), item.code, item.text)
-    return listing
 
 
 def next_steps(reply: WhyReply) -> list[tuple[str, str]]:
-    """Commands of the reasons that are as bad as the worst, each once."""
+    """The commands that the worst reasons advise, each once, with their purposes."""
     steps: dict[str, str] = {}
     for item in reply.reasons:
         if item.state == reply.state:
@@ -103,7 +100,7 @@ def next_steps(reply: WhyReply) -> list[tuple[str, str]]:
 
 
 def _is_command(step: str) -> bool:
-    """Something of ours that can be copied."""
+    """Whether the step is a `trace` command that can be copied."""
     try:
         return shlex.split(step)[:1] == ["trace"]
     except ValueError:

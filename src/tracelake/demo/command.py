@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from tracelake.cli.json_output import json_flag
-from tracelake.cli.parse import RangeType
+from tracelake.cli.options import RANGE
 from tracelake.cli.session import make_console
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
@@ -37,7 +37,7 @@ EXIT_INTERRUPTED = 130
 )
 @click.option(
     "--blocks",
-    type=RangeType(),
+    type=RANGE,
     metavar="FIRST-LAST",
     help="Which blocks (default: the whole recording; with --rpc the last 100).",
 )

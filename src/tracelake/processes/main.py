@@ -1,8 +1,7 @@
 """The `trace` command.
 
-Subcommands are imported when they are used, so that `trace --help` answers at once and one part's missing
-dependency does not break the others. A failure that a person can do something about is one line, without a
-traceback.
+Subcommands are imported when they are used, so that `trace --help` answers at once and the missing dependency of one
+does not break the others. A failure that a person can correct is one line, without a traceback.
 """
 
 import importlib
@@ -15,54 +14,73 @@ import click
 from tracelake import __version__
 from tracelake.errors import TraceError
 
-# name: where the command is, and the line that `trace --help` shows.
-_COMMANDS = {
-    "up": ("tracelake.processes.up:command", "Start the whole stack on this machine."),
-    "status": ("tracelake.cli.status:status", "Show whether the stack runs, and its parts."),
-    "down": ("tracelake.cli.status:down", "Stop the stack."),
-    "top": ("tracelake.cli.top:command", "Watch everything that goes on, on one screen."),
-    "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
-    "dags": ("tracelake.cli.dags:command", "List DAGs, the versions of one, or a document."),
-    "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),
-    "rebuild": ("tracelake.cli.rebuild:command", "Make the stale outputs of a job again."),
-    "rollback": ("tracelake.cli.rollback:command", "Go back to the version that was active before."),
-    "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG."),
-    "sources": ("tracelake.cli.sources:command", "List the sources, their health and their lag."),
-    "pause": ("tracelake.cli.sources:pause", "Pause sources."),
-    "resume": ("tracelake.cli.sources:resume", "Let paused sources go on."),
-    "trigger": ("tracelake.cli.trigger:command", "Set off a source, or one unit of a job."),
-    "webhook": ("tracelake.cli.webhook:command", "Show or rotate the secret of a webhook."),
-    "tasks": ("tracelake.cli.tasks:command", "List tasks, or show one."),
-    "cancel": ("tracelake.cli.task_actions:cancel", "Cancel tasks."),
-    "retry": ("tracelake.cli.task_actions:retry", "Run tasks again that failed for good."),
-    "skip": ("tracelake.cli.task_actions:skip", "Go on without tasks that failed for good."),
-    "events": ("tracelake.cli.events:command", "List updates of datasets."),
-    "datasets": ("tracelake.cli.datasets:command", "List datasets, or show one."),
-    "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
-    "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is made from."),
-    "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
-    "quota": ("tracelake.cli.quota:command", "Show what your org may use, and what it uses; set it."),
-    "dlq": ("tracelake.cli.dlq:command", "Batches that could not be taken: list, show, replay, drop."),
-    "why": ("tracelake.cli.why:command", "Say why something is not running or not fresh."),
-    "audit": ("tracelake.cli.audit:command", "List who did what."),
-    "whoami": ("tracelake.cli.whoami:command", "Show whose token is used."),
-    "backup": ("tracelake.cli.backup:command", "Write a dump of the state database."),
-    "restore": ("tracelake.cli.restore:command", "Replace the state database by a dump."),
-    "demo": ("tracelake.demo.command:command", "See it work: from a chain to flows of tokens."),
-    "keys": ("tracelake.cli.keys:command", "Rotate signing keys and tokens."),
-    "secrets": ("tracelake.cli.secrets:command", "List, set and remove secrets that jobs name."),
-    "token": ("tracelake.cli.token:command", "Print a user token of this stack."),
-    "gc": ("tracelake.cli.gc:command", "Remove what was kept long enough, or show what would go."),
-    "outbox": ("tracelake.cli.outbox:command", "List and requeue side effects that could not be sent."),
-    "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher (trace up does)."),
-    "worker": ("tracelake.processes.worker:command", "Run one worker (trace up does)."),
-    "sink": ("tracelake.processes.sink:command", "Run one sink (workers have one beside them)."),
-    "scheduler": ("tracelake.processes.scheduler:command", "Run one scheduler (trace up does)."),
+# Sections of `trace --help`: the name of each command, where it is, and its line.
+_SECTIONS = {
+    "Run a stack": {
+        "up": ("tracelake.processes.up:command", "Start the whole stack on this machine."),
+        "status": ("tracelake.cli.status:status", "Show whether the stack runs, its parts and addresses."),
+        "down": ("tracelake.cli.status:down", "Stop the stack."),
+        "demo": ("tracelake.demo.command:command", "See a stack at work: from a recorded chain to flows of tokens."),
+    },
+    "DAGs": {
+        "deploy": ("tracelake.cli.deploy:command", "Deploy a DAG document, or show what would change."),
+        "dags": ("tracelake.cli.dags:command", "List the DAGs, the versions of one, or print a document."),
+        "jobs": ("tracelake.cli.jobs:command", "List the jobs of a DAG: inputs, outputs, tasks by state."),
+        "activate": ("tracelake.cli.rollback:activate", "Make a version of a DAG active."),
+        "rollback": ("tracelake.cli.rollback:command", "Activate the version that was active before."),
+        "rebuild": ("tracelake.cli.rollback:rebuild", "Compute the stale outputs of a job again."),
+    },
+    "Sources": {
+        "sources": ("tracelake.cli.sources:command", "List the sources, their state and their lag."),
+        "trigger": ("tracelake.cli.trigger:command", "Emit an event of a source, or run one unit of a job."),
+        "pause": ("tracelake.cli.sources:pause", "Pause sources; their events are kept."),
+        "resume": ("tracelake.cli.sources:resume", "Resume paused sources."),
+        "webhook": ("tracelake.cli.webhook:command", "Show or rotate the secret of a webhook."),
+    },
+    "Tasks": {
+        "tasks": ("tracelake.cli.tasks:command", "List or follow tasks, or show one."),
+        "retry": ("tracelake.cli.task_actions:retry", "Run failed or cancelled tasks again."),
+        "skip": ("tracelake.cli.task_actions:skip", "Give up failed tasks, so that what they hold goes on."),
+        "cancel": ("tracelake.cli.task_actions:cancel", "Cancel tasks."),
+    },
+    "Data": {
+        "datasets": ("tracelake.cli.datasets:command", "List the datasets, or show one."),
+        "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
+        "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is computed from, and by which tasks."),
+        "events": ("tracelake.cli.events:command", "List or follow events: updates of datasets."),
+        "dlq": ("tracelake.cli.dlq:command", "List, replay or drop batches that the sink refused."),
+    },
+    "Watch and explain": {
+        "top": ("tracelake.cli.top:command", "Watch jobs, queues and sources on one screen."),
+        "why": ("tracelake.cli.why:command", "Explain why something is not running or not up to date."),
+        "pressure": ("tracelake.cli.pressure:command", "Show which queues are full, and what they stop."),
+        "audit": ("tracelake.cli.audit:command", "List the actions of users."),
+    },
+    "Access": {
+        "whoami": ("tracelake.cli.token:whoami", "Show whose token your commands use."),
+        "token": ("tracelake.cli.token:command", "Print a user token of this stack."),
+        "keys": ("tracelake.cli.keys:command", "List and rotate signing keys and shared tokens."),
+        "secrets": ("tracelake.cli.secrets:command", "List, set and remove the secrets of jobs."),
+        "quota": ("tracelake.cli.quota:command", "Show the quotas of your org; set those of any org."),
+    },
+    "Maintenance": {
+        "backup": ("tracelake.cli.backup:command", "Write a dump of the state database."),
+        "restore": ("tracelake.cli.backup:restore_command", "Replace the state database by a dump."),
+        "gc": ("tracelake.cli.gc:command", "Remove what is past its retention, or show what would be removed."),
+        "outbox": ("tracelake.cli.outbox:command", "Inspect and requeue messages that could not be sent."),
+    },
+    "Single processes (`trace up` starts them)": {
+        "dispatcher": ("tracelake.processes.dispatcher:command", "Run one Dispatcher."),
+        "worker": ("tracelake.processes.worker:command", "Run one worker."),
+        "sink": ("tracelake.processes.sink:command", "Run one sink (workers have one beside them)."),
+        "scheduler": ("tracelake.processes.scheduler:command", "Run one scheduler."),
+    },
 }
+_COMMANDS = {name: place for commands in _SECTIONS.values() for name, place in commands.items()}
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return list(_COMMANDS)
@@ -81,13 +99,14 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from tracelake.cli.missing import meant
+            from tracelake.cli.names import suggestion
 
-            raise click.UsageError(error.message + meant(args[0], _COMMANDS), ctx) from None
+            raise click.UsageError(error.message + suggestion(args[0], _COMMANDS), ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+        for title, commands in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,13 +114,26 @@ class LazyGroup(click.Group):
 def trace() -> None:
     """Trace: an event-driven data platform for on-chain research.
 
-    Start with `trace up`; it runs until Ctrl-C. Settings come from HOME/settings.toml, TRACE_* variables and
-    options, in this order.
+    A DAG is a YAML document of jobs, and of the datasets that they read and write. A source is a job that starts work
+    from outside: by hand, on a schedule, by a webhook, or all the time. Its events, and every update of a dataset,
+    create tasks for the jobs that read it. A task computes one unit: a range of blocks, a partition, or the updates up
+    to a cursor. docs/glossary.md explains every term.
+
+    \b
+    A first session:
+      trace up                                                    until Ctrl-C
+      trace deploy examples/block_ranges.yaml                     in another terminal
+      trace trigger block_ranges/backfill --range 0-9_999 --wait  start its work
+      trace datasets                                              see the results
+      trace why worked_blocks                                     see what is missing
+
+    Everything a stack stores is in its HOME (--home, TRACE_HOME, else ~/.trace). Settings come from HOME/settings.toml,
+    TRACE_* variables and options; the later one wins. docs/reference/settings.md lists them.
     """
 
 
 def one_line(error: Exception) -> str | None:
-    """The sentence a person sees for an expected failure; None for a bug."""
+    """The line that a person sees for an expected failure; None for a bug."""
     if isinstance(error, TraceError):
         from tracelake.cli.text import clean
 
@@ -133,7 +165,7 @@ def one_line(error: Exception) -> str | None:
 
 
 def _remedy(error: TraceError) -> str:
-    """For people: the field itself, where the catalogue says in which detail a program finds it."""
+    """The remedy for people: it names the field, where the catalogue names the detail that holds it."""
     field = error.details.get("field")
     if not isinstance(field, str):
         return error.kind.remedy

@@ -212,24 +212,28 @@ def run_up(settings: Settings, choose: Callable[[Home], Screen]) -> None:
 @click.option("--workers", type=int, help="How many worker processes to start (default: 1).")
 @click.option("--no-workers", is_flag=True, help="Start no worker.")
 @click.option("--bind-host", help="The address that the public and the task listener bind (default: 127.0.0.1).")
-@click.option(
-    "--public-port", type=int, help="Port of the public listener (default: that of the last run, or a free one)."
-)
-@click.option("--task-port", type=int, help="Port of the task listener (default: that of the last run, or a free one).")
-@click.option(
-    "--internal-port", type=int, help="Port of the internal listener (default: that of the last run, or a free one)."
-)
-@click.option("--state-port", type=int, help="Port of the state cluster (default: a free one).")
-@click.option("--data-port", type=int, help="Port of the data cluster (default: a free one).")
+@click.option("--public-port", type=int, help="Port of the public listener: API of users, webhooks.")
+@click.option("--task-port", type=int, help="Port of the task listener: calls of running tasks.")
+@click.option("--internal-port", type=int, help="Port of the internal listener: workers, services, health, metrics.")
+@click.option("--state-port", type=int, help="Port of the Postgres cluster of the state.")
+@click.option("--data-port", type=int, help="Port of the Postgres cluster of the data.")
 @click.option("--log-level", help="debug, info, warning or error.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
-@json_flag("Print stack.json as one line when ready, no more.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting of docs/reference/settings.md."
+)
+@json_flag("Print only stack.json, as one line, when the stack is ready.")
 def command(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Start the whole stack on this machine: Postgres, the object store, Dispatcher, scheduler, workers.
 
-    It runs until Ctrl-C or SIGTERM; a second Ctrl-C hurries. HOME/stack.json tells programs how to reach it. Ports
-    stay the same from one start to the next, unless somebody else has taken one meanwhile; name those that must not
-    change.
+    It runs until Ctrl-C or SIGTERM; a second Ctrl-C stops it at once. While it runs, HOME/stack.json tells programs how
+    to reach it. A port is the one of the last run, or a free one if another program has taken that; set those that must
+    not change.
+
+    \b
+    Examples:
+      trace up
+      trace up --home ./stack --workers 2
+      trace up --set recorded_chain=examples/token_flows/chain.jsonl.xz
     """
     overrides = dict(_assignment(text) for text in assignments)
     overrides |= {name: value for name, value in options.items() if value is not None}
@@ -241,5 +245,5 @@ def command(*, no_workers: bool, assignments: tuple[str, ...], as_json: bool, **
 def _assignment(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise SettingsError(f"--set takes NAME=VALUE, not {text!r}")
+        raise SettingsError(f"--set: expected NAME=VALUE, received {text!r}")
     return name, value

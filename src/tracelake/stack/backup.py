@@ -56,7 +56,7 @@ def _put(partial: Path, file: Path) -> None:
     try:
         file.hardlink_to(partial)
     except FileExistsError:
-        raise BackupError(f"{file} is there already; name another file, or add --force to replace it") from None
+        raise BackupError(f"{file} exists; name another file, or add --force to replace it") from None
 
 
 def _sync(path: Path) -> None:
