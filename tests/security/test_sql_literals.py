@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from tracelake.catalogue.sql_literals import formats, paths, patterns, schemas, words
 from tracelake.catalogue.sql_literals.errors import LiteralError
-from tracelake.catalogue.sql_literals.patterns import Anchor, Characters, PatternChoice, PatternNode, Repeat
+from tracelake.catalogue.sql_literals.pattern_parser import (
+    Anchor,
+    Characters,
+    PatternChoice,
+    PatternNode,
+    Repeat,
+    parse_pattern,
+)
 
 PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
     "schema": (schemas.check_schema, "abINTARRAYMAPSTRUCTDECIMAL<>(),:` 0138udt{}\"'é"),
@@ -184,7 +191,7 @@ def test_a_pattern_takes_no_more_steps_than_counted(text: str, subject: str) -> 
         patterns.check_pattern(text)
     except LiteralError:
         return
-    pattern = patterns.parse_pattern(text)
+    pattern = parse_pattern(text)
     degree, ways = patterns.pattern_cost(pattern)
     # A factor for the nodes of the pattern, and one power for walking over the text at all.
     limit = 3 * (len(text) + 2) * ways * (len(subject) + 1) ** (degree + 1)

@@ -135,22 +135,12 @@ KINDS: dict[str, ArgumentKind] = {kind.name: kind for kind in _ALL}
 
 FLAG_OPTIONS = frozenset(
     [
-        "allowbackslashescapinganycharacter",
-        "allowcomments",
-        "allownonnumericnumbers",
-        "allownumericleadingzeros",
-        "allowsinglequotes",
-        "allowunquotedcontrolchars",
-        "allowunquotedfieldnames",
-        "dropfieldifallnull",
-        "ignorenullfields",
-        "multiline",
-        "prefersdecimal",
-        "pretty",
-        "primitivesasstring",
+        "allowbackslashescapinganycharacter", "allowcomments", "allownonnumericnumbers", "allownumericleadingzeros",
+        "allowsinglequotes", "allowunquotedcontrolchars", "allowunquotedfieldnames", "dropfieldifallnull",
+        "ignorenullfields", "multiline", "prefersdecimal", "pretty", "primitivesasstring",
         "writenonasciicharacterascodepoint",
     ]
-)
+)  # fmt: skip
 OPTIONS: dict[str, Callable[[str], None]] = {
     "dateformat": formats.check_datetime,
     "timestampformat": formats.check_datetime,

@@ -10,22 +10,11 @@ EXTRACTED: frozenset[str] = UNITS | {"DOW", "DOW_ISO", "DOY", "DAYOFWEEK", "DAYO
 
 BARE_NAMES: frozenset[str] = frozenset(
     [
-        "current_catalog",
-        "current_database",
-        "current_date",
-        "current_path",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_timezone",
-        "current_user",
-        "localtime",
-        "localtimestamp",
-        "now",
-        "session_user",
+        "current_catalog", "current_database", "current_date", "current_path", "current_schema", "current_time",
+        "current_timestamp", "current_timezone", "current_user", "localtime", "localtimestamp", "now", "session_user",
         "user",
     ]
-)
+)  # fmt: skip
 """What Spark takes for a function when it finds no column of that name. Behind a table's name it is a column."""
 
 INSTEAD: dict[str, str] = {

@@ -13,27 +13,10 @@ MAX_DEPTH = 16
 MAX_FIELDS = 500
 _ATOMIC = frozenset(
     [
-        "bigint",
-        "binary",
-        "boolean",
-        "byte",
-        "date",
-        "double",
-        "float",
-        "int",
-        "integer",
-        "long",
-        "real",
-        "short",
-        "smallint",
-        "string",
-        "timestamp",
-        "timestamp_ltz",
-        "timestamp_ntz",
-        "tinyint",
-        "variant",
+        "bigint", "binary", "boolean", "byte", "date", "double", "float", "int", "integer", "long", "real", "short",
+        "smallint", "string", "timestamp", "timestamp_ltz", "timestamp_ntz", "tinyint", "variant",
     ]
-)
+)  # fmt: skip
 _DECIMALS = frozenset({"dec", "decimal", "numeric"})
 _TOKEN = re.compile(r"\s+|`[A-Za-z_][A-Za-z0-9_]{0,127}`|[A-Za-z_][A-Za-z0-9_]{0,127}|[0-9]{1,2}(?![0-9])|[<>(),:]")
 
