@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tracelake.dag.kinds import (
     INVALID,
     Boolean,
@@ -13,6 +15,7 @@ from tracelake.dag.kinds import (
     Integer,
     JsonSchema,
     ListOf,
+    OneOrMany,
     Record,
     Text,
 )
@@ -81,12 +84,12 @@ _COLUMN = Fields(
 
 @dataclass(slots=True)
 class SchemaColumns:
-    """What is known of the columns, also when some of them are wrong."""
+    """The columns as far as they are valid."""
 
     columns: list[Column] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    """Folded to given: two names that differ in case alone are one to SQL."""
+    """The written name by its case-folded form: SQL does not tell names apart by case."""
     complete: bool = True
     """Every name could be read."""
 
@@ -141,7 +144,7 @@ class ColumnsKind:
 
 
 def _column(record: Record) -> Column | None:
-    """None when the type is not known or something does not go with it."""
+    """None if the type is unknown, or a field does not apply to it."""
     if "type" not in record.values:
         return None
     kind, numbers = record.values["type"].kind, record.values["type"].numbers
@@ -195,33 +198,21 @@ def _in_range(record: Record, max_length: int | None, precision: int | None, sca
     return False
 
 
-class IndexKind:
-    """A list of columns, or the name of one."""
-
-    _many = ListOf(COLUMN_NAME, 1, 32, distinct=True)
-
-    def read(self, place: DocumentPlace) -> object:
-        if isinstance(place.node, ListNode):
-            return self._many.read(place)
-        name = COLUMN_NAME.read(place)
-        return INVALID if name is INVALID else [name]
-
-    def schema(self) -> JsonSchema:
-        return {"anyOf": [COLUMN_NAME.schema(), self._many.schema()]}
-
-
 SCHEMA = Fields(
     {
         "columns": Field(ColumnsKind(), "The columns in their order, as a list or as a map of name to type.", True),
         "unique": Field(ListOf(COLUMN_NAME, 0, 32, distinct=True), "The columns that tell rows apart; never null."),
-        "indexes": Field(ListOf(IndexKind(), 0, 32, distinct=True), "Further indexes, each a list of columns."),
+        "indexes": Field(
+            ListOf(OneOrMany(ListOf(COLUMN_NAME, 1, 32, distinct=True)), 0, 32, distinct=True),
+            "Further indexes, each a list of columns.",
+        ),
     },
     "a map with `columns`",
 )
 
 
 def check_schema(record: Record) -> None:
-    """What the parts of a schema say of each other."""
+    """Check that `unique` and `indexes` name columns that exist and can be compared."""
     columns = record.get("columns")
     if columns is None:
         return
@@ -257,22 +248,14 @@ def _named_columns(record: Record) -> list[tuple[str, DocumentPlace]]:
 
 
 def build_schema(record: Record) -> Schema | None:
-    """The schema as far as it is good; None when nothing can be said of its columns."""
+    """None if a column is invalid."""
     columns: SchemaColumns | None = record.get("columns")
     if columns is None or not columns.complete or len(columns.columns) != len(columns.records):
         return None
     unique = tuple(record.get("unique", ()))
     return Schema(
         columns=tuple(
-            Column(
-                name=column.name,
-                type=column.type,
-                nullable=column.nullable and column.name not in unique,
-                max_length=column.max_length,
-                precision=column.precision,
-                scale=column.scale,
-                enum=column.enum,
-            )
+            msgspec.structs.replace(column, nullable=column.nullable and column.name not in unique)
             for column in columns.columns
         ),
         unique=unique,

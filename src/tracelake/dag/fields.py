@@ -4,7 +4,6 @@ from tracelake.catalogue import CATALOGUE
 from tracelake.dag.columns import SCHEMA
 from tracelake.dag.kinds import (
     INDEX,
-    INVALID,
     NAME,
     POSITIVE,
     REFERENCE,
@@ -19,9 +18,9 @@ from tracelake.dag.kinds import (
     Integer,
     JsonSchema,
     ListOf,
+    OneOrMany,
     Text,
 )
-from tracelake.dag.nodes import ListNode
 from tracelake.dag.where import WhereKind
 from tracelake.model.dag import SECRET_NAME as SECRET
 from tracelake.model.dag import Activation, CatchUp, SourceKind, Strategy
@@ -46,33 +45,10 @@ ENTRYPOINT = Text("an entrypoint", "[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}", 200, "
 
 
 class OperatorKind(Text):
-    """Text when it is read, so that an unknown one gets a code of its own; a list of words for editors."""
+    """Any text when it is read, so that an unknown operator gets a code of its own; an enum for editors."""
 
     def schema(self) -> JsonSchema:
         return {"enum": sorted(CATALOGUE)}
-
-
-class WritersKind:
-    """One output, or a list of them."""
-
-    def __init__(self) -> None:
-        self._one = Fields(
-            {
-                "job": Field(REFERENCE, "The job of this DAG whose output it is.", required=True),
-                "output_index": Field(INDEX, "Which of its outputs, counted from 0.", default=0),
-            },
-            "an output: {job, output_index}",
-        )
-        self._many = ListOf(self._one, 1, MAX_WRITERS, whole=False)
-
-    def read(self, place: DocumentPlace) -> object:
-        if isinstance(place.node, ListNode):
-            return self._many.read(place)
-        read = self._one.read(place)
-        return INVALID if read is INVALID else [read]
-
-    def schema(self) -> JsonSchema:
-        return {"anyOf": [self._one.schema(), self._many.schema()]}
 
 
 class PublishKind:
@@ -89,6 +65,14 @@ class PublishKind:
             "maxProperties": MAX_DATASETS,
         }
 
+
+OUTPUT = Fields(
+    {
+        "job": Field(REFERENCE, "The job of this DAG whose output it is.", required=True),
+        "output_index": Field(INDEX, "Which of its outputs, counted from 0.", default=0),
+    },
+    "an output: {job, output_index}",
+)
 
 FROM = Fields(
     {
@@ -193,7 +177,11 @@ JOB = Fields(
 
 PUBLISH = Fields(
     {
-        "from": Field(WritersKind(), "The output that the name stands for; a list for a buffered dataset.", True),
+        "from": Field(
+            OneOrMany(ListOf(OUTPUT, 1, MAX_WRITERS, whole=False)),
+            "The output that the name stands for; a list for a buffered dataset.",
+            required=True,
+        ),
         "storage": Field(
             Choice(("postgres", "s3", "none")), "Where its rows live; none: it is events without rows.", required=True
         ),

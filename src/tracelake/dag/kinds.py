@@ -1,6 +1,6 @@
-"""Kinds of values: how each is read from a node, and how a JSON Schema says the same.
+"""Kinds of values: how each is read from a node, and the JSON Schema that describes it.
 
-`read` answers with the value, or with INVALID after it has said what is wrong. It never raises.
+`read` returns the value, or INVALID after it has reported what is wrong. It never raises.
 """
 
 import re
@@ -26,7 +26,7 @@ INVALID: Final = _Invalid.INVALID
 
 @dataclass(frozen=True, slots=True)
 class DocumentPlace:
-    """A node and the way to it: an aliased node has one place for each way."""
+    """A node and its path; an aliased node has one place for each path to it."""
 
     node: YamlNode
     path: str
@@ -64,7 +64,7 @@ class DocumentPlace:
 
     @property
     def title(self) -> str:
-        """How a message begins: whoever reads it has seen the path."""
+        """The subject of a message, which is shown next to the path."""
         return "It" if self.path else "The document"
 
 
@@ -197,7 +197,7 @@ class ListOf:
     high: int
     distinct: bool = False
     whole: bool = True
-    """One bad item makes the list INVALID; otherwise it stands in the list as INVALID."""
+    """One bad item makes the whole list INVALID; if False, only the item is INVALID."""
 
     def read(self, place: DocumentPlace) -> Any:
         if not isinstance(place.node, ListNode):
@@ -224,8 +224,24 @@ class ListOf:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOrMany:
+    """One item, or a list of them; reads as a list."""
+
+    many: ListOf
+
+    def read(self, place: DocumentPlace) -> Any:
+        if isinstance(place.node, ListNode):
+            return self.many.read(place)
+        value = self.many.item.read(place)
+        return INVALID if value is INVALID else [value]
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [self.many.item.schema(), self.many.schema()]}
+
+
+@dataclass(frozen=True, slots=True)
 class FreeMap:
-    """A map of whatever JSON can hold."""
+    """A map of any JSON values."""
 
     def read(self, place: DocumentPlace) -> Any:
         return free_value(place) if isinstance(place.node, MapNode) else place.wrong_type("a map")
@@ -240,12 +256,12 @@ class Field:
     help: str
     required: bool = False
     default: Any = None
-    """What holds when it is left out, for the JSON Schema."""
+    """The value that applies when the field is left out, for the JSON Schema."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A map with known fields, read: the fields that are good, and the place of every field that is there."""
+    """A map with known fields after reading: the valid values, and the place of every field that is written."""
 
     place: DocumentPlace
     values: dict[str, Any] = field(default_factory=dict)
@@ -255,15 +271,15 @@ class Record:
         return self.values.get(name, default)
 
     def has(self, name: str) -> bool:
-        """It is written, well or badly."""
+        """Whether the field is written, valid or not."""
         return name in self.places
 
     def bad(self, name: str) -> bool:
-        """It is written, but reading it failed: whatever depends on it is not worth checking."""
+        """Whether the field is written but invalid: checks that depend on it are skipped."""
         return name in self.places and name not in self.values
 
     def at(self, name: str) -> DocumentPlace:
-        """Where the field is, or else where it would be."""
+        """The place of the field, or the place that it would have."""
         place = self.places.get(name)
         return place or DocumentPlace(self.place.node, self.place.below(name), self.place.problems)
 
@@ -278,9 +294,9 @@ class Fields:
     table: Mapping[str, Field]
     what: str = "a map"
     rule: Callable[[], JsonSchema] = dict
-    """What else its JSON Schema says."""
+    """Further rules of its JSON Schema."""
     not_supported: Mapping[str, str] = field(default_factory=dict)
-    """Fields that are refused with a reason of their own."""
+    """Fields that are rejected with a reason of their own."""
 
     def read(self, place: DocumentPlace) -> Any:
         if not isinstance(place.node, MapNode):
@@ -331,7 +347,7 @@ def free_value(place: DocumentPlace) -> Any:
 
 
 def scalar_value(place: DocumentPlace) -> Scalar | _Invalid:
-    """A value whose type only its spelling tells: what could be two things is refused."""
+    """A value whose type follows from its spelling alone; an ambiguous spelling is rejected."""
     value = _plain_value(place)
     if not isinstance(value, Unclear):
         return value
@@ -379,6 +395,6 @@ NAME = Text(
     code="name_invalid",
 )
 REFERENCE = Text("a name", max_length=128)
-"""Of something that must exist; so its form is no question of its own."""
+"""The name of something that must exist, so that its form needs no check of its own."""
 INDEX = Integer(0, 63)
 POSITIVE = Integer(1, 2**31 - 1)

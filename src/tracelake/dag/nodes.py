@@ -1,13 +1,14 @@
-"""From bytes to a tree of located values, whoever wrote the bytes.
+"""Parses untrusted bytes into a tree of YAML values with their positions.
 
-The parser's events are put together here, without recursion and without constructing objects. Depth and number of
-values are bounded while the tree grows, aliases counted with everything they repeat; so whatever walks the tree later
-may recurse and may follow aliases. What cannot be read becomes a problem and a `BadNode`, which later steps pass over
-in silence: it has been reported.
+The tree is built from the parser's events, without recursion and without constructing objects. Depth and number of
+values are bounded while the tree grows, aliases counted with everything they repeat; so later steps may recurse and
+may follow aliases. What cannot be read becomes a problem and a `BadNode`, which later steps ignore because it has been
+reported.
 """
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 
 import yaml
 
@@ -71,47 +72,26 @@ def parse(text: bytes, problems: ProblemList) -> YamlNode | None:
 
 
 def _decoded(text: bytes, problems: ProblemList) -> str | None:
+    def report(before: str, code: str, message: str, suggestion: str) -> None:
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        problems.add(code, message, line=line, column=column, path="", suggestion=suggestion)
+
     if len(text) > MAX_BYTES:
-        problems.add(
-            "document_too_large",
-            f"The document has {len(text)} bytes; the limit is {MAX_BYTES}.",
-            line=1,
-            column=1,
-            path="",
-            suggestion="Split the DAG: a DAG may read the datasets of another one.",
-        )
+        message = f"The document has {len(text)} bytes; the limit is {MAX_BYTES}."
+        report("", "document_too_large", message, "Split the DAG: a DAG may read the datasets of another one.")
         return None
     try:
-        decoded = text.decode("utf-8-sig")
+        decoded = text.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        line, column = _position(text[: error.start].decode("utf-8-sig"))
-        problems.add(
-            "text_invalid",
-            f"Byte 0x{text[error.start]:02x} is not part of UTF-8 text.",
-            line=line,
-            column=column,
-            path="",
-            suggestion="Save the file as UTF-8.",
-        )
+        message = f"Byte 0x{text[error.start]:02x} is not part of UTF-8 text."
+        report(text[: error.start].decode("utf-8-sig"), "text_invalid", message, "Save the file as UTF-8.")
         return None
-    decoded = decoded.replace("\r\n", "\n")
-    has_escapes = False
-    for _, match in zip(range(_MAX_BAD_CHARACTERS), _BAD_CHARACTER.finditer(decoded), strict=False):
-        has_escapes = True
-        line, column = _position(decoded[: match.start()])
-        problems.add(
-            "text_invalid",
-            f"The character U+{ord(match[0]):04X} may not stand in a document.",
-            line=line,
-            column=column,
-            path="",
-            suggestion='Remove it, or write it as an escape like "\\u2028" in double quotes.',
-        )
-    return None if has_escapes else decoded
-
-
-def _position(before: str) -> tuple[int, int]:
-    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    bad_characters = list(islice(_BAD_CHARACTER.finditer(decoded), _MAX_BAD_CHARACTERS))
+    for match in bad_characters:
+        message = f"The character U+{ord(match[0]):04X} is not allowed in a document."
+        hint = 'Remove it, or write it as an escape like "\\u2028" in double quotes.'
+        report(decoded[: match.start()], "text_invalid", message, hint)
+    return None if bad_characters else decoded
 
 
 @dataclass(slots=True)
@@ -122,8 +102,7 @@ class _Open:
     started_at: int
     key: tuple[str, YamlNode] | None = None
     has_key: bool = False
-    skip: bool = False
-    """The next value belongs to a key that was refused."""
+    """The next value belongs to `key`; to a key that was refused if that is None."""
 
 
 class _StopError(Exception):
@@ -262,14 +241,9 @@ class _TreeBuilder:
         if node.text in parent.entries:
             first = parent.entries[node.text][0].line
             message = f"The key {shown(node.text)} is there already, in line {first}."
-            self._problems.add(
-                "duplicate_key",
-                message,
-                line=line,
-                column=column,
-                path=joined(self._path(), node.text),
-                suggestion="Keep one of them.",
-            )
+            path = joined(self._path(), node.text)
+            hint = "Keep one of them."
+            self._problems.add("duplicate_key", message, line=line, column=column, path=path, suggestion=hint)
             return None
         return node.text, node
 
