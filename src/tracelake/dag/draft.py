@@ -1,12 +1,15 @@
-"""A document while it is read: records by job and by dataset, good and bad, for the checks that look across."""
+"""A document while it is read: the records of jobs and datasets, valid or not, for checks across several of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from tracelake.catalogue import OperatorConfig, OperatorSpec, read_config
 from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.nodes import ScalarNode
 from tracelake.dag.surroundings import Surroundings
 from tracelake.dag.where import ReadWhere
+from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, Column, OutputAddress, Schema, SourceKind
 
 
@@ -27,7 +30,7 @@ class JobDraft:
 
     @property
     def raw_name(self) -> str | None:
-        """Its name as it is written, also when it is not a good one: edges to it are then not wrong as well."""
+        """The name as written, even if it is invalid: edges to the job are then not reported as well."""
         place = self.record.places.get("name")
         return place.node.text if place is not None and isinstance(place.node, ScalarNode) else None
 
@@ -52,17 +55,17 @@ class JobDraft:
 
     @property
     def outputs(self) -> int | None:
-        """None: not known, because it is written badly."""
+        """None if the field is invalid."""
         return None if self.record.bad("outputs") else int(self.record.get("outputs", 1))
 
     def owner_of(self, name: str) -> Record:
-        """The record that says a field: the job's own, or the defaults."""
+        """The record that sets a field: the job's own, or the defaults."""
         if self.record.has(name) or self.defaults is None or not self.defaults.has(name):
             return self.record
         return self.defaults
 
-    def setting(self, name: str) -> object:
-        """None when it is not said, or said badly."""
+    def setting(self, name: str) -> Any:
+        """None if the field is not set, or invalid."""
         return self.owner_of(name).get(name)
 
     def is_said(self, name: str) -> bool:
@@ -70,6 +73,15 @@ class JobDraft:
 
     def place_of(self, name: str) -> DocumentPlace:
         return self.owner_of(name).at(name)
+
+    def config(self, operator: OperatorSpec) -> OperatorConfig | None:
+        """None if it is invalid, which `check_job` reports."""
+        if self.record.bad("config"):
+            return None
+        try:
+            return read_config(operator.name, self.record.get("config", {}))
+        except TraceError:
+            return None
 
 
 @dataclass(slots=True)
@@ -81,7 +93,7 @@ class PublishDraft:
     """Those that exist, in order."""
     schema: Schema | None = None
     owner: str | None = None
-    """The DAG that owns the dataset and lets this one write it; None: this one owns it."""
+    """The DAG that owns the dataset and grants this one to write it; None: this one owns it."""
 
     @property
     def buffered(self) -> bool:
@@ -95,11 +107,11 @@ class Draft:
     jobs: list[JobDraft]
     publish: dict[str, PublishDraft] = field(default_factory=dict)
     publish_names: frozenset[str] = frozenset()
-    """Also of entries that are not good."""
+    """Including those of invalid entries."""
     by_name: dict[str, JobDraft] = field(default_factory=dict)
-    """The first of each raw name."""
+    """The first job of each raw name."""
     knows_all_names: bool = True
-    """Every job in the text could be read, and has a name."""
+    """Every job could be read and has a name."""
     publishers: dict[OutputAddress, PublishDraft] = field(default_factory=dict)
     _columns: dict[int, Mapping[str, Column]] = field(default_factory=dict)
 
@@ -109,17 +121,17 @@ class Draft:
         return name
 
     def columns_of(self, schema: Schema) -> Mapping[str, Column]:
-        """By name. A document may ask for the same ones thousands of times."""
+        """By name; cached, since a document may ask for the same columns thousands of times."""
         columns = self._columns.get(id(schema))
         if columns is None:
             columns = self._columns[id(schema)] = {column.name: column for column in schema.columns}
         return columns
 
     def canonical_address(self, address: OutputAddress) -> OutputAddress:
-        """Outputs that are written to one buffered dataset are one thing to a reader: the first stands for all."""
+        """The first writer of a buffered dataset, which stands for all of them; else the address itself."""
         return self.co_writers(address)[0]
 
     def co_writers(self, address: OutputAddress) -> list[OutputAddress]:
-        """Every output whose rows a reader of this one gets."""
+        """All outputs whose rows a reader of this one receives."""
         entry = self.publishers.get(address)
         return entry.writers if entry is not None and entry.buffered else [address]

@@ -1,4 +1,4 @@
-"""What connects jobs: inputs, and the circles that they must not make."""
+"""Resolves the inputs of jobs, orders jobs by them, and reports cycles."""
 
 import heapq
 from collections import deque
@@ -7,19 +7,18 @@ from itertools import chain
 
 import msgspec
 
-from tracelake.catalogue import CATALOGUE, read_config
+from tracelake.catalogue import CATALOGUE
 from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.problems import shown
 from tracelake.dag.where import check_names, check_where
-from tracelake.errors import TraceError
 from tracelake.model.dag import OutputAddress
 
 _SHOWN_JOBS = 20
 
 
 def resolve_output(draft: Draft, record: Record) -> OutputAddress | None:
-    """The output that `{job, output_index}` names, or None after saying what is wrong."""
+    """The output that `{job, output_index}` names, or None after reporting a problem."""
     name, index = record.get("job"), record.get("output_index", 0)
     if name is None or record.bad("output_index"):
         return None
@@ -29,7 +28,7 @@ def resolve_output(draft: Draft, record: Record) -> OutputAddress | None:
         hint = place.problems.did_you_mean(name, draft.by_name)
         if not hint and (name in draft.publish_names or name in draft.surroundings.datasets):
             hint = f"It is a dataset: write `from: {{dataset: {name}}}`."
-        # A job that lost its name may be the one that is meant; that it lost it has been said.
+        # A job without a valid name may be the one that is meant, and was reported already.
         if hint or draft.knows_all_names:
             place.problem("unknown_job", f"There is no job {shown(name)} in this DAG.", hint)
         return None
@@ -50,7 +49,7 @@ def resolve_inputs(draft: Draft, job: JobDraft) -> None:
         if record is INVALID:
             continue
         resolved = _resolve_input(draft, record)
-        if resolved is None or record.bad("where"):  # which of its units it reads cannot be told
+        if resolved is None or record.bad("where"):  # its units are unknown
             continue
         job.inputs.append(resolved)
         _check_operator(draft, job, resolved)
@@ -148,22 +147,19 @@ def _check_filter(draft: Draft, resolved: InputDraft) -> None:
 
 
 def _known_columns(draft: Draft, output: OutputAddress) -> Sequence[str] | None:
-    """What the operator of an output without a schema is known to write; None: nobody knows before it runs."""
-    record = draft.by_name[output.job].record
-    operator = CATALOGUE.get(record.get("operator", ""))
-    if operator is None or operator.columns is None or record.bad("config"):
+    """The columns that the operator of an output without a schema writes; None: unknown before it runs."""
+    job = draft.by_name[output.job]
+    operator = CATALOGUE.get(job.record.get("operator", ""))
+    if operator is None or operator.columns is None or (config := job.config(operator)) is None:
         return None
-    try:
-        return operator.columns(read_config(operator.name, record.get("config", {})), output.output_index)
-    except TraceError:
-        return None  # `check_job` reports it
+    return operator.columns(config, output.output_index)
 
 
-# --- circles
+# --- cycles
 
 
 def _writers(draft: Draft, item: InputDraft) -> Iterable[OutputAddress]:
-    """The outputs of this DAG that the input is made from."""
+    """The outputs of this DAG that the input depends on."""
     own: list[OutputAddress] = []
     dataset = item.dataset
     if item.output is not None:
@@ -186,14 +182,14 @@ class Graph:
         self.upstream: dict[str, dict[str, DocumentPlace]] = {name: {} for name in self.names}
         for name, job in draft.by_name.items():
             for item in job.inputs:
-                # That a source has inputs is a problem already; taking them away breaks the circle.
+                # That a source has inputs was reported; removing them breaks the cycle.
                 if job.is_source:
                     continue
                 for address in _writers(draft, item):
                     self.upstream[name].setdefault(address.job, item.place)
 
     def in_order(self) -> list[str]:
-        """Everything after what it reads, otherwise by name. Jobs on a circle, and what reads them, are missing."""
+        """Topological order, ties broken by name. Jobs on a cycle and their readers are left out."""
         waits_for = {name: len(jobs) for name, jobs in self.upstream.items()}
         readers: dict[str, list[str]] = {name: [] for name in self.names}
         for name, jobs in self.upstream.items():
@@ -211,37 +207,35 @@ class Graph:
                     heapq.heappush(ready, reader)
         return order
 
-    def report_circles(self) -> None:
-        """One problem per circle that has a job in no other one reported before."""
+    def report_cycles(self) -> None:
+        """Report each cycle whose jobs are in no cycle reported before."""
         reported = set(self.in_order())
         for name in self.names:
             if name in reported:
                 continue
-            circle = self._circle_through(name)
-            if circle is None or reported.intersection(circle):
+            cycle = self._cycle_through(name)
+            if cycle is None or reported.intersection(cycle):
                 continue
-            reported.update(circle)
-            way = [f"`{job}`" for job in (*circle, name)]
-            if len(way) > _SHOWN_JOBS:
-                way[_SHOWN_JOBS // 2 : -_SHOWN_JOBS // 2] = ["..."]
-            place = self.upstream[name][circle[-1]]
-            place.problem(
-                "cycle", f"Jobs feed each other in a circle: {' -> '.join(way)}.", "Remove one of the inputs."
-            )
+            reported.update(cycle)
+            path = [f"`{job}`" for job in (*cycle, name)]
+            if len(path) > _SHOWN_JOBS:
+                path[_SHOWN_JOBS // 2 : -_SHOWN_JOBS // 2] = ["..."]
+            message = f"Jobs feed each other in a circle: {' -> '.join(path)}."
+            self.upstream[name][cycle[-1]].problem("cycle", message, "Remove one of the inputs.")
 
-    def _circle_through(self, start: str) -> list[str] | None:
-        """The shortest, in the direction of the data, beginning with `start`."""
+    def _cycle_through(self, start: str) -> list[str] | None:
+        """The shortest cycle, in the direction of the data, beginning with `start`."""
         after: dict[str, str] = {}
         queue = deque([start])
         while queue:
             name = queue.popleft()
             for job in self.upstream[name]:
                 if job == start:
-                    circle, step = [start], name
+                    cycle, step = [start], name
                     while step != start:
-                        circle.append(step)
+                        cycle.append(step)
                         step = after[step]
-                    return circle
+                    return cycle
                 if job not in after:
                     after[job] = name
                     queue.append(job)

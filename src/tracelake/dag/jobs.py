@@ -1,4 +1,4 @@
-"""The rules of a single job: what runs, where, and what makes it run."""
+"""Checks a single job: its activation, source, operator, runtime, config and outputs."""
 
 import re
 from collections.abc import Iterator
@@ -13,8 +13,7 @@ from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.kinds import DocumentPlace, Record
 from tracelake.dag.nodes import ListNode, MapNode
 from tracelake.dag.problems import one_of, shown
-from tracelake.dag.schedule import ScheduleError, parse_schedule
-from tracelake.dag.time_zones import time_zone_names
+from tracelake.dag.schedule import ScheduleError, parse_schedule, time_zone_names
 from tracelake.errors import TraceError
 from tracelake.model.dag import Activation, OutputAddress, SourceKind, Strategy
 from tracelake.model.runtime import DISPATCHER, LAMBDA, Runtime, RuntimeKind
@@ -28,7 +27,7 @@ _SOURCE_FIELDS = (
     ("catch_up", SourceKind.CRON, False),
     ("webhook_path", SourceKind.WEBHOOK, True),
 )
-"""Which kind of source has the field, and whether it must have it."""
+"""Field, the kind of source that has it, and whether it is required."""
 
 
 def check_job(draft: Draft, job: JobDraft, webhook_paths: dict[str, str]) -> None:
@@ -158,14 +157,14 @@ def _check_written(draft: Draft, job: JobDraft) -> None:
 
 
 def _published(draft: Draft, job: JobDraft) -> Iterator[PublishDraft | None]:
-    """The entry of each output; None for one without a name."""
+    """The published dataset of each output; None for an output without a name."""
     assert job.raw_name is not None
     for index in range(job.outputs or 0):
         yield draft.publishers.get(OutputAddress(job=job.raw_name, output_index=index))
 
 
 def _check_appended(draft: Draft, job: JobDraft) -> None:
-    """Rows are merged by sinks alone; what is written as files replaces what its unit had."""
+    """Only sinks merge rows; files replace what their unit had."""
     if job.raw_name is None or job.record.bad("unique_key") or all(e and e.buffered for e in _published(draft, job)):
         return
     if any(entry is not None and entry.record.bad("write_mode") for entry in _published(draft, job)):
@@ -177,7 +176,7 @@ def _check_appended(draft: Draft, job: JobDraft) -> None:
 
 
 def _check_key(draft: Draft, job: JobDraft) -> None:
-    """A key is what readers and sinks rely on: it says the same as the schema, or it says nothing."""
+    """Check that `unique_key` and `schema.unique` agree: readers and sinks rely on the key."""
     record = job.record
     key, place = record.values["unique_key"], record.at("unique_key")
     compared = False
@@ -271,7 +270,7 @@ def _check_operator_runs(job: JobDraft, operator: OperatorSpec, runtime: Runtime
 
 
 def _check_config(record: Record, operator: OperatorSpec) -> None:
-    """All that is wrong, although the operator's own check stops at the first: each is put aside in turn."""
+    """Report every invalid field. The operator's own check stops at the first, so each is removed in turn."""
     config: dict[str, Any] = dict(record.get("config", {}))
     aside: set[str] = set()
     for _ in range(_MAX_CONFIG_PROBLEMS):
@@ -296,18 +295,19 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
 
 
 def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpec) -> None:
-    """Of a config and inputs that are good by themselves."""
+    """Check a valid config against valid inputs."""
     record = job.record
     if operator.check_inputs is None or record.bad("inputs") or len(job.inputs) != len(record.get("inputs") or ()):
+        return
+    config = job.config(operator)
+    if config is None:
         return
     names: list[str | None] = []
     for item in job.inputs:
         entry = None if item.output is None else draft.publishers.get(item.output)
         names.append(item.dataset if entry is None else entry.name)
     try:
-        operator.check_inputs(read_config(operator.name, record.get("config", {})), names)
-    except TraceError:
-        return  # said already
+        operator.check_inputs(config, names)
     except ConfigFieldError as error:
         detail = str(error)
         place = locate(record.at("config"), f".{error.field}", None)
@@ -315,14 +315,11 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
 
 
 def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
-    """Of a good config: that each output will have its table."""
-    record, outputs = job.record, job.outputs
-    if operator.writes is None or outputs is None:
+    """Check that a valid config writes a table for each output."""
+    record, outputs, config = job.record, job.outputs, job.config(operator)
+    if operator.writes is None or outputs is None or config is None:
         return
-    try:
-        writes = operator.writes(read_config(operator.name, record.get("config", {})))
-    except TraceError:
-        return  # said already
+    writes = operator.writes(config)
     if writes.least <= outputs <= writes.most:
         return
     tables = "1 table" if writes.most == 1 else f"{writes.most} tables"
@@ -333,7 +330,7 @@ def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
 
 
 def _config_hint(place: DocumentPlace, operator: OperatorSpec, path: str, unknown: "re.Match[str] | None") -> str:
-    if unknown is None or path:  # what is inside of a field is the operator's to know
+    if unknown is None or path:  # the fields of a nested value are unknown here
         return ""
     fields = operator.config_type.__struct_fields__
     takes = f"{operator.name} takes {one_of(fields)}." if fields else f"{operator.name} takes no config."
@@ -341,7 +338,7 @@ def _config_hint(place: DocumentPlace, operator: OperatorSpec, path: str, unknow
 
 
 def locate(place: DocumentPlace, path: str, unknown: str | None) -> DocumentPlace:
-    """The place of `.a[2].b` below the config, or the last part of the way that is there."""
+    """The place of `.a[2].b` below the config, or of the longest part of that path that exists."""
     for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
         if name and isinstance(place.node, MapNode) and name in place.node.entries:
             place = place.entries()[name][1]
@@ -355,7 +352,7 @@ def locate(place: DocumentPlace, path: str, unknown: str | None) -> DocumentPlac
 
 
 def normal_config(operator: str | None, config: dict[str, Any]) -> dict[str, Any]:
-    """Without what only repeats a default, so that equal meaning is equal text. Of a good config."""
+    """A valid config without values that repeat a default, so that equal meaning is equal text."""
     if operator is None:
         return {}
     read = read_config(operator, config)

@@ -1,9 +1,7 @@
-"""Reading a document: the parts in the order in which they depend on each other, then the result.
+"""Reads a document: its parts in the order of their dependencies, then the result.
 
-A check runs when what it looks at could be read; so one mistake is one problem, and all mistakes are told at once.
+A check runs only if its subject could be read; so one mistake is one problem, and all mistakes are reported at once.
 """
-
-from typing import Any
 
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.edges import Graph, resolve_inputs
@@ -71,7 +69,7 @@ def _read_draft(record: Record, surroundings: Surroundings) -> tuple[Draft, Grap
         check_job(draft, job, webhook_paths)
         check_result(draft, job)
     graph = Graph(draft)
-    graph.report_circles()
+    graph.report_cycles()
     return draft, graph
 
 
@@ -80,10 +78,10 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
     name, activation, outputs = record.values["name"], Activation(record.values["activation"]), job.outputs
     assert outputs is not None
     reset_outputs = bool(record.get("bootstrap") and record.values["bootstrap"].get("reset_outputs"))
-    priority: Any = job.setting("priority") or "normal"
+    priority = job.setting("priority") or "normal"
     source = _build_source(record) if job.is_source else None
     if job.only_emits:
-        # Nothing runs, so nothing else that is said of it, or of all jobs, means anything.
+        # Nothing runs, so no other field of the job or of `defaults` has a meaning.
         return JobDocument(
             name=name,
             activation=activation,
@@ -92,20 +90,13 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
             priority=priority,
             reset_outputs=reset_outputs,
         )
-    limits: dict[str, Any] = {
-        field: job.setting(field) for field in ("timeout_seconds", "heartbeat_timeout_seconds", "max_attempts")
-    }
-    strategy: Any = None if job.is_source else job.setting("execution_strategy")
-    update_strategy: Any = job.setting("update_strategy") or "replace"
-    scaling: Any = job.setting("scaling")
-    max_queue_depth: Any = job.setting("max_queue_depth")
-    max_queue_age: Any = job.setting("max_queue_age")
-    runtime: Any = job.setting("runtime")
+    strategy = None if job.is_source else job.setting("execution_strategy")
+    scaling = job.setting("scaling")
     operator = record.values["operator"]
     return JobDocument(
         name=name,
         activation=activation,
-        runtime=runtime,
+        runtime=job.setting("runtime"),
         operator=operator,
         outputs=outputs,
         inputs=tuple(
@@ -113,7 +104,7 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
             for item in job.inputs
         ),
         execution_strategy=Strategy(strategy or Strategy.PER_UPDATE),
-        update_strategy=update_strategy,
+        update_strategy=job.setting("update_strategy") or "replace",
         unique_key=tuple(record.get("unique_key", ())),
         source=source,
         config=normal_config(operator, record.get("config", {})),
@@ -121,10 +112,12 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
         secrets=tuple(sorted(record.get("secrets", ()))),
         max_concurrency=scaling.get("max_concurrency") if scaling else None,
         priority=priority,
-        max_queue_depth=max_queue_depth,
-        max_queue_age_seconds=max_queue_age,
+        max_queue_depth=job.setting("max_queue_depth"),
+        max_queue_age_seconds=job.setting("max_queue_age"),
+        timeout_seconds=job.setting("timeout_seconds"),
+        heartbeat_timeout_seconds=job.setting("heartbeat_timeout_seconds"),
+        max_attempts=job.setting("max_attempts"),
         reset_outputs=reset_outputs,
-        **limits,
     )
 
 
@@ -147,7 +140,7 @@ def _build_udf(draft: Draft, record: Record) -> Udf | None:
     if udf is None:
         return None
     bundle_id = udf.values["bundle_id"]
-    # A Rust bundle has one entry, so that naming another one changes nothing.
+    # A Rust bundle has one entrypoint, so naming it changes nothing.
     rust = draft.surroundings.bundles.get(bundle_id) == "rust"
     return Udf(bundle_id=bundle_id, entrypoint=None if rust else udf.get("entrypoint"))
 

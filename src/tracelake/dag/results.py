@@ -1,40 +1,39 @@
-"""What a job writes and what a table takes: a query that gives other columns than its buffered dataset has is refused
-here, and not batch by batch.
+"""Compares the columns that a query returns with those of its buffered dataset, so that a mismatch is reported at
+deploy and not batch by batch.
 
-What is known of a result before anything runs are names, and of `*` not even those.
+Before the query runs only the names of its columns are known; of `*` not even those.
 """
 
-from tracelake.catalogue import CATALOGUE, read_config
+from tracelake.catalogue import CATALOGUE
 from tracelake.catalogue.spec import ResultColumns
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.jobs import locate
 from tracelake.dag.kinds import DocumentPlace
 from tracelake.dag.problems import one_of, shown
-from tracelake.errors import TraceError
 from tracelake.model.dag import OutputAddress, Schema
 
 OWNER = "org_id"
-"""May be in a row if it says the truth."""
+"""A row may have this column if it names the org of the publisher."""
 _SHOWN = 20
 
 
 def check_result(draft: Draft, job: JobDraft) -> None:
-    record, operator = job.record, CATALOGUE.get(job.record.get("operator", ""))
+    operator = CATALOGUE.get(job.record.get("operator", ""))
     entry = _table(draft, job)
-    if entry is None or entry.schema is None or operator is None or operator.result is None or record.bad("config"):
+    if entry is None or entry.schema is None or operator is None or operator.result is None:
         return
-    try:
-        result = operator.result(read_config(operator.name, record.get("config", {})))
-    except TraceError:
-        return  # said already
-    place = locate(record.at("config"), f".{result.field}", None)
+    config = job.config(operator)
+    if config is None:
+        return
+    result = operator.result(config)
+    place = locate(job.record.at("config"), f".{result.field}", None)
     misspelled = _check_unknown(entry.name, entry.schema, result, place)
     if result.complete:
         _check_missing(entry.name, entry.schema, result, misspelled, place)
 
 
 def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
-    """The buffered dataset that its rows go to. Who knows its columns has one output."""
+    """The buffered dataset of the job's rows. An operator that knows its columns has one output."""
     if job.raw_name is None:
         return None
     entry = draft.publishers.get(OutputAddress(job=job.raw_name))
@@ -42,7 +41,7 @@ def _table(draft: Draft, job: JobDraft) -> PublishDraft | None:
 
 
 def _check_unknown(name: str, schema: Schema, result: ResultColumns, place: DocumentPlace) -> set[str]:
-    """The columns that were meant, as far as that can be guessed."""
+    """Report unknown columns; returns the columns that the suggestions name."""
     names = [column.name for column in schema.columns]
     known_columns = {*names, OWNER}
     unknown = [column for column in result.places if column not in known_columns]
