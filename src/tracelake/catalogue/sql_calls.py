@@ -15,9 +15,8 @@ from tracelake.catalogue.sql_functions.signatures import AGGREGATES, SIGNATURES,
 from tracelake.catalogue.sql_functions.vocabulary import EXTRACTED, INSTEAD, UNITS
 from tracelake.catalogue.sql_literals.errors import LiteralError
 from tracelake.catalogue.sql_literals.patterns import check_like, check_pattern
-from tracelake.catalogue.sql_nodes import plain_number, plain_text
+from tracelake.catalogue.sql_nodes import NodeWriter, plain_number, plain_text
 from tracelake.catalogue.sql_sequences import MAX_SEQUENCE, count_steps
-from tracelake.catalogue.sql_values import ValueWriter
 
 DEGREE = "degree"
 """In the `meta` of a pattern: the power of the length of a text that matching may cost."""
@@ -28,7 +27,7 @@ MAX_NUMBERS = 100
 
 
 @dataclass(slots=True)
-class CallWriter(ValueWriter):
+class CallWriter(NodeWriter):
     def _function(self, node: Any) -> str:
         self._only(node, "this", "expressions")
         name = str(node.this).lower() if isinstance(node.this, str) else ""

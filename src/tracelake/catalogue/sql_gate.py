@@ -27,9 +27,9 @@ from tracelake.catalogue.sql_alignment import first_difference
 from tracelake.catalogue.sql_cost import CostError
 from tracelake.catalogue.sql_expressions import WRITTEN
 from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
+from tracelake.catalogue.sql_nodes import TYPED
 from tracelake.catalogue.sql_nodes import offset as place_of
 from tracelake.catalogue.sql_relations import QueryCost
-from tracelake.catalogue.sql_values import TYPED
 from tracelake.catalogue.sql_writer import COMMA, MARK, QueryWriter, result_columns
 
 PARAMETERS: Mapping[str, str] = {
@@ -46,8 +46,14 @@ REREADS_PER_TOKEN = 4
 REREADS_FREE = 500
 """The parser may go back over so many words in all. Queries that people write stay below one per word."""
 _PARAMETER = re.compile(r"\$\{([^{}]*)\}")
-_OTHER_LITERALS = {TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.NATIONAL_STRING, TokenType.BIT_STRING}
-_SIZED_TEXT = {TokenType.VARCHAR, TokenType.NVARCHAR, TokenType.CHAR, TokenType.NCHAR, TokenType.BPCHAR}
+_OTHER_LITERALS = (TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.NATIONAL_STRING, TokenType.BIT_STRING)
+_SIZED_TEXT = (TokenType.VARCHAR, TokenType.NVARCHAR, TokenType.CHAR, TokenType.NCHAR, TokenType.BPCHAR)
+_REFUSED_TOKENS = {
+    TokenType.HINT: ("sql_construct", "hints are not supported", "Spark decides how a query runs; leave the hint out."),
+    TokenType.PIPE_GT: ("sql_construct", "`|>` is not supported", "Use WITH."),
+    **dict.fromkeys(_OTHER_LITERALS, ("sql_text", "only '...' is text here", r"Write `\\` for a backslash.")),
+    **dict.fromkeys(_SIZED_TEXT, ("sql_construct", "{} is no type here", "Use STRING.")),
+}
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _BRACKETS = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
@@ -276,15 +282,9 @@ def _check_tokens(query: str, tokens: list[Token], places: dict[int, str]) -> No
             raise _too_deep(query, token.start)
         if kind is TokenType.SEMICOLON and index < len(tokens) - 1:
             raise _refused(query, token.start, "sql_statement", "a query is one SELECT", "Remove the `;`.")
-        if kind is TokenType.HINT:
-            hint = "Spark decides how a query runs; leave the hint out."
-            raise _refused(query, token.start, "sql_construct", "hints are not supported", hint)
-        if kind is TokenType.PIPE_GT:
-            raise _refused(query, token.start, "sql_construct", "`|>` is not supported", "Use WITH.")
-        if kind in _OTHER_LITERALS:
-            raise _refused(query, token.start, "sql_text", "only '...' is text here", r"Write `\\` for a backslash.")
-        if kind in _SIZED_TEXT:
-            raise _refused(query, token.start, "sql_construct", f"{shown(token.text)} is no type here", "Use STRING.")
+        if kind in _REFUSED_TOKENS:
+            code, message, hint = _REFUSED_TOKENS[kind]
+            raise _refused(query, token.start, code, message.format(shown(token.text)), hint)
         if kind is TokenType.HEX_STRING and query[token.start : token.start + 2].lower() != "x'":
             raise _refused(query, token.start, "sql_text", "this is no number", "Bytes are written X'ff'.")
         if kind is TokenType.STRING:
