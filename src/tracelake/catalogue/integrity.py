@@ -1,12 +1,18 @@
-"""What `integrity_check` is told."""
+"""The config of `integrity_check`."""
 
 from typing import Literal
 
-from tracelake.catalogue.spec import OperatorConfig
+from tracelake.catalogue.spec import OperatorConfig, Writes
 
 FINDING_COLUMNS = ("check", "block_number", "severity", "expected", "found", "detail")
 
 
 class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
     fail_on: Literal["error", "warning", "never"] = "error"
-    """The task fails for good when something at least that bad is found. `never`: the findings are just written."""
+    """The task fails for good on a finding of at least this severity. `never`: findings are only written."""
+
+    def writes(self) -> Writes:
+        return Writes(1)
+
+    def columns(self, output_index: int) -> tuple[str, ...]:  # noqa: ARG002 - there is one output
+        return FINDING_COLUMNS

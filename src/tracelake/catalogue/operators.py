@@ -1,15 +1,15 @@
 """The operators, one entry each."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from tracelake.catalogue.decode import DecodeLogsConfig
 from tracelake.catalogue.evm import EvmIngestConfig
-from tracelake.catalogue.integrity import FINDING_COLUMNS, IntegrityCheckConfig
-from tracelake.catalogue.spec import OperatorConfig, OperatorSpec, Writes
-from tracelake.catalogue.sql import SparkSqlConfig, check_inputs, result_columns
+from tracelake.catalogue.integrity import IntegrityCheckConfig
+from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
+from tracelake.catalogue.sql import SparkSqlConfig
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]
@@ -29,7 +29,7 @@ class RangeSplitterConfig(OperatorConfig, frozen=True, kw_only=True):
     size: Blocks
     """Blocks per unit."""
     align: bool = True
-    """Cut at multiples of `size`; otherwise count from the start of each range that comes in."""
+    """Cut at multiples of `size`; if False, count from the start of each incoming range."""
 
 
 class RangeAggregatorConfig(OperatorConfig, frozen=True, kw_only=True):
@@ -43,67 +43,48 @@ class TickerConfig(OperatorConfig, frozen=True, kw_only=True):
     start: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Added to every cursor."""
     ticks: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """An attempt ends, and the source with it, after so many; without it the source ticks for ever."""
+    """The source ends after this many ticks; without it, never."""
 
 
 class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
-    """Whatever the function wants: the platform hands it over and looks at nothing."""
+    """The config of a user function, which the platform passes on unread."""
 
     values: dict[str, Any] = {}
 
 
-def _result_names(config: SparkSqlConfig, _output_index: int) -> Sequence[str] | None:
-    result = result_columns(config)
-    return list(result.places) if result.complete else None
-
-
+_WORKERS = frozenset({"ecs_platform"})
+_EVM_INGEST = OperatorSpec(
+    "evm_ingest",
+    EvmIngestConfig,
+    "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
+    runtimes=_WORKERS,
+    output_storage="s3",
+    only_files=True,
+    trusted=True,
+)
 SPECS = (
-    OperatorSpec(
-        "cryo_ingest",
-        EvmIngestConfig,
-        "An alias of `evm_ingest`.",
-        runtimes=frozenset({"ecs_platform"}),
-        output_storage="s3",
-        only_files=True,
-        trusted=True,
-        writes=EvmIngestConfig.writes,
-        columns=EvmIngestConfig.columns,
-    ),
+    replace(_EVM_INGEST, name="cryo_ingest", summary="Another name of `evm_ingest`."),
     OperatorSpec(
         "decode_logs",
         DecodeLogsConfig,
-        "Decodes logs to typed columns by the ABI of their events; by default, token transfers.",
-        runtimes=frozenset({"ecs_platform"}),
+        "Decodes logs to typed columns by the ABI of their events; token transfers without being told how.",
+        runtimes=_WORKERS,
         output_storage="s3",
         only_files=True,
-        writes=DecodeLogsConfig.writes,
-        columns=DecodeLogsConfig.columns,
     ),
-    OperatorSpec(
-        "evm_ingest",
-        EvmIngestConfig,
-        "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
-        runtimes=frozenset({"ecs_platform"}),
-        output_storage="s3",
-        only_files=True,
-        trusted=True,
-        writes=EvmIngestConfig.writes,
-        columns=EvmIngestConfig.columns,
-    ),
+    _EVM_INGEST,
     OperatorSpec(
         "integrity_check",
         IntegrityCheckConfig,
-        "Checks that the blocks, transactions and logs of a range are complete and consistent.",
-        runtimes=frozenset({"ecs_platform"}),
+        "Checks that blocks, transactions and logs of a range are whole and belong together.",
+        runtimes=_WORKERS,
         output_storage="s3",
         only_files=True,
-        writes=lambda _: Writes(1),
-        columns=lambda _config, _output: FINDING_COLUMNS,
     ),
     OperatorSpec(
         "noop",
         NoopConfig,
-        "Does nothing and completes; for benchmarks and demonstrations.",
+        "Does nothing and completes; for measuring and for demonstrations.",
         control=True,
         fills_tables=True,
     ),
@@ -118,7 +99,7 @@ SPECS = (
     OperatorSpec(
         "range_splitter",
         RangeSplitterConfig,
-        "Splits each range of its input into units of `size` blocks.",
+        "Cuts each range that comes in into units of `size` blocks.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
         only_events=True,
@@ -127,31 +108,27 @@ SPECS = (
         "sleep",
         SleepConfig,
         "Waits `seconds`, then completes; fails its first `fail_attempts` attempts.",
-        runtimes=frozenset({"ecs_platform"}),
+        runtimes=_WORKERS,
         fills_tables=True,
     ),
     OperatorSpec(
         "spark_sql",
         SparkSqlConfig,
-        "Runs a SELECT over its inputs and writes the result.",
-        runtimes=frozenset({"ecs_platform"}),
+        "Runs a SELECT over its inputs and writes what it gives.",
+        runtimes=_WORKERS,
         output_storage="s3",
-        check_inputs=check_inputs,
-        writes=lambda _: Writes(1),
-        result=result_columns,
-        columns=_result_names,
     ),
     OperatorSpec(
         "ticker",
         TickerConfig,
         "Emits the number of each period of `seconds` since 1970 as it begins, plus `start`; for `always_on`.",
-        runtimes=frozenset({"ecs_platform"}),
+        runtimes=_WORKERS,
         only_events=True,
     ),
     OperatorSpec(
         "udf",
         UdfConfig,
-        "Runs a function of an uploaded bundle; its config is passed unchanged.",
+        "Runs a function of an uploaded bundle; its config is handed over as it is.",
         runtimes=frozenset({LAMBDA}),
         output_storage="s3",
     ),

@@ -1,20 +1,16 @@
-"""What the platform knows of an operator: its config, where it may run, what its outputs are."""
+"""The description of an operator: its config, where it may run, what its outputs are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 
-class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A config is strict: a field nobody knows is a mistake, not a wish."""
-
-
 class ConfigFieldError(ValueError):
-    """Raised by a config's `__post_init__`: what is wrong with one of its fields, and what to do."""
+    """Raised by a config's own checks: what is wrong with one of its fields, and what to do."""
 
     def __init__(self, field: str, message: str, suggestion: str = "") -> None:
         super().__init__(message)
@@ -24,26 +20,44 @@ class ConfigFieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """How many tables an operator writes with a config: a job has an output for each, or for some of them."""
+    """How many tables an operator writes: a job has an output for each, or for some of them."""
 
     most: int
     least: int = 1
     because: str = ""
-    """What in the config says so."""
+    """The part of the config that determines the number."""
     field: str = ""
-    """Of the config, with that."""
+    """The field of the config with that part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultColumns:
-    """What is known of a result before anything has run."""
+    """The columns of a result that are known before the operator runs."""
 
     places: Mapping[str, str]
-    """Names of columns, and in words where in the config they are."""
+    """Where in the config each column is named, in words."""
     complete: bool
-    """False: there are others too, such as those of `*`."""
+    """False: there are further columns, such as those of `*`."""
     field: str
-    """Of the config, which says so."""
+    """The field of the config that names them."""
+
+
+class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The config of an operator. It is strict: an unknown field is an error.
+
+    The methods tell a deploy what follows from the config before anything runs."""
+
+    def check_inputs(self, names: Sequence[str | None]) -> None:
+        """Raises ConfigFieldError if the config does not fit the inputs, given by their datasets' names, if known."""
+
+    def writes(self) -> Writes | None:
+        """None: as many tables as the job has outputs."""
+
+    def result(self) -> ResultColumns | None:
+        """The columns of the one output; None: unknown before the operator runs."""
+
+    def columns(self, output_index: int) -> Sequence[str] | None:
+        """The names of all columns of an output; None: unknown before the operator runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +70,15 @@ class OperatorSpec:
     control: bool = False
     """A platform control operator: the Dispatcher may run it itself (`runtime: dispatcher`)."""
     output_storage: Literal["none", "s3"] = "none"
-    """Where an output lives that its DAG does not publish. `none`: it is events and no rows, and never files."""
+    """The storage of an output that its DAG does not publish. `none`: events without rows or files."""
     only_files: bool = False
-    """It works on blocks in files and nothing else: no input or output of it can be a table."""
+    """It works only on blocks in files: none of its inputs or outputs can be a table."""
     only_events: bool = False
-    """It makes events and no rows: nothing of it ever comes to a buffered dataset."""
+    """It emits events and no rows, so none of its outputs can be a buffered dataset."""
     fills_tables: bool = False
     """Its tasks may write a table themselves (`storage: postgres` that is not buffered). Never untrusted code."""
     trusted: bool = False
-    """It runs the platform's own code, and to it users' words are data: tasks of several orgs may share a process."""
-    check_inputs: Callable[[Any, Sequence[str | None]], None] | None = None
-    """Raises ConfigFieldError when a config does not fit the job's inputs, given by their datasets' names, if known."""
-
-    writes: Callable[[Any], Writes] | None = None
-    """By its config; None: as many outputs as the job has."""
-    result: Callable[[Any], ResultColumns] | None = None
-    """The columns of what it writes, by its config; None: nobody knows before it runs."""
-
-    columns: Callable[[Any, int], Sequence[str] | None] | None = None
-    """The names of all columns of an output, by config and output_index, where they are known before it runs."""
+    """It runs the platform's own code and treats users' text as data: tasks of several orgs may share a process."""
 
     def runs_on(self, runtime: str) -> bool:
         if runtime == DISPATCHER and not self.control:
@@ -83,5 +87,5 @@ class OperatorSpec:
 
     @property
     def for_workers(self) -> bool:
-        """Whether a worker must have a function for it. The Dispatcher and the runner of UDFs have their own."""
+        """Whether workers need a function for it: not if only the Dispatcher or the runner of UDFs runs it."""
         return self.runtimes is None or bool(self.runtimes - {DISPATCHER, LAMBDA})

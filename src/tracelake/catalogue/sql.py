@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, ResultColumns
+from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, ResultColumns, Writes
 from tracelake.catalogue.sql_findings import MAX_LENGTH, SqlRefusedError
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
     query: Annotated[str, Meta(min_length=1, max_length=MAX_LENGTH)]
     """One SELECT."""
     inputs: dict[Annotated[str, Meta(pattern=_COLUMN)], Annotated[int, Meta(ge=0, le=63)]] = {}
-    """Names of the inputs in the query, by their place in the job; without it, they are called like their datasets."""
+    """The names of inputs in the query, with their index in the job; without it, the names of their datasets."""
     order_by: Annotated[list[Column], Meta(max_length=32)] | None = None
-    """Rows of a file are sorted by these; `block_number` where nothing is said and there is one."""
+    """Rows of a file are sorted by these; by default by `block_number` if there is such a column."""
     files: Annotated[int, Meta(ge=1, le=64)] | None = None
-    """At most so many files; without it, one if little was read, and more if much was."""
+    """The largest number of files; by default one if little was read, and more if much was."""
     unique: Annotated[list[Column], Meta(max_length=32)] = []
-    """No two rows of a task may agree in these; the task fails otherwise."""
+    """The task fails if two of its rows agree in these columns."""
 
     def __post_init__(self) -> None:
         if len({name.lower() for name in self.inputs}) != len(self.inputs):
@@ -36,30 +36,37 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
             raise ConfigFieldError("query", str(error.finding), error.finding.suggestion) from None
 
     def gated(self, dataset_names: Sequence[str] | None = None) -> "GatedQuery":
-        """The query as Spark may have it. Without names of datasets, what it reads by such a name is not checked."""
-        # The parser of SQL takes a moment to load, and commands that see no query do without.
+        """The query as written anew for Spark. Without names of datasets, the names that it reads are not checked."""
+        # The SQL parser is slow to import, and most commands see no query.
         from tracelake.catalogue.sql_gate import gate
 
         if self.inputs:
             return gate(self.query, frozenset(name.lower() for name in self.inputs))
         return gate(self.query, None if dataset_names is None else frozenset(name.lower() for name in dataset_names))
 
+    def check_inputs(self, names: Sequence[str | None]) -> None:
+        """Checks that the query reads inputs that the job has. An input without a name needs one in `inputs`."""
+        for name, index in self.inputs.items():
+            if index >= len(names):
+                message = f"`{name}` is input {index}, and the job has {len(names)}, counted from 0"
+                raise ConfigFieldError("inputs", message)
+        try:
+            self.gated([name for name in names if name is not None])
+        except SqlRefusedError as error:
+            hint = error.finding.suggestion
+            if None in names:
+                index = names.index(None)
+                hint = f"Input {index} is no dataset: name it with `inputs: {{name: {index}}}`."
+            raise ConfigFieldError("query", str(error.finding), hint) from None
 
-def check_inputs(config: SparkSqlConfig, names: Sequence[str | None]) -> None:
-    """That the query reads inputs that the job has. An input without a name needs one in `inputs`."""
-    for name, index in config.inputs.items():
-        if index >= len(names):
-            message = f"`{name}` is input {index}, and the job has {len(names)}, counted from 0"
-            raise ConfigFieldError("inputs", message)
-    try:
-        config.gated([name for name in names if name is not None])
-    except SqlRefusedError as error:
-        nameless = [index for index, name in enumerate(names) if name is None]
-        hint = f"Input {nameless[0]} is no dataset: name it with `inputs: {{name: {nameless[0]}}}`." if nameless else ""
-        raise ConfigFieldError("query", str(error.finding), hint or error.finding.suggestion) from None
+    def writes(self) -> Writes:
+        return Writes(1)
 
+    def result(self) -> ResultColumns:
+        query = self.gated()
+        places = {name: f"line {line}, column {column} of the query" for name, line, column in query.columns}
+        return ResultColumns(places, query.names_all_columns, "query")
 
-def result_columns(config: SparkSqlConfig) -> ResultColumns:
-    query = config.gated()
-    places = {name: f"line {line}, column {column} of the query" for name, line, column in query.columns}
-    return ResultColumns(places, query.names_all_columns, "query")
+    def columns(self, output_index: int) -> list[str] | None:  # noqa: ARG002 - there is one output
+        result = self.result()
+        return list(result.places) if result.complete else None

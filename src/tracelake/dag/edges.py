@@ -150,9 +150,8 @@ def _known_columns(draft: Draft, output: OutputAddress) -> Sequence[str] | None:
     """The columns that the operator of an output without a schema writes; None: unknown before it runs."""
     job = draft.by_name[output.job]
     operator = CATALOGUE.get(job.record.get("operator", ""))
-    if operator is None or operator.columns is None or (config := job.config(operator)) is None:
-        return None
-    return operator.columns(config, output.output_index)
+    config = None if operator is None else job.config(operator)
+    return None if config is None else config.columns(output.output_index)
 
 
 # --- cycles

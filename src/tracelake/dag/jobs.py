@@ -297,17 +297,15 @@ def _check_config(record: Record, operator: OperatorSpec) -> None:
 def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpec) -> None:
     """Check a valid config against valid inputs."""
     record = job.record
-    if operator.check_inputs is None or record.bad("inputs") or len(job.inputs) != len(record.get("inputs") or ()):
-        return
     config = job.config(operator)
-    if config is None:
+    if config is None or record.bad("inputs") or len(job.inputs) != len(record.get("inputs") or ()):
         return
     names: list[str | None] = []
     for item in job.inputs:
         entry = None if item.output is None else draft.publishers.get(item.output)
         names.append(item.dataset if entry is None else entry.name)
     try:
-        operator.check_inputs(config, names)
+        config.check_inputs(names)
     except ConfigFieldError as error:
         detail = str(error)
         place = locate(record.at("config"), f".{error.field}", None)
@@ -317,10 +315,8 @@ def _check_config_fits_inputs(draft: Draft, job: JobDraft, operator: OperatorSpe
 def _check_config_fits_outputs(job: JobDraft, operator: OperatorSpec) -> None:
     """Check that a valid config writes a table for each output."""
     record, outputs, config = job.record, job.outputs, job.config(operator)
-    if operator.writes is None or outputs is None or config is None:
-        return
-    writes = operator.writes(config)
-    if writes.least <= outputs <= writes.most:
+    writes = None if config is None else config.writes()
+    if writes is None or outputs is None or writes.least <= outputs <= writes.most:
         return
     tables = "1 table" if writes.most == 1 else f"{writes.most} tables"
     because = f" (`{writes.because}`)" if writes.because else ""

@@ -3,6 +3,8 @@
 A check runs only if its subject could be read; so one mistake is one problem, and all mistakes are reported at once.
 """
 
+from typing import Literal
+
 from tracelake.dag.draft import Draft, JobDraft, PublishDraft
 from tracelake.dag.edges import Graph, resolve_inputs
 from tracelake.dag.fields import DOCUMENT
@@ -78,7 +80,7 @@ def _build_job(draft: Draft, job: JobDraft) -> JobDocument:
     name, activation, outputs = record.values["name"], Activation(record.values["activation"]), job.outputs
     assert outputs is not None
     reset_outputs = bool(record.get("bootstrap") and record.values["bootstrap"].get("reset_outputs"))
-    priority = job.setting("priority") or "normal"
+    priority: Literal["normal", "bulk"] = job.setting("priority") or "normal"
     source = _build_source(record) if job.is_source else None
     if job.only_emits:
         # Nothing runs, so no other field of the job or of `defaults` has a meaning.

@@ -20,12 +20,10 @@ _SHOWN = 20
 def check_result(draft: Draft, job: JobDraft) -> None:
     operator = CATALOGUE.get(job.record.get("operator", ""))
     entry = _table(draft, job)
-    if entry is None or entry.schema is None or operator is None or operator.result is None:
+    config = None if operator is None else job.config(operator)
+    result = None if config is None else config.result()
+    if entry is None or entry.schema is None or result is None:
         return
-    config = job.config(operator)
-    if config is None:
-        return
-    result = operator.result(config)
     place = locate(job.record.at("config"), f".{result.field}", None)
     misspelled = _check_unknown(entry.name, entry.schema, result, place)
     if result.complete:
