@@ -18,7 +18,7 @@ def one(**fields: Any) -> Schema:
 def texts(before: Schema | None, after: Schema) -> list[str]:
     plan = plan_table(before, after)
     assert not plan.refusals
-    return [change.text for change in plan.changes]
+    return list(plan.changes)
 
 
 def test_a_new_table_and_an_unchanged_one() -> None:

@@ -1,7 +1,7 @@
-"""How the table of a buffered dataset follows its declared schema: what may change, and what is refused.
+"""How the table of a buffered dataset follows its declared schema: which changes are allowed, and which are refused.
 
-A table is one for all versions, and rows may be there already: it only ever grows. A new column is nullable, a type
-becomes wider, an index comes or goes. Everything else is refused with what to do instead.
+All versions of a DAG share one table, which may hold rows already, so it only ever grows: a new column is nullable, a
+type becomes wider, an index is added or dropped. Everything else is refused, with what to do instead.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,9 +12,9 @@ import msgspec
 from tracelake.model.dag import Column, ColumnType, Schema
 
 RESERVED = frozenset({"org_id", "_task_id", "_publish_seq", "_line", "_commit_seq"})
-"""Columns that every table has, beside the declared ones."""
+"""Columns that every table has besides the declared ones."""
 SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-"""Names that Postgres keeps for itself in every table."""
+"""Names that Postgres reserves in every table."""
 MAX_UNIQUE = 31
 """An index has at most 32 columns, and the org is one of them."""
 
@@ -29,30 +29,29 @@ _SHOWN_VALUES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TableChange:
-    """One step of a migration, in words."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class TableRefusal:
+    """Why a table cannot follow a schema."""
+
     text: str
     where: str
-    """What it is about, as a path below the schema."""
+    """The part of the schema that is refused, as a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    changes: tuple[TableChange, ...]
+    """The migration of a table; it is possible unless there are refusals."""
+
+    schema: Schema
+    """The schema that the table has afterwards."""
+    changes: tuple[str, ...]
+    """The steps, in words."""
     refusals: tuple[TableRefusal, ...]
-    """Why it cannot be. Empty: it can."""
 
 
 def plan_table(old: Schema | None, new: Schema) -> TablePlan:
-    """From the table as it is to the schema as it is declared now. Nobody looks at rows: any may be there."""
+    """The migration from the table's schema to the declared one. Rows are not read: the table may hold any."""
     if old is None:
-        return TablePlan((TableChange(f"create the table ({len(new.columns)} columns)"),), ())
+        return TablePlan(new, (f"create the table ({len(new.columns)} columns)",), ())
     changes: list[str] = []
     refusals: list[TableRefusal] = []
     if old.unique != new.unique:
@@ -66,7 +65,7 @@ def plan_table(old: Schema | None, new: Schema) -> TablePlan:
         for column in old.columns
         if new.column(column.name) is None
     ]
-    implied = set(new.unique) - set(old.unique)  # that they are never null follows from `unique`
+    implied = set(new.unique) - set(old.unique)  # they are never null because they are in `unique`
     for index, column in enumerate(new.columns):
         place = f"columns[{index}]"
         before = old.column(column.name)
@@ -85,60 +84,49 @@ def plan_table(old: Schema | None, new: Schema) -> TablePlan:
             refusals.append(TableRefusal(f"{text} Leave out `nullable: false`.", f"{place}.nullable"))
     changes += [f"add an index on ({', '.join(index)})" for index in new.indexes if index not in old.indexes]
     changes += [f"drop the index on ({', '.join(index)})" for index in old.indexes if index not in new.indexes]
-    return TablePlan(tuple(TableChange(text) for text in changes), tuple(refusals))
+    return TablePlan(old if refusals else new, tuple(changes), tuple(refusals))
 
 
-@dataclass(frozen=True, slots=True)
-class TableGrowth:
-    """What becomes of a table when a version is activated."""
+def grow_table(old: Schema | None, declared: Schema) -> TablePlan:
+    """The migration to the smallest table that holds both its own rows and those of a version registered earlier.
 
-    schema: Schema
-    """Of the table afterwards; what it was if the version is refused."""
-    changes: tuple[TableChange, ...]
-    refusals: tuple[TableRefusal, ...]
-
-
-def grow_table(old: Schema | None, declared: Schema) -> TableGrowth:
-    """The smallest table that holds the rows it may have and those of a version that was registered before.
-
-    Such a version was compared with the table of its own time: the table may have grown since, or taken another shape
-    if the version never became active. Columns that the version does not declare stay. Indexes are the version's.
+    Such a version was compared with the table of its time. The table may have grown since, or have another shape if
+    the version never became active. Columns that the version does not declare stay. Indexes are the version's.
     """
     if old is None:
-        return TableGrowth(declared, plan_table(None, declared).changes, ())
+        return plan_table(None, declared)
     columns = [
         column if (before := old.column(column.name)) is None else _widest(before, column)
         for column in declared.columns
     ]
     columns += [column for column in old.columns if declared.column(column.name) is None and column.nullable]
-    merged = Schema(columns=tuple(columns), unique=declared.unique, indexes=declared.indexes)
-    plan = plan_table(old, merged)
-    return TableGrowth(old if plan.refusals else merged, plan.changes, plan.refusals)
+    return plan_table(old, Schema(columns=tuple(columns), unique=declared.unique, indexes=declared.indexes))
 
 
 def _widest(before: Column, declared: Column) -> Column:
-    """A column that holds the values of both; as it is declared if there is none, which `plan_table` then refuses."""
+    """A column that holds the values of both; the declared one if there is none, which `plan_table` then refuses."""
     nullable = before.nullable or declared.nullable
     if before.type is not declared.type:
         wider = before if before.type in _WIDER.get(declared.type, ()) else declared
         return msgspec.structs.replace(wider, nullable=nullable)
-    merged = msgspec.structs.replace(declared, nullable=nullable)
-    if before.max_length is None or declared.max_length is None:
-        merged = msgspec.structs.replace(merged, max_length=None)
-    else:
-        merged = msgspec.structs.replace(merged, max_length=max(before.max_length, declared.max_length))
-    if before.enum is None or declared.enum is None:
-        merged = msgspec.structs.replace(merged, enum=None)
-    else:
-        removed_values = [value for value in before.enum if value not in declared.enum]
-        merged = msgspec.structs.replace(merged, enum=(*declared.enum, *removed_values))
-    if before.type is ColumnType.DECIMAL and not any(True for _ in _narrower(declared, before)):
-        merged = msgspec.structs.replace(merged, precision=before.precision, scale=before.scale)
-    return merged
+    max_length, enum = None, None
+    if before.max_length is not None and declared.max_length is not None:
+        max_length = max(before.max_length, declared.max_length)
+    if before.enum is not None and declared.enum is not None:
+        enum = tuple(dict.fromkeys((*declared.enum, *before.enum)))
+    digits = before if before.type is ColumnType.DECIMAL and not any(_narrower(declared, before)) else declared
+    return msgspec.structs.replace(
+        declared,
+        nullable=nullable,
+        max_length=max_length,
+        enum=enum,
+        precision=digits.precision,
+        scale=digits.scale,
+    )
 
 
 def describe(column: Column) -> str:
-    """As it is written in a document."""
+    """The column as a document would declare it."""
     words = _type(column)
     if column.enum is not None:
         words += f" of {len(column.enum)} values"
@@ -158,7 +146,7 @@ def _values(values: Iterable[str]) -> str:
 
 
 def _wider(before: Column, after: Column) -> Iterator[str]:
-    """What becomes of a column whose values all stay."""
+    """The changes of a column that still holds all of its values, in words."""
     name = f"the column `{before.name}`"
     if _type(before) != _type(after):
         yield f"widen {name} from {_type(before)} to {_type(after)}"
@@ -171,7 +159,7 @@ def _wider(before: Column, after: Column) -> Iterator[str]:
 
 
 def _narrower(before: Column, after: Column) -> Iterator[tuple[str, str]]:
-    """What the column may hold now and could not hold then, and the field that says so."""
+    """What the column may hold before but not after the change, and the field that forbids it."""
     name = f"The column `{before.name}`"
     if before.nullable and not after.nullable:
         yield f"{name} may be null, also in rows that are there. Leave it nullable, {_OR_ELSE}", "nullable"

@@ -35,7 +35,7 @@ def read_publish(draft: Draft) -> None:
             continue
         entry = PublishDraft(name, key, record)
         _resolve_writers(draft, entry)
-        # Of a dataset of another DAG nothing else is known.
+        # The other checks are for datasets of this DAG.
         if (not good_name or _check_owner(draft, entry)) and entry.owner is None:
             _check_shape(entry)
             if record.get("writers"):
@@ -44,7 +44,7 @@ def read_publish(draft: Draft) -> None:
 
 
 def _check_owner(draft: Draft, entry: PublishDraft) -> bool:
-    """False if the dataset belongs to somebody else who does not let this DAG write it."""
+    """False if another owner has the dataset and has not granted this DAG to write it."""
     dataset = draft.surroundings.datasets.get(entry.name)
     if dataset is None or draft.name is None:
         return True
@@ -71,7 +71,7 @@ def _check_owner(draft: Draft, entry: PublishDraft) -> bool:
 
 
 def _check_granted(dataset: KnownDataset, owner: str, entry: PublishDraft) -> None:
-    """An entry that only names writers: what the dataset is, its owner declares."""
+    """Check an entry for a dataset of another DAG: it names writers only, the owner declares everything else."""
     entry.owner, entry.schema = owner, dataset.schema
     for name in _OF_THE_OWNER:
         if entry.record.has(name):
@@ -84,7 +84,7 @@ def _check_granted(dataset: KnownDataset, owner: str, entry: PublishDraft) -> No
 
 
 def _storage(draft: Draft, entry: PublishDraft) -> str | None:
-    """How the dataset would be kept; None when that cannot be told."""
+    """The storage that the dataset would have; None if that is unknown."""
     if not entry.writers or entry.record.bad("write_mode"):
         return None
     if all(draft.by_name[writer.job].only_emits for writer in entry.writers):
@@ -119,7 +119,7 @@ def _resolve_writers(draft: Draft, entry: PublishDraft) -> None:
 
 
 def _check_operator(draft: Draft, entry: PublishDraft, writer: Record, job: str) -> bool:
-    """Whether rows of the job can come to where the dataset is kept."""
+    """Whether the job's operator can write to the dataset's storage."""
     made_by = draft.by_name[job]
     operator = CATALOGUE.get(made_by.record.get("operator", ""))
     storage: str | None = entry.record.get("storage")
@@ -127,44 +127,32 @@ def _check_operator(draft: Draft, entry: PublishDraft, writer: Record, job: str)
         return True
     if entry.buffered and storage != "postgres":
         return True  # `_check_shape` reports it
-    objection = (
-        _objection_to_table(entry, operator, made_by.setting("runtime") == DISPATCHER)
-        if storage == "postgres"
-        else _objection_to_files(operator)
-        if storage == "s3"
-        else _objection_to_events(operator)
-    )
-    if objection is None:
+    in_dispatcher = made_by.setting("runtime") == DISPATCHER
+    if (objection := _objection(operator, storage, entry.buffered, in_dispatcher)) is None:
         return True
     reason, hint = objection
     writer.place.problem("operator_storage", f"Job `{job}` runs `{operator.name}`, {reason}.", hint)
     return False
 
 
-def _objection_to_files(operator: OperatorSpec) -> tuple[str, str] | None:
-    if operator.output_storage == "s3":
+def _objection(operator: OperatorSpec, storage: str, buffered: bool, in_dispatcher: bool) -> tuple[str, str] | None:
+    """Why the operator cannot write to the storage, and what to do; None if it can."""
+    if storage == "s3" and operator.output_storage != "s3":
+        return "which writes no files", "Set `storage: none` to publish its events, or name a job that writes files."
+    if storage == "none" and operator.output_storage != "none":
+        return "which writes files, and `storage: none` is for events without rows", "Set `storage: s3`."
+    if storage != "postgres":
         return None
-    return "which writes no files", "Set `storage: none` to publish its events, or name a job that writes files."
-
-
-def _objection_to_events(operator: OperatorSpec) -> tuple[str, str] | None:
-    if operator.output_storage == "none":
-        return None
-    return "which writes files, and `storage: none` is for events without rows", "Set `storage: s3`."
-
-
-def _objection_to_table(entry: PublishDraft, operator: OperatorSpec, in_dispatcher: bool) -> tuple[str, str] | None:
     if operator.only_files:
         hint = "Publish a `spark_sql` job that reads its output."
-        if entry.buffered:
+        if buffered:
             return "which writes files and hands no rows to a sink", hint
         return "which writes files and no tables", f"Set `storage: s3`, or: {hint}"
     if operator.only_events:
         return "which makes events and no rows", "Set `storage: none` to publish its events, or name a job with rows."
-    if entry.buffered:
-        if in_dispatcher:
-            return "but in the Dispatcher, which makes events and no rows", "Run it on a runtime with workers."
-    elif not operator.fills_tables:
+    if buffered and in_dispatcher:
+        return "but in the Dispatcher, which makes events and no rows", "Run it on a runtime with workers."
+    if not buffered and not operator.fills_tables:
         return "which writes no tables by itself", "Add `write_mode: buffered`, or set `storage: s3`."
     return None
 

@@ -14,10 +14,8 @@ from tracelake.wire.base import Cursor, Name
 from tracelake.wire.webhooks import DELIVERY_PATTERN
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,18}")
-_DELIVERY_ID = re.compile(DELIVERY_PATTERN)
-# RFC 3339 with its zone; the letters in capitals, as everybody writes them.
+# RFC 3339 with a zone; only capital letters.
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:Z|[+-]\d{2}:\d{2})", re.ASCII)
 
 
@@ -25,19 +23,19 @@ _TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:Z|[+-]\
 class Parameter:
     name: str
     kind: Any
-    """What msgspec can make a schema of."""
+    """A type that msgspec makes the schema from."""
     parse: Callable[[str], Any]
-    """The typed value; raises ValueError, with what is expected, for anything else."""
+    """Returns the typed value; raises ValueError with what is expected."""
     required: bool = False
     default: Any = None
     description: str = ""
     has_slashes: bool = False
-    """Of a path: it may go on over the next slash."""
+    """The value of a path parameter may contain slashes."""
     missing: str | None = None
-    """The code of the error for a value that names nothing."""
+    """The error code for a value that names nothing."""
 
     def read(self, text: str | None) -> Any:
-        """The typed value, its default when there is none, or 422."""
+        """Returns the typed value, or the default if there is no text; raises 422."""
         if text is None and not self.required:
             return self.default
         try:
@@ -46,7 +44,7 @@ class Parameter:
             raise TraceError("body_invalid", f"{self.name} is {error}.", field=self.name) from error
 
     def check(self, text: str) -> str:
-        """Returns the text; raises the error of a value that names nothing if nothing can have that name."""
+        """Returns the text; raises the `missing` error if nothing can have such a name."""
         try:
             self.parse(text)
         except ValueError as error:
@@ -55,7 +53,7 @@ class Parameter:
 
 
 def parse_uuid(text: str | None) -> UUID | None:
-    """The hyphenated form alone: `UUID` itself also reads braces, urn:, underscores and foreign digits."""
+    """Reads the hyphenated form only; `UUID` itself also accepts braces, urn:, underscores and foreign digits."""
     return UUID(text) if text and _UUID.fullmatch(text) else None
 
 
@@ -66,10 +64,18 @@ def _uuid(text: str) -> UUID:
     return value
 
 
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError("a name: a lower-case letter, then up to 127 lower-case letters, digits or '_'")
-    return text
+def _matching(pattern: str, expected: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(expected)
+        return text
+
+    return parse
+
+
+_name = _matching(
+    "[a-z][a-z0-9_]{0,127}", "a name: a lower-case letter, then up to 127 lower-case letters, digits or '_'"
+)
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -94,9 +100,8 @@ def _time(text: str) -> datetime:
     try:
         if not _TIME.fullmatch(text):
             raise ValueError
-        # Python reads six digits of a second; the rest is below what anything here tells apart.
-        value = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
-        return value.astimezone(UTC)
+        # Python reads six digits of a second; nothing here has a finer resolution.
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError("a time like 2026-01-31T12:00:00Z") from error
 
@@ -104,12 +109,6 @@ def _time(text: str) -> datetime:
 def _unit(text: str) -> str:
     if not text or len(text.encode("utf-8", "replace")) > 512 or "\0" in text:
         raise ValueError("a cursor, a block range like 10-19, or a partition key")
-    return text
-
-
-def _delivery_id(text: str) -> str:
-    if not _DELIVERY_ID.fullmatch(text):
-        raise ValueError("the id of a delivery: 1 to 200 visible ASCII characters without a dot")
     return text
 
 
@@ -129,7 +128,7 @@ def flag(name: str, description: str) -> Parameter:
 
 
 def word(name: str, kind: Any, description: str, *, required: bool = False) -> Parameter:
-    """One of the words of a `Literal`."""
+    """A parameter that takes one of the words of a `Literal`."""
     return Parameter(name, kind, _word(get_args(kind)), required=required, description=description)
 
 
@@ -186,7 +185,7 @@ UNIT = Parameter(
 WEBHOOK_PATH = Parameter(
     "path",
     Annotated[str, Meta(min_length=1, max_length=200)],
-    str,  # which ones there are is the webhooks' to say: a bad one is as little there as an unknown one
+    str,  # an invalid path is answered like an unknown one
     description="The webhook's path.",
     has_slashes=True,
     missing="webhook_not_found",
@@ -195,7 +194,7 @@ WEBHOOK_PATH = Parameter(
 DELIVERY_ID = Parameter(
     "delivery_id",
     Annotated[str, Meta(pattern=rf"^{DELIVERY_PATTERN}\Z")],
-    _delivery_id,
+    _matching(DELIVERY_PATTERN, "the id of a delivery: 1 to 200 visible ASCII characters without a dot"),
     description="The id that the sender gave it, or its number.",
     has_slashes=True,
     missing="delivery_not_found",

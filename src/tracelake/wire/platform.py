@@ -19,7 +19,7 @@ StorageKind = Literal["s3", "postgres", "buffered", "none"]
 
 
 class DatasetSpec(Request, frozen=True, kw_only=True):
-    """The dataset an output writes; made on first sight, and the same ever after."""
+    """The dataset that an output writes; created on first use."""
 
     name: Name
     storage: StorageKind = "none"
@@ -46,7 +46,7 @@ class JobRequest(Request, frozen=True, kw_only=True):
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        # Whatever reads it later (a claim, a worker, Postgres) has a stack of its own; none may be too small.
+        # Everything that decodes it later (a claim, a worker, Postgres) recurses on a stack of its own.
         level: list[Any] = [self.config]
         for _ in range(MAX_CONFIG_DEPTH):
             level = [item for value in level for item in _children(value)]
@@ -109,7 +109,7 @@ class CancelReply(Reply, frozen=True, kw_only=True):
 
 
 class FilesPage(Request, frozen=True, kw_only=True):
-    """Where a list goes on: after that block, in the same generation, as it was when the list began."""
+    """Where a list continues: after that block, in the same generation, as of the moment when the list began."""
 
     dataset_version: UUID
     after: Cursor
@@ -121,17 +121,17 @@ class FilesPage(Request, frozen=True, kw_only=True):
 
 
 class DatasetFilesRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """The files of a dataset, named by `dataset_uuid` or by `org` and `name`; of a range, or all of them."""
+    """Asks for the files of a dataset, all or those of a range. `dataset_uuid`, or `org` and `name`, name it."""
 
     dataset_uuid: UUID | None = None
     org: Name | None = None
     name: Name | None = None
     dataset_version: UUID | None = None
-    """The current generation without it."""
+    """Defaults to the current generation."""
     start: Cursor | None = None
     end: Cursor | None = None
     page: FilesPage | None = None
-    """What `next` of the page before said."""
+    """`next` of the previous page."""
 
     def __post_init__(self) -> None:
         by_name = [self.org, self.name]
@@ -143,16 +143,16 @@ class DatasetFilesRequest(Request, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DatasetFilesReply(Reply, frozen=True, kw_only=True):
-    """Which files count, by the registry. All pages of a list are of one generation and one moment."""
+    """The committed files of a dataset. All pages of a list show one generation at one moment."""
 
     dataset_uuid: UUID
     dataset_version: UUID
     units: list[FileUnit]
     next: FilesPage | None = None
-    """There are more: ask again with this as `page`."""
+    """Present if there are more: repeat the call with this as `page`."""
     columns: list[TableColumn] | None = None
-    """Of a buffered dataset, which is a table and has no files: as whoever reads it gets them, though the table may
-    have more of them, or wider ones."""
+    """The columns of a buffered dataset, which is a table and has no files, as a reader gets them; the table itself may
+    have more columns, or wider ones."""
 
 
 class OutboxRow(Reply, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ class RequeueReply(Reply, frozen=True, kw_only=True):
 
 
 class DeadLetterRow(Reply, frozen=True, kw_only=True):
-    """A message that was received too often; `key` is the task (or the publish) it was for."""
+    """A message that was received too often; `key` is the task or publish that it was for."""
 
     message_id: str
     queue: str

@@ -13,7 +13,7 @@ from tracelake.wire.units import EventIn
 
 FinalStatus = Literal["Completed", "Failed", "Canceled"]
 ErrorCode = Literal["worker_stopping"]
-"""`worker_stopping`: the worker was told to end before the task had. Tried again at once; no attempt is lost by it."""
+"""`worker_stopping`: the worker stopped before the task ended. It is retried at once and costs no attempt."""
 CallName = Literal["heartbeat", "complete", "events", "buffer-publish"]
 
 
@@ -77,32 +77,29 @@ class DatasetPublished(Request, frozen=True, kw_only=True, omit_defaults=True):
     range_end: Cursor | None = None
 
     def __post_init__(self) -> None:
-        if (self.range_start is None) != (self.range_end is None):
-            raise ValueError("range_start and range_end go together")
-        if self.range_start is not None and self.range_end is not None and self.range_start > self.range_end:
-            raise ValueError("a range needs range_start <= range_end")
+        check_range(self.range_start, self.range_end, "range_start", "range_end")
 
 
 class SparkMetrics(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """What Spark did for an attempt, added up over its stages. Reading and writing of files goes through the operators'
-    own code where Spark does not count it; rows and bytes of outputs are in `outputs`."""
+    """What Spark did for an attempt, summed over its stages. Spark does not count the files that operators read and
+    write themselves; rows and bytes of outputs are in `outputs`."""
 
     jobs: Cursor = 0
     stages: Cursor = 0
-    """That ran; stages whose result was there already are not among them."""
+    """Stages that ran; skipped stages, whose result existed already, are not counted."""
     tasks: Cursor = 0
     failed_tasks: Cursor = 0
-    """Of the tasks that were tried again, or that were the reason of a failure."""
+    """Tasks that were retried, or that caused a failure."""
     run_ms: Cursor = 0
-    """Time of all tasks in executors."""
+    """Total time of all tasks in executors."""
     input_rows: Cursor = 0
     input_bytes: Cursor = 0
     shuffle_read_bytes: Cursor = 0
     shuffle_write_bytes: Cursor = 0
     spilled_memory_bytes: Cursor = 0
-    """What was spilled, as large as it was in memory."""
+    """Size of spilled data in memory."""
     spilled_disk_bytes: Cursor = 0
-    """What was spilled, as large as it was on disk."""
+    """Size of spilled data on disk."""
 
 
 class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,9 +110,9 @@ class CompleteRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
     error_message: Annotated[str, Meta(max_length=20_000)] | None = None
     retryable: bool = True
     error_code: ErrorCode | None = None
-    """Why it Failed, where that matters to what happens next."""
+    """Why it Failed, where the Dispatcher treats the reason differently."""
     spark: SparkMetrics | None = None
-    """Where the worker's Spark says what it did."""
+    """Absent if Spark reported nothing."""
 
     def __post_init__(self) -> None:
         if self.error_code is not None and not (self.status == "Failed" and self.retryable):
@@ -141,7 +138,7 @@ class BufferPublishRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True
     content_type: Literal["application/jsonl"] = "application/jsonl"
     batch_size_bytes: Cursor | None = None
     batch_sha256: Sha256 | None = None
-    """Of the content, in hex: whoever reads the batch checks it."""
+    """SHA-256 of the content in hex; readers of the batch check it."""
 
     def __post_init__(self) -> None:
         if self.dataset_uuid is None and self.dedupe_scope is None:
@@ -155,17 +152,17 @@ class BufferPublishReply(Reply, frozen=True, kw_only=True):
 
 
 class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
-    """The files of a dataset that the task reads; of a range, or all of them. Of a buffered dataset that it writes: the
-    schema."""
+    """Asks for the files of a dataset that the task reads, all or those of a range; for a buffered dataset that it
+    writes, for the schema."""
 
     dataset_uuid: UUID
     dataset_version: UUID
     start: Cursor | None = None
     end: Cursor | None = None
     after: Cursor | None = None
-    """What `next` of the page before said."""
+    """`next` of the previous page."""
     as_of: datetime | None = None
-    """What `as_of` of the page before said: all pages are of one moment."""
+    """`as_of` of the previous page: all pages show one moment."""
 
     def __post_init__(self) -> None:
         check_range(self.start, self.end)
@@ -173,25 +170,25 @@ class FilesRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("as_of goes together with after, and has a zone")
 
 
-def check_range(start: int | None, end: int | None) -> None:
+def check_range(start: int | None, end: int | None, start_name: str = "start", end_name: str = "end") -> None:
     if (start is None) != (end is None):
-        raise ValueError("start and end go together")
+        raise ValueError(f"{start_name} and {end_name} go together")
     if start is not None and end is not None and start > end:
-        raise ValueError("a range needs start <= end")
+        raise ValueError(f"a range needs {start_name} <= {end_name}")
 
 
 class DataFile(Reply, frozen=True, kw_only=True):
-    """One file as it was committed. Another ETag is another file, and so are other bytes."""
+    """A file as it was committed. A file with another ETag or other bytes is not this file."""
 
     uri: str
     size: int
     etag: str
     sha256: str | None = None
-    """Of the content, in hex; readers check it. Absent for what was committed without."""
+    """SHA-256 of the content in hex; readers check it. Absent if the file was committed without one."""
 
 
 class FileUnit(Reply, frozen=True, kw_only=True):
-    """A committed unit with its files. Without a range it is all of the generation."""
+    """A committed unit with its files. Without a range it is the whole generation."""
 
     start: int | None = None
     end: int | None = None
@@ -206,20 +203,20 @@ class TableColumn(Reply, frozen=True, kw_only=True):
     type: ColumnType
     precision: int | None = None
     scale: int | None = None
-    """Of decimal."""
+    """Both for decimal only."""
 
 
 class FilesReply(Reply, frozen=True, kw_only=True):
     units: list[FileUnit]
     next: int | None = None
-    """There are more: ask again with this as `after`, and with `as_of`."""
+    """Present if there are more files: repeat the call with this as `after`, and with `as_of`."""
     as_of: datetime | None = None
-    """The moment that the pages are of; there whenever `next` is."""
+    """The moment that the pages show; present whenever `next` is."""
     columns: list[TableColumn] | None = None
-    """Of a buffered dataset, which is a table and has no files: as whoever reads it gets them, though the table may
-    have more of them, or wider ones."""
+    """The columns of a buffered dataset, which is a table and has no files, as a reader gets them; the table itself may
+    have more columns, or wider ones."""
     schema: Schema | None = None
-    """Of a buffered dataset that the task writes: what its rows must fit, as sinks judge them now."""
+    """For a buffered dataset that the task writes: the schema that sinks check its rows against."""
 
 
 class BatchCall(Request, frozen=True, kw_only=True):
@@ -229,6 +226,6 @@ class BatchCall(Request, frozen=True, kw_only=True):
 
 
 class BatchRequest(Request, frozen=True, kw_only=True):
-    """Items are read one by one, so that one bad item never fails its neighbours."""
+    """Items are decoded one by one, so that an invalid item does not fail the others."""
 
     calls: list[msgspec.Raw]

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.catalogue.tables import TableGrowth, TableRefusal, grow_table, plan_table
+from tracelake.catalogue.tables import TableRefusal, grow_table, plan_table
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
 from tracelake.dispatcher.deploy.outputs import Generation, StoredDataset
@@ -114,7 +114,7 @@ def rows_left(dag: Dag, before: Mapping[Address, tuple[str, Generation]], change
 def _plan(
     publish: Publish, schema: Schema, before: BufferedTable | None, changes: TableChanges, *, strict: bool
 ) -> None:
-    plan = _growth(None if before is None else before.schema, schema, strict=strict)
+    plan = (plan_table if strict else grow_table)(None if before is None else before.schema, schema)
     refusals = [TableRefusal(item.text, f"schema.{item.where}") for item in plan.refusals]
     if before is not None and before.on_conflict != publish.on_conflict:
         text = (
@@ -129,11 +129,4 @@ def _plan(
     if plan.changes and not refusals:
         encoded = msgspec.json.encode(plan.schema, order="deterministic").decode()
         changes.rows.append((publish.name, encoded, schema_hash(plan.schema), publish.on_conflict))
-        changes.texts[publish.name] = [change.text for change in plan.changes]
-
-
-def _growth(before: Schema | None, schema: Schema, *, strict: bool) -> TableGrowth:
-    if not strict:
-        return grow_table(before, schema)
-    plan = plan_table(before, schema)
-    return TableGrowth(schema, plan.changes, plan.refusals)
+        changes.texts[publish.name] = list(plan.changes)
