@@ -13,7 +13,6 @@ from tracelake.catalogue import (
     RangeSplitterConfig,
     SleepConfig,
     UdfConfig,
-    check_config,
     read_config,
 )
 from tracelake.catalogue.evm import EVM_COLUMNS
@@ -56,7 +55,7 @@ def test_names_are_their_keys_and_every_operator_has_a_summary() -> None:
     ],
 )
 def test_good_configs(operator: str, config: dict[str, Any]) -> None:
-    check_config(operator, config)
+    read_config(operator, config)
 
 
 def test_a_config_is_read_with_its_defaults() -> None:
@@ -144,7 +143,7 @@ def test_what_needs_a_function_in_the_worker() -> None:
 )
 def test_bad_configs(operator: str, config: dict[str, Any], field: str) -> None:
     with pytest.raises(TraceError) as caught:
-        check_config(operator, config)
+        read_config(operator, config)
     assert (caught.value.code, caught.value.details) == ("job_invalid", {"field": field})
 
 
@@ -168,7 +167,7 @@ def test_bad_configs(operator: str, config: dict[str, Any], field: str) -> None:
 )
 def test_what_is_said_of_likely_mistakes(operator: str, config: dict[str, Any], said: str) -> None:
     with pytest.raises(TraceError) as caught:
-        check_config(operator, config)
+        read_config(operator, config)
     assert caught.value.message == f"The config of {operator} is not valid: {said}."
 
 
@@ -181,7 +180,7 @@ def test_what_is_said_of_likely_mistakes(operator: str, config: dict[str, Any], 
 )
 def test_nothing_but_job_invalid(operator: str, config: dict[str, Any]) -> None:
     try:
-        check_config(operator, config)
+        read_config(operator, config)
     except TraceError as error:
         code = error.code
     else:

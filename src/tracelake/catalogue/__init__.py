@@ -1,6 +1,6 @@
-"""What deploy and workers must know of each operator without importing it: name, config, where it runs, a line of help.
+"""The catalogue of operators: what a deploy and a worker must know of each without importing it.
 
-The registry is data. `worker.operators` holds the functions that workers run, and a test pairs the two.
+The catalogue is data. `worker.operators` holds the functions that workers run, and a test pairs the two.
 """
 
 import re
@@ -32,19 +32,14 @@ __all__ = [
     "SparkSqlConfig",
     "TickerConfig",
     "UdfConfig",
-    "check_config",
     "read_config",
 ]
 
 CATALOGUE: dict[str, OperatorSpec] = {spec.name: spec for spec in SPECS}
 
 
-def check_config(operator: str, config: dict[str, Any]) -> None:
-    """Raises TraceError `job_invalid`; `details.field` says where."""
-    read_config(operator, config)
-
-
 def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
+    """Raises TraceError `job_invalid`; `details.field` names the place."""
     spec = CATALOGUE.get(operator)
     if spec is None:
         raise TraceError("job_invalid", f"There is no operator {operator!r}.", field="operator")
@@ -57,7 +52,7 @@ def read_config(operator: str, config: dict[str, Any]) -> OperatorConfig:
             raise _field_refused(operator, error.__cause__) from None
         what, _, where = str(error).partition(" - at `")
         path = where.removesuffix("`").removeprefix("$")
-        detail = _not_among(what, path, spec.config_type) or _said(what)
+        detail = _explain_enum(what, path, spec.config_type) or _explain(what)
         raise TraceError(
             "job_invalid", f"The config of {operator} is not valid: {detail}.", field=f"config{path}"
         ) from None
@@ -81,8 +76,8 @@ _TYPES = {
 _BOUNDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 
 
-def _not_among(what: str, path: str, config_type: type[OperatorConfig]) -> str:
-    """With the values that there are, which the decoder does not say."""
+def _explain_enum(what: str, path: str, config_type: type[OperatorConfig]) -> str:
+    """Lists the allowed values, which the decoder's message does not."""
     value = re.fullmatch("Invalid enum value '(.*)'", what)
     field = re.match(r"\.(\w+)", path)
     if not value or not field:
@@ -97,8 +92,8 @@ def _literals(hint: Any) -> list[str]:
     return [value for inner in get_args(hint) for value in _literals(inner)]
 
 
-def _said(what: str) -> str:
-    """In our words, what the decoder says; its own where it says something else."""
+def _explain(what: str) -> str:
+    """The decoder's message in plain words; an unknown message is returned as it is."""
     if match := re.fullmatch("Object missing required field `(.+)`", what):
         return f"the field `{match[1]}` is missing"
     if match := re.fullmatch("Object contains unknown field `(.+)`", what):

@@ -63,11 +63,11 @@ _EVM_INGEST = OperatorSpec(
     trusted=True,
 )
 SPECS = (
-    replace(_EVM_INGEST, name="cryo_ingest", summary="Another name of `evm_ingest`."),
+    replace(_EVM_INGEST, name="cryo_ingest", summary="An alias of `evm_ingest`."),
     OperatorSpec(
         "decode_logs",
         DecodeLogsConfig,
-        "Decodes logs to typed columns by the ABI of their events; token transfers without being told how.",
+        "Decodes logs to typed columns by the ABI of their events; by default, token transfers.",
         runtimes=_WORKERS,
         output_storage="s3",
         only_files=True,
@@ -76,7 +76,7 @@ SPECS = (
     OperatorSpec(
         "integrity_check",
         IntegrityCheckConfig,
-        "Checks that blocks, transactions and logs of a range are whole and belong together.",
+        "Checks that the blocks, transactions and logs of a range are complete and consistent.",
         runtimes=_WORKERS,
         output_storage="s3",
         only_files=True,
@@ -84,7 +84,7 @@ SPECS = (
     OperatorSpec(
         "noop",
         NoopConfig,
-        "Does nothing and completes; for measuring and for demonstrations.",
+        "Does nothing and completes; for benchmarks and demonstrations.",
         control=True,
         fills_tables=True,
     ),
@@ -99,7 +99,7 @@ SPECS = (
     OperatorSpec(
         "range_splitter",
         RangeSplitterConfig,
-        "Cuts each range that comes in into units of `size` blocks.",
+        "Splits each range of its input into units of `size` blocks.",
         runtimes=frozenset({DISPATCHER}),
         control=True,
         only_events=True,
@@ -114,7 +114,7 @@ SPECS = (
     OperatorSpec(
         "spark_sql",
         SparkSqlConfig,
-        "Runs a SELECT over its inputs and writes what it gives.",
+        "Runs a SELECT over its inputs and writes the result.",
         runtimes=_WORKERS,
         output_storage="s3",
     ),
@@ -128,7 +128,7 @@ SPECS = (
     OperatorSpec(
         "udf",
         UdfConfig,
-        "Runs a function of an uploaded bundle; its config is handed over as it is.",
+        "Runs a function of an uploaded bundle; its config is passed unchanged.",
         runtimes=frozenset({LAMBDA}),
         output_storage="s3",
     ),

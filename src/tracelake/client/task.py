@@ -1,4 +1,4 @@
-"""Typed client of `/v1/task/*`. Each call carries the capability token of the attempt it speaks for."""
+"""Typed client of `/v1/task/*`. Each call carries the capability token of its attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,9 +52,6 @@ class TaskClient:
     async def call(self, route: Route[B, R], capability_token: str, request: B) -> R:
         return await call(self._http, route, request, {}, (_HEADER, capability_token))
 
-    async def complete(self, capability_token: str, request: CompleteRequest) -> CompleteReply:
-        return await self.call(routes.COMPLETE, capability_token, request)
-
     async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply:
         return await self.call(routes.PUBLISH_BATCH, capability_token, request)
 
@@ -62,7 +59,7 @@ class TaskClient:
         return await self.call(routes.LIST_INPUT_FILES, capability_token, request)
 
     async def batch(self, calls: Sequence[TaskCall]) -> list[TaskReply | TraceError]:
-        """One answer per call, in order; a call that failed is an error in its place."""
+        """Returns one reply per call, in order; a failed call has its error instead."""
         names = [_NAMES[type(item.request)] for item in calls]
         items = [
             BatchCall(
@@ -73,7 +70,7 @@ class TaskClient:
             for name, item in zip(names, calls, strict=True)
         ]
         body = BatchRequest(calls=[msgspec.Raw(encoder.encode(item)) for item in items])
-        # Every item brings its own credential; the one in the header opens the door to large bodies.
+        # Every item has its own credential; the one in the header permits a large body.
         try:
             answers = (await self.call(routes.BATCH_TASK_CALLS, calls[0].capability_token, body)).answers
         except TraceError as refusal:

@@ -1,8 +1,8 @@
 """A process that reads documents for its parent: `python -m tracelake.dag.child SECONDS MEMORY_BYTES`.
 
-Documents are texts of strangers, read by megabytes of Python: here they can neither take the parent's interpreter nor
-more processor time and memory than the limits allow. The process has no credential and no network; it ends with its
-standard input.
+Documents are untrusted and expensive to read: in this process they cannot block the parent's interpreter, nor use more
+processor time and memory than the limits allow. The process has no credential and no network; it ends when its standard
+input closes.
 
 Messages in both directions are a length (4 bytes, big endian) and that much MessagePack: a request, then its reply.
 """
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tracelake.catalogue import check_config
+from tracelake.catalogue import read_config
 from tracelake.dag.places import located
 from tracelake.dag.problems import DagInvalidError
 from tracelake.dag.reader import read_dag
@@ -28,8 +28,8 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Problem
 
 NICENESS = 10
-"""Heartbeats come before documents."""
-_TOLD = 4_000
+"""Heartbeats take precedence over documents."""
+_MAX_TRACEBACK = 4_000
 
 
 class ReadRequest(msgspec.Struct, tag="read"):
@@ -52,13 +52,13 @@ class DagReply(msgspec.Struct, tag="dag"):
 
 
 class ProblemsReply(msgspec.Struct, tag="problems"):
-    """Of a document that cannot be deployed, or with their places."""
+    """The problems of an invalid document, or the given ones with their positions."""
 
     problems: list[Problem]
 
 
 class InvalidConfigReply(msgspec.Struct, tag="invalid"):
-    """`job_invalid`, the one refusal that a config gets."""
+    """The details of a `job_invalid` error."""
 
     message: str
     details: dict[str, Any]
@@ -69,11 +69,11 @@ class DoneReply(msgspec.Struct, tag="done"):
 
 
 class FailureReply(msgspec.Struct, tag="failure"):
-    """A defect of ours, for the parent's log."""
+    """A bug, for the parent's log."""
 
     text: str
     memory: bool = False
-    """The limit of memory was met."""
+    """The memory limit was exceeded."""
 
 
 DocumentRequest = ReadRequest | LocateRequest | ConfigRequest
@@ -81,7 +81,7 @@ DocumentReply = DagReply | ProblemsReply | InvalidConfigReply | DoneReply | Fail
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Mapping):  # one that cannot be changed
+    if isinstance(value, Mapping):  # such as an immutable one
         return dict(value)
     raise NotImplementedError(type(value).__name__)
 
@@ -97,7 +97,7 @@ def answer(request: DocumentRequest) -> DocumentReply:
             return DagReply(read_dag(request.text, request.surroundings))
         if isinstance(request, LocateRequest):
             return ProblemsReply(located(request.text, request.problems))
-        check_config(request.operator, request.config)
+        read_config(request.operator, request.config)
         return DoneReply()
     except DagInvalidError as error:
         return ProblemsReply(error.problems)
@@ -119,14 +119,14 @@ def serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
         except MemoryError:
             reply = FailureReply("out of memory", memory=True)
         except Exception:
-            reply = FailureReply(traceback.format_exc()[-_TOLD:])
+            reply = FailureReply(traceback.format_exc()[-_MAX_TRACEBACK:])
         replies.write(frame(reply))
         replies.flush()
         del body, reply
 
 
 def _limit_time(seconds: float) -> None:
-    """The parent ends who takes too long; this is for a parent that is gone."""
+    """Limit the processor time, in case the parent that enforces the deadline is gone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> None:
     for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         with suppress(ValueError, OSError):  # the machine allows less already
             resource.setrlimit(kind, (limit, limit))
-    import tracelake.catalogue.sql_gate  # noqa: F401 - here, so that no document waits for it
+    import tracelake.catalogue.sql_gate  # noqa: F401 - now, so that no document waits for it
 
     serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
 

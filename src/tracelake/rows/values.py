@@ -1,8 +1,8 @@
-"""One column of a buffered dataset: what JSON may say, what it becomes, and how Arrow and Postgres hold it.
+"""The types of a column of a buffered dataset: in JSON, in Arrow, in a staging table and in the dataset's table.
 
-Nothing is rounded, cut or guessed: a value that the column cannot hold exactly is refused, with a reason for a person.
-Two types travel as text and become what they are in the database: 256-bit integers have two digits more than Arrow's
-widest decimal, and JSON is kept as it was written.
+Nothing is rounded, truncated or guessed: a value that the column cannot hold exactly is refused, with a readable
+reason. Two types are staged as text and cast in the database: 256-bit integers, which have two digits more than
+Arrow's widest decimal, and JSON, which is stored as it was written.
 """
 
 import re
@@ -21,7 +21,7 @@ from tracelake.model.dag import Column, ColumnType
 from tracelake.rows.vectorised import whole_bytes, whole_numbers, whole_timestamps
 
 MAX_DEPTH = 64
-"""Of objects and lists inside a json value."""
+"""The deepest nesting of objects and lists in a json value."""
 
 _NOT_HEX = "is no hexadecimal text with 0x in front and two digits for each byte"
 _ZERO = Decimal(0)
@@ -29,56 +29,45 @@ _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6}0*)?(?:[Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_RANGES = {
-    ColumnType.INT16: (-(2**15), 2**15 - 1),
-    ColumnType.INT32: (-(2**31), 2**31 - 1),
-    ColumnType.INT64: (-(2**63), 2**63 - 1),
-    ColumnType.INT256: (-(2**255), 2**255 - 1),
-    ColumnType.UINT256: (0, 2**256 - 1),
-}
 
 Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """How one column is read and kept."""
+    """How the values of one column are read and stored."""
 
     column: Column
     json: Any
-    """The type that a value has in JSON, for msgspec; without null."""
+    """The type of a non-null value in JSON, for msgspec."""
     convert: Convert | None
-    """From what msgspec gives to what Arrow takes; raises ValueError with the reason. None: it is that already."""
+    """Converts a decoded value to one that Arrow takes; raises ValueError with the reason. None: no conversion."""
     arrow: pa.DataType
     staged: str
     """Its type in a staging table."""
     kept: str
     """Its type in the dataset's table."""
     whole: Callable[[Sequence[Any]], pa.Array | None] | None = None
-    """The same as `convert`, for some values at once and without a null; None if one of them needs a look."""
+    """Converts many non-null values at once like `convert`; returns None if one of them must be converted alone."""
 
     @property
     def cast(self) -> str:
-        """What makes the staged value the kept one."""
+        """The SQL cast from the staged type to the stored one."""
         return "" if self.staged == self.kept else f"::{self.kept}"
 
 
 def kind_of(column: Column) -> ColumnKind:
-    """Of any column that a document can declare."""
+    """The kind of any column that a document can declare."""
     return _KINDS[column.type](column)
 
 
-def _whole(arrow: pa.DataType, sql_type: str) -> Callable[[Column], ColumnKind]:
-    def kind(column: Column) -> ColumnKind:
-        least, most = _RANGES[column.type]
-        # A bound of msgspec is at most 64 bits wide; both of these are.
-        return ColumnKind(column, Annotated[int, Meta(ge=least, le=most)], None, arrow, sql_type, sql_type)
-
-    return kind
+def _simple(json: Any, arrow: pa.DataType, sql_type: str) -> Callable[[Column], ColumnKind]:
+    """A type that JSON, Arrow and Postgres all have."""
+    return lambda column: ColumnKind(column, json, None, arrow, sql_type, sql_type)
 
 
 def _large(column: Column) -> ColumnKind:
-    least, most = _RANGES[column.type]
+    least, most = (0, 2**256 - 1) if column.type is ColumnType.UINT256 else (-(2**255), 2**255 - 1)
 
     def convert(value: int | str) -> str:
         if isinstance(value, str):
@@ -100,7 +89,7 @@ def _decimal(column: Column) -> ColumnKind:
     exactly = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=never)
 
     def convert(raw: msgspec.Raw) -> Decimal | None:
-        # As it is written: Python's own reader of decimals takes much that is no number in JSON, like 1_0.
+        # Checked as written: Python's `Decimal` accepts texts that are not numbers in JSON, like 1_0.
         text = bytes(raw)
         if text == b"null":
             if column.nullable:
@@ -115,7 +104,7 @@ def _decimal(column: Column) -> ColumnKind:
             raise ValueError(f"does not fit decimal({precision},{scale})") from None
         if not value:
             return _ZERO
-        # From the digits themselves: arithmetic would round to the precision of a context.
+        # Computed from the digits: arithmetic would round to the precision of a context.
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
         zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
@@ -128,17 +117,9 @@ def _decimal(column: Column) -> ColumnKind:
     return ColumnKind(column, msgspec.Raw, convert, pa.decimal128(precision, scale), sql_type, sql_type)
 
 
-def _float(column: Column) -> ColumnKind:
-    return ColumnKind(column, float, None, pa.float64(), "double precision", "double precision")
-
-
-def _bool(column: Column) -> ColumnKind:
-    return ColumnKind(column, bool, None, pa.bool_(), "boolean", "boolean")
-
-
 def _text(column: Column) -> ColumnKind:
     if column.enum is not None:
-        # Looked at when the document was read: an enum has at least one value, all of them text.
+        # Checked when the document was read: an enum has at least one value, and all are text.
         return ColumnKind(column, Literal[column.enum], _plain, pa.string(), "text", "text")
     json = str if column.max_length is None else Annotated[str, Meta(max_length=column.max_length)]
     return ColumnKind(column, json, _plain, pa.string(), "text", "text")
@@ -158,7 +139,7 @@ def _bytes(column: Column) -> ColumnKind:
             data = bytes.fromhex(value[2:])
         except ValueError:
             raise ValueError(_NOT_HEX) from None
-        # Spaces between bytes are passed over when they are read, and show in the length.
+        # `fromhex` skips spaces between bytes, which the length reveals.
         if value[:2] != "0x" or len(value) != 2 + 2 * len(data):
             raise ValueError(_NOT_HEX)
         if longest is not None and len(data) > longest:
@@ -218,7 +199,7 @@ def _json(column: Column) -> ColumnKind:
 
 
 def _check_json(value: Any) -> None:
-    """Without recursion: what is looked at is whatever somebody sent."""
+    """Walks without recursion, since the value is untrusted."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -238,13 +219,13 @@ def _check_json(value: Any) -> None:
 
 
 _KINDS: dict[ColumnType, Callable[[Column], ColumnKind]] = {
-    ColumnType.BOOL: _bool,
-    ColumnType.INT16: _whole(pa.int16(), "smallint"),
-    ColumnType.INT32: _whole(pa.int32(), "integer"),
-    ColumnType.INT64: _whole(pa.int64(), "bigint"),
+    ColumnType.BOOL: _simple(bool, pa.bool_(), "boolean"),
+    ColumnType.INT16: _simple(Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)], pa.int16(), "smallint"),
+    ColumnType.INT32: _simple(Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)], pa.int32(), "integer"),
+    ColumnType.INT64: _simple(Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)], pa.int64(), "bigint"),
     ColumnType.INT256: _large,
     ColumnType.UINT256: _large,
-    ColumnType.FLOAT64: _float,
+    ColumnType.FLOAT64: _simple(float, pa.float64(), "double precision"),
     ColumnType.DECIMAL: _decimal,
     ColumnType.TEXT: _text,
     ColumnType.BYTES: _bytes,

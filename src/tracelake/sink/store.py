@@ -1,7 +1,7 @@
-"""The sink's side of Postgres data: tables that follow their schema, and commits of batches.
+"""The sink's connection to Postgres data: it keeps tables in line with their schemas and commits batches.
 
-Everything here blocks and belongs to one thread at a time. A commit is one transaction: rows, the list of the batches
-that are now in the table, and the number of the commit; so whoever repeats a batch finds that it is there.
+Every method blocks, and a store is used by one thread at a time. A commit is one transaction of the rows, the record of
+their batches and the number of the commit, so a batch that is committed again is found in the table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,13 +22,13 @@ from tracelake.wire.buffers import BufferBatch, BufferedDataset
 _LOCK_SECONDS = 30.0
 _CHANGE_SECONDS = 2.0
 _ROWS = ("21", "22", "23", "54")
-"""Classes of SQLSTATE that are about the rows."""
+"""Classes of SQLSTATE that blame the rows."""
 _TEMPORARY = ("", "08", "25", "40", "53", "55", "57", "58")
-"""Those that can be otherwise in a moment: connections, locks, conflicts, a full disk, a server that starts."""
+"""Transient classes: connections, locks, conflicts, a full disk, a server that starts."""
 
 
 class TableStore:
-    """One connection to Postgres data, made when it is needed and again after it broke."""
+    """One connection to Postgres data, opened on demand and reopened after a failure."""
 
     def __init__(self, dsn: str, lock_seconds: float = _LOCK_SECONDS) -> None:
         self._dsn = dsn
@@ -45,7 +45,7 @@ class TableStore:
         self._staged.clear()
 
     def follow(self, dataset: BufferedDataset) -> bool:
-        """Make the table what the schema says; whether something was changed."""
+        """Create or migrate the table to the schema; returns whether anything changed."""
         definition = ddl.definition(dataset)
         if self._definitions.get(dataset.dataset_uuid) == definition:
             return False
@@ -65,14 +65,14 @@ class TableStore:
     def commit_direct(
         self, dataset: BufferedDataset, loaded: Sequence[Loaded], rows: Iterable[pa.RecordBatch], *, sure: bool = False
     ) -> list[Commit]:
-        """Rows of batches that this process has read. By a schema that is not the table's newest only who is sure that
-        there is no other: a row that it replaces would keep what it had in newer columns."""
+        """Commit rows that this process has parsed. `sure` allows a schema older than the table's: a replaced row keeps
+        its values in newer columns, so the caller must know that no newer schema is declared."""
         with self._transaction() as run:
             staging = self._temporary(run, dataset)
             filled = [batch for batch in rows if batch.num_rows]
             if filled:
                 self._ingest(staging, filled, temporary=True)
-            return self._merge(run, dataset, quoted(staging), loaded, sure)
+            return merge.merge(run, dataset, quoted(staging), loaded, sure=sure)
 
     def _temporary(self, run: Run, dataset: BufferedDataset) -> str:
         definition = ddl.definition(dataset)
@@ -88,7 +88,7 @@ class TableStore:
             return stage.create_shared(run, dataset)
 
     def load(self, staging: str, rows: Sequence[pa.RecordBatch]) -> None:
-        """Into a shared staging table; from any process."""
+        """Load rows into a shared staging table; may run in any process."""
         with self._transaction():
             self._ingest(staging, rows, temporary=False)
 
@@ -97,18 +97,13 @@ class TableStore:
     ) -> list[Commit]:
         with self._transaction() as run:
             stage.check_shared(run, staging)
-            return self._merge(run, dataset, stage.shared_name(staging), loaded, sure)
+            return merge.merge(run, dataset, stage.shared_name(staging), loaded, sure=sure)
 
     def drop_staging(self, name: str) -> None:
         with self._transaction() as run:
             stage.drop_shared(run, name)
 
     # -- what both share
-
-    def _merge(
-        self, run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], sure: bool
-    ) -> list[Commit]:
-        return merge.merge(run, dataset, staging, loaded, sure=sure)
 
     def find(self, dataset: BufferedDataset, batches: Sequence[BufferBatch]) -> list[Commit]:
         with self._transaction() as run:
@@ -135,7 +130,7 @@ class TableStore:
             connection.commit()
         except adbc_driver_manager.Error as error:
             self._give_up()
-            self._definitions.clear()  # whatever it was: the tables are looked at again before the next try
+            self._definitions.clear()  # check all tables again before the next attempt
             raise _explained(error) from error
         except BaseException:
             self._give_up()
@@ -143,17 +138,17 @@ class TableStore:
 
     def _connect(self) -> Connection:
         connection: Connection = adbc_driver_postgresql.dbapi.connect(patient(self._dsn))
-        # Who waits for a lock has one of few connections: it gives way, and tries again.
+        # A wait for a lock occupies one of few connections, so it ends soon and is retried.
         _run(connection, f"SET lock_timeout = {int(self._lock_seconds * 1000)}", ())
         connection.commit()
         return connection
 
     def _give_up(self) -> None:
-        """Back to a state that is known. A connection that cannot roll back is none."""
+        """Roll back; a connection that cannot is closed."""
         try:
             if self._connection is not None:
                 self._connection.rollback()
-                # A temporary table made in this transaction is gone with it.
+                # Temporary tables of the transaction are gone.
                 self._staged.clear()
         except adbc_driver_manager.Error:
             self.close()
@@ -166,7 +161,7 @@ def _run(connection: Connection, statement: str, parameters: Sequence[Any]) -> l
 
 
 def _explained(error: adbc_driver_manager.Error) -> Exception:
-    """About the rows, or about Postgres: that is waited for, though some of it needs a person."""
+    """RefusedRowsError if the rows are to blame; else StoreAwayError, which is retried."""
     state = error.sqlstate or ""
     if state.startswith(_ROWS):
         return RefusedRowsError(_message_of(error) or "they do not fit")
@@ -177,7 +172,7 @@ def _explained(error: adbc_driver_manager.Error) -> Exception:
 
 
 def _message_of(error: adbc_driver_manager.Error) -> str:
-    """The words of Postgres, which name no statement."""
+    """The primary message of Postgres, which contains no statement."""
     details: list[tuple[Any, bytes]] = list(error.details or ())
     message = next((text for name, text in details if bytes(name) == b"PG_DIAG_MESSAGE_PRIMARY"), b"")
     return message.decode(errors="replace")

@@ -1,9 +1,8 @@
-"""A few connections to Postgres data for any number of datasets."""
+"""A pool of connections to Postgres data that all datasets share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from tracelake.sink.outcomes import OutdatedError, RefusedRowsError, StagingLostError
@@ -15,7 +14,7 @@ _LOADS_AT_ONCE = 2
 
 
 class StorePool:
-    """Connections, and the threads that block on them or on Spark: whoever only parses a batch waits for neither."""
+    """Runs blocking work on connections, and Spark jobs, in threads of its own, so that parsing waits for neither."""
 
     def __init__(self, dsn: Callable[[], str], limit: int = 4) -> None:
         self._dsn = dsn
@@ -24,27 +23,20 @@ class StorePool:
         self._threads = ThreadPoolExecutor(limit, thread_name_prefix="tables")
         self._loading = ThreadPoolExecutor(_LOADS_AT_ONCE, thread_name_prefix="loading")
 
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[TableStore]:
+    async def run(self, work: Callable[[TableStore], T]) -> T:
         async with self._places:
-            store = self._free.pop() if self._free else self._open()
+            store = self._free.pop() if self._free else TableStore(self._dsn())
             try:
-                yield store
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, work, store)
             except (OutdatedError, RefusedRowsError, StagingLostError):
                 self._free.append(store)
                 raise
             except Exception:
-                store.close()  # it may be somewhere else by now: the next one asks again
+                store.close()  # the database may have moved: the next store reads the DSN again
                 raise
-            # After a cancel a thread may still be at it: it is nobody's any more.
+            # After a cancellation a thread may still use the store, which is then given up.
             self._free.append(store)
-
-    def _open(self) -> TableStore:
-        return TableStore(self._dsn())
-
-    async def run(self, work: Callable[[TableStore], T]) -> T:
-        async with self.one() as store:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, store)
+            return result
 
     async def load(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._loading, work)

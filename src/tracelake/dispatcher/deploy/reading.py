@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tracelake.catalogue import check_config
+from tracelake.catalogue import read_config
 from tracelake.dag import Surroundings, located, read_dag
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.fair_slots import FairSlots
@@ -39,7 +39,7 @@ class ThreadReader:
         return await asyncio.to_thread(located, text, problems)
 
     async def check_config(self, operator: str, config: dict[str, Any]) -> None:
-        await asyncio.to_thread(check_config, operator, config)
+        await asyncio.to_thread(read_config, operator, config)
 
     async def close(self) -> None:
         return
