@@ -1,4 +1,4 @@
-"""Buffered datasets: batches of many writers become rows of one table, whatever the order, the repeats, the crashes.
+"""The sink: turns batches of many writers into rows of one table per dataset, despite reordering, repeats and crashes.
 
-The sink holds no state of its own: what is to be done comes from the queues, what was done is in Postgres data.
+It holds no state of its own: work comes from the queues, and Postgres data records what was done.
 """

@@ -1,7 +1,7 @@
-"""Commits batches of one dataset: fetch, parse, stage and merge each, or refuse it with a reason.
+"""Commits batches of one dataset: fetches, parses, stages and merges each, or refuses it with a reason.
 
-Whatever is done here may be done again: what is in the table already is found there. One that is refused does not keep
-others out. Small batches are loaded by this process, large ones by Spark.
+Every step may be repeated: batches that are in the table already are found there. A refused batch does not hold up the
+others. This process loads small batches itself, and Spark loads large ones.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 _FETCHES_AT_ONCE = 8
 _DIRECT_BYTES = 32 * 2**20
-"""Of batches that are read at once by the sink itself: rows take many times of it while they are read."""
+"""The most bytes of batches that the sink itself parses at once: parsed rows take many times that."""
 
 
 class LargeBatches(Protocol):
-    """Loads batches into a staging table by many hands; blocks."""
+    """Loads batches into a staging table in parallel; blocks."""
 
     def load(
         self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]
@@ -71,8 +71,8 @@ class BufferCommitter:
         self._sure = False
 
     async def commit(self, batches: Sequence[BufferBatch], *, sure: bool = False) -> CommitResult:
-        """Those that were in the table before are found and not loaded again. Raises OutdatedError if the table has
-        followed a newer schema, unless the caller is sure that nobody knows it."""
+        """Batches that are in the table already are not loaded again. Raises OutdatedError if the table has a newer
+        schema, unless the caller is `sure` that the Dispatcher declares none."""
         self._sure = sure
         earlier = await self.find(batches)
         done = {publish_id for commit in earlier for publish_id in commit.publish_ids}
@@ -87,12 +87,12 @@ class BufferCommitter:
         return result + CommitResult([commit for commit in earlier if commit.commit_seq not in commit_seqs], [])
 
     async def find(self, batches: Sequence[BufferBatch]) -> list[Commit]:
-        """The commits by which some of them are in the table already. The table is made first, or changed."""
+        """The commits of those batches that are in the table already. Creates or migrates the table first."""
         return await self._run(lambda store: store.find(self.dataset, batches))
 
     async def _run(self, work: Callable[[TableStore], T]) -> T:
         def with_table(store: TableStore) -> T:
-            store.follow(self.dataset)  # where it is now it may be an older one
+            store.follow(self.dataset)  # the database may have moved to one with an older table
             return work(store)
 
         return await self._retrying.until_done(lambda: self._stores.run(with_table))
@@ -100,7 +100,7 @@ class BufferCommitter:
     # -- by this process itself: fetch, parse, stage and merge
 
     async def _commit_in_portions(self, batches: Sequence[BufferBatch]) -> CommitResult:
-        """No more than so much at once: all of it is held in memory."""
+        """Commits a limited amount at once, since all of it is held in memory."""
         result = CommitResult([], [])
         for portion in _portions(batches):
             result += await self._commit_directly(portion)
@@ -137,7 +137,7 @@ class BufferCommitter:
                 return CommitResult(
                     [], [*refusals, Refusal(readable[0][0].batch, BadBatchError("rows_refused", str(error)))]
                 )
-            # One of them is refused by the database itself: the others are not to suffer.
+            # The database refuses one of them: commit each on its own.
             result = CommitResult([], refusals)
             for loaded, _ in readable:
                 result += await self._commit_directly([loaded.batch])
@@ -165,8 +165,8 @@ class BufferCommitter:
         except (StoppedError, OutdatedError):
             raise
         except Exception as error:
-            # Spark has troubles of its own, one batch may be refused by the database, what was staged may be gone. The
-            # direct way waits for what is away, and finds the one that is to blame.
+            # Spark may fail, the database may refuse a batch, or the staging table may be lost. The direct way waits
+            # for services that are away, and finds the batch to blame.
             logger.warning("loaded directly instead", exc_info=error, extra={"dataset": self.dataset.name})
             return await self._commit_in_portions(batches)
         finally:

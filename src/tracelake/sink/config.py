@@ -1,4 +1,4 @@
-"""What a sink must know, as one frozen object."""
+"""The settings of a sink, as one frozen object."""
 
 from dataclasses import dataclass, field
 
@@ -8,12 +8,12 @@ from tracelake.model.backoff import Backoff
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkConfig:
     batches: int
-    """So many of one dataset are taken at once."""
+    """The most batches of one dataset that are received at once."""
     max_receives: int
     visibility_seconds: float
     wait_seconds: float = 20.0
     poll_seconds: float
-    """A table that was deployed meanwhile is seen after so long."""
+    """How often the sink asks for new and changed datasets."""
     large_bytes: int
-    """From so many bytes on, batches are worth the price of Spark."""
+    """Batches of at least this many bytes together are loaded by Spark."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))

@@ -1,8 +1,8 @@
-"""Tables of buffered datasets, made and changed as their schema says, with the view by which people read them.
+"""Creates and migrates the tables of buffered datasets, and the views by which people read them.
 
-The table is `dataset_{uuid}` with the declared columns and five of ours; people read it by a view in a schema of their
-org. Columns and view come first, in one transaction, with the definition that says what the table is; indexes follow in
-another, so that those who read need not wait for them. Whoever repeats any of it finds it done.
+The table is `dataset_{uuid}` with the declared columns and five internal ones; people read it by a view in the schema
+of their org. One transaction changes the columns, the view and the recorded definition; another builds the indexes, so
+that readers need not wait for them. Both are idempotent.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _GRANTS = """
     FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
     WHERE c.oid = to_regclass($1) AND a.grantee <> c.relowner"""
 _MISSING = "SELECT to_regclass($1) IS NULL"
-# Of the table as it is declared at hand, not by a newer schema.
+# Only if the table has this very definition, not a newer one.
 _UNINDEXED = """
     SELECT 1 FROM buffer_tables
     WHERE dataset_uuid = $1::text::uuid AND definition::text = $2 AND indexed IS DISTINCT FROM $2"""
@@ -42,23 +42,23 @@ _INDEXED = "UPDATE buffer_tables SET indexed = $2 WHERE dataset_uuid = $1::text:
 
 
 def apply_schema(run: Run, dataset: BufferedDataset, lock_seconds: float) -> bool:
-    """Columns and view; whether something was changed."""
+    """Migrate columns and view; returns whether anything changed."""
     key, declared = str(dataset.dataset_uuid), definition(dataset)
     run(_ALONE, key)
     definitions = run(_DEFINITION, key)
     before = msgspec.json.decode(definitions[0][0], type=BufferedDataset) if definitions else None
-    # Who has not heard of the newest deploy leaves the table to those that have: it holds more, not less.
+    # A sink with an older declaration leaves the table alone: the newer schema holds more.
     if before is not None and (definitions[0][0] == declared or before.revision > dataset.revision):
         return False
-    # Behind one that waits for a table everybody waits: it gives way soon, and comes again.
+    # Everybody queues behind a waiting ALTER TABLE, so it gives up soon and is retried.
     run(f"SET LOCAL lock_timeout = {int(lock_seconds * 1000)}")
-    # Two that make the first table of an org at once would stand in each other's way.
+    # Serialises the creation of the org's schema.
     run(_ALONE, view_schema(dataset))
     grants = _drop_view(run, before, dataset)
     for statement in migrate(before, dataset):
         run(statement)
     table = quoted(table_name(dataset.dataset_uuid))
-    # In the order of the table, where new ones are the last: then a view can be replaced by one that has more.
+    # In the table's order, new columns last: only so can a view be replaced by one with more columns.
     columns = [name for (name,) in run(_COLUMNS, table) if name not in RESERVED]
     for statement in view(dataset, columns):
         run(statement)
@@ -69,10 +69,10 @@ def apply_schema(run: Run, dataset: BufferedDataset, lock_seconds: float) -> boo
 
 
 def _drop_view(run: Run, before: BufferedDataset | None, after: BufferedDataset) -> list[tuple[Any, ...]]:
-    """Only where it is in the way: what depends on it, and who may read it, is other people's. Answers the latter."""
+    """Drop the view only if it blocks the migration, since others may depend on it; returns its grants."""
     if before is not None and view_name(before) == view_name(after) and not retypes(before, after):
         return []
-    # Also of a dataset that had the name before, in a state that is lost.
+    # The name may also belong to a dataset of a lost state.
     names = dict.fromkeys(view_name(each) for each in (before or after, after))
     grants = run(_GRANTS, view_name(before)) if before is not None else []
     for name in names:
@@ -81,7 +81,7 @@ def _drop_view(run: Run, before: BufferedDataset | None, after: BufferedDataset)
 
 
 def build_indexes(run: Run, dataset: BufferedDataset, lock_seconds: float) -> None:
-    """What is declared. Rows that are there may hold values that no index takes: it is left out then, for good."""
+    """Build the declared indexes. An index that existing values are too long for is skipped for good."""
     key, declared = str(dataset.dataset_uuid), definition(dataset)
     if run(_UNINDEXED, key, declared) == []:
         return
@@ -101,7 +101,7 @@ def build_indexes(run: Run, dataset: BufferedDataset, lock_seconds: float) -> No
 
 
 def view_name(dataset: BufferedDataset) -> str:
-    """By which people find it: the org, then the dataset."""
+    """The name of the view for people: schema of the org, then the dataset."""
     return ".".join(map(quoted, view_names(dataset.org, dataset.name)))
 
 
@@ -110,17 +110,17 @@ def view_schema(dataset: BufferedDataset) -> str:
 
 
 def definition(dataset: BufferedDataset) -> str:
-    """What the table is made from; another text is another table, or a changed one."""
+    """The declaration as text, to tell whether a table has changed."""
     declared = msgspec.structs.replace(dataset, backlog=None)
     return msgspec.json.encode(declared, order="deterministic").decode()
 
 
 class TableRefusedError(ValueError):
-    """The table cannot become what is declared. A deploy looks at that; so its state knows another table than this."""
+    """The table cannot be migrated. A deploy checks that, so the Dispatcher's state does not match this table."""
 
 
 def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]:
-    """Statements of one transaction, without the view and new indexes."""
+    """The statements that create or alter the table, without the view and new indexes."""
     table, new = quoted(table_name(after.dataset_uuid)), after.schema
     old = None if before is None else before.schema
     plan = plan_table(old, new)
@@ -133,13 +133,13 @@ def migrate(before: BufferedDataset | None, after: BufferedDataset) -> list[str]
 
 
 def retypes(before: BufferedDataset, after: BufferedDataset) -> bool:
-    """Whether a column gets another type: a view on it has to go for that."""
+    """Whether a column changes its type, for which its view must be dropped."""
     types_before = {column.name: kind_of(column).kept for column in before.schema.columns}
     return any(types_before.get(column.name) not in (None, kind_of(column).kept) for column in after.schema.columns)
 
 
 def view(dataset: BufferedDataset, columns: Sequence[str]) -> list[str]:
-    """One that is there may be replaced if it gets columns at its end, or none."""
+    """The statements that create the view; an existing one can be replaced only by appending columns."""
     table = quoted(table_name(dataset.dataset_uuid))
     return [
         f"CREATE SCHEMA IF NOT EXISTS {quoted(view_schema(dataset))}",
@@ -148,8 +148,7 @@ def view(dataset: BufferedDataset, columns: Sequence[str]) -> list[str]:
 
 
 def indexes(dataset: BufferedDataset) -> list[tuple[str, str]]:
-    """Names and statements. Where rows hold values that no index takes, there is none after its statement, and nothing
-    else has happened."""
+    """Names and statements of the indexes. A statement does nothing if rows hold values too long for an index."""
     table = quoted(table_name(dataset.dataset_uuid))
     return [
         (
@@ -172,7 +171,7 @@ def _create(table: str, dataset: BufferedDataset) -> list[str]:
         "_commit_seq bigint NOT NULL",
     )
     key = f"PRIMARY KEY (org_id, {names(dataset.schema.unique)})"
-    # By the number of the commit is how those read who follow the table.
+    # Readers that follow the table select by the number of the commit.
     return [
         f"CREATE TABLE {table} ({', '.join([*ours, *columns])}, {key})",
         f"CREATE INDEX ON {table} (_commit_seq)",

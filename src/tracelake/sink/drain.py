@@ -1,13 +1,14 @@
-"""One buffered dataset, from its queue into its table: receive, fetch, parse, stage, merge, report.
+"""Drains the queue of one buffered dataset into its table: receive, fetch, parse, stage, merge, report.
 
-A batch is acknowledged only when it is in the table and the Dispatcher knows, or when it is a dead letter and the
-Dispatcher knows. Everything before that may be repeated. While something is away, what was received is kept and tried
-again in place: giving it back would count as a failure of the batch.
+A batch is acknowledged only after the Dispatcher has recorded it as committed or as a dead letter. Every earlier step
+may be repeated. While a service is away, received batches are kept and retried in place: returning them to the queue
+would count as a failure of the batch.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tracelake.errors import TraceError
 from tracelake.ports import Queue
@@ -49,20 +50,16 @@ class DatasetDrain:
             dataset.queue, queue, retrying, stop, batches=config.batches, visibility=config.visibility_seconds
         )
         self._reporter = SinkReporter(dataset, calls, retrying, on_signal)
-
-        def make_committer(of: BufferedDataset) -> BufferCommitter:
-            return BufferCommitter(
-                of,
-                objects=objects,
-                stores=stores,
-                retrying=retrying,
-                large=large,
-                large_bytes=config.large_bytes,
-                on_signal=on_signal,
-            )
-
-        self._make_committer = make_committer
-        self._committer = make_committer(dataset)
+        self._make_committer = partial(
+            BufferCommitter,
+            objects=objects,
+            stores=stores,
+            retrying=retrying,
+            large=large,
+            large_bytes=config.large_bytes,
+            on_signal=on_signal,
+        )
+        self._committer = self._make_committer(dataset)
         self._newer: BufferedDataset | None = None
 
     @property
@@ -71,11 +68,11 @@ class DatasetDrain:
 
     @property
     def newest(self) -> BufferedDataset:
-        """What it goes by, or will from the next batches on."""
+        """The declaration in use, or the one that the next batches will use."""
         return self._newer or self.dataset
 
     def follow(self, dataset: BufferedDataset) -> None:
-        """By this schema, from the next batches on: those at work are finished by the one that they began with."""
+        """Use this declaration for the next batches; those in progress keep theirs."""
         if dataset.revision >= self.newest.revision:
             self._newer = dataset
 
@@ -93,7 +90,7 @@ class DatasetDrain:
                 self._reporter.log_refusal(refusal)
 
     async def run_once(self, wait_seconds: float = 0.0) -> int:
-        """Take what is there and finish with it; how many batches there were."""
+        """Receive what is in the queue and finish it; returns the number of batches."""
         deliveries = await self._queue.receive(wait_seconds)
         if not deliveries:
             return 0
@@ -101,7 +98,7 @@ class DatasetDrain:
         async with self._queue.hidden(deliveries):
             received = [item for delivery in deliveries if (item := decode(delivery)) is not None]
             new = [item for item in received if item.is_new]
-            # What came before and was not finished may be what stopped somebody: it is tried alone.
+            # A batch that was received before may have crashed a sink: each is tried alone.
             repeated = await self._still_open([item for item in received if not item.is_new])
             for group in [new, *([item] for item in repeated)]:
                 if group:
@@ -109,7 +106,7 @@ class DatasetDrain:
         return len(received)
 
     async def _finish_group(self, group: Sequence[ReceivedBatch]) -> None:
-        """What happens to one group is not the others' trouble: it comes back, and in the end it is a dead letter."""
+        """A failure of one group does not affect the others: its batches return, and finally become dead letters."""
         try:
             if not group[0].is_new and group[0].delivery.receives >= self._config.max_receives:
                 await self._give_up(group[0])
@@ -123,8 +120,7 @@ class DatasetDrain:
             logger.exception("batches could not be finished", extra={"dataset": self.dataset.name})
 
     async def _still_open(self, received: Sequence[ReceivedBatch]) -> Sequence[ReceivedBatch]:
-        """Those that wait for a sink. The message of any other was left behind by a sink that died, or is one too
-        many."""
+        """The batches that still wait for a sink. Other messages are duplicates, or were left by a sink that died."""
         if not received:
             return received
         waiting = await self._reporter.find_open([item.batch.publish_id for item in received])
@@ -132,7 +128,7 @@ class DatasetDrain:
         return [item for item in received if item.batch.publish_id in waiting]
 
     async def _give_up(self, item: ReceivedBatch) -> None:
-        """Received too often; unless it is in the table, and only nobody came to tell."""
+        """Reject a batch that was received too often, unless it is in the table and was only not reported."""
         commits = await self._committer.find([item.batch])
         for commit in commits:
             await self._reporter.announce(commit)
@@ -145,7 +141,7 @@ class DatasetDrain:
         self._take_newer()
         result = await self._commit(list({item.batch.publish_id: item.batch for item in received}.values()))
         if result.refusals and await self._has_changed():
-            # A schema that was deployed a moment ago may hold what this one does not.
+            # A schema that was deployed just now may accept the rows.
             self._take_newer()
             second = await self._commit([refusal.batch for refusal in result.refusals])
             result = CommitResult(result.commits, []) + second
@@ -153,18 +149,18 @@ class DatasetDrain:
         await self._ack([item for item in received if item.batch.publish_id in reported])
 
     async def _commit(self, batches: Sequence[BufferBatch]) -> CommitResult:
-        """By the newest schema that there is."""
+        """Commit under the newest schema."""
         sure = False
         while True:
             try:
                 return await self._committer.commit(batches, sure=sure)
             except OutdatedError:
-                # Another sink has heard of a newer one. Where the Dispatcher has not, its state was set back.
+                # Another sink knows a newer schema. If the Dispatcher does not, its state was restored from a backup.
                 sure = not await self._has_changed()
                 self._take_newer()
 
     async def _has_changed(self) -> bool:
-        """Whether the Dispatcher knows a newer schema."""
+        """Whether the Dispatcher declares a newer schema."""
         newer = await self._reporter.find_newer(self.dataset)
         if newer is not None:
             self.follow(newer)

@@ -1,4 +1,4 @@
-"""Fetching: the artifact of a batch from the object store, in the version that was published."""
+"""Fetches the artifact of a batch from the object store, in the version that was published."""
 
 import tempfile
 from pathlib import Path
@@ -15,7 +15,7 @@ class Artifacts(Protocol):
 
 
 async def fetch_batch(objects: Artifacts, batch: BufferBatch) -> bytes | None:
-    """None if the artifact is gone, or another one."""
+    """None if the artifact is gone or was replaced."""
     return await objects.get(batch.batch_uri, if_match=batch.etag)
 
 

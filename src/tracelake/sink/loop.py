@@ -1,8 +1,8 @@
-"""The sink: keeps the table of every buffered dataset, and drains its queue.
+"""The loop of the sink: maintains the table of every buffered dataset, and drains its queue.
 
-Which datasets there are is the Dispatcher's word, asked for again and again. Any number of sinks may run: what one has
-received is hidden from the others, and commits of one table follow each other. Datasets belong to many, so none waits
-for another: each has a drain of its own, and its table is made and changed beside those of the others.
+It polls the Dispatcher for the list of datasets. Any number of sinks may run: messages that one has received are hidden
+from the others, and commits of one table are serialised. Datasets belong to different orgs, so none waits for another:
+each has a drain of its own, and tables are created and migrated concurrently.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 10.0
 _FORGET_SECONDS = 3600.0
-"""How often a sink looks for batches that came too long ago to be remembered."""
+"""How often a sink deletes records of old batches."""
 
 
 class Sink:
@@ -54,20 +54,20 @@ class Sink:
         self._forget_at = 0.0
         self._forgetting: asyncio.Task[None] | None = None
         self._declared: dict[UUID, BufferedDataset] = {}
-        """As the Dispatcher said last."""
+        """The Dispatcher's last declarations."""
         self._tables: dict[UUID, BufferedDataset] = {}
-        """Tables as they are, by what this sink has seen."""
+        """The declarations that this sink has applied to the tables."""
         self._changes: dict[UUID, asyncio.Task[None]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop; what is held then comes back to somebody else."""
+        """Runs until `stop`; messages held then become visible to other sinks."""
         failures = 0
         try:
             while not stop.is_set():
                 try:
                     await self._look(stop)
                     if self._forgetting is None or self._forgetting.done():
-                        # Beside the others: it waits for a connection as long as they have them all.
+                        # In a task of its own, since it may wait long for a connection.
                         self._forgetting = asyncio.create_task(self._forget())
                     failures = 0
                 except TraceError as error:
@@ -87,7 +87,7 @@ class Sink:
             self._stores.close()
 
     async def _look(self, stop: asyncio.Event) -> None:
-        """Follow what the Dispatcher says there is."""
+        """Start drains and migrations for the datasets that the Dispatcher lists."""
         for listed in (await self._calls.buffers()).datasets:
             dataset = msgspec.structs.replace(listed, backlog=None)
             running = self._drains.get(dataset.dataset_uuid)
@@ -97,11 +97,11 @@ class Sink:
                 running[0].follow(dataset)
             self._declared[dataset.dataset_uuid] = dataset
             if self._tables.get(dataset.dataset_uuid) != dataset and dataset.dataset_uuid not in self._changes:
-                # Also without a batch: who deploys a dataset finds its table.
+                # A deployed dataset gets its table before the first batch.
                 self._changes[dataset.dataset_uuid] = asyncio.create_task(self._follow(dataset.dataset_uuid, stop))
 
     async def _follow(self, dataset_uuid: UUID, stop: asyncio.Event) -> None:
-        """Make the table what was last heard of it, however long it takes."""
+        """Migrate the table to its last declaration, however long it takes."""
         declared = self._declared[dataset_uuid]
         context = {"org": declared.org, "dataset": declared.name}
         retrying = Retrying(declared.name, self._config.backoff, stop, lambda _: None)
@@ -124,7 +124,7 @@ class Sink:
             del self._changes[dataset_uuid]
 
     async def _forget(self) -> None:
-        """A little at a time: the next look goes on where more is left."""
+        """Delete a limited number of old records; the next round continues."""
         now = asyncio.get_running_loop().time()
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_SECONDS

@@ -1,4 +1,4 @@
-"""Merging: staged rows become rows of the table, in one transaction with the record of their batches."""
+"""Merges staged rows into the table, in one transaction with the record of their batches."""
 
 from collections.abc import Iterable, Sequence
 from uuid import UUID
@@ -10,7 +10,7 @@ from tracelake.sink.outcomes import Commit, Loaded, OutdatedError, Run
 from tracelake.wire.buffers import BufferBatch, BufferedDataset
 
 COMMITS_DAYS = 30
-"""So long a batch is known to be in its table: far longer than its message lives, or its artifact once it is there."""
+"""How long the record of a batch is kept: far longer than its message and its artifact live."""
 FORGOTTEN_AT_ONCE = 1000
 
 _LOCK = """
@@ -28,7 +28,7 @@ _RECORD = """
     SELECT p.publish_id, $1::text::uuid, p.publish_seq, $2::bigint, p.row_count
     FROM unnest($3::text[]::uuid[], $4::bigint[], $5::bigint[]) AS p(publish_id, publish_seq, row_count)"""
 
-# Several sinks may be at it: what one of them has is none of the others' business.
+# Several sinks may delete at once, so each skips the rows that another has locked.
 _FORGET = """
     DELETE FROM buffer_commits WHERE publish_id IN (
         SELECT publish_id FROM buffer_commits WHERE committed_at < trace_now() - make_interval(days => $1::int)
@@ -37,13 +37,14 @@ _FORGET = """
 
 
 def merge(run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], *, sure: bool) -> list[Commit]:
-    """Merge the batches that are not in the table yet; answers the commits by which all of them are."""
+    """Merge the batches that are not in the table yet; returns the commits of all of them."""
     key = str(dataset.dataset_uuid)
     ((commit_seq, revision),) = run(_LOCK, key)
     if revision > dataset.revision and not sure:
         raise OutdatedError(dataset.name)
     done = _done(run, [item.batch for item in loaded])
     fresh = [item for item in loaded if item.batch.publish_id not in done]
+    commits = []
     if fresh:
         batches = [item.batch for item in fresh]
         sequences = [batch.publish_seq for batch in batches]
@@ -57,22 +58,20 @@ def merge(run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loa
         ids = [str(batch.publish_id) for batch in batches]
         run(_RECORD, key, commit_seq, ids, sequences, [item.rows for item in fresh])
         run(_NEXT, key)
-    commits = []
-    if fresh:
         ((table_bytes,),) = run(_SIZE, quoted(table_name(dataset.dataset_uuid)))
         commits.append(Commit(commit_seq, tuple(item.batch.publish_id for item in fresh), table_bytes))
     return commits + (_same_commits(run, dataset.dataset_uuid, done.values()) if done else [])
 
 
 def find(run: Run, dataset: BufferedDataset, batches: Sequence[BufferBatch]) -> list[Commit]:
-    """The commits by which some of them are in the table already, with all of their batches."""
+    """The commits of those batches that are in the table already, each with all of its batches."""
     done = _done(run, batches)
     return _same_commits(run, dataset.dataset_uuid, done.values()) if done else []
 
 
 def forget(run: Run) -> bool:
-    """Forget some of the batches that came long ago; whether there may be more. Should one come again after all, its
-    merge changes nothing: its rows are there by the same numbers, or by such as win over them."""
+    """Delete some records of old batches; returns whether there may be more. If such a batch is merged again, nothing
+    changes: its rows are in the table with the same numbers, or were replaced by rows that win over them."""
     return len(run(_FORGET, COMMITS_DAYS, FORGOTTEN_AT_ONCE)) == FORGOTTEN_AT_ONCE
 
 
@@ -89,11 +88,10 @@ def _same_commits(run: Run, dataset_uuid: UUID, numbers: Iterable[int]) -> list[
 
 
 def _statement(dataset: BufferedDataset, staged: str) -> str:
-    """One statement from staging into the table.
+    """The statement that moves rows from the staging table into the dataset's table.
 
-    $1 is the commit, $2 to $4 are sequence, org and task of each batch that counts. Of rows with one key the one of
-    the highest `(publish_seq, line)` stays (the lowest under `nothing`), whether the others come with it, came before
-    it or come later.
+    $1 is the commit; $2 to $4 are sequence, org and task of each batch to merge. Of the rows with one key the one with
+    the highest `(publish_seq, line)` stays (the lowest under `nothing`), in whatever order they arrive.
     """
     schema = dataset.schema
     table, key = quoted(table_name(dataset.dataset_uuid)), names(schema.unique)

@@ -1,4 +1,4 @@
-"""What may become of batches on their way into a table, and the errors of Postgres data."""
+"""The possible outcomes of committing batches, and the errors of Postgres data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from tracelake.rows.reader import BadBatchError
 from tracelake.wire.buffers import BufferBatch
 
 Run: TypeAlias = Callable[..., list[tuple[Any, ...]]]
-"""Runs a statement with its parameters in the transaction that is open."""
+"""Runs a statement with its parameters in the open transaction; returns its rows."""
 
 
 class StoreAwayError(Exception):
-    """Postgres data does not take it now: the same again later. `lasting` if a person has to do something first."""
+    """Postgres data cannot do it now; retry later. `lasting` if an operator has to intervene first."""
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
         super().__init__(text)
@@ -21,20 +21,20 @@ class StoreAwayError(Exception):
 
 
 class StagingLostError(Exception):
-    """What was staged is not there any more: Postgres empties such tables when it comes up after a crash."""
+    """The staged rows are lost: Postgres empties unlogged tables after a crash."""
 
 
 class OutdatedError(Exception):
-    """The table has followed a newer schema than the one that is at hand."""
+    """The table has a newer schema than the one of the caller."""
 
 
 class RefusedRowsError(Exception):
-    """Postgres refuses what passed the reader; the text is its own and names no statement."""
+    """Postgres refuses rows that passed the reader; the text is that of Postgres and contains no statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A batch that cannot be taken."""
+    """A batch that cannot be committed, and why."""
 
     batch: BufferBatch
     error: BadBatchError
@@ -55,12 +55,12 @@ class Commit:
     commit_seq: int
     publish_ids: tuple[UUID, ...]
     table_bytes: int | None = None
-    """What the table takes with this commit; unknown of one that was made before."""
+    """The size of the table after this commit; None for a commit made earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The commits by which some batches are in the table now, and the refusals of the others."""
+    """The commits of some batches, and the refusals of the others."""
 
     commits: list[Commit]
     refusals: list[Refusal]

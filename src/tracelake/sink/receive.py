@@ -1,4 +1,4 @@
-"""Receiving: messages of one dataset's queue, hidden from other sinks until they are acknowledged."""
+"""Receives messages of one dataset's queue and hides them from other sinks until they are acknowledged."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ _pointer = msgspec.json.Decoder(BufferBatch)
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBatch:
-    """A pointer to a batch, with the message that it came by."""
+    """A pointer to a batch, with its message."""
 
     delivery: Delivery
     batch: BufferBatch
 
     @property
     def is_new(self) -> bool:
-        """Nobody has looked at it before."""
+        """No sink has received it before."""
         return self.delivery.receives <= 1 and not self.batch.again
 
 
@@ -63,7 +63,7 @@ class BatchQueue:
 
     @asynccontextmanager
     async def hidden(self, deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
-        """What is worked on stays hidden from others, however long it takes; after a stop, no longer."""
+        """Keeps the messages hidden during the block, however long it takes; a stop makes them visible at once."""
 
         async def extend() -> None:
             while True:
@@ -94,6 +94,6 @@ def decode(delivery: Delivery) -> ReceivedBatch | None:
     try:
         return ReceivedBatch(delivery, _pointer.decode(delivery.body))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Nobody can be told what it was for. It comes back, and ends among the dead letters of the queue.
+        # Its batch is unknown. The message returns, and ends as a dead letter of the queue.
         logger.error("a message that is no pointer to a batch", extra={"message_id": delivery.message_id})
         return None

@@ -1,4 +1,4 @@
-"""Reporting: the Dispatcher hears which batches are in the table, and which cannot be taken."""
+"""Reports to the Dispatcher which batches are in the table, and which are refused."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,7 +43,7 @@ class SinkReporter:
         self._signal = on_signal
 
     async def report(self, result: CommitResult) -> set[UUID]:
-        """Answers which batches the Dispatcher has heard of: what it refuses to hear is not acknowledged."""
+        """Returns the batches that the Dispatcher has recorded; the others must not be acknowledged."""
         reported: set[UUID] = set()
         for commit in result.commits:
             if await self._is_heard(self.announce(commit)):
@@ -77,8 +77,8 @@ class SinkReporter:
         except TraceError as refusal:
             if refusal.code != "commit_conflict":
                 raise
-            # One of them came long ago: the table has forgotten by which commit, and the Dispatcher has not. The others
-            # are new to it.
+            # One of them was committed long ago: the table's record of it is deleted, the Dispatcher's is not. Report
+            # the others one by one.
             if len(commit.publish_ids) > 1:
                 for publish_id in commit.publish_ids:
                     await self.announce(Commit(commit.commit_seq, (publish_id,), commit.table_bytes))
@@ -106,12 +106,12 @@ class SinkReporter:
         self._signal("rejected")
 
     async def find_open(self, publish_ids: Sequence[UUID]) -> set[UUID]:
-        """Those that wait for a sink. The others are in the table, or dead letters that a person may have dropped."""
+        """The batches that still wait for a sink; the others are committed, dead letters, or dropped."""
         request = BufferOpenRequest(publish_ids=list(publish_ids))
         return set((await self._retrying.until_done(lambda: self._calls.buffer_open(request))).publish_ids)
 
     async def find_newer(self, dataset: BufferedDataset) -> BufferedDataset | None:
-        """The dataset as the Dispatcher declares it now, unless it is the one at hand."""
+        """The Dispatcher's declaration of the dataset; None if it is the same."""
         for listed in (await self._retrying.until_done(self._calls.buffers)).datasets:
             declared = msgspec.structs.replace(listed, backlog=None)
             if declared.dataset_uuid == dataset.dataset_uuid and declared != dataset:
@@ -120,5 +120,5 @@ class SinkReporter:
 
 
 def _storable(text: str) -> str:
-    """Producers are quoted in it, and zero characters are nothing that is kept."""
+    """Escapes NUL characters of quoted rows, which Postgres cannot store, and limits the length."""
     return text.replace("\x00", "\\x00")[:1000]

@@ -1,4 +1,4 @@
-"""Retries in place: a call that meets something away is repeated until it succeeds, or until the sink stops."""
+"""Repeats a call while a service that it needs is away, until it succeeds or the sink stops."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """Told to stop before it was done: what is held comes back to somebody else."""
+    """The sink stops before the work is done; its messages become visible to other sinks."""
 
 
 class Retrying:
-    """Repeats calls of one dataset while what they need is away."""
+    """Repeats the calls of one dataset."""
 
     def __init__(self, owner: str, backoff: Backoff, stop: asyncio.Event, on_signal: Callable[[str], None]) -> None:
         self._owner = owner
@@ -29,7 +29,7 @@ class Retrying:
         self._signal = on_signal
 
     async def until_done(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Only what can be otherwise in a moment is tried again, and what a person can mend."""
+        """Retries errors that are transient or that an operator can fix; raises all others."""
         tries = 0
         while True:
             level = logging.WARNING

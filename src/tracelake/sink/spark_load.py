@@ -1,7 +1,7 @@
-"""Large batches by Spark: every executor fetches, judges and loads some of them; rows never come to the driver.
+"""Loads large batches by Spark: each executor fetches, parses and stages some of them; rows never reach the driver.
 
-Batches are judged by the same reader as everywhere. A Spark task that is tried again loads its rows again: the merge
-takes each once.
+The reader is the same as in the direct way. A Spark task that is retried stages its rows again: the merge takes each
+row once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +24,21 @@ if TYPE_CHECKING:
 
 _PARTS = 8
 _RESULT = "index long, row_count long, code string, reason string, line long, excerpt string"
+_ARROW = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("row_count", pa.int64()),
+        ("code", pa.string()),
+        ("reason", pa.string()),
+        ("line", pa.int64()),
+        ("excerpt", pa.string()),
+    ]
+)
+"""`_RESULT` for Arrow."""
 
 
 class SparkLoader:
-    """Implements `LargeBatches`. The session is made elsewhere, when it is first wanted."""
+    """Implements `LargeBatches`. `session` starts Spark on first use."""
 
     def __init__(self, session: "Callable[[], SparkSession]", transfer: FileTransfer, dsn: Callable[[], str]) -> None:
         self._session = session
@@ -37,7 +48,7 @@ class SparkLoader:
     def load(self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]) -> list[Loaded | Refusal]:
         session = self._session()
         work = _loading(dataset, staging, batches, self._transfer, self._dsn())
-        # The numbers of the batches are what is spread; nothing has to be shuffled for that.
+        # Only the indexes of the batches are distributed, without a shuffle.
         numbers = session.range(len(batches)).coalesce(_PARTS)
         rows = numbers.mapInArrow(work, _RESULT).collect()
         outcomes: list[Loaded | Refusal] = []
@@ -54,7 +65,7 @@ class SparkLoader:
 def _loading(
     dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch], transfer: FileTransfer, dsn: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    # As JSON, which whatever version of a library an executor has can read.
+    # As JSON, which an executor with other versions of the libraries can read.
     schema, pointers = msgspec.json.encode(dataset.schema), [msgspec.json.encode(batch) for batch in batches]
 
     def load(frames: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,22 +73,12 @@ def _loading(
         store = TableStore(dsn)
         try:
             for frame in frames:
-                mine = [
-                    msgspec.json.decode(pointers[number], type=BufferBatch) for number in frame.column("id").to_pylist()
-                ]
-                results = [_load_one(reader, store, staging, transfer, batch) for batch in mine]
-                columns: list[list[object]] = [list(column) for column in zip(*results, strict=True)]
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        frame.column("id"),
-                        pa.array(columns[0], pa.int64()),
-                        pa.array(columns[1], pa.string()),
-                        pa.array(columns[2], pa.string()),
-                        pa.array(columns[3], pa.int64()),
-                        pa.array(columns[4], pa.string()),
-                    ],
-                    names=["index", "row_count", "code", "reason", "line", "excerpt"],
-                )
+                rows = []
+                for index in frame.column("id").to_pylist():
+                    batch = msgspec.json.decode(pointers[index], type=BufferBatch)
+                    outcome = (index, *_load_one(reader, store, staging, transfer, batch))
+                    rows.append(dict(zip(_ARROW.names, outcome, strict=True)))
+                yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
         finally:
             store.close()
 

@@ -1,7 +1,7 @@
-"""Staging: the rows of a batch as they were parsed, in a table beside the dataset's own, before they are merged.
+"""Staging tables, which hold the parsed rows of batches until they are merged into the dataset's table.
 
-What this process has read goes to a temporary table of its connection; what Spark loads, to an unlogged table that
-every connection sees.
+Rows that this process has parsed go to a temporary table of its connection; rows that Spark loads go to an unlogged
+table that every connection sees.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from tracelake.wire.buffers import BufferedDataset
 
 _STAGING_HOURS = 24
 _MARK = 0
-"""The `_publish_seq` of a row that every shared staging table has from its beginning; no batch has this number."""
+"""The `_publish_seq` of the marker row of a shared staging table, which no batch has."""
 
 
 def shared_name(name: str) -> str:
@@ -23,7 +23,7 @@ def shared_name(name: str) -> str:
 
 
 def create_temporary(run: Run, dataset: BufferedDataset) -> str:
-    """A staging table of this connection, for this very schema; empty again after each transaction."""
+    """Creates a staging table for this schema in this connection; every commit empties it."""
     name = temporary_name(dataset)
     run(f"DROP TABLE IF EXISTS pg_temp.{quoted(name)}")
     run(_create(name, dataset.schema, temporary=True))
@@ -35,7 +35,7 @@ def temporary_name(dataset: BufferedDataset) -> str:
 
 
 def create_shared(run: Run, dataset: BufferedDataset) -> str:
-    """A staging table that every connection sees; what a killed sink left behind is dropped on the way."""
+    """Creates a staging table that every connection sees; drops old ones that killed sinks left behind."""
     name = f"stage_{dataset.dataset_uuid.hex[:12]}_{secrets.token_hex(8)}"
     stale = run(
         "DELETE FROM buffer_staging WHERE created_at < trace_now() - make_interval(hours => $1::int) RETURNING name",
@@ -50,7 +50,7 @@ def create_shared(run: Run, dataset: BufferedDataset) -> str:
 
 
 def check_shared(run: Run, name: str) -> None:
-    """Raises StagingLostError unless the table is there with what was staged."""
+    """Raises StagingLostError unless the table still holds the staged rows."""
     table = shared_name(name)
     ((exists,),) = run("SELECT to_regclass($1) IS NOT NULL", table)
     if not exists or not run(f"SELECT 1 FROM {table} WHERE _publish_seq = {_MARK} LIMIT 1"):  # noqa: S608 - quoted
@@ -63,7 +63,7 @@ def drop_shared(run: Run, name: str) -> None:
 
 
 def _create(name: str, schema: Schema, *, temporary: bool) -> str:
-    """A table that takes what `BatchReader` reads."""
+    """The statement that creates a table for the rows of `BatchReader`."""
     columns = ["_publish_seq bigint", "_line integer"]
     columns += [f"{quoted(kind.column.name)} {kind.staged}" for kind in map(kind_of, schema.columns)]
     body = f"({', '.join(columns)})"
