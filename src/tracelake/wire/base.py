@@ -22,11 +22,11 @@ Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A body we receive: strict."""
+    """A body that we receive; unknown fields are errors."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A body we send: fields at their default are left out."""
+    """A body that we send; fields at their default are omitted."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(Reply, frozen=True, kw_only=True):
-    """One item of a batch answer: what the single call would have answered."""
+    """One item of a batch reply: the status and body that the single call would have had."""
 
     status: int
     body: msgspec.Raw

@@ -1,4 +1,4 @@
-"""Buffered datasets between the Dispatcher and a sink: what there is to drain, what became of a batch."""
+"""Calls between the Dispatcher and sinks: the buffered datasets, and what became of their batches."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -21,7 +21,7 @@ class Producer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BufferBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="buffer_batch"):
-    """The message in a buffer queue: a pointer with everything a sink must check or compare."""
+    """The message in a buffer queue: a pointer to a batch, with everything that a sink checks."""
 
     publish_id: UUID
     publish_seq: int
@@ -36,11 +36,11 @@ class BufferBatch(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     record_count: int | None = None
     sha256: str | None = None
     again: bool = False
-    """Sent before: a person may have said meanwhile what becomes of it."""
+    """The message was sent before; an operator may have replayed or dropped the batch since."""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches that were published and are not in the table yet; dead letters are not among them."""
+    """Batches that are published and not in the table yet, without dead letters."""
 
     batches: int
     size_bytes: int
@@ -48,7 +48,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BufferedDataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A table that a sink keeps: the newest schema that was deployed, which holds the rows of every generation."""
+    """A table that sinks maintain, with the newest deployed schema, which fits the rows of every generation."""
 
     dataset_uuid: UUID
     org: str
@@ -57,7 +57,7 @@ class BufferedDataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     on_conflict: OnConflict
     schema: Schema
     revision: int = 0
-    """Grows with every change: of two words about one table the one with the higher counts."""
+    """Grows with every change: of two declarations of one table the one with the higher revision is valid."""
     backlog: Backlog | None = None
 
 
@@ -66,33 +66,33 @@ class BuffersReply(Reply, frozen=True, kw_only=True):
 
 
 class BufferOpenRequest(Request, frozen=True, kw_only=True):
-    """Batches of which a sink has more than one message, or one that came before."""
+    """Asks which of these batches still wait; a sink has received a message of each before."""
 
     publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
 
 
 class BufferOpenReply(Reply, frozen=True, kw_only=True):
     publish_ids: list[UUID]
-    """Those of them that still wait: neither in their table, nor dead letters, nor dropped."""
+    """The batches that still wait: neither committed, nor dead letters, nor dropped."""
 
 
 class BufferCommittedRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """One commit of a table. The same again changes nothing."""
+    """Reports one commit of a table. Idempotent."""
 
     dataset_uuid: UUID
     commit_seq: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)]
     table_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    """What the table and its indexes take after it; they count as stored bytes of the org."""
+    """The size of the table with its indexes after the commit; it counts as stored bytes of the org."""
 
 
 class BufferCommittedReply(Reply, frozen=True, kw_only=True):
     duplicate: bool
-    """Every one of them was known to be committed."""
+    """All batches were recorded as committed before."""
 
 
 class BufferRejectedRequest(Request, frozen=True, kw_only=True):
-    """A batch that cannot be taken: it becomes a dead letter. The same again changes nothing."""
+    """Reports a batch that is refused and becomes a dead letter. Idempotent."""
 
     publish_id: UUID
     code: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -103,14 +103,14 @@ class BufferRejectedRequest(Request, frozen=True, kw_only=True):
 
 class BufferRejectedReply(Reply, frozen=True, kw_only=True):
     status: Literal["dead", "committed"]
-    """`committed` if it is in the table all the same: then nothing was rejected."""
+    """`committed` if the batch is in the table after all, so that nothing was rejected."""
 
 
 # --- dead letters, for people
 
 
 class DeadBatch(Reply, frozen=True, kw_only=True):
-    """A batch that could not be taken, with what was wrong with it."""
+    """A batch that was refused, and why."""
 
     publish_id: UUID
     publish_seq: int
@@ -120,12 +120,12 @@ class DeadBatch(Reply, frozen=True, kw_only=True):
     dag: str = ""
     job: str = ""
     unit: Unit | None = None
-    """Of the task that wrote it."""
+    """The unit of the task that wrote it."""
     code: str
     reason: str
     line: int | None = None
     excerpt: str = ""
-    """The beginning of that line."""
+    """The beginning of the line."""
     batch_uri: str
     size_bytes: int
     record_count: int | None = None
@@ -137,15 +137,15 @@ class DeadBatchesReply(Reply, frozen=True, kw_only=True):
     """Oldest first."""
 
     total: int
-    """Of the dataset, or of the org."""
+    """The number in the dataset, or in the org."""
     letters: list[DeadBatch]
     next: str | None = None
     buffered: bool = True
-    """False: the dataset that was named is none of those that take batches."""
+    """False: the named dataset is not buffered."""
 
 
 class DeadBatchesRequest(Request, frozen=True, kw_only=True):
-    """These, or every one of a dataset."""
+    """Names these dead letters, or all of a dataset."""
 
     publish_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_PUBLISHES)] | None = None
     dataset: str | None = None
@@ -154,4 +154,4 @@ class DeadBatchesRequest(Request, frozen=True, kw_only=True):
 class DeadBatchesChanged(Reply, frozen=True, kw_only=True):
     changed: int
     datasets: list[str] = []
-    """Whose they were."""
+    """The datasets that they belonged to."""

@@ -16,17 +16,17 @@ class ClaimRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     task_id: UUID
     worker_id: ShortText
     claim_id: ShortText | None = None
-    """The same claim_id again gets the same lease, so a lost answer costs nothing."""
+    """A repeated claim_id gets the same lease, so a lost reply costs nothing."""
 
 
 class ClaimBatchRequest(Request, frozen=True, kw_only=True):
-    """Items are read one by one, so that one bad item never fails its neighbours."""
+    """Items are decoded one by one, so that an invalid item does not fail the others."""
 
     claims: list[msgspec.Raw]
 
 
 class TaskSecrets(Reply, frozen=True, kw_only=True):
-    """Which secrets the operator gets, for the worker that runs it. Their values never pass through the Dispatcher."""
+    """The names of the operator's secrets. The worker looks up the values, which the Dispatcher never sees."""
 
     org: str
     names: list[str]
@@ -43,17 +43,17 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     capability_token: str | None = None
     task: TaskPayload | None = None
     always_on: bool = False
-    """The task is the run of an always_on source: it ends when it is told to."""
+    """The task runs an always_on source, which ends only when it is stopped."""
     pause: bool = False
-    """As in the answer to a heartbeat: the source should emit nothing for now."""
+    """As in the reply to a heartbeat: the source should emit nothing for now."""
     org: str | None = None
-    """Whose task it is, by name: the worker uses endpoints of this org alone. No part of the payload."""
+    """The name of the task's org; the worker uses only endpoints of this org. Not part of the payload."""
     secrets: TaskSecrets | None = None
-    """Absent where the job names none. No part of the payload: neither fetch nor an invocation has it."""
+    """Absent if the job names none. Not part of the payload: neither fetch nor an invocation has it."""
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an invoked attempt is given: everything, since it can ask for nothing but its own task calls."""
+    """The input of an invoked attempt; it is complete, since the attempt can only make its own task calls."""
 
     task_id: UUID
     attempt: int

@@ -1,4 +1,4 @@
-"""What a route is: how it is called, by whom, and the types of its body and its reply.
+"""The types that describe a route: how it is called, by whom, and the types of its body and its reply.
 
 `wire/routes.py` declares every route with these types. The Dispatcher's routers, the clients, the OpenAPI documents,
 the reference pages and the access tests read that table.

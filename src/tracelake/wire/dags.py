@@ -11,10 +11,10 @@ from tracelake.wire.base import Reply, Request
 
 
 class FieldChange(Reply, frozen=True, kw_only=True):
-    """A single value that differs; without `before` or `after` it is not said there."""
+    """A value that differs; `before` or `after` is absent if the document does not set it."""
 
     field: str
-    """Its name, or its path one level down: `config.size`."""
+    """The name of the field, or its path one level down: `config.size`."""
     before: str | int | float | bool | None = None
     after: str | int | float | bool | None = None
 
@@ -24,9 +24,9 @@ class JobChange(Reply, frozen=True, kw_only=True):
     change: Literal["added", "changed", "limits", "removed", "unchanged"]
     """`changed`: it writes other data, so its outputs are rebuilt. `limits`: only how it runs differs."""
     fields: list[str] = []
-    """What differs; `upstream` when only something before it does."""
+    """The fields that differ; `upstream` if only an upstream job does."""
     values: list[FieldChange] = []
-    """Those of the differences that are single values."""
+    """The differences that are single values."""
 
 
 class DatasetChange(Reply, frozen=True, kw_only=True):
@@ -37,15 +37,15 @@ class DatasetChange(Reply, frozen=True, kw_only=True):
     output_index: int = 0
     because: str = ""
     table: list[str] = []
-    """What becomes of its table, in words; of buffered datasets alone."""
+    """The changes of its table in words; only for buffered datasets."""
 
 
 class Plan(Reply, frozen=True, kw_only=True):
-    """What a deploy would change, as data; `deploy` applies exactly this."""
+    """The changes of a deploy as data; `deploy` applies exactly these."""
 
     dag: str
     version: int
-    """The number that the version has, or will have."""
+    """The number of the version, existing or new."""
     new_version: bool
     active_version: int | None = None
     jobs: list[JobChange]
@@ -53,18 +53,18 @@ class Plan(Reply, frozen=True, kw_only=True):
     subscribers: list[str] = []
     """Jobs of other DAGs, as `dag/job`, that read a dataset this plan moves or removes."""
     needs_build: bool = False
-    """Work must be done beside the active version before the cutover."""
+    """A build beside the active version must finish before the cutover."""
     changes: bool = True
-    """False: the active version is this very document."""
+    """False: the document is the same as that of the active version."""
     notes: list[str] = []
-    """What is allowed, but hardly meant."""
+    """Warnings about what is allowed but probably not intended."""
 
 
 class DeployReply(Reply, frozen=True, kw_only=True):
     plan: Plan
     dag_version_id: UUID | None = None
     duplicate: bool = False
-    """The version was there before."""
+    """The version existed before."""
     state: Literal["Planned", "Created", "Building", "Active"] = "Planned"
 
 
@@ -83,9 +83,9 @@ class DagRow(Reply, frozen=True, kw_only=True):
     activated_at: datetime | None = None
     open_tasks: int
     failed_tasks: int
-    """Failed for good, and neither retried nor skipped."""
+    """Tasks that failed for good and were neither retried nor skipped."""
     more: bool = False
-    """There are more tasks than were counted: both numbers are at least that."""
+    """Counting stopped at a limit: both numbers are lower bounds."""
 
 
 class DagsReply(Reply, frozen=True, kw_only=True):
@@ -97,9 +97,9 @@ class BuildProgress(Reply, frozen=True, kw_only=True):
     open: int
     failed: int
     draining_edges: int
-    """Edges that have not yet seen all of their history."""
+    """Edges that have not processed all of their history yet."""
     more: bool = False
-    """There are more tasks than were counted: each number is at least that."""
+    """Counting stopped at a limit: the numbers are lower bounds."""
 
 
 class DagVersionRow(Reply, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class DagVersionRow(Reply, frozen=True, kw_only=True):
     activated_at: datetime | None = None
     jobs: int
     build: BuildProgress | None = None
-    """While it is built."""
+    """Present while the version is being built."""
 
 
 class DagVersionsReply(Reply, frozen=True, kw_only=True):
@@ -120,8 +120,8 @@ class DagVersionsReply(Reply, frozen=True, kw_only=True):
 
 
 class ActivateRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Which version becomes active: a number, or `previous` for the one that was active before."""
+    """Activates a version: a number, or `previous` for the one that was active before."""
 
     version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | Literal["previous"]
     now: bool = False
-    """Cut over at once, also when the build is not finished."""
+    """Cut over at once, even if the build is not finished."""

@@ -12,7 +12,7 @@ from tracelake.wire.units import PayloadInput, Unit
 
 
 class CommitBatch(Reply, frozen=True, kw_only=True):
-    """A batch that came into the table of a buffered dataset with a commit, and the task that wrote it."""
+    """A batch of a commit of a buffered dataset, and the task that wrote it."""
 
     publish_id: UUID
     task_id: UUID
@@ -20,7 +20,7 @@ class CommitBatch(Reply, frozen=True, kw_only=True):
     dag: str
     job: str
     unit: Unit | None = None
-    """Of the task."""
+    """The unit of the task."""
     record_count: int | None = None
 
 
@@ -29,7 +29,7 @@ EventState = Literal["Routed", "AwaitsCommit", "NotCurrent", "Outdated"]
 
 class EventRow(Reply, frozen=True, kw_only=True):
     event_id: int
-    """Names the event within its org. Ids have no order: what comes first is said by the list."""
+    """Identifies the event within its org. Ids have no order; the order is that of the list."""
     dataset: str
     dataset_version: UUID
     cursor: int | None = None
@@ -41,20 +41,20 @@ class EventRow(Reply, frozen=True, kw_only=True):
     invalidates: Any = None
     created_at: datetime
     batches: list[CommitBatch] = []
-    """Of a commit of a buffered dataset: what came with it, the first ten."""
+    """Of a commit of a buffered dataset: its first ten batches."""
     batch_count: int | None = None
-    """Of such a commit: how many there are."""
+    """Of such a commit: the number of its batches."""
 
 
 class EventsPage(Reply, frozen=True, kw_only=True):
     events: list[EventRow]
     next: str | None = None
-    """Pass it as `cursor` for the following page; after a page that was asked for with `after`, as `after`."""
+    """Pass it as `cursor` for the next page, or as `after` if this page was requested with `after`."""
     settled: int | None = None
-    """With `after`: the newest event that the pages can hold by now, or `after` itself if there is none behind it; no
-    event will appear any more before it. When there is no `next`, pass it as `after` next time."""
+    """With `after`: the newest event that the pages can contain now, or `after` itself if there is none; no event will
+    appear before it any more. If there is no `next`, pass it as `after` next time."""
     serving_since: datetime | None = None
-    """With `after`: since when the Dispatcher that answers has been running."""
+    """With `after`: the start time of the Dispatcher that replies."""
 
 
 class EventKey(Request, frozen=True, kw_only=True):
@@ -67,12 +67,12 @@ class EventLookup(Request, frozen=True, kw_only=True):
 
 
 class StaleRow(Reply, frozen=True, kw_only=True):
-    """Units of a dataset were made from a generation of another that is not current any more."""
+    """Units of a dataset were made from a generation of another dataset that is no longer current."""
 
     because: str
-    """That dataset."""
+    """The other dataset."""
     job: str
-    """The job that reads it, as `dag/job`: `trace rebuild` makes its units again."""
+    """The job that reads it, as `dag/job`; `trace rebuild` makes its units again."""
     since: datetime
     rebuilding: bool = False
 
@@ -84,22 +84,22 @@ class DatasetRow(Reply, frozen=True, kw_only=True):
     published: bool
     dag: str | None = None
     job: str | None = None
-    """Who makes it, if it is one job."""
+    """The job that writes it, if there is only one."""
     writers: list[str] = []
     """Every job of an active version that writes it, as `dag/job`."""
     current_version: UUID
     staged_version: UUID | None = None
     generations: int
     blocks: int | None = None
-    """How many blocks the current generation's ranges cover."""
+    """The number of blocks that the ranges of the current generation cover."""
     max_cursor: int | None = None
     updated_at: datetime | None = None
     retired_after: int | None = None
-    """No job of the active version writes it any more; this is the number of the last version that did."""
+    """The number of the last version that wrote it, if no job of the active version does."""
     waiting_batches: int | None = None
-    """Of a buffered dataset: published and not in the table yet. Counted no further than 10,000."""
+    """Of a buffered dataset: published batches that are not in the table yet; counted up to 10,000."""
     dead_letters: int | None = None
-    """Of a buffered dataset: batches that were refused and wait for a person. Counted no further than 10,000."""
+    """Of a buffered dataset: refused batches; counted up to 10,000."""
     stale: StaleRow | None = None
 
 
@@ -108,7 +108,7 @@ class DatasetsReply(Reply, frozen=True, kw_only=True):
 
 
 class RunRow(Reply, frozen=True, kw_only=True):
-    """Adjoining units of one size."""
+    """A run of adjacent units of one size."""
 
     start: int
     end: int
@@ -123,11 +123,11 @@ class GenerationRow(Reply, frozen=True, kw_only=True):
     created_at: datetime
     max_cursor: int | None = None
     ranges: list[RunRow] = []
-    """The first hundred."""
+    """The first hundred runs."""
     range_count: int
     partition_keys: int
     commits: int
-    """Of files, or of the table of a buffered dataset."""
+    """The number of commits of files, or of the table of a buffered dataset."""
 
 
 class PointerRow(Reply, frozen=True, kw_only=True):
@@ -156,12 +156,12 @@ class BufferedTableRow(Reply, frozen=True, kw_only=True):
 
     on_conflict: Literal["update", "nothing"]
     max_queue_depth: int | None = None
-    """Batches that may wait before its writers are stopped."""
+    """The number of waiting batches that stops its writers."""
     max_queue_age_seconds: int | None = None
-    """How long the oldest of them may."""
+    """The age of the oldest waiting batch that stops its writers."""
     table: str
     view: str
-    """By which people read it in Postgres data."""
+    """The view by which people read the table in Postgres data."""
     last_commit: int | None = None
     committed_at: datetime | None = None
 
@@ -177,7 +177,7 @@ class DatasetDetail(Reply, frozen=True, kw_only=True):
 
 
 class LineageUnit(Reply, frozen=True, kw_only=True):
-    """Which task made a unit, from which inputs. A unit that a source announced has a producer and no task."""
+    """The task that made a unit, and its inputs. A unit that a source announced has a producer and no task."""
 
     unit: Unit
     revision: str = ""
@@ -191,9 +191,9 @@ class LineageUnit(Reply, frozen=True, kw_only=True):
     inputs: list[PayloadInput] = []
     files: int | None = None
     batches: list[CommitBatch] = []
-    """Of a commit of a buffered dataset: what came with it, the first ten. Each has a task of its own."""
+    """Of a commit of a buffered dataset: its first ten batches, each of a task of its own."""
     batch_count: int | None = None
-    """Of such a commit: how many there are."""
+    """Of such a commit: the number of its batches."""
 
 
 class LineageEdge(Reply, frozen=True, kw_only=True):

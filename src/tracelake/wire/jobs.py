@@ -10,7 +10,7 @@ from tracelake.wire.units import check_partition
 
 
 class EdgeRow(Reply, frozen=True, kw_only=True):
-    """One input of a job, and how far it has come."""
+    """One input of a job, and its progress."""
 
     input_index: int
     dataset: str
@@ -18,10 +18,10 @@ class EdgeRow(Reply, frozen=True, kw_only=True):
     where: dict[str, Any] | None = None
     phase: Literal["Active", "Staged", "Parked"]
     state: Literal["live", "draining", "held", "stopped", "paused", "parked"]
-    """`stopped`: by a full queue; `paused`: its source was, by a person. Only the list of jobs tells these two."""
+    """`stopped`: by a full queue; `paused`: a person paused its source. Only the list of jobs shows these two."""
     routed_cursor: int | None = None
     backlog: int
-    """Events that wait for this edge."""
+    """The number of events that wait for this edge."""
     failed_units: int
 
 
@@ -32,8 +32,7 @@ class JobOutputRow(Reply, frozen=True, kw_only=True):
     dataset_version: UUID
     storage: str
     dead_letters: int | None = None
-    """Of a buffered dataset, in the list of jobs: batches of all its writers that were refused and wait for a person.
-    Counted no further than 10,000."""
+    """Of a buffered dataset, only in the list of jobs: refused batches of all its writers; counted up to 10,000."""
 
 
 class JobRow(Reply, frozen=True, kw_only=True):
@@ -52,13 +51,13 @@ class JobRow(Reply, frozen=True, kw_only=True):
     queued: int
     running: int
     held: int
-    """They wait for a place of a limit."""
+    """Tasks that wait for a limit on running tasks."""
     retrying: int
-    """They failed, and wait for their next attempt."""
+    """Tasks that failed and wait for their next attempt."""
     failed: int
-    """Failed for good, and neither retried nor skipped."""
+    """Tasks that failed for good and were neither retried nor skipped."""
     more: bool = False
-    """There are more tasks than were counted: each number is at least that."""
+    """Counting stopped at a limit: the numbers are lower bounds."""
 
 
 class JobsReply(Reply, frozen=True, kw_only=True):
@@ -77,17 +76,17 @@ class BlockRange(Request, frozen=True, kw_only=True):
 
 
 class TriggerRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """The unit: exactly one of `cursor`, `range` and `partition_key`."""
+    """Triggers a job for a unit: exactly one of `cursor`, `range` and `partition_key`."""
 
     cursor: Cursor | None = None
     range: BlockRange | None = None
     partition_key: ShortText | None = None
     output_index: Annotated[int, Meta(ge=0, le=63)] = 0
-    """Of a source: which output's event."""
+    """Of a source: the output that the event is of."""
     input_index: Annotated[int, Meta(ge=0, le=63)] = 0
-    """Of a PerUpdate job: which input the unit is of."""
+    """Of a PerUpdate job: the input that the unit is of."""
     idempotency_key: ShortText | None = None
-    """The same key again is the same trigger; without one every call is a new one."""
+    """A repeated key is the same trigger; without a key every call is a new one."""
 
     def __post_init__(self) -> None:
         if sum(item is not None for item in (self.cursor, self.range, self.partition_key)) != 1:
@@ -100,12 +99,12 @@ class TriggerReply(Reply, frozen=True, kw_only=True):
     event_id: int | None = None
     """Of a source: the event that was emitted."""
     task_id: UUID | None = None
-    """Of a reactive job: the task that was made."""
+    """Of a reactive job: the task that was created."""
     tasks: list[UUID] = []
-    """Of a source: the tasks that the event made at once (the first hundred)."""
+    """Of a source: the tasks that the event created at once (the first hundred)."""
     duplicate: bool = False
     kept: Literal["paused", "stopped"] | None = None
-    """Of a source: the event makes its tasks later. A person paused the source, or a full queue downstream stops it."""
+    """Of a source: the event creates its tasks later, because a person paused the source or a full queue stops it."""
 
 
 class RebuildReply(Reply, frozen=True, kw_only=True):
@@ -114,4 +113,4 @@ class RebuildReply(Reply, frozen=True, kw_only=True):
     because: str
     """The dataset whose rebuild made the job's outputs stale."""
     duplicate: bool = False
-    """A rebuild was under way already."""
+    """A rebuild was already in progress."""

@@ -1,4 +1,4 @@
-"""The user API's view of everything at once: `/v1/overview`, what `trace top` shows."""
+"""The overview of an org in the user API, `/v1/overview`, which `trace top` shows."""
 
 from datetime import datetime
 from typing import Literal
@@ -12,15 +12,15 @@ CountName = Literal["made", "events", "ready", "running", "held", "retrying", "f
 
 
 class JobLoad(Reply, frozen=True, kw_only=True):
-    """A job of an active version: what it has to do, and what came in the window."""
+    """The load of a job of an active version: its live tasks, and its tasks and events of the window."""
 
     dag: str
     job: str
     job_id: UUID
     source: str | None = None
-    """The kind of source, if it is one."""
+    """The kind of source, if the job is one."""
     made: int
-    """Tasks made in the window."""
+    """Tasks created in the window."""
     events: int
     """Events of its outputs in the window."""
     ready: int
@@ -28,26 +28,25 @@ class JobLoad(Reply, frozen=True, kw_only=True):
     """How long the oldest ready task has been waiting."""
     running: int
     held: int
-    """They wait for a place of a limit."""
+    """Tasks that wait for a limit on running tasks."""
     retrying: int
-    """They failed, and wait for their next attempt."""
+    """Tasks that failed and wait for their next attempt."""
     failed: int
-    """Failed for good, and neither retried nor skipped."""
+    """Tasks that failed for good and were neither retried nor skipped."""
     cut: list[CountName] = []
-    """Counts that were not taken to the end: there are at least as many. Events and tasks of the window are counted up
-    to 10,000 each; of the live tasks the 10,000 oldest and the 10,000 newest. Where many jobs have much, each is
-    counted up to a smaller number, its share."""
+    """Counts that are lower bounds. Events and tasks of the window are counted up to 10,000 each, live tasks up to the
+    10,000 oldest and the 10,000 newest; if many jobs have many, each is counted up to a smaller share."""
 
 
 class OverviewReply(Reply, frozen=True, kw_only=True):
     now: datetime
     since: datetime
-    """Where the window starts: as asked for, but no more than an hour ago."""
+    """The start of the window, as requested, but at most an hour ago."""
     serving_since: datetime
-    """Since when the Dispatcher that answers has been running."""
+    """The start time of the Dispatcher that replies."""
     jobs: list[JobLoad]
     queues: list[QueueRow]
-    """Those with a threshold."""
+    """The queues with a threshold."""
     stopped: list[PressureEdgeRow]
-    """Inputs from which no tasks are made right now, and why."""
+    """Inputs that create no tasks right now, and why."""
     sources: list[SourceRow]

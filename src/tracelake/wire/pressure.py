@@ -6,37 +6,36 @@ from typing import Literal
 from tracelake.wire.base import Reply
 
 PressureState = Literal["open", "bulk_stopped", "stopped", "paused"]
-"""Of a queue: whom it stops; people say `full` for `stopped` and `filling` for `bulk_stopped`. Of an edge: by what
-it is stopped; `bulk_stopped` is an edge of a bulk job that others would still pass, `paused` one whose source a person
-paused."""
+"""Of a queue: which edges it stops; commands show `full` for `stopped` and `filling` for `bulk_stopped`. Of an edge:
+why it is stopped; `bulk_stopped` stops only bulk jobs, `paused` means that a person paused its source."""
 
 
 class QueueRow(Reply, frozen=True, kw_only=True):
-    """The queued tasks of a job with a threshold."""
+    """The queue of a job with a threshold, or the backlog of a buffered dataset."""
 
     dag: str
     job: str
-    """Or the buffered dataset, if it is a backlog."""
+    """The job, or the buffered dataset if it is a backlog."""
     backlog: bool = False
-    """Batches that wait for a sink, and no tasks."""
+    """It counts batches that wait for a sink, not tasks."""
     building: bool = False
-    """It belongs to a version that is being built."""
+    """The job belongs to a version that is being built."""
     state: PressureState
     depth: int
-    """Queued tasks, also those that wait for a limit on running work; or batches of a backlog."""
+    """Queued tasks, including those that wait for a limit on running tasks; or the batches of a backlog."""
     held: int = 0
-    """Those of them that wait for a limit on running work; counted no further than 10,000."""
+    """The queued tasks that wait for a limit on running tasks; counted up to 10,000."""
     max_depth: int | None = None
     age_seconds: float
     """How long the oldest queued task has been waiting."""
     max_age_seconds: int | None = None
     since: datetime | None = None
-    """Since when it stops what feeds it."""
+    """Since when it stops its upstream edges."""
     because: str = ""
 
 
 class PressureEdgeRow(Reply, frozen=True, kw_only=True):
-    """One input of a job that is, or may come, under the pressure of a queue."""
+    """One input of a job that a full queue stops, or could stop."""
 
     dag: str
     job: str
@@ -44,26 +43,26 @@ class PressureEdgeRow(Reply, frozen=True, kw_only=True):
     dataset: str
     building: bool = False
     bulk: bool = False
-    """The job is: it stops at 80 % of a queue behind it."""
+    """The job is a bulk job: it stops when a downstream queue is 80 % full."""
     state: PressureState
     queue: str | None = None
-    """What stops it, or, while it is open, the fullest of the queues behind it: `dag/job`."""
+    """The queue that stops the edge, or, while it is open, the fullest downstream queue: `dag/job`."""
     queue_is_backlog: bool = False
-    """That one is the backlog of a buffered dataset: `dag/dataset`."""
+    """`queue` is the backlog of a buffered dataset: `dag/dataset`."""
     queues: list[str] = []
-    """Every queue with a threshold that could stop it."""
+    """All queues with a threshold that could stop the edge."""
     queues_of_writers: list[str] = []
-    """Those of them that the job does not lead to: they stop everybody who writes the dataset, so nothing of it is
-    passed on."""
+    """Those of `queues` that are not downstream of the job: they stop all writers of the dataset, so the edge gets
+    nothing."""
     depth: int
     max_depth: int | None = None
     age_seconds: float
     max_age_seconds: int | None = None
-    """These four are of `queue`."""
+    """The last four fields describe `queue`."""
     since: datetime | None = None
     because: str = ""
     backlog: int
-    """Events that wait; counted no further than 10,000."""
+    """Events that wait for the edge; counted up to 10,000."""
 
 
 class PressureReply(Reply, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Quotas of orgs, and what they use."""
+"""The quotas of orgs, and their usage."""
 
 from datetime import datetime
 
@@ -8,15 +8,15 @@ from tracelake.wire.base import Name, Request
 
 
 class QuotaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota. Without `limit` there is none; `used` is missing where nothing is counted, as of one range."""
+    """One quota. Without `limit` it is unlimited; `used` is absent where nothing is counted (units per range)."""
 
     kind: str
     limit: int | None = None
     used: int | None = None
     own: bool = False
-    """The operator has set it for this org; else it is the platform's default."""
+    """The operator has set it for this org; otherwise it is the platform's default."""
     exceeded: bool = False
-    """It is used up: new work is refused or held back until less is used."""
+    """The quota is used up: new work is refused or held until usage falls."""
 
 
 class QuotaReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class QuotasReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaRequest(Request, frozen=True, kw_only=True):
-    """Change what an org may use: `values` by kind (and `weight`); `defaults` names those that go back."""
+    """Changes the quotas of an org: `values` by kind (and `weight`); `defaults` names those to reset."""
 
     org: Name
     values: dict[str, float] = {}

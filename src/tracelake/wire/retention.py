@@ -1,4 +1,4 @@
-"""What is removed once it was kept long enough."""
+"""The removal of data whose retention has ended."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class GcRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one kind that are older than they are kept. `more`: there are at least so many."""
+    """Rows of one kind whose retention has ended. `more`: the number is a lower bound."""
 
     kind: str
     rows: int
@@ -22,7 +22,7 @@ class GcVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GcPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would go. `jobs_to_sweep` and `generations_to_delete` are what earlier rounds have left to finish."""
+    """What would be removed. `jobs_to_sweep` and `generations_to_delete` are left over from earlier rounds."""
 
     rows: list[GcRows]
     versions: list[GcVersion]
@@ -31,7 +31,7 @@ class GcPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GcReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What one bounded round removed, by kind. `more`: call again."""
+    """What one bounded round removed, by kind. `more`: repeat the call."""
 
     removed: dict[str, int]
     more: bool

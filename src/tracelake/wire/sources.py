@@ -1,4 +1,4 @@
-"""Calls of the services that work sources: which cron sources there are, and that one is due."""
+"""Calls of the scheduler: list the cron sources, and fire one that is due."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from tracelake.wire.base import Reply, Request
 
 
 class CronSource(Reply, frozen=True, kw_only=True):
-    """A source of an active version. Slots after `since` and after `last_slot` are still to be fired."""
+    """A cron source of an active version. Slots after both `since` and `last_slot` are still to be fired."""
 
     org: str
     dag: str
@@ -21,13 +21,13 @@ class CronSource(Reply, frozen=True, kw_only=True):
     time_zone: str
     catch_up: Literal["none", "last", "all"]
     since: datetime
-    """From when on it has counted, with this schedule and without a break."""
+    """Since when the source has been active with this schedule, without a break."""
     last_slot: datetime | None = None
 
 
 class CronSourcesReply(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
-    """The store's time, by which slots are due."""
+    """The time of the store, which decides what is due."""
     sources: list[CronSource]
 
 
@@ -39,6 +39,6 @@ class FireRequest(Request, frozen=True, kw_only=True):
 class FireReply(Reply, frozen=True, kw_only=True):
     slot: datetime
     events: int
-    """How many this call made: one for each output of the source."""
+    """The number of events that this call created: one for each output of the source."""
     duplicate: bool = False
-    """It was fired before."""
+    """The slot was fired before."""

@@ -1,4 +1,4 @@
-"""The user API's view of sources: `/v1/sources`, and pausing one."""
+"""Sources in the user API: `/v1/sources`, pause and resume."""
 
 from datetime import datetime
 from typing import Literal
@@ -7,9 +7,8 @@ from uuid import UUID
 from tracelake.wire.base import Reply
 
 RunState = Literal["starting", "running", "backing_off", "stopping", "dead", "ended"]
-"""Of an always_on source: `starting` is ready for a worker, `backing_off` failed and starts again at `until`,
-`stopping` was asked to end, `dead` failed for good and waits for a person's retry, `ended` ended by itself or was
-cancelled."""
+"""Of an always_on source: `starting` waits for a worker, `backing_off` failed and restarts at `until`, `stopping` was
+asked to end, `dead` failed for good and needs a retry by a person, `ended` completed or was cancelled."""
 SourceState = RunState | Literal["waiting", "paused", "stopped"]
 """`waiting`: for its time, a delivery or a person (every kind but always_on). Of every kind: `paused` by a person,
 `stopped` by a full queue downstream."""
@@ -25,20 +24,20 @@ class SourceRow(Reply, frozen=True, kw_only=True):
     paused_by: str | None = None
     paused_at: datetime | None = None
     since: datetime | None = None
-    """When its state began: the claim, the end, the pause, the first moment of the full queue."""
+    """When the state began: the claim, the end, the pause, or the moment when the queue became full."""
     because: str | None = None
-    """Of a source that is `stopped`: what is full."""
+    """Of a source that is `stopped`: the queue that is full."""
     kept: int = 0
-    """Events that wait for the end of a pause, of a full queue, or to be worked off after it (of the input that has
-    most of them)."""
+    """Events that wait because of a pause or a full queue, or for their processing afterwards; the largest number of
+    any input."""
     held_by: str | None = None
-    """The job whose failed unit keeps such events, as `dag/job`: neither a pause nor a queue does."""
+    """The job whose failed unit holds the events, as `dag/job`, if neither a pause nor a queue does."""
     silent_since: datetime | None = None
-    """Of a run whose worker should have been heard of since then, and was not."""
+    """Since when the heartbeat of its worker has been overdue."""
     until: datetime | None = None
-    """When it is tried again."""
+    """When the next attempt starts."""
     error: str | None = None
-    """What its last attempt died of."""
+    """The error of its last attempt."""
     last_cursor: int | None = None
     last_partition: str | None = None
     last_event_at: datetime | None = None
@@ -47,26 +46,26 @@ class SourceRow(Reply, frozen=True, kw_only=True):
     task_id: UUID | None = None
     attempt: int = 0
     schedule: str | None = None
-    """Of a cron source; with its time zone, and what is done about slots that were missed."""
+    """Of a cron source, with its `time_zone` and the `catch_up` of missed slots."""
     time_zone: str | None = None
     catch_up: Literal["none", "last", "all"] | None = None
     counts_since: datetime | None = None
-    """Of a cron source: no slot before this is missing."""
+    """Of a cron source: slots before this time are not due."""
     last_slot: datetime | None = None
-    """Of a cron source: the newest that was fired."""
+    """Of a cron source: the newest slot that was fired."""
     next_slot: datetime | None = None
-    """Of a cron source, as the command line reads its schedule; the API does not say it."""
+    """Of a cron source; computed by the command line, never sent by the API."""
     overdue_since: datetime | None = None
-    """The same: a slot that should have been fired by now."""
+    """A slot that should have been fired by now; computed like `next_slot`."""
     deliveries: int | None = None
-    """Of a webhook: how many there were."""
+    """Of a webhook: the number of deliveries."""
     last_delivery_at: datetime | None = None
 
 
 class SourcesReply(Reply, frozen=True, kw_only=True):
     sources: list[SourceRow]
     now: datetime | None = None
-    """The store's time."""
+    """The time of the store."""
 
 
 class PauseReply(Reply, frozen=True, kw_only=True):
@@ -76,4 +75,4 @@ class PauseReply(Reply, frozen=True, kw_only=True):
     paused_by: str | None = None
     paused_at: datetime | None = None
     duplicate: bool = False
-    """It was so before."""
+    """The source was in this state before."""

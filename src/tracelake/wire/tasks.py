@@ -13,8 +13,8 @@ from tracelake.wire.units import PayloadInput, Unit
 
 TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 TaskStatusFilter = Literal["Queued", "Running", "Retrying", "Completed", "Failed", "Skipped", "Canceled"]
-"""What a list of tasks can be narrowed to. `Retrying`: failed, and waits for its next attempt (`next_retry_at`);
-`Failed`: failed for good and not skipped; `Skipped`: failed for good and skipped."""
+"""The filters of a list of tasks. `Retrying`: failed, with a next attempt (`next_retry_at`); `Failed`: failed for good
+and not skipped; `Skipped`: failed for good and skipped."""
 
 
 class RetryReply(Reply, frozen=True, kw_only=True):
@@ -22,9 +22,9 @@ class RetryReply(Reply, frozen=True, kw_only=True):
     status: str
     max_attempts: int | None = None
     duplicate: bool = False
-    """It is queued or running already."""
+    """The task is queued or running already."""
     cancel_requested: bool = False
-    """It runs, but was asked to stop: it can be retried once it is Canceled."""
+    """The task runs but was asked to stop: it can be retried once it is Canceled."""
 
 
 class SkipReply(Reply, frozen=True, kw_only=True):
@@ -56,12 +56,12 @@ class TaskRow(Reply, frozen=True, kw_only=True):
 class TasksPage(Reply, frozen=True, kw_only=True):
     tasks: list[TaskRow]
     next: str | None = None
-    """Pass it as `cursor` for the following page; after a page that was asked for with `after`, as `after`."""
+    """Pass it as `cursor` for the next page, or as `after` if this page was requested with `after`."""
     settled: UUID | None = None
-    """With `after`: nothing will appear any more up to here. When there is no `next`, pass it as `after` next time;
-    tasks above it come again, and perhaps with others between them."""
+    """With `after`: no task will appear up to this id any more. If there is no `next`, pass it as `after` next time;
+    tasks above it are returned again, perhaps with others between them."""
     serving_since: datetime | None = None
-    """With `after`: since when the Dispatcher that answers has been running."""
+    """With `after`: the start time of the Dispatcher that replies."""
 
 
 class TaskLookup(Request, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class AttemptRow(Reply, frozen=True, kw_only=True):
     claimed_at: datetime | None = None
     error: str | None = None
     spark: dict[str, int] | None = None
-    """What Spark did for it, where that was said: the figures of `SparkMetrics`, as far as they are not 0."""
+    """The figures of `SparkMetrics` that are not 0, if Spark reported any."""
 
 
 class TaskDetail(Reply, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class TaskDetail(Reply, frozen=True, kw_only=True):
     inputs: list[PayloadInput]
     outputs: list[JobOutputRow]
     result: Any = None
-    """What the operator reported about its outputs."""
+    """The operator's report on its outputs."""
     attempts: list[AttemptRow]
-    """Oldest first, the current one last."""
+    """Oldest first; the last is the current one."""
     events: list[EventRow] = []

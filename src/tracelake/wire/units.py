@@ -22,7 +22,7 @@ class CursorRange(Request, frozen=True, kw_only=True):
 
 
 class Unit(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """What one task is for: a cursor range, or a partition (with its block range when it has one)."""
+    """The work of one task: a cursor range, or a partition (with its block range if it has one)."""
 
     cursor: CursorRange | None = None
     partition_key: PartitionKey | None = None
@@ -36,7 +36,7 @@ class Unit(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def blocks(self) -> tuple[int | None, int | None]:
-        """First and last block, both included; a cursor's are those it passed. None and None if it is no range."""
+        """First and last block, both included; of a cursor, the blocks it passed. None and None without a range."""
         if self.cursor is not None:
             return min(self.cursor.after + 1, self.cursor.to), self.cursor.to
         return self.start, self.end
@@ -47,7 +47,7 @@ class TaskInput(Request, frozen=True, kw_only=True, omit_defaults=True):
     dataset_uuid: UUID
     dataset_version: UUID
     name: ShortText | None = None
-    """For people; the payload carries the registry's name."""
+    """For people; the payload has the registry's name."""
     unit: Unit
     revision: Revision = ""
     where: dict[str, Scalar | list[Scalar]] | None = None
@@ -64,7 +64,7 @@ class Invalidates(Request, frozen=True, kw_only=True):
 
 
 class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """One update of one output: a cursor, or a partition; never both or neither."""
+    """One update of one output: either a cursor or a partition."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -82,9 +82,9 @@ class EventIn(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_partition(partition_key: str | None, start: int | None, end: int | None) -> None:
-    """Block ranges carry both ends, in order, and the key that spells them.
+    """Checks that a block range has both ends, in order, and the key that spells them.
 
-    The key is part of a primary key, and an index row has room for bytes, not for characters.
+    The key is limited in bytes, not characters, because it is part of a primary key in Postgres.
     """
     if partition_key is not None and len(partition_key.encode()) > MAX_PARTITION_KEY_BYTES:
         raise ValueError(f"a partition_key has at most {MAX_PARTITION_KEY_BYTES} bytes")
@@ -112,7 +112,7 @@ class TaskOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dataset_uuid: UUID
     dataset_version: UUID
     name: str = ""
-    """Of the dataset; files are called after it."""
+    """The name of the dataset, which its files have as well."""
     storage: StorageOut
 
 
@@ -122,7 +122,7 @@ class JobRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An input as a worker sees it: every field is there."""
+    """An input as a worker sees it, with all fields set."""
 
     input_index: int
     dataset_uuid: UUID
@@ -144,4 +144,4 @@ class TaskPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     inputs: list[PayloadInput]
     outputs: list[TaskOutput]
     traceparent: str | None = None
-    """The attempt's span, for code that goes on with the trace; absent where nothing is traced."""
+    """The attempt's span, for code that continues the trace; absent without tracing."""

@@ -5,8 +5,8 @@ The sender signs `{t}.{delivery}.` and the raw body with the webhook's secret (H
     X-Trace-Delivery: <id of the delivery, 1 to 200 visible ASCII characters but no dot>
     X-Trace-Signature: t=<unix seconds>,v1=<signature>[,v1=<signature by another secret>]...
 
-There is one spelling and no other: no spaces, no capitals, `t` first. An id has no dot, so that what is signed can be
-taken apart in one way alone: else a signed delivery could be sent again as another one, with some of its body as id.
+There is exactly one spelling: no spaces, no capitals, `t` first. An id has no dot, so that the signed text can be split
+in one way only: otherwise a signed delivery could be replayed as another one, with part of its body as the id.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _CONTENT_TYPE = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
 
 
 class SignedHead(NamedTuple):
-    """What the headers of a delivery say, before anybody believes it."""
+    """The headers of a delivery, before the signature is verified."""
 
     time: int
     """Unix seconds."""
@@ -41,15 +41,14 @@ class SignedHead(NamedTuple):
 
 
 def read_head(signature: str, delivery_id: str, content_type: str | None) -> SignedHead | None:
-    """None for what is not spelled as above. A content type that cannot be sent back as it came is none."""
+    """None unless the headers have the form above. An invalid content type is replaced by `UNKNOWN_TYPE`."""
     match = _SIGNATURE.fullmatch(signature)
     if match is None or not _DELIVERY.fullmatch(delivery_id):
         return None
     signatures = tuple(part.removeprefix("v1=") for part in match[2].split(","))
-    is_accepted_type = content_type is not None and _CONTENT_TYPE.fullmatch(content_type)
-    return SignedHead(
-        int(match[1]), signatures, delivery_id, content_type if is_accepted_type and content_type else UNKNOWN_TYPE
-    )
+    if content_type is None or not _CONTENT_TYPE.fullmatch(content_type):
+        content_type = UNKNOWN_TYPE
+    return SignedHead(int(match[1]), signatures, delivery_id, content_type)
 
 
 def sign(secret: str, time: int, delivery_id: str, body: bytes) -> str:
@@ -61,24 +60,24 @@ def signature_header(secrets: Iterable[str], time: int, delivery_id: str, body: 
 
 
 def is_signed(head: SignedHead, secrets: Iterable[str], body: bytes) -> bool:
-    """Whether one of the signatures is by one of the secrets. Every pair is compared, whatever the others were."""
+    """Whether one of the signatures is valid for one of the secrets. Every pair is compared, in any case."""
     expected = [sign(secret, head.time, head.delivery_id, body) for secret in secrets]
     matches = [hmac.compare_digest(ours, theirs) for ours in expected for theirs in head.signatures]
     return any(matches)
 
 
 class DeliveryReply(Reply, frozen=True, kw_only=True):
-    """The delivery is durable, and so is everything that it set off."""
+    """The delivery and everything that it triggered are durable."""
 
     delivery_id: str
     event_ids: list[int]
     """One for each output of the source."""
     number: int
-    """Deliveries of the source count from 1."""
+    """The number of the delivery within its source, counted from 1."""
     duplicate: bool = False
-    """It had been delivered before; this is what was recorded then."""
+    """It was delivered before; this is the recorded reply."""
     kept: Literal["paused", "stopped"] | None = None
-    """It makes its tasks later: the source is paused by a person, or stopped by a full queue downstream."""
+    """It creates its tasks later: a person paused the source, or a full queue stops it."""
 
 
 class WebhookReply(Reply, frozen=True, kw_only=True):
@@ -88,7 +87,7 @@ class WebhookReply(Reply, frozen=True, kw_only=True):
     signature_header: str
     delivery_header: str
     previous_until: datetime | None = None
-    """Until then the secret before this one is good too."""
+    """Until then the previous secret is valid as well."""
 
 
 class DeliveryRow(Reply, frozen=True, kw_only=True):

@@ -1,18 +1,18 @@
-"""The user API's explanations: `/v1/why/*`. Texts are for people; codes are stable and for programs."""
+"""Explanations in the user API, `/v1/why/*`. Texts are for people; codes are stable, for programs."""
 
 from typing import Literal
 
 from tracelake.wire.base import Reply
 
 WhyState = Literal["fine", "working", "waiting", "blocked"]
-"""`fine`: nothing to do. `working`: it is being done. `waiting`: it goes on by itself when what it waits for comes.
-`blocked`: it does not go on before somebody does something, or a full queue empties."""
+"""`fine`: nothing to do. `working`: in progress. `waiting`: it continues by itself when its condition is met.
+`blocked`: it needs an action by a person, or a full queue to empty."""
 
 
 class WhyReference(Reply, frozen=True, kw_only=True):
     kind: Literal["task", "job", "dataset", "version", "outbox"]
     id: str
-    """A task's or row's id, `dag/job`, a dataset's name, `dag@number`."""
+    """The id of a task or row, `dag/job`, the name of a dataset, or `dag@number`."""
 
 
 class WhyStep(Reply, frozen=True, kw_only=True):
@@ -31,10 +31,10 @@ class WhyReason(Reply, frozen=True, kw_only=True):
 class WhyReply(Reply, frozen=True, kw_only=True):
     kind: Literal["task", "job", "dataset"]
     id: str
-    """As it is called: a task's id, `dag/job`, a dataset's name."""
+    """The id of a task, `dag/job`, or the name of a dataset."""
     state: WhyState
-    """Of the worst of the reasons."""
+    """The state of the worst reason."""
     summary: str
-    """One short paragraph: why, and what to do about it."""
+    """A short paragraph: why, and what to do."""
     reasons: list[WhyReason]
-    """The worst first."""
+    """The worst reason first."""
