@@ -73,7 +73,7 @@ def test_every_kind_of_bad_batch(make_flow: MakeFlow, large: bool) -> None:
     two = b'{"key": 101}\n{"key": 102}\n'
     for count in (1, 3):
         reply = flow.publish(two, record_count=count)
-        wanted[reply["publish_id"]] = ("record_count_wrong", None, f"the publisher said {count} records")
+        wanted[reply["publish_id"]] = ("record_count_wrong", None, f"expected {count} records")
     for data in (two.replace(b"1", b"2"), two[:-5], b"", None):
         reply = flow.publish(two)
         spoil(flow, reply, data)

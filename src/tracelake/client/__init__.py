@@ -1,4 +1,4 @@
-"""Typed clients of the Dispatcher. Every failure is a `TraceError`; one to retry says so by `retryable`."""
+"""Typed clients of the Dispatcher. Every failure is a `TraceError`; `retryable` tells whether to repeat the call."""
 
 from tracelake.client.credentials import Credential, FileCredential
 from tracelake.client.errors import DispatcherUnavailableError, RemoteError

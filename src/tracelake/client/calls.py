@@ -1,4 +1,4 @@
-"""What every typed call does: encode the body, raise what an error status means, decode the reply by its type."""
+"""The steps of every typed call: encode the body, raise the error of an error status, decode the reply."""
 
 from typing import Any, TypeVar, cast
 

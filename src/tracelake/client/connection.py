@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection that carries one request at a time.
 
-It is strict: a reply without a length, with anything behind its end, or larger than allowed is not a reply.
-`ConnectionLost.untouched` tells whether anything of the reply had been read when the connection went away.
+It is strict: a reply without a length, with trailing data, or larger than allowed is an error.
+`ConnectionLost.untouched` tells whether the connection was lost before any of the reply was read.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import httptools
 MAX_HEAD_BYTES = 64 * 1024
 
 
-class ConnectionLost(Exception):  # noqa: N818 - it is an event of the protocol, not the caller's error
+class ConnectionLost(Exception):  # noqa: N818 - an event of the protocol, not the caller's error
     def __init__(self, reason: str, *, untouched: bool) -> None:
         super().__init__(reason)
         self.untouched = untouched
@@ -25,7 +25,7 @@ class HttpReply:
     status: int
     body: bytes
     retry_after: int | None = None
-    """Whole seconds, when the server says how long to wait."""
+    """Whole seconds, if the server tells how long to wait."""
 
 
 class Connection(asyncio.Protocol):
@@ -49,8 +49,8 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, sink: Callable[[bytes], object] | None = None) -> HttpReply:
-        """Raises ConnectionLost; a caller who is cancelled takes the connection down with it. `sink` gets the body of a
-        200 part by part, however long it is; the reply then has none."""
+        """Raises ConnectionLost; a cancellation closes the connection. `sink` gets the body of a 200 part by part,
+        however long it is; the reply then has none."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost("the connection was closed", untouched=True)
         self._answer = asyncio.get_running_loop().create_future()
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
-            self.abort()  # nobody asked
+            self.abort()  # data without a request
             return
         self._read_bytes += len(data)
         try:
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse("the answer is not HTTP")
             return
-        # The second bound holds for what is no body: endless chunk extensions, trailers, interim replies.
+        # The second bound limits everything but the body: chunk extensions, trailers, interim replies.
         if max(self._body_bytes, self._read_bytes - MAX_HEAD_BYTES) > self._max_reply_bytes and not self._sinks():
             self._refuse("the answer is larger than allowed")
         elif self._reply is not None:
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
             self._retry_after = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # A date would be legal too; the Dispatcher sends seconds. Nine digits are more than anybody waits.
+        # The header may also be a date, but the Dispatcher sends seconds; nine digits are more than enough.
         if self._reply is None and name.lower() == b"retry-after" and value.isdigit() and len(value) < 10:
             self._retry_after = int(value)
 

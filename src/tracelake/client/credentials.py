@@ -1,4 +1,4 @@
-"""Where a caller's credential comes from. Tokens rotate while processes run, so they are read from a file."""
+"""The credentials of callers. Tokens rotate while processes run, so they are read from files."""
 
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ class Credential(Protocol):
         ...
 
     def newer_than(self, refused: str) -> str | None:
-        """Look again after a refusal; None when there is no other."""
+        """Reads again after a refusal; None if there is no other credential."""
         ...
 
 
@@ -36,5 +36,5 @@ class FileCredential:
         try:
             return self._path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            # Not the caller's fault and not for ever: the file is being replaced, or not there yet.
+            # Transient: the file is being replaced, or does not exist yet.
             raise DispatcherUnavailableError("the credential file cannot be read") from error

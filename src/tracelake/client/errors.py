@@ -1,7 +1,7 @@
-"""From what came over the wire, or did not come, to one `TraceError`.
+"""Maps every failure of a call to one `TraceError`.
 
-- No answer, or one that cannot be read: `DispatcherUnavailableError`; repeating the call is safe by contract.
-- No stack any more where there was one: `StackDownError`, which is one of these.
+- No reply, or an unreadable one: `DispatcherUnavailableError`; repeating the call is safe by contract.
+- The stack has stopped: `StackDownError`, a subclass of that.
 - An error body with a code of our catalogue: a `TraceError` of that code, with its message and details.
 - An error body with another code, or none: `RemoteError` with the status as sent.
 """
@@ -22,18 +22,18 @@ _UNREADABLE = "reply_unreadable"
 
 
 class DispatcherUnavailableError(TraceError):
-    """The Dispatcher did not answer, or not in a way that can be read; the same call may be repeated."""
+    """The Dispatcher did not reply, or its reply is unreadable; the same call may be repeated."""
 
     def __init__(self, message: str) -> None:
         super().__init__("store_unavailable", message)
 
 
 class StackDownError(DispatcherUnavailableError):
-    """Nobody is there to answer until somebody starts the stack; whoever waits may go on waiting."""
+    """The stack does not run; a caller that waits for it may keep waiting."""
 
 
 class RemoteError(TraceError):
-    """An error this version has no entry for; `code`, `status` and `details` are as they were sent."""
+    """An error that is not in this version's catalogue; `code`, `status` and `details` are as sent."""
 
     def __init__(self, code: str, status: int, message: str) -> None:
         self.kind = ErrorKind(code, status, message, "", retryable=status in _RETRYABLE_STATUSES)
@@ -66,7 +66,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | msgspec.Raw) -> T:
 
 
 def answer_or_error(decoder: "msgspec.json.Decoder[R]", answer: Answer) -> "R | TraceError":
-    """One item of a batch answer. Its failure is a value: the neighbours are not concerned."""
+    """The reply of one item of a batch; its error is returned, not raised, since it does not affect the others."""
     if not 200 <= answer.status < 300:
         return error_from(answer.status, answer.body)
     try:

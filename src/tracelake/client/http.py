@@ -1,9 +1,9 @@
 """A small HTTP/1.1 client over TLS: a keep-alive pool for one base URL.
 
-It knows bodies with a length and nothing of redirects, cookies, compression or proxies: the Dispatcher needs none of
-them. The server's certificate is always verified against the given CA file. A kept connection that turns out
-to be closed is replaced, and the request sent again, only when nothing of a reply was read and the caller
-says that the request may be repeated. Every failure is a `DispatcherUnavailableError`.
+It supports bodies with a length, and no redirects, cookies, compression or proxies: the Dispatcher needs none of them.
+The server's certificate is always verified against the given CA file. If an idle connection turns out to be closed, the
+request is sent again on a new one, but only if none of the reply was read and the request is `repeatable`. Every
+failure is a `DispatcherUnavailableError`.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class HttpClient:
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._timeout = timeout
         self._connect_timeout = connect_timeout
-        """A process that stands still takes connections by its backlog, but never shakes hands."""
+        """A hung process still accepts connections by its backlog, but never completes the handshake."""
         self._max_reply_bytes = max_reply_bytes
         self._slots = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
@@ -61,8 +61,8 @@ class HttpClient:
         content_type: str = "application/json",
         sink: Callable[[bytes], object] | None = None,
     ) -> HttpReply:
-        """Answers whatever status came. Our calls are idempotent by contract, hence `repeatable`. `sink` gets the body
-        of a 200 part by part; of a reply that breaks off it has got the beginning."""
+        """Returns the reply, whatever its status. Our calls are idempotent by contract, hence `repeatable`. `sink` gets
+        the body of a 200 part by part, and the beginning of a reply that breaks off."""
         data = self._encode(method, path, body, headers, content_type)
         patience = self._timeout if timeout is None else timeout
         try:

@@ -1,8 +1,7 @@
 """Typed client of `/internal/*`.
 
-A worker wrapper gives a worker credential, a platform service a service credential; calling a route that the given
-credential does not open is a `ValueError` before anything is sent. After a 401 the credential is read again, once,
-because tokens rotate.
+A worker passes a worker credential, a platform service a service credential; a call of a route that needs another one
+raises `ValueError` before anything is sent. After a 401 the credential is read again once, because tokens rotate.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ R = TypeVar("R")
 
 
 class InternalClient:
-    """Calls any route of the internal listener; the methods are those that workers, sinks and the scheduler take."""
+    """Calls any route of the internal listener; the methods are those that workers, sinks and the scheduler use."""
 
     def __init__(
         self, http: HttpClient, *, worker: Credential | None = None, service: Credential | None = None
@@ -67,7 +66,7 @@ class InternalClient:
     # --- worker wrappers
 
     async def claim_batch(self, requests: Sequence[ClaimRequest]) -> list[ClaimReply | TraceError]:
-        """One answer per claim, in order; a claim that failed is an error in its place."""
+        """Returns one reply per claim, in order; a failed claim has its error instead."""
         body = ClaimBatchRequest(claims=[msgspec.Raw(encoder.encode(request)) for request in requests])
         answers = (await self.call(routes.CLAIM_TASKS, body)).answers
         if len(answers) != len(requests):

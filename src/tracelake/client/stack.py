@@ -1,4 +1,4 @@
-"""How a program finds a running stack: `HOME/stack.json`, there from when all is ready until it stops."""
+"""Finds a running stack by `HOME/stack.json`, which exists from when the stack is ready until it stops."""
 
 import os
 from pathlib import Path
@@ -13,14 +13,14 @@ STACK_VERSION = 1
 
 
 class NoStackError(Exception):
-    """There is no stack to talk to; the message says how to start one."""
+    """No stack is running; the message tells how to start one."""
 
 
 class ObjectStoreAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where files are; keys are handed out by the Dispatcher, not written here."""
+    """The address of the object store; the Dispatcher hands out its keys."""
 
     endpoint: str | None
-    """None: S3 in AWS, in that region."""
+    """None: S3 of AWS in `region`."""
     region: str
     buckets: dict[str, str]
     """`datasets`, `scratch`, `bundles`."""
@@ -56,7 +56,7 @@ def default_home() -> Path:
 
 
 def find_stack(home: Path | None = None) -> Stack:
-    """The stack of that home; says how to start one if there is none."""
+    """The running stack of a home; raises NoStackError."""
     root = home or default_home()
     try:
         return msgspec.json.decode((root / "stack.json").read_bytes(), type=Stack)

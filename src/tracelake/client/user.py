@@ -1,14 +1,13 @@
 """Typed client of the user API, `/v1/*` on the public listener.
 
-Every call may be repeated: reads change nothing, a deploy is the same version by its content, a trigger carries a key
-(one is made here if the caller gives none), and cancel, retry and skip answer `duplicate`. So a 429 is waited for as
-long as the server asks, within bounds, and a refused token is read again once, because tokens rotate.
+Every call is idempotent: reads change nothing, a deploy is identified by its content, a trigger by a key (generated
+here if the caller gives none), and cancel, retry and skip reply `duplicate`. So a 429 is repeated after the time that
+the server asks for, within bounds, and after a 401 the token is read again once, because tokens rotate.
 
-A name that no DAG, job or dataset can have is answered here, with the error that the server gives for one that does not
-exist: it would not survive as a part of a path.
+A name that no DAG, job or dataset can have raises the error of one that does not exist, without a call: it could not be
+part of a path.
 
-A stack that was stopped and started again may have other addresses: after a call that nobody answered, the next one
-looks first where the stack is now.
+A restarted stack may have other addresses: after a call without a reply, the next call looks the stack up again.
 """
 
 import asyncio
@@ -37,15 +36,15 @@ _HEADER = HEADERS[Principal.USER]
 _MAX_TRIES = 5
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 10
-"""Reads are bounded in what they look at; what changes something may take as long as `HttpClient` waits."""
+"""The timeout of reads, which are bounded; other calls have the timeout of `HttpClient`."""
 _STREAM_SECONDS = 660.0
-"""Longer than a Dispatcher streams."""
+"""The timeout of streams; longer than a Dispatcher streams."""
 _MAX_WAIT_SECONDS = 30
-"""Whoever is told to wait longer than this is told so, instead of hanging."""
+"""A longer Retry-After is reported to the caller as an error."""
 
 
 class TextCredential:
-    """A token given as it is; there is no place to look for a newer one."""
+    """A token given as text, which cannot be read again."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -73,14 +72,14 @@ class UserClient:
         self._credential = credential
         self._sleep = sleep
         self._lost = False
-        """Nobody answered the last call."""
+        """The last call had no reply."""
         self._place: _Place | None = None
 
     @classmethod
     def of_stack(
         cls, stack: Stack, token_file: Path | None = None, *, again: Callable[[], Stack] | None = None
     ) -> "UserClient":
-        """`again` finds the stack anew, or raises NoStackError; without it the first address is kept."""
+        """`again` looks the stack up again, or raises NoStackError; without it the first address is kept."""
         client = cls(_http(stack), user_credential(stack, token_file))
         if again is not None:
             client._place = _Place(stack, token_file, again)
@@ -100,7 +99,7 @@ class UserClient:
     async def stream(
         self, route: Route[B, bytes], body: B, sink: Callable[[bytes], object], /, **parameters: Any
     ) -> None:
-        """The reply goes into `sink` part by part. One that breaks off is raised."""
+        """Passes the reply to `sink` part by part; raises if it breaks off."""
         read_reply(route, await self._call(route, body, parameters, sink))
 
     async def _call(
@@ -161,7 +160,7 @@ class UserClient:
 
 @dataclass(slots=True)
 class _Place:
-    """Where the stack was found, and how to look again."""
+    """Where the stack was found, and how to look it up again."""
 
     stack: Stack
     token_file: Path | None
@@ -173,7 +172,7 @@ def _http(stack: Stack) -> HttpClient:
 
 
 def _with_key(route: Route[Any, Any], body: Any) -> Any:
-    """The body with a key of its own, so that a lost reply costs a repeat and not a second trigger."""
+    """The body with a generated key, so that a call repeated after a lost reply is not a second trigger."""
     if route.key is None or getattr(body, route.key) is not None:
         return body
     return msgspec.structs.replace(body, **{route.key: str(uuid4())})

@@ -1,1 +1,1 @@
-"""Rows of buffered datasets: the one strict reader, for whoever publishes batches and for whoever merges them."""
+"""Rows of buffered datasets: the encoder of operators, and the strict reader of sinks."""

@@ -1,8 +1,8 @@
-"""Rows as JSON lines, exactly: what a type becomes is the same in a column and at any depth inside of one.
+"""Encodes rows as JSON lines without loss; a type is encoded alike at any depth.
 
-Bytes are hexadecimal text with `0x` in front, decimals their digits as text, times have a zone, maps are objects whose
-keys are the text that a key has in JSON. What JSON does not have is refused and never replaced: numbers that are not
-finite, times without a zone, keys that are lists or objects.
+Bytes become hexadecimal text with the prefix `0x`, decimals their digits as text, times have a zone, and maps become
+objects whose keys are the JSON text of a key. What JSON cannot express is refused and never replaced: numbers that are
+not finite, times without a zone, keys that are lists or objects.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Convert = Callable[[Any], Any]
 
 
 class UnwritableError(ValueError):
-    """A value that JSON does not have."""
+    """A value that JSON cannot express."""
 
 
 def encode(batch: pa.RecordBatch) -> bytes:
@@ -40,7 +40,7 @@ def encode(batch: pa.RecordBatch) -> bytes:
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    if pa.types.is_floating(column.type):  # all at once, since there may be many
+    if pa.types.is_floating(column.type):  # vectorised, since there may be many
         if not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py():
             raise _not_finite(name)
         convert = None
@@ -51,7 +51,7 @@ def _values(name: str, column: pa.Array) -> list[Any]:
 
 
 def _converter(name: str, kind: pa.DataType) -> Convert | None:
-    """From a value of the type, which is not null, to what is written. None: it is that already."""
+    """Converts a non-null value of the type to one that is encoded; None: no conversion is needed."""
     if any(is_kind(kind) for is_kind in _PLAIN):
         return None
     if pa.types.is_floating(kind):

@@ -1,4 +1,4 @@
-"""What msgspec says of a line that does not fit, in the words of the schema."""
+"""Explains the validation errors of msgspec in the terms of the schema."""
 
 import re
 from collections.abc import Mapping

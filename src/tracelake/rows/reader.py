@@ -1,9 +1,8 @@
-"""The strict reader of a batch: JSON lines to Arrow, or the first line that is wrong and why.
+"""The strict reader of a batch: JSON lines to Arrow, or the first invalid line and why.
 
-It is the one place where rows of producers are judged, before they are published by our own operators and whichever way
-they are loaded. One bad line refuses the whole
-batch. What a line may hold is the declared columns and nothing else, but for `org_id`: a producer may say whose the row
-is, and must then say the truth.
+All rows pass this reader: before our own operators publish them, and in whichever way a sink loads them. One invalid
+line refuses the whole batch. A line may hold the declared columns and nothing else, except `org_id`, which must be the
+org of the publisher.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +21,12 @@ from tracelake.rows.error_text import explain
 from tracelake.rows.values import ColumnKind, kind_of
 
 MAX_KEY_BYTES = 2000
-"""Of the values of one index; Postgres keeps an entry below a third of a page."""
+"""The largest key of an index; Postgres limits an entry to a third of a page."""
 _EXCERPT = 1000
 
 
 class BadBatchError(Exception):
-    """A batch that can never be taken as it is. `line` counts from 1; None if the batch as a whole is wrong."""
+    """A batch that can never be committed as it is. `line` counts from 1; None if no single line is to blame."""
 
     def __init__(self, code: str, reason: str, line: int | None = None, excerpt: str = "") -> None:
         where = "" if line is None else f"line {line}: "
@@ -36,7 +35,7 @@ class BadBatchError(Exception):
         self.reason = reason
         self.line = line
         self.excerpt = excerpt
-        """The beginning of that line, for a person."""
+        """The beginning of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +46,13 @@ class _Wrong:
 
 
 class BatchReader:
-    """For one schema; holds nothing of what it has read."""
+    """Reads batches of one schema; it keeps nothing of what it has read."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.kinds = [kind_of(column) for column in schema.columns]
         names = [f"c{index}" for index in range(len(self.kinds))]
-        # Names of columns may be words of Python: the fields have names of their own.
+        # Names of columns may be Python keywords, so the fields have names of their own.
         fields = [_field(name, kind) for name, kind in zip(names, self.kinds, strict=True)]
         self._row = msgspec.defstruct(
             "Row",
@@ -67,17 +66,17 @@ class BatchReader:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Of what `read` answers: where a row comes from, then its columns."""
+        """The schema of the rows that `read` returns: their origin, then their columns."""
         hidden = [pa.field("_publish_seq", pa.int64()), pa.field("_line", pa.int32())]
         return pa.schema(hidden + [pa.field(kind.column.name, kind.arrow) for kind in self.kinds])
 
     def read(self, data: bytes, *, publish_seq: int, org_id: UUID | None, record_count: int | None) -> pa.RecordBatch:
-        """All rows of a batch, or `BadBatchError`. Without an org, which row is whose is not looked at."""
+        """Returns all rows of a batch, or raises `BadBatchError`. Without `org_id`, the org of rows is not checked."""
         lines = data.split(b"\n")
         if lines[-1] == b"":
             lines.pop()
         if record_count is not None and record_count != len(lines):
-            reason = f"the publisher said {record_count} records, and there are {len(lines)}"
+            reason = f"expected {record_count} records as published, received {len(lines)}"
             raise BadBatchError("record_count_wrong", reason)
         rows, wrong = self._decode(lines)
         columns: list[pa.Array] = []
@@ -100,12 +99,12 @@ class BatchReader:
         return pa.RecordBatch.from_arrays([sequence, numbers, *columns], schema=self.arrow)
 
     def _decode(self, lines: Sequence[bytes]) -> tuple[list[Any], list[_Wrong]]:
-        """As many rows as can be read, and what is wrong with the next one."""
+        """The rows before the first invalid line, and what is wrong with that line."""
         rows: list[Any] = []
         decode = self._decoder.decode
         try:
             for line in lines:
-                rows.append(decode(line))  # noqa: PERF401 - those before a bad one count
+                rows.append(decode(line))  # noqa: PERF401 - rows before an invalid one are kept
         except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return rows, [_Wrong(len(rows), -1, self._explain(error, lines[len(rows)]))]
         return rows, []
@@ -130,7 +129,7 @@ class BatchReader:
         return [_Wrong(index, len(self.kinds), "org_id: is not the org of the publisher; leave it out")]
 
     def _too_long(self, columns: Sequence[pa.Array]) -> list[_Wrong]:
-        """Values that no index could hold. Only text and bytes can be that long."""
+        """Keys that are too long for an index. Only text and bytes can be that long."""
         places = {kind.column.name: index for index, kind in enumerate(self.kinds)}
         wrong = []
         for names in (self.schema.unique, *self.schema.indexes):
@@ -153,7 +152,7 @@ class BatchReader:
 def _field(name: str, kind: ColumnKind) -> tuple[Any, ...]:
     if not kind.column.nullable:
         return (name, kind.json)
-    if kind.json is msgspec.Raw:  # is anything already, null too
+    if kind.json is msgspec.Raw:  # includes null
         return (name, msgspec.Raw, msgspec.Raw(b"null"))
     return (name, kind.json | None, None)
 
@@ -166,7 +165,7 @@ def _lengths(column: pa.Array) -> list[int]:
 
 
 def _column(values: list[Any], kind: ColumnKind, order: int) -> pa.Array | _Wrong:
-    """The column that these are, or the first value that it cannot hold."""
+    """The values as an Arrow array, or the first value that the column cannot hold."""
     if kind.convert is None:
         return pa.array(values, kind.arrow)
     if kind.whole is not None and (array := _whole(values, kind.whole)) is not None:
@@ -197,4 +196,4 @@ def _first_wrong(values: Sequence[Any], convert: Callable[[Any], Any], name: str
                 convert(value)
         except ValueError as error:
             return _Wrong(index, order, f"{name}: {error}")
-    raise AssertionError(f"{name}: taken one by one and refused together")
+    raise AssertionError(f"{name}: every value is valid alone, but not all together")

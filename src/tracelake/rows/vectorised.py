@@ -1,7 +1,7 @@
-"""Columns read at once, for what needs no second look: the usual spelling of times, bytes and large numbers.
+"""Converts whole columns at once if all values have the usual spelling of times, bytes or large numbers.
 
-Each function answers an array, or None where any value is not spelt like that: then the values are looked at one by
-one, which decides, and says what is wrong. What is answered here is what would have come out of that.
+Each function returns an array, or None if any value has another spelling; then the values are converted one by one,
+which also explains what is wrong. Both ways give the same result.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ import pyarrow as pa
 _ZERO, _NINE = ord("0"), ord("9")
 _SECONDS = "dddd-dd-ddTdd:dd:ddZ"
 _SURE = 76
-"""Digits that both 256-bit types hold."""
+"""Any number of this many digits fits both 256-bit types."""
 
 
 def whole_bytes(values: Sequence[Any], longest: int | None) -> pa.Array | None:
-    """Hexadecimal texts of one length, with `0x` in front."""
+    """Hexadecimal texts of one length, with the prefix `0x`."""
     texts = _same_length(values)
     if texts is None or texts.shape[1] % 2 or not _is(texts[:, :2], b"0x"):
         return None
@@ -29,7 +29,7 @@ def whole_bytes(values: Sequence[Any], longest: int | None) -> pa.Array | None:
         data = bytes.fromhex(np.ascontiguousarray(texts[:, 2:]).tobytes().decode())
     except ValueError:
         return None
-    # Spaces between bytes are passed over when they are read, and show in the length.
+    # `fromhex` skips spaces between bytes, which the length reveals.
     if len(data) != width * len(values):
         return None
     offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(width)
@@ -37,7 +37,7 @@ def whole_bytes(values: Sequence[Any], longest: int | None) -> pa.Array | None:
 
 
 def whole_timestamps(values: Sequence[Any]) -> pa.Array | None:
-    """`2026-01-31T12:00:00Z`, all with as many digits after the point, at most six; of the years from 1000 on."""
+    """`2026-01-31T12:00:00Z`, all with the same number of decimals, at most six; from the year 1000 on."""
     texts = _same_length(values)
     if texts is None or not len(_SECONDS) <= texts.shape[1] <= len(_SECONDS) + 7:
         return None
@@ -54,7 +54,7 @@ def whole_timestamps(values: Sequence[Any]) -> pa.Array | None:
 
 
 def whole_numbers(values: Sequence[Any]) -> pa.Array | None:
-    """Decimal digits as text, that fit any of the 256-bit types."""
+    """Decimal digits as text that fit both 256-bit types."""
     try:
         array = pa.array(values, pa.string())
     except (pa.ArrowTypeError, pa.ArrowInvalid):
@@ -71,7 +71,7 @@ def whole_numbers(values: Sequence[Any]) -> pa.Array | None:
 
 
 def _same_length(values: Sequence[Any]) -> npt.NDArray[np.uint8] | None:
-    """Texts as a table of their characters."""
+    """The characters of texts of one length, as a matrix; None if lengths differ."""
     length = len(values[0])
     if not length or any(len(value) != length for value in values):
         return None

@@ -1,4 +1,4 @@
-"""The scheduler: fires cron sources when their time comes. It knows the Dispatcher's API and no database."""
+"""The scheduler fires cron sources when they are due. It uses the Dispatcher's API and no database."""
 
 from tracelake.scheduler.loop import Scheduler, SchedulerConfig
 

@@ -1,18 +1,18 @@
-"""The scheduler's loop: ask which cron sources there are, fire what is due, sleep until something is due again.
+"""The scheduler's loop: list the cron sources, fire what is due, sleep until the next slot.
 
-It keeps nothing that matters. What was fired is the Dispatcher's word (`last_slot`), and so is the time: a slot is due
-by the clock of the store. A scheduler that was away, or that cannot reach the Dispatcher, goes on from there. Two at
-once fire the same slots in the same order, and the Dispatcher takes each once.
+It keeps no durable state. The Dispatcher records what was fired (`last_slot`) and provides the time: a slot is due by
+the clock of the store. After an outage the scheduler continues from there. Two schedulers fire the same slots in the
+same order, and the Dispatcher accepts each slot once.
 
-What was missed is made up for as the source says:
+`catch_up` of a source decides about missed slots:
 
-- `none`: a slot is fired if it is seen no later than `tolerance_seconds` after its time; then it is repeated until it
-  is heard.
-- `last`: of the slots since the last one that was fired, only the newest.
-- `all`: each of them, in order.
+- `none`: a slot is fired only if it is seen within `tolerance_seconds` after its time; it is then retried until the
+  Dispatcher accepts it.
+- `last`: only the newest of the slots since the last one that was fired.
+- `all`: every slot, in order.
 
-Of one source at most `batch` are fired in one round, and no more than that are ever held: what is still to come is
-known by its times alone, however many slots lie between them.
+One round fires at most `batch` slots of a source, and holds no more than that in memory: pending slots are kept as
+stretches of time, however many slots lie in them.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SHORTEST_WAIT = 0.01
 _AT_ONCE = 16
-"""Sources that are fired at the same time; the slots of one go one after the other."""
+"""Number of sources that are fired concurrently; the slots of one source are fired in sequence."""
 
 
 class SourceCalls(Protocol):
@@ -44,7 +44,7 @@ class SourceCalls(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     poll_seconds: float
-    """A source that was deployed meanwhile is seen after so long."""
+    """How often the scheduler asks for new sources."""
     tolerance_seconds: float
     batch: int
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 10.0))
@@ -52,7 +52,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Coming:
-    """The first slot after `floor`; it is the first after any later floor that is still before it, too."""
+    """The first slot after `floor`, and hence after any later floor that is before the slot."""
 
     slots: ScheduleSlots
     floor: datetime
@@ -64,7 +64,7 @@ class _Coming:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Seen:
-    """Slots after `after`, up to and with `until`, that were seen in time."""
+    """A stretch of time whose slots, after `after` up to and including `until`, were seen in time."""
 
     after: datetime
     until: datetime
@@ -76,7 +76,7 @@ class Scheduler:
         self._calls = calls
         self._coming: dict[UUID, _Coming] = {}
         self._owed: dict[UUID, list[_Seen]] = {}
-        """Of `none`: when slots were seen that nobody has heard of yet."""
+        """Of `none`: stretches with slots that the Dispatcher has not accepted yet."""
         self._refused: set[UUID] = set()
         self._tries = 0
 
@@ -90,7 +90,7 @@ class Scheduler:
                 continue
 
     async def run_once(self) -> float:
-        """One round; answers in how many seconds the next one is due."""
+        """Runs one round; returns the seconds until the next one."""
         try:
             reply = await self._calls.cron_sources()
         except TraceError as error:
@@ -109,13 +109,13 @@ class Scheduler:
             return self._failed(away)
         self._tries = 0
         if len(failures) < len(due):
-            return 0.0  # what was fired moved on, and time has passed: look again
+            return 0.0  # sources have advanced and time has passed: look again
         coming = [item.slot for item in self._coming.values() if item.slot is not None and item.slot > reply.now]
         until_next = min(((slot - reply.now).total_seconds() for slot in coming), default=self._config.poll_seconds)
         return max(_SHORTEST_WAIT, min(self._config.poll_seconds, until_next))
 
     def _due(self, source: CronSource, now: datetime) -> list[datetime]:
-        """What to fire in this round, oldest first."""
+        """The slots to fire in this round, oldest first."""
         slots = self._slots(source)
         if slots is None:
             return []
@@ -157,10 +157,10 @@ class Scheduler:
         try:
             return ScheduleSlots.of(source.schedule, source.time_zone)
         except (ValueError, KeyError, OSError):
-            # A Dispatcher of another version may know more than this scheduler. The other sources are not concerned.
+            # A newer Dispatcher may accept schedules that this scheduler cannot read. Other sources are not affected.
             if source.job_id not in self._refused:
                 self._refused.add(source.job_id)
-                logger.error("a schedule cannot be read", extra=_said(source))
+                logger.error("a schedule cannot be read", extra=_context(source))
             self._coming.pop(source.job_id, None)
             return None
 
@@ -169,11 +169,11 @@ class Scheduler:
             try:
                 reply = await self._calls.fire_cron(source.job_id, slot)
             except TraceError as error:
-                if error.status != 404:  # else it does not count any more, and the next look tells
-                    logger.warning("not fired", extra=_said(source) | {"slot": slot.isoformat(), "code": error.code})
+                if error.status != 404:  # a 404 means that the source is no longer active
+                    logger.warning("not fired", extra=_context(source) | {"slot": slot.isoformat(), "code": error.code})
                 return error
             if not reply.duplicate:
-                logger.info("fired", extra=_said(source) | {"slot": slot.isoformat()})
+                logger.info("fired", extra=_context(source) | {"slot": slot.isoformat()})
         return None
 
     def _failed(self, error: TraceError) -> float:
@@ -190,7 +190,7 @@ class Scheduler:
 
 
 def _joined(stretches: Sequence[_Seen]) -> list[_Seen]:
-    """In order. Slots that were seen without a break are one stretch, however long nobody hears of them."""
+    """Sorted, with overlapping stretches joined."""
     joined: list[_Seen] = []
     for stretch in sorted(stretches):
         if joined and stretch.after <= joined[-1].until:
@@ -200,5 +200,5 @@ def _joined(stretches: Sequence[_Seen]) -> list[_Seen]:
     return joined
 
 
-def _said(source: CronSource) -> dict[str, str]:
+def _context(source: CronSource) -> dict[str, str]:
     return {"org": source.org, "dag": source.dag, "job": source.job, "job_id": str(source.job_id)}
