@@ -130,7 +130,7 @@ def test_every_call_goes_to_its_path_with_its_own_credential(certificates: Certi
         assert (await internal.cron_sources()).sources == []
         assert (await internal.fire_cron(TASK, datetime.now(UTC))).events == 1
         assert not (await task_client.call(routes.HEARTBEAT, "cap", HEARTBEAT)).cancel
-        assert (await task_client.call(routes.COMPLETE, "cap", COMPLETE)).status == "Completed"
+        assert (await task_client.complete("cap", COMPLETE)).status == "Completed"
         event = EventIn(dataset_uuid=TASK, dataset_version=TASK, cursor=1)
         events = EventsRequest(task_id=TASK, attempt=1, lease_token=LEASE, events=[event])
         assert (await task_client.call(routes.ANNOUNCE_EVENTS, "cap", events)).duplicate

@@ -1,9 +1,9 @@
-"""The types of the contract ABI and the two ways to write an event down: human-readable, and as JSON ABI item.
+"""The types of the contract ABI, and the parsers of the two forms of an event: human-readable, and JSON ABI item.
 
     event Swap(address indexed sender, uint256 amount0In, uint256[] fees, (uint8 kind, string memo) note)
 
-Everything is bounded: what is accepted here can be decoded without recursion or allocation getting out of hand. All
-errors are `ValueError` with a message for the author of the text.
+Everything is bounded, so that decoding an accepted event needs limited recursion and memory. All errors are
+`ValueError` with a message for the author of the text.
 """
 
 import re
@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias
 
 MAX_TEXT = 4000
 MAX_DEPTH = 8
-"""Of arrays and tuples in each other."""
+"""The deepest nesting of arrays and tuples."""
 MAX_PARAMETERS = 64
 MAX_HEAD_WORDS = 1024
-"""Of one event: what its fixed part takes in 32-byte words."""
+"""The most 32-byte words of the fixed part of an event."""
 MAX_INDEXED = 3
 
 Kind: TypeAlias = Literal["uint", "int", "address", "bool", "bytes"]
@@ -28,7 +28,7 @@ class Plain:
 
     kind: Kind
     size: int
-    """Bits of numbers, bytes of bytesN; of no meaning for the others."""
+    """Bits of a number, or bytes of bytesN; unused for the others."""
 
     def __str__(self) -> str:
         return self.kind if self.kind in ("address", "bool") else f"{self.kind}{self.size}"
@@ -36,7 +36,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """`bytes`, or `string`: bytes that are UTF-8."""
+    """`bytes`, or `string`, which is UTF-8."""
 
     text: bool
 
@@ -48,7 +48,7 @@ class Bytes:
 class Array:
     element: "AbiType"
     length: int | None
-    """None: as long as the data says."""
+    """None: the length is in the data."""
 
     def __str__(self) -> str:
         return f"{self.element}[{'' if self.length is None else self.length}]"
@@ -69,7 +69,7 @@ AbiType: TypeAlias = Plain | Bytes | Array | Tuple
 @dataclass(frozen=True, slots=True)
 class EventParameter:
     name: str
-    """Never empty: `arg0`, `arg1` and so on stand in."""
+    """Never empty: `arg0`, `arg1` and so on replace a missing name."""
     type: AbiType
     indexed: bool
 
@@ -81,7 +81,7 @@ class Event:
 
     @property
     def signature(self) -> str:
-        """What topic0 is the hash of."""
+        """The text whose hash is topic0."""
         return f"{self.name}({','.join(str(parameter.type) for parameter in self.parameters)})"
 
     @property
@@ -90,7 +90,7 @@ class Event:
 
     @property
     def plain(self) -> tuple[EventParameter, ...]:
-        """The parameters that are in the data."""
+        """The parameters that are not indexed, which are in the data."""
         return tuple(parameter for parameter in self.parameters if not parameter.indexed)
 
     @property
@@ -99,7 +99,7 @@ class Event:
 
 
 def is_dynamic(abi_type: AbiType) -> bool:
-    """Whether its place holds an offset to it."""
+    """Whether the fixed part holds an offset to the value instead of the value."""
     match abi_type:
         case Plain():
             return False
@@ -112,7 +112,7 @@ def is_dynamic(abi_type: AbiType) -> bool:
 
 
 def head_words(abi_type: AbiType) -> int:
-    """How many words its place takes."""
+    """The number of words in the fixed part."""
     if is_dynamic(abi_type):
         return 1
     match abi_type:
@@ -129,7 +129,7 @@ def read_event(source: str | Mapping[str, Any]) -> Event:
 
 
 def parse_event(text: str) -> Event:
-    """Of the human-readable form. The word `event` may be left out."""
+    """Reads the human-readable form. The word `event` is optional."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"an event signature has at most {MAX_TEXT} characters")
     reader = _SignatureReader(text)
@@ -144,7 +144,7 @@ def parse_event(text: str) -> Event:
 
 
 def event_of_json(item: Mapping[str, Any]) -> Event:
-    """Of an item of a contract's JSON ABI."""
+    """Reads an item of a contract's JSON ABI."""
     name = item.get("name")
     if item.get("type", "event") != "event" or not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError('an item of a JSON ABI needs "type": "event" and the event\'s name')
@@ -170,7 +170,7 @@ def _event(name: str, parameters: Sequence[tuple[str, AbiType, bool]]) -> Event:
 
 
 def _distinct(names: Sequence[str], where: str) -> None:
-    """Columns differ by more than upper and lower case."""
+    """Checks that names differ by more than case, since they become columns."""
     if len({name.lower() for name in names}) != len(names):
         raise ValueError(f"two parameters of {where} have the same name")
 
@@ -198,7 +198,7 @@ class _SignatureReader:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def skip(self, symbol: str) -> bool:
-        # An event may be called `event`: the word is one only if a name follows.
+        # An event may be named `event`: the word is a keyword only if a name follows.
         if self._peek() != symbol or (symbol == "event" and self._tokens[self._at + 1 : self._at + 2] == ["("]):
             return False
         self._at += 1
@@ -277,7 +277,7 @@ def _array(element: AbiType, digits: str) -> Array:
     array = Array(element, int(digits) if digits else None)
     if _depth(array) > MAX_DEPTH:
         raise ValueError(f"types are nested deeper than {MAX_DEPTH}")
-    # Also where an offset stands for it: whatever is decoded has that many words.
+    # Dynamic arrays, too: the decoded value has at least that many words.
     if (array.length or 1) * _smallest_words(element) > MAX_HEAD_WORDS:
         raise ValueError(f"{array} has more than {MAX_HEAD_WORDS} fixed words")
     return array

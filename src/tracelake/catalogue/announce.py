@@ -1,15 +1,15 @@
-"""What operators without data say, wherever they run: their outputs have the unit that their input has."""
+"""The events of operators that write no data: each output gets the unit of the input."""
 
 from collections.abc import Sequence
 
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 ANNOUNCED = ("none", "postgres")
-"""Other kinds of output have a unit only once files or batches of it are committed, and these operators write none."""
+"""Storage of outputs that need no data; others get a unit only when files or batches are committed."""
 
 
 def announce(inputs: Sequence[PayloadInput], outputs: Sequence[TaskOutput]) -> list[EventIn]:
-    """One event for each output that needs no data of its own. Without an input there is no unit to speak of."""
+    """One event for each output that needs no data. Without an input there is no unit, and no event."""
     if not inputs:
         return []
     unit = inputs[0].unit

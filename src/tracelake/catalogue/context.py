@@ -1,4 +1,4 @@
-"""What an operator sees and what it gives back. No HTTP, no tokens, no other tasks."""
+"""The input and the result of an operator. It sees no HTTP, no tokens and no other tasks."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +13,19 @@ from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 
 class NonRetryableError(Exception):
-    """Raised by an operator when another attempt would fail in the same way."""
+    """Raised by an operator if another attempt would fail in the same way."""
 
 
 class CanceledError(Exception):
-    """Raised by an operator that stops because `cancel` was set, and by `emit` when there is nobody to speak for."""
+    """Raised by an operator that stops because `cancel` was set, and by `emit` if the attempt is no longer current."""
 
 
 class AttemptLostError(Exception):
-    """The worker had to end this attempt for a reason that is not its own: the next one begins at once and is free."""
+    """The worker had to end the attempt for an external reason: the next one starts at once and costs no attempt."""
 
 
 class EmitRefusedError(Exception):
-    """The Dispatcher does not take these events, and would not take them later either."""
+    """The Dispatcher refuses these events for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """An input that is a table in Postgres data: the columns that the job reads, of the types that it declares."""
+    """An input that is a table in Postgres data, with the columns that the job reads, as it declares them."""
 
     columns: tuple[TableColumn, ...]
 
@@ -61,32 +61,31 @@ class OperatorContext:
     inputs: Sequence[PayloadInput]
     outputs: Sequence[TaskOutput]
     progress: Callable[[str], None]
-    """Says in a few words how far the work is; goes to the log."""
+    """Reports progress in a few words, for the log."""
     cancel: threading.Event
-    """Set when the work should stop. Long work looks at it, or waits on it instead of sleeping.
+    """Set when the work should stop; long work checks it, or waits on it instead of sleeping.
 
-    It was cancelled, or the worker has to end; then somebody else begins anew, whatever is returned."""
+    Either the task was cancelled, or the worker stops; then another worker starts over, whatever is returned."""
     paused: threading.Event
-    """Set while a source should emit nothing: a queue downstream is full, or a person said so."""
+    """Set while a source should emit nothing: a downstream queue is full, or a person paused it."""
     emit: Callable[[Sequence[EventIn]], None]
-    """Announces updates while the work goes on; returns when they are stored. From any thread, in the order of calls.
+    """Announces updates during the work; returns when they are durable. Thread-safe, in the order of calls, idempotent.
 
-    While the Dispatcher is away it waits and tries again. Raises `CanceledError` once the attempt was fenced or should
-    stop, `EmitRefusedError` if the events are refused. The same event again is none."""
+    It retries while the Dispatcher is away. Raises `CanceledError` once the attempt was fenced or should stop, and
+    `EmitRefusedError` if the events are refused."""
     files: Callable[[PayloadInput], list[ObjectMeta] | TableInput]
-    """What an input consists of: the files that count now, exactly as they were committed; or the table that it is.
-    From any thread."""
+    """The content of an input: its current files, exactly as they were committed, or its table. Thread-safe."""
     publish: Callable[[Batch], None] = _nobody
-    """Hands a batch to the sinks; returns when that is stored. From any thread. The same batch again is none."""
+    """Publishes a batch to the sinks; returns when that is durable. Thread-safe and idempotent."""
     schema: Callable[[TaskOutput], Schema | None] = _undeclared
-    """What rows of a buffered output must fit, as declared now; None where nothing is declared. From any thread."""
+    """The current schema of a buffered output; None if none is declared. Thread-safe."""
     secrets: Mapping[str, str] = field(default_factory=SecretValues, repr=False)
-    """What the job's `secrets` name, by those names; nothing else is in reach. They are blanked in errors, progress and
-    logs, which is a net for mishaps: an operator says none of them anywhere, and writes them into no data."""
+    """The values of the job's `secrets` by name, and no others. Errors, progress and logs blank them as a safety net:
+    an operator must neither report them nor write them into data."""
     org: str = ""
-    """The org that the task belongs to, by name: what costs money or opens something is used for its own org alone."""
+    """The name of the task's org: paid or protected resources are used only for their own org."""
     traceparent: str | None = None
-    """The attempt's span as W3C `traceparent`, where it is traced: spans of the operator's own belong below it."""
+    """The attempt's span as W3C `traceparent`, if it is traced: the parent of the operator's own spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +94,4 @@ class OperatorResult:
     events: list[EventIn] = field(default_factory=list)
     datasets_published: list[DatasetPublished] = field(default_factory=list)
     spark: SparkMetrics | None = None
-    """What Spark did for it; added by the worker."""
+    """Added by the worker."""

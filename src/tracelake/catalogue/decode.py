@@ -1,4 +1,4 @@
-"""What `decode_logs` is told, and the columns that follow from it. Wrong events are refused when a DAG is deployed."""
+"""The config of `decode_logs`, and the columns that follow from it. Invalid events are refused at deploy."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ BUILT_IN = {
     "erc1155.URI": "URI(string value, uint256 indexed id)",
 }
 TOKEN_TRANSFERS = ("erc20.Transfer", "erc721.Transfer", "erc1155.TransferSingle", "erc1155.TransferBatch")
-"""What is decoded when no events are given: all into one table."""
+"""The events that are decoded by default, into one table."""
 
 COMMON_COLUMNS = ("block_number", "transaction_index", "log_index", "transaction_hash", "address", "chain_id", "event")
 TRANSFER_COLUMNS = (
@@ -39,7 +39,7 @@ TRANSFER_COLUMNS = (
     ("amount_f64", "double"),
     ("batch_index", "int"),
 )
-"""Of token transfers, beside the log's own; with Spark's types."""
+"""The columns of token transfers besides those of the log, with Spark's types."""
 _TAKEN = frozenset({*COMMON_COLUMNS, "batch_index"})
 LONG, DECIMAL = "bigint", "decimal(20,0)"
 
@@ -51,7 +51,7 @@ class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
     events: Annotated[list[EventText | dict[str, Any]], Meta(max_length=100)] = []
     """Signatures, items of a JSON ABI, or names of built-in events; none: the token transfers, in one table."""
     addresses: Annotated[list[Address], Meta(max_length=10_000)] = []
-    """Only logs of these contracts; empty: of all."""
+    """Only logs of these contracts; empty: logs of all."""
     keep_other: bool = False
     """Logs of other events go to the second output as well."""
 
@@ -62,7 +62,7 @@ class DecodeLogsConfig(OperatorConfig, frozen=True, kw_only=True):
         return Writes(2, 2, "keep_other: true", "keep_other") if self.keep_other else Writes(2)
 
     def columns(self, output_index: int) -> tuple[str, ...] | None:
-        """Of the decoded logs. The other output has the columns of whatever is read."""
+        """The columns of the decoded logs. The other output has the columns of the input."""
         if output_index:
             return None
         own = all_columns(self.read_events()) if self.events else TRANSFER_COLUMNS
@@ -87,7 +87,7 @@ def built_in(name: str) -> Event:
 
 
 def check_events(events: Sequence[Event]) -> None:
-    """That each log fits one event at most, and that events that share a column agree on its type."""
+    """Checks that each log fits at most one event, and that events with a common column agree on its type."""
     earlier: set[tuple[str, int]] = set()
     types: dict[str, tuple[str, str]] = {}
     for event in events:
@@ -104,7 +104,7 @@ def check_events(events: Sequence[Event]) -> None:
 
 
 def all_columns(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """The columns of the parameters, each once, in the order in which they come."""
+    """The columns of all parameters, each once, in order."""
     return list(dict.fromkeys(column for event in events for column in event_columns(event)))
 
 
@@ -117,7 +117,7 @@ def column_name(parameter: EventParameter) -> str:
 
 
 def parameter_columns(parameter: EventParameter) -> list[tuple[str, str]]:
-    """Names with Spark's types. Numbers of more than 64 bits come as bytes, as text, and, rounded, as double."""
+    """Names with Spark's types. A number of more than 64 bits has columns for bytes, text and a rounded double."""
     name = column_name(parameter)
     if parameter.indexed and not isinstance(parameter.type, Plain):
         return [(f"{name}_hash", "binary")]
@@ -131,7 +131,7 @@ def is_wide(abi_type: AbiType) -> bool:
 
 
 def spark_type(abi_type: AbiType) -> str:
-    """Inside of arrays and tuples numbers of more than 64 bits are text."""
+    """Inside arrays and tuples, numbers of more than 64 bits are text."""
     match abi_type:
         case Plain("bool", _):
             return "boolean"

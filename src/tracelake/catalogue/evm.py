@@ -25,32 +25,32 @@ EVM_COLUMNS: dict[EvmTable, tuple[str, ...]] = {
         "topic3", "data", "chain_id",
     ),
 }  # fmt: skip
-"""What a filter of an input may name."""
+"""The columns of each table, which filters of inputs may name."""
 _RPC_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 
 
 class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
     chain_id: Annotated[int, Meta(ge=1, le=2**63 - 1)]
-    """What the nodes must say they are."""
+    """The chain id that the nodes must report."""
     rpc: str = "default"
-    """Which of the worker's RPC endpoints: a name, since an address may hold a key."""
+    """The name of one of the worker's RPC endpoints; not an address, since that may hold a key."""
     tables: Annotated[tuple[EvmTable, ...], Meta(min_length=1, max_length=3)] = EVM_TABLES
-    """Output 0 is the first of them, output 1 the second, ..."""
+    """Output 0 is the first table, output 1 the second, and so on."""
     chunk_blocks: Annotated[int, Meta(ge=1, le=100_000)] = 250
-    """Blocks that are read together, and that go into one file."""
+    """Blocks that are read together and go into one file."""
     batch_size: Annotated[int, Meta(ge=1, le=1000)] = 20
-    """Calls in one HTTP request, at most."""
+    """The most calls in one HTTP request."""
     confirmations: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    """How many blocks must follow the last one of the range."""
+    """The number of blocks that must follow the last block of the range."""
     max_requests_per_second: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
-    """To each node, by all Spark tasks of a unit together; a batch is one request."""
+    """Limit per node for all Spark tasks of a unit together; a batch is one request."""
     max_calls_per_second: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
-    """To each node, by all Spark tasks of a unit together; a batch is as many calls as it carries."""
+    """Limit per node for all Spark tasks of a unit together; each call of a batch counts."""
     retry_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 180
-    """How long the nodes are asked again without any progress; then the attempt fails, to be retried."""
+    """How long nodes are retried without progress before the attempt fails."""
 
     def __post_init__(self) -> None:
-        if not _RPC_NAME.fullmatch(self.rpc):  # never repeated: whoever writes an address here may have told a key
+        if not _RPC_NAME.fullmatch(self.rpc):  # never repeated in the message: an address may hold a key
             raise ConfigFieldError(
                 "rpc",
                 "it must be a name like `archive`, not an address: addresses go to TRACE_RPC_<NAME> or HOME/rpc.toml,"

@@ -1,4 +1,4 @@
-"""The config of `spark_sql`. Its query passes the gate when the config is read, at deploy as in the worker."""
+"""The config of `spark_sql`. Reading it, at deploy and in the worker, passes the query through the gate."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated

@@ -1,9 +1,9 @@
 """Compares the words of a query with the words of the text that was written for it.
 
-The parser reads more than Spark's grammar has, and forgives: it skips a comma that is too many, a name that a rule has
-no place for, or a word that it holds to be optional. What it skipped is not in the tree, so no rule can miss it. Here
-nothing may be missing: every word, name, literal and sign of the query stands in the written text, in the same order,
-and the written text adds only what is on a short list. Brackets are not compared: the tree decides where they stand.
+The parser accepts more than Spark's grammar: it skips a superfluous comma, a name that a rule has no place for, or a
+word that it considers optional. Skipped words are not in the tree, so no rule can notice them. This comparison does:
+every word, name, literal and sign of the query must be in the written text, in the same order, and the written text may
+add only what is on a short list. Brackets are not compared: they follow from the tree.
 """
 
 import re
@@ -27,23 +27,23 @@ _SAME = {
     "numeric": "decimal",
     "timestamp_ltz": "timestamp",
 }
-"""Ways to write one thing."""
+"""Spellings of the same thing."""
 _TYPED = {"date", "timestamp", "timestamp_ltz", "timestamp_ntz"}
 _SETS = {"union", "except", "intersect", "minus", "setminus"}
 _INTERVAL_PART = re.compile(r"[0-9.]+|[A-Za-z]+|\S")
 
 Key = tuple[str, str]
-"""What kind of word it is, and the word."""
+"""The kind of a word, and the word."""
 
 
 @dataclass(slots=True)
 class _Words:
-    """The words of a text, each in one way of writing it, without brackets."""
+    """The words of a text in their normal spelling, without brackets."""
 
     keys: list[Key] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     negations: int = 0
-    """NOT may stand before or inside of a condition, so only their number is compared."""
+    """NOT may stand before or inside a condition, so only the number is compared."""
 
     def add(self, kind: str, text: str, start: int) -> None:
         self.keys.append((kind, text))
@@ -51,9 +51,9 @@ class _Words:
 
 
 def first_difference(query: Sequence[Token], output: Sequence[Token], renamed: Mapping[str, str]) -> int | None:
-    """Where the query says something that the written text does not, or the other way round; None: nowhere.
+    """The offset of the first word by which the query and the written text differ; None if they agree.
 
-    `renamed` has the name in the query for each name that the writer made up."""
+    `renamed` maps each name that the writer invented to the name in the query."""
     ours, theirs = _words(output), _words(query)
     index = 0
     for place, key in enumerate(ours.keys):
@@ -72,7 +72,7 @@ def _renamed(key: Key, renamed: Mapping[str, str]) -> Key:
 
 
 def _is_addition(keys: Sequence[Key], place: int, renamed: Mapping[str, str]) -> bool:
-    """What the writer says and a query need not: AS, a relation's own name as its alias, and how rows are sorted."""
+    """Whether the writer added the word: AS, a relation's own name as its alias, or the order of rows."""
     kind, word = keys[place]
     if kind != "word":
         return False
@@ -141,14 +141,14 @@ def _add_string(words: _Words, token: Token, before: str) -> None:
 
 
 def _begins_number(tokens: Sequence[Token], index: int) -> bool:
-    """Whether the dot before there is that of `.5`."""
+    """Whether the dot before `index` begins a number like `.5`."""
     if index == len(tokens) or tokens[index].token_type is not TokenType.NUMBER:
         return False
     return tokens[index - 1].end + 1 == tokens[index].start
 
 
 def _distinct_from(texts: Sequence[str], index: int) -> int:
-    """How many words of [NOT] DISTINCT FROM begin there."""
+    """The number of words of [NOT] DISTINCT FROM at `index`."""
     if texts[index : index + 2] == ["distinct", "from"]:
         return 2
     return 3 if texts[index : index + 3] == ["not", "distinct", "from"] else 0

@@ -1,4 +1,4 @@
-"""Writes calls of functions. Each argument is checked against its kind in the table of `sql_functions`."""
+"""Writes calls of functions, and checks each argument against its kind in `sql_functions`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class CallWriter(NodeWriter):
         self.refuse(node, "sql_function", f"queries may not call {shown(str(node.this))}", hint)
 
     def _flat(self, argument: Any, name: str) -> Sequence[Any]:
-        """DISTINCT is one node with all arguments in it."""
+        """The arguments of DISTINCT, which is one node with all of them."""
         if not isinstance(argument, exp.Distinct):
             return [argument]
         if name not in AGGREGATES:
@@ -100,7 +100,7 @@ class CallWriter(NodeWriter):
         return text
 
     def _refuse_argument(self, node: Any, kind: ArgumentKind, name: str, detail: str = "") -> NoReturn:
-        """`detail` is what the parser of the literal says; without it, there is no literal at all."""
+        """`detail` is the error of the literal's parser; without it, the argument is not a literal."""
         size = kind.form in (Form.NUMBER, Form.NUMBERS, Form.SEQUENCE_END)
         code = "sql_limit" if size else "sql_pattern" if kind.name == "pattern" else "sql_argument"
         message = f"{name} takes {kind.expected} here" + (f": {detail}" if detail else ", and nothing computed")
@@ -179,7 +179,7 @@ class CallWriter(NodeWriter):
         return f"{names if len(node.expressions) == 1 else f'({names})'} -> {self.expression(node.this)}"
 
     def _pattern(self, node: Any, escape: str = "\\") -> None:
-        """Of LIKE, ILIKE and RLIKE."""
+        """Check the pattern of LIKE, ILIKE or RLIKE."""
         text = plain_text(node.expression)
         is_like = isinstance(node, exp.Like | exp.ILike)
         if text is None:

@@ -1,12 +1,12 @@
-"""What a query can cost at most, told from its text: how large a value may grow, how many rows one row may become, and
-how much of the query Spark writes out when it plans.
+"""Bounds the cost of a query from its text: the growth of values, the number of rows that one row may become, and the
+size of the plan when Spark expands the query.
 
-The size of an input is not known here, so everything is counted in units of it: a cell of an input is 1, a text of the
-query its length in 16s. Each column of each relation has a `Cost`, and the table of `sql_functions` says for each
-function how large its result is. What is bounded this way cannot be made unbounded by naming it: a column of a
-subquery costs what made it, so doubling a text forty times costs 2^40 wherever the forty steps stand.
+The size of an input is unknown, so everything is relative to it: a cell of an input is 1, a literal of the query its
+length divided by 16. Each column of each relation has a `Cost`, and `sql_functions` tells for each function how large
+its result is. Names do not hide costs: a column of a subquery costs as much as its expression, so doubling a text
+forty times costs 2^40 wherever the forty steps stand.
 
-It is an upper bound and a coarse one. Queries that people write stay far below the limits; see ADR 0023.
+The bound is coarse. Queries that people write stay far below the limits; see ADR 0023.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,22 +20,22 @@ from tracelake.catalogue.sql_functions.signatures import AGGREGATES, GENERATORS,
 from tracelake.catalogue.sql_nodes import plain_number, plain_text
 
 MAX_GROWTH = 100_000
-"""How many times larger than a cell of an input a value may become."""
+"""The largest growth of a value, relative to a cell of an input."""
 MAX_WORK = 10_000_000
-"""Steps for one row."""
+"""The most steps for one row."""
 MAX_WEIGHT = 20_000
 """Nodes of an expression with the columns of subqueries written out, as Spark does when it moves conditions."""
 MAX_LAMBDAS = 3
 """Lambdas inside each other."""
 DATA_ITEMS = 10
-"""What an array of an input is taken for."""
+"""The assumed length of an array of an input."""
 _LITERAL_UNIT = 16
 _PROBE = MAX_GROWTH // 10
-"""The size of an accumulator, to see what a step makes of it."""
+"""The size of an accumulator that probes how a step grows it."""
 _QUADRATIC = frozenset(
     {"levenshtein", "array_distinct", "array_except", "array_intersect", "array_union", "arrays_overlap"}
 )
-"""Compare every part of one argument with every part of another."""
+"""Functions that compare every part of one argument with every part of another."""
 _BRANCHES = (exp.Case, exp.If)
 _SCALARS = (
     *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor),
@@ -43,7 +43,7 @@ _SCALARS = (
     *(exp.NullSafeNEQ, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Exists),
     *(exp.Extract, exp.Interval, exp.Boolean, exp.Null),
 )
-"""Their result is a number, a truth value or a moment."""
+"""Operations whose result is a number, a boolean or a time."""
 
 
 class CostError(Exception):
@@ -58,14 +58,14 @@ class CostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one value of an expression."""
+    """The cost of one value of an expression."""
 
     growth: int = 1
     work: int = 1
     weight: int = 1
 
     def __or__(self, other: "Cost") -> "Cost":
-        """Of a value that is one of two."""
+        """The cost of a value that is one of two."""
         return Cost(max(self.growth, other.growth), max(self.work, other.work), max(self.weight, other.weight))
 
 
@@ -88,14 +88,14 @@ class ColumnCosts:
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean at one place of the query."""
+    """The meaning of names at one place of the query."""
 
     relations: dict[str, ColumnCosts] = field(default_factory=dict)
     aliases: dict[str, Cost] = field(default_factory=dict)
     variables: dict[str, Cost] = field(default_factory=dict)
     outer: "Scope | None" = None
     rows: int = 1
-    """How many rows one row of the inputs became."""
+    """The number of rows that one row of the inputs became."""
 
     def column(self, node: exp.Column) -> Cost:
         parts = [str(part.this).lower() for part in node.parts]
@@ -124,10 +124,10 @@ class Scope:
 
 
 class ExpressionCost:
-    """Costs of expressions. Queries inside of them are the business of `sql_relations`."""
+    """Measures expressions. `sql_relations` measures the queries inside them."""
 
     def query(self, node: Any, scope: Scope) -> Cost:
-        """Of a subquery that stands as a value."""
+        """The cost of a scalar subquery."""
         raise NotImplementedError
 
     def measure(self, node: Any, scope: Scope, lambdas: int = 0) -> Cost:
@@ -237,7 +237,7 @@ class ExpressionCost:
         return self._total(values, growth, times * (1 + small.work) + large.work, max(small.weight, large.weight))
 
     def _fold(self, values: list[Cost], functions: list[exp.Lambda], scope: Scope, depth: int, times: int) -> Cost:
-        """The result of each step goes into the next: it may be made longer by it, not multiplied."""
+        """Each step takes the result of the one before: it may add to it, but not multiply it."""
         start = values[1] if len(values) > 1 else UNIT
         merge = functions[0]
         accumulator = str(merge.expressions[0].this).lower()
@@ -270,13 +270,13 @@ class ExpressionCost:
 
 
 def _matching(arguments: Iterable[Any], parts: Iterable[Cost]) -> int:
-    """What a pattern among the arguments costs on the largest of them."""
+    """The cost of matching a pattern among the arguments against the largest of them."""
     degrees = [item.meta[DEGREE] for item in arguments if isinstance(item, exp.Expression) and DEGREE in item.meta]
     return max((part.growth for part in parts), default=1) ** int(max(degrees)) if degrees else 0
 
 
 def _joined(name: str, arguments: list[Any], sizes: list[int]) -> int:
-    """A text with another one put between its parts, or in their place."""
+    """The size of a text with another one between its parts, or in their place."""
     if name in ("replace", "regexp_replace"):
         removed, added = plain_text(arguments[1]), plain_text(arguments[2]) if len(arguments) > 2 else ""
         shortens = name == "replace" and removed is not None and added is not None and len(added) <= len(removed)

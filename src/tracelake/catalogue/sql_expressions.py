@@ -16,7 +16,7 @@ from tracelake.catalogue.sql_functions.vocabulary import BARE_NAMES, INSTEAD
 from tracelake.catalogue.sql_nodes import plain_text
 
 WRITTEN = "written"
-"""In the `meta` of brackets that stand in the text."""
+"""In the `meta` of brackets that are in the text."""
 _BINARY: dict[type[exp.Expression], str] = {
     exp.Add: "+",
     exp.Sub: "-",
@@ -47,7 +47,7 @@ _CONDITIONS = frozenset(
     {exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between}
     | {exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Not, exp.Exists}
 )
-"""Which of two of these binds first is read differently by parsers of SQL, so brackets have to say it."""
+"""SQL parsers disagree about the precedence of these, so brackets are required."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class ExpressionWriter(CallWriter):
                 self.refuse(part, "sql_syntax", "it is not clear what is taken together here", hint)
 
     def _operation(self, node: Any, sign: str, behind: str) -> str:
-        """`negate` is how NOT LIKE is said; only patterns have it."""
+        """Write a binary operation; `negate`, which only patterns have, is NOT LIKE."""
         if isinstance(node, exp.Like | exp.ILike | exp.RegexpLike) and not behind:
             self._pattern(node)
         own = {exp.Like: ("negate",), exp.ILike: ("negate",), exp.Div: ("typed", "safe"), exp.DPipe: ("safe",)}
@@ -320,7 +320,7 @@ def _is_star(node: Any) -> bool:
 
 
 def _ambiguous_in(kind: type[Any]) -> frozenset[Any] | None:
-    """What must not stand without brackets inside of this."""
+    """The types that need brackets inside this one."""
     if kind in (exp.Neg, exp.BitwiseNot):
         return _CONDITIONS | _MIXED_ONLY_IN_BRACKETS | _ARITHMETIC
     if kind in _ARITHMETIC:

@@ -1,9 +1,9 @@
-"""What can be wrong with a query: codes, positions, and the error that carries them."""
+"""The findings of the SQL gate: codes, positions, and the error that carries them."""
 
 from dataclasses import dataclass
 
 MAX_LENGTH = 20_000
-"""Characters of a query."""
+"""The most characters of a query."""
 
 CODES = {
     "sql_argument": "An argument is not what the function takes there, or is computed where a literal is needed.",
@@ -36,7 +36,7 @@ class Finding:
 
 
 class SqlRefusedError(Exception):
-    """A query that must not run, and why."""
+    """A query that is refused, and why."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -49,6 +49,6 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 
 def shown(text: str) -> str:
-    """As a message may repeat it: short, in one line, and nothing that hides."""
+    """A text as a message may quote it: short, in one line, only visible characters."""
     short = text if len(text) <= 60 else text[:60] + "..."
     return "`" + "".join(character if " " <= character <= "~" else "?" for character in short) + "`"

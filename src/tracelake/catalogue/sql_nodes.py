@@ -17,7 +17,7 @@ _HIDDEN_COLUMNS = ("_metadata",)
 _PLAIN_NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE]-?[0-9])?")
 
 TYPED = "typed"
-"""In the `meta` of a cast that is a literal with its type before it in the text."""
+"""In the `meta` of a cast that is a typed literal in the text."""
 MAX_TYPE_DEPTH = 16
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _SUFFIXED_NUMBER = re.compile(_NUMBER.pattern + "[LlSsYyDdFf]")
@@ -60,9 +60,9 @@ _CONSTRUCT_HINTS = {
 @dataclass(slots=True)
 class NodeWriter:
     text: str
-    """The query as it was written, for positions."""
+    """The text of the query, for positions."""
     inputs: frozenset[str] | None
-    """Names of relations in small letters; None: every name is one, and whoever runs the query knows which."""
+    """Names of the inputs in lower case; None: any name may be an input, which is checked later."""
     parameters: frozenset[str]
     used_parameters: set[str] = field(default_factory=set)
 
@@ -87,7 +87,7 @@ class NodeWriter:
         self.refuse(node, "sql_construct", f"{what} is not supported here", hint)
 
     def query(self, node: Any, *, outermost: bool = False) -> str:
-        """A SELECT inside of an expression."""
+        """Write a SELECT."""
         raise NotImplementedError
 
     def name(self, node: Any) -> str:
@@ -108,7 +108,7 @@ class NodeWriter:
         return ".".join(self.quoted(part) for part in parts)
 
     def expression(self, node: Any) -> str:
-        """Any expression, by the rule for its kind."""
+        """Write an expression by the rule for its type."""
         raise NotImplementedError
 
     # --- literals and types
@@ -145,7 +145,7 @@ class NodeWriter:
         return f"{word}({self.expression(node.this)} AS {self._type(node.args['to'])})"
 
     def _typed_literal(self, node: Any) -> str:
-        """`DATE '2024-01-01'`. Spark also knows words like `today` there, which are another day tomorrow."""
+        """`DATE '2024-01-01'`. Words like `today` are refused, because their value changes."""
         kind, value = self._type(node.args["to"]), str(node.this.this)
         pattern = _DATE if kind == "DATE" else _TIMESTAMP
         if not isinstance(node.this, exp.Literal) or not pattern.fullmatch(value):
@@ -154,7 +154,7 @@ class NodeWriter:
         return f"{kind} {text_literal(value)}"
 
     def _suffixed_number(self, node: Any) -> str | None:
-        """`5L`, which the parser reads as a cast. With its sign before it, it may be smaller than without."""
+        """`5L`, which the parser reads as a cast. A negative number has one more value than a positive one."""
         literal = node.this if isinstance(node, exp.Cast) else None
         if not isinstance(literal, exp.Literal) or literal.is_string or "start" not in literal.meta:
             return None
@@ -211,14 +211,14 @@ class NodeWriter:
 
 
 def text_literal(value: str) -> str:
-    """Text as Spark reads it back, whatever is in it."""
+    """A literal that Spark reads back as this text, whatever it contains."""
     units = memoryview(value.encode("utf-16-be")).cast("B")
     codes = (int.from_bytes(units[index : index + 2], "big") for index in range(0, len(units), 2))
     return "'" + "".join(chr(code) if _PLAIN.match(chr(code)) else f"\\u{code:04X}" for code in codes) + "'"
 
 
 def plain_number(node: Any) -> Decimal | None:
-    """The number that stands there as such, with its sign; None: it is computed, or has a type."""
+    """The value of a plain number literal with its sign; None if it is computed or has a type suffix."""
     if isinstance(node, exp.Neg):
         inner = plain_number(node.this)
         return None if inner is None else -inner
@@ -230,14 +230,14 @@ def plain_number(node: Any) -> Decimal | None:
 
 
 def plain_text(node: Any) -> str | None:
-    """The text that stands there in quotes; None: it is computed."""
+    """The value of a text literal; None if it is computed."""
     while isinstance(node, exp.Paren):
         node = node.this
     return str(node.this) if isinstance(node, exp.Literal) and node.is_string else None
 
 
 def offset(node: Any) -> int:
-    """Where a node begins: its own place, that of the first thing in it, or that of what it is in."""
+    """The offset of a node in the text: its own, that of its first part, or that of its parent."""
     current = node
     while isinstance(current, exp.Expression):
         places = [item.meta["start"] for item in current.walk() if "start" in item.meta]

@@ -1,8 +1,8 @@
-"""How many rows a query can make from those of its inputs, and how large its plan becomes; see `sql_cost`.
+"""Bounds the number of rows that a query makes from those of its inputs, and the size of its plan; see `sql_cost`.
 
-Relations of a FROM have to hang together: by equalities between two of them, or because all but one group of them are
-known to be small. Otherwise Spark compares every row with every other one, which no input makes harmless. A common
-table expression is written out by Spark wherever it is named, so it is counted there.
+The relations of a FROM must be joined by equalities, or all but one group of them must be known to be small. Otherwise
+Spark compares every row with every other one, which is harmful even for small inputs. Spark expands a common table
+expression wherever it is named, so it is counted each time.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ from tracelake.catalogue.sql_functions.signatures import AGGREGATES
 from tracelake.catalogue.sql_nodes import plain_number
 
 MAX_ROWS = 1_000_000
-"""How many rows one row of an input may become, and how many a query may make without any."""
+"""The most rows that one row of an input may become, or that a query without inputs may make."""
 MAX_CROSS = 10_000
-"""Rows of a relation that others are joined with without a condition."""
+"""The most rows of a relation in a join without a condition."""
 MAX_OUTPUT = 100_000_000
-"""Rows that one row may become, times how large they are."""
+"""The most rows that one row may become, times their size."""
 MAX_RELATIONS = 200
-"""Relations of a query with its common table expressions written out."""
+"""The most relations of a query after expanding its common table expressions."""
 MAX_GENERATORS = 8
 MAX_GROUPING_SETS = 64
 
@@ -40,9 +40,9 @@ MAX_GROUPING_SETS = 64
 class RelationCost:
     columns: ColumnCosts
     rows: int = 1
-    """How many rows one row of the inputs may become, unless there is a bound."""
+    """The number of rows that one row of the inputs may become, if there is no `bound`."""
     bound: int | None = None
-    """It has at most so many rows, whatever the inputs have; None: that depends on them."""
+    """The most rows whatever the inputs have; None: that depends on the inputs."""
     leaves: int = 1
 
 
@@ -54,19 +54,19 @@ class _Source:
     name: str
     cost: RelationCost
     group: int
-    """Sources that are joined by equalities have the same one."""
+    """Sources that are joined by equalities have the same group."""
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A SELECT while it is measured."""
+    """The state of measuring one SELECT."""
 
     scope: Scope
     ctes: dict[str, RelationCost]
     sources: list[_Source] = field(default_factory=list)
     leaves: int = 0
     factor: int = 1
-    """What generators make of one row."""
+    """The number of rows that generators make of one row."""
 
 
 class QueryCost(ExpressionCost):
@@ -164,7 +164,7 @@ class QueryCost(ExpressionCost):
             raise CostError(node, "sql_limit", message, "Use shorter sequences, or fewer generators and sets.")
 
     def _items(self, node: Any, frame: _Frame) -> tuple[ColumnCosts, Cost]:
-        """The columns of the result, and how large a row is."""
+        """The columns of the result, and the size of a row."""
         by_name: dict[str, Cost] = {}
         others, width = UNIT, 0
         for item in node.expressions:
@@ -216,7 +216,7 @@ class QueryCost(ExpressionCost):
         return RelationCost(ColumnCosts({}, largest), 1, len(node.expressions))
 
     def _joined(self, node: Any, frame: _Frame) -> tuple[int, int | None]:
-        """How many rows the sources of a FROM give together."""
+        """The number of rows of all sources of a FROM together."""
         for join in node.args.get("joins") or []:
             if (on := join.args.get("on")) is not None:
                 self.measure(on, frame.scope)
@@ -270,7 +270,7 @@ def _is_sequence(call: Any) -> bool:
 
 
 def _renamed(relation: RelationCost, alias: Any) -> RelationCost:
-    """With the names of columns that an alias gives."""
+    """The relation with the column names of an alias."""
     names = [str(column.this).lower() for column in alias.args.get("columns") or []] if alias is not None else []
     if not names:
         return relation
@@ -282,7 +282,7 @@ def _renamed(relation: RelationCost, alias: Any) -> RelationCost:
 
 
 def _connect(node: Any, sources: list[_Source]) -> None:
-    """Gives sources that are joined by an equality the same group."""
+    """Assigns the same group to sources that are joined by an equality."""
     where = node.args.get("where")
     conditions = list(_conjuncts(where.this)) if where is not None else []
     for index, source in enumerate(sources):
@@ -343,7 +343,7 @@ def _mentions(node: Any, source: _Source) -> bool:
 
 
 def _owner(node: Any, sources: list[_Source]) -> _Source | None:
-    """The one relation whose columns an expression is made of; None: there are several, or it cannot be told."""
+    """The one relation whose columns an expression uses; None if there are several or it is unknown."""
     owners: list[_Source] = []
     for column in node.find_all(exp.Column):
         table, name = column.table.lower(), column.name.lower()
@@ -374,7 +374,7 @@ def _grouping_sets(group: Any) -> int:
 
 
 def _aggregates(node: Any) -> bool:
-    """Whether the SELECT makes one row of all: an aggregate that no window is over, in it and not in a subquery."""
+    """Whether the SELECT returns one row: it has an aggregate that is not in a window or a subquery."""
     waiting = list(node.expressions)
     while waiting:
         item = waiting.pop()

@@ -1,7 +1,7 @@
-"""How many items a `sequence` has at most, from its text alone.
+"""Bounds the number of items of a `sequence` from its text.
 
-Its end is known if both ends are numbers or days that stand there, if both are parameters of the unit, or if the end
-is counted from the beginning: `sequence(a, a + 9)`, and `sequence(a, least(b, a + 9))` where the end is a column.
+The number is known if both ends are literal numbers or dates, if both are parameters of the unit, or if the end is
+relative to the beginning: `sequence(a, a + 9)`, or `sequence(a, least(b, a + 9))` where the end is a column.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from tracelake.catalogue.sql_nodes import plain_number, plain_text
 
 MAX_SEQUENCE = 100_000
 BLOCKS_OF_UNIT = 10_000
-"""What a sequence over the blocks of a unit is taken for. How many a unit has is decided where it is split."""
+"""The assumed length of a sequence over the blocks of a unit, whose size is decided where it is split."""
 _SECONDS = {
     "MICROSECOND": Decimal("0.000001"),
     "MILLISECOND": Decimal("0.001"),
@@ -29,11 +29,11 @@ _SECONDS = {
 }
 _DAY = _SECONDS["DAY"]
 _LONGEST = Decimal(31) / Decimal(28)
-"""A month is at most so much longer than the one counted with."""
+"""How much longer the longest month is than the one in `_SECONDS`."""
 
 
 def count_steps(arguments: Sequence[Any], write: Callable[[Any], str]) -> int | None:
-    """None: it cannot be told. `write` gives the text of an expression, to compare two of them."""
+    """The largest number of items; None if unknown. `write` returns the text of an expression, to compare two."""
     first, last = (_bare(item) for item in arguments[:2])
     step = _bare(arguments[2]) if len(arguments) > 2 else None
     span = _span(first, last, write)
@@ -48,7 +48,7 @@ def count_steps(arguments: Sequence[Any], write: Callable[[Any], str]) -> int | 
 
 
 def _span(first: Any, last: Any, write: Callable[[Any], str]) -> tuple[Decimal, bool] | None:
-    """The distance between both ends, and whether it is in seconds."""
+    """The distance between the ends, and whether it is in seconds."""
     low, high = plain_number(first), plain_number(last)
     if low is not None and high is not None:
         return high - low, False
@@ -62,14 +62,14 @@ def _span(first: Any, last: Any, write: Callable[[Any], str]) -> tuple[Decimal, 
 
 
 def _least(node: Any) -> list[Any]:
-    """The arguments of `least`, of which each is an upper bound."""
+    """The arguments of `least`, each of which is an upper bound."""
     if isinstance(node, exp.Anonymous) and str(node.this).lower() == "least":
         return [_bare(item) for item in node.expressions]
     return [node]
 
 
 def _offset(first: Any, last: Any, write: Callable[[Any], str]) -> tuple[Decimal, bool] | None:
-    """Of an end that is written as the beginning and something: `a + 9`, `date_add(a, 9)`, `a + INTERVAL 9 DAYS`."""
+    """The span of an end that adds to the beginning: `a + 9`, `date_add(a, 9)`, `a + INTERVAL 9 DAYS`."""
     base: Any = None
     distance: Any = None
     if isinstance(last, exp.Add):
@@ -96,7 +96,7 @@ def _interval_seconds(node: Any) -> Decimal | None:
 
 
 def _moment(node: Any) -> datetime | None:
-    """Of `DATE '2024-01-01'` and `TIMESTAMP '2024-01-01 00:00:00'`."""
+    """The value of `DATE '2024-01-01'` or `TIMESTAMP '2024-01-01 00:00:00'`."""
     text = plain_text(node.this) if type(node) is exp.Cast else None
     try:
         return datetime.fromisoformat(text[:19]).replace(tzinfo=None) if text else None

@@ -1,9 +1,9 @@
 """Writes a checked query anew, for Spark.
 
-Every kind of node has a rule here that says how it is written, and every rule names the parts it knows; a node without
-a rule, or with a part that its rule does not name, is refused. So what comes out was understood whole. The text is made
-to leave nothing to interpretation: plain ASCII, every name in backticks, every operation in brackets, text with escapes
-instead of anything special, common table expressions renamed, and inputs left open for the names of the views.
+Every type of node has a rule that writes it, and every rule names the parts that it knows; a node without a rule, or
+with a part that its rule does not name, is refused. So the output contains only what was understood. It leaves nothing
+to interpretation: plain ASCII, every name in backticks, every operation in brackets, special characters escaped, common
+table expressions renamed, and inputs marked, to be replaced by the names of views.
 """
 
 import re
@@ -20,7 +20,7 @@ from tracelake.catalogue.sql_functions.vocabulary import INSTEAD
 from tracelake.catalogue.sql_nodes import offset
 
 MARK = "\x00"
-"""Stands around the name of an input in the written text; no other part can have it."""
+"""Encloses the name of an input in the written text; no other part contains it."""
 COMMA = "comma"
 """In the `meta` of a join that is a comma in the text."""
 _JOINS = frozenset(
@@ -33,7 +33,7 @@ _JOINS = frozenset(
 class QueryWriter(ExpressionWriter):
     used_inputs: set[str] = field(default_factory=set)
     cte_names: dict[str, str] = field(default_factory=dict)
-    """The name in the query, in small letters, of each common table expression as it is written."""
+    """The name in the query, in lower case, by the name in the written text."""
     _scopes: list[dict[str, str]] = field(default_factory=list)
 
     # --- queries
@@ -94,7 +94,7 @@ class QueryWriter(ExpressionWriter):
             self._only(distinct)
         if not node.expressions:
             self.refuse(node, "sql_syntax", "SELECT needs at least one column", "Write `SELECT *`, or name columns.")
-        # Relations first: who reads what decides over everything else.
+        # Relations first, so that an unknown input is reported before anything else.
         relations = self._from(node)
         items = ", ".join(self._item(item, outermost) for item in node.expressions)
         text = f"SELECT {'DISTINCT ' if distinct is not None else ''}{items}{relations}"
@@ -268,9 +268,9 @@ def _is_empty(node: Any) -> bool:
 
 
 def result_columns(query: Any) -> tuple[list[tuple[str, int]], bool]:
-    """Of a query that was written: names in its result and where they stand, and whether these are all of them.
+    """The named columns of a checked query with their offsets, and whether the result has no others.
 
-    Spark calls a column as it is written, and a result of several queries by the names of the first."""
+    Spark names a column as it is written, and the result of a set operation after its first query."""
     while isinstance(query, exp.Subquery | exp.SetOperation):
         query = query.this
     columns: list[tuple[str, int]] = []

@@ -52,6 +52,9 @@ class TaskClient:
     async def call(self, route: Route[B, R], capability_token: str, request: B) -> R:
         return await call(self._http, route, request, {}, (_HEADER, capability_token))
 
+    async def complete(self, capability_token: str, request: CompleteRequest) -> CompleteReply:
+        return await self.call(routes.COMPLETE, capability_token, request)
+
     async def buffer_publish(self, capability_token: str, request: BufferPublishRequest) -> BufferPublishReply:
         return await self.call(routes.PUBLISH_BATCH, capability_token, request)
 

@@ -1,4 +1,4 @@
-"""The DAG language: from YAML text to a `model.dag.Dag`, or to every problem with its place."""
+"""The DAG language: reads YAML text into a `model.dag.Dag`, or reports every problem with its position."""
 
 from tracelake.dag.canonical import canonical, canonical_hash, document_hash
 from tracelake.dag.json_schema import json_schema

@@ -1,4 +1,4 @@
-"""The one spelling of a document: texts that mean the same have it in common, whatever their order and comments."""
+"""The canonical form of a document, which is the same for texts of the same meaning."""
 
 import hashlib
 from functools import cache
@@ -10,8 +10,8 @@ from tracelake.model.dag import Dag
 
 
 def canonical(dag: Dag) -> bytes:
-    """JSON with sorted keys, which decodes to the same Dag. Fields at their default are left out, so that a field that
-    a later release adds does not change the hash of a document that does not use it."""
+    """JSON with sorted keys, which decodes to the same Dag. Fields at their default are omitted, so that a new field of
+    a later release does not change the hash of documents that do not use it."""
     return msgspec.json.encode(_without_defaults(dag), order="deterministic")
 
 
@@ -20,12 +20,12 @@ def document_hash(dag: Dag) -> str:
 
 
 def canonical_hash(document: bytes) -> str:
-    """The `document_hash` of a Dag whose canonical form is at hand."""
+    """The `document_hash` of a Dag, from its canonical form."""
     return f"sha256:{hashlib.sha256(document).hexdigest()}"
 
 
 def _without_defaults(value: Any) -> Any:
-    """`omit_defaults` would not do: it leaves out what is the very object of the default, not all that is equal."""
+    """Omits fields that equal their default; `omit_defaults` of msgspec compares by identity."""
     if isinstance(value, tuple):
         return [_without_defaults(item) for item in value]
     if not isinstance(value, msgspec.Struct):
@@ -44,7 +44,7 @@ class _NoDefault:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Name, encoded name and default of each field. Describing a type takes far longer than reading its fields."""
+    """Name, encoded name and default of each field; cached, since describing a type is slow."""
     described = []
     for field in msgspec.structs.fields(kind):
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default

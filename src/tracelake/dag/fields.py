@@ -1,4 +1,4 @@
-"""Every field of the language: its kind, its limits, a line of help. Reading and the JSON Schema both follow this."""
+"""The fields of the language: kind, limits and help of each. The reader and the JSON Schema both use this table."""
 
 from tracelake.catalogue import CATALOGUE
 from tracelake.dag.columns import SCHEMA
@@ -142,12 +142,12 @@ SHARED_FIELDS = {
     "max_queue_age": Field(Duration(1, _YEAR), "Age of the oldest queued task at which what feeds this job pauses."),
     "scaling": Field(SCALING, "Limits on how much runs at once."),
 }
-"""Fields that a job has and that `defaults` may give to all jobs."""
+"""Fields of a job that `defaults` may set for all jobs."""
 
 _NOT_SUPPORTED = {
     "idle_timeout": "Leave it out: workers serve all jobs of their runtime and do not end when one of them has no work."
 }
-"""Fields that documents may have from elsewhere, and why they are refused."""
+"""Fields of other systems that documents may contain, and why they are refused."""
 
 DEFAULTS = Fields(SHARED_FIELDS, not_supported=_NOT_SUPPORTED)
 

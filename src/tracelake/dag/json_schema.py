@@ -1,4 +1,4 @@
-"""The document's JSON Schema, for editors. It knows the form; `read_dag` also knows what the names mean."""
+"""The JSON Schema of documents, for editors. It checks the form; `read_dag` also resolves names."""
 
 from typing import Any
 
@@ -17,6 +17,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def json_schema_text() -> str:
-    """As it is kept in the documentation."""
+    """The schema as text, for the documentation."""
     text = msgspec.json.encode(json_schema(), order="sorted")
     return msgspec.json.format(text, indent=2).decode() + "\n"

@@ -1,4 +1,4 @@
-"""Where in a text a path is: for what is found out after the document was read, when its places are gone."""
+"""Finds the position of a path in a text, for problems that are found after the document was read."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from tracelake.model.dag import Problem
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _IN_THE_TYPE = ("max_length", "precision", "scale")
-"""Of a column; in short they are a part of its type."""
+"""Fields of a column that the short form writes as part of its type."""
 
 
 def located(text: bytes, problems: Sequence[Problem]) -> list[Problem]:
-    """The same problems with their places, in the order of the text. The text is one that could be read."""
+    """The problems with their positions, in the order of the text, which must be valid."""
     root = parse(text, ProblemList())
     if root is None:
         return list(problems)
@@ -26,7 +26,7 @@ def located(text: bytes, problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _located(root: YamlNode, problem: Problem) -> Problem:
-    """A field that is left out is where its map is. Columns count, also where they are a map of name to type."""
+    """A missing field has the position of its map. Columns are counted even if they are a map of name to type."""
     node, path = root, ""
     for name, number in _STEP.findall(problem.path):
         if isinstance(node, MapNode) and number:

@@ -1,7 +1,7 @@
-"""What can be wrong with a document: the stable codes, and the list that reading fills.
+"""The problems of a document: their stable codes, and the list that the reader fills.
 
-Reading goes on after a problem, so that a person sees all of them at once. The list is bounded, and so is the work
-for suggestions: a hostile text must not cost more than an honest one.
+Reading continues after a problem, so that all of them are reported at once. The list is bounded, and so is the work for
+suggestions, so that a hostile text costs no more than an honest one.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from tracelake.model.dag import Problem
 MAX_PROBLEMS = 1000
 MAX_WORK = 500_000
 SHOWN = 80
-"""How much of a text from the document a message repeats."""
+"""The most characters of the document that a message quotes."""
 
 CODES = {
     "always_on_runtime": "An `always_on` source needs a runtime with workers.",
@@ -89,7 +89,7 @@ CODES = {
 
 
 class DagInvalidError(Exception):
-    """A document that cannot be deployed, with everything that is wrong with it."""
+    """An invalid document, with all of its problems."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -99,7 +99,7 @@ class DagInvalidError(Exception):
 
 
 class ProblemList:
-    """Problems in the order in which they are found; `sorted` is what people see."""
+    """Problems in the order of discovery; `sorted` returns them in the order of the text."""
 
     def __init__(self) -> None:
         self._problems: dict[tuple[str, int, int, str], Problem] = {}
@@ -123,7 +123,7 @@ class ProblemList:
         )
 
     def did_you_mean(self, word: str, candidates: Iterable[str]) -> str:
-        """`Did you mean x?`, or nothing when no known word is near."""
+        """`Did you mean x?`, or an empty text if no candidate is similar."""
         folded_word = _folded(word)
         nearest, best = "", max(1, min(3, len(folded_word) // 3)) + 1
         for candidate in candidates:
@@ -141,7 +141,7 @@ class ProblemList:
 
 
 def shown(text: str) -> str:
-    """A text of the document as a message may repeat it: short, and in one line."""
+    """A text of the document as a message may quote it: short, and in one line."""
     short = text if len(text) <= SHOWN else text[:SHOWN] + "..."
     return "`" + "".join(character if character.isprintable() else "?" for character in short) + "`"
 
@@ -155,7 +155,7 @@ def _folded(word: str) -> str:
 
 
 def _distance(left: str, right: str, limit: int) -> tuple[int, int]:
-    """How many edits (a swap of neighbours is one) turn one word into the other, up to `limit`; and what it cost."""
+    """The edit distance of two words up to `limit` (a swap of neighbours is one edit), and the work it took."""
     shorter = min(len(left), len(right))
     start = next((index for index in range(shorter) if left[index] != right[index]), shorter)
     left, right = left[start:], right[start:]
@@ -164,7 +164,7 @@ def _distance(left: str, right: str, limit: int) -> tuple[int, int]:
     previous = list(range(len(right) + 1))
     for row, letter in enumerate(left, 1):
         current = [row] + [beyond] * len(right)
-        # Further from the diagonal than `limit`, there are more edits than that.
+        # Cells further than `limit` from the diagonal have a larger distance.
         for column in range(max(1, row - limit), min(len(right), row + limit) + 1):
             other = right[column - 1]
             cost = min(previous[column] + 1, current[column - 1] + 1, previous[column - 1] + (letter != other))

@@ -1,4 +1,4 @@
-"""The `publish` map: names for outputs, who owns them, how they are written."""
+"""Reads the `publish` map: the names of outputs, their owners, and how they are written."""
 
 from tracelake.catalogue import CATALOGUE, OperatorSpec
 from tracelake.catalogue.tables import MAX_UNIQUE, RESERVED, SYSTEM

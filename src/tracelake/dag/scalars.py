@@ -1,8 +1,8 @@
-"""What a plain scalar means. Fewer spellings than YAML has: one for each thing.
+"""The meaning of a plain scalar, with fewer spellings than YAML allows.
 
-`true` and `false` are booleans, `null`, `~` and nothing are null, numbers are plain decimal. What only some versions
-of YAML take for a boolean or a number (`yes`, `on`, `True`, `1_000`, `0x1F`, `010`, `1:30`, `.inf`) has no meaning of
-its own here: where the field does not say that it is text, it must be quoted or spelled plainly.
+`true` and `false` are booleans; `null`, `~` and an empty scalar are null; numbers are plain decimal. Spellings that
+only some versions of YAML read as a boolean or a number (`yes`, `on`, `True`, `1_000`, `0x1F`, `010`, `1:30`, `.inf`)
+are ambiguous: unless the field is text, they must be quoted or spelled plainly.
 """
 
 import math
@@ -16,11 +16,11 @@ MAX_INTEGER = 2**63 - 1
 
 class Unclear(Enum):
     WORD = "word"
-    """A boolean or null in some version of YAML."""
+    """A boolean or null in some versions of YAML."""
     NUMBER = "number"
-    """A number in some version of YAML."""
+    """A number in some versions of YAML."""
     TOO_LARGE = "too large"
-    """A number, but of more digits than can be kept."""
+    """A number that is too large to be stored."""
 
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -39,7 +39,7 @@ _LONGEST_NUMBER = 400
 
 
 def meaning(text: str) -> Scalar | Unclear:
-    """Of a scalar without quotes."""
+    """The value of a scalar without quotes."""
     if text in ("", "~", "null"):
         return None
     if text in ("true", "false"):
@@ -59,7 +59,7 @@ def meaning(text: str) -> Scalar | Unclear:
 
 
 def is_text(text: str) -> bool:
-    """Whether a plain scalar stands for text in a place where everything is text: keys, names."""
+    """Whether a plain scalar is accepted as text where only text is allowed, as in keys and names."""
     value = meaning(text)
     return isinstance(value, str) or value is Unclear.WORD
 

@@ -53,7 +53,7 @@ class Schedule:
     any_weekday: bool
 
     def matches(self, time: datetime) -> bool:
-        """Whether it is due in the second that a clock shows as `time`."""
+        """Whether the schedule is due in the second that a clock shows as `time`."""
         return (
             time.second in self.seconds
             and time.minute in self.minutes
@@ -69,7 +69,7 @@ class Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Raises ScheduleError, also for a schedule that never comes due."""
+    """Raises ScheduleError, also for a schedule that is never due."""
     if len(text) > _MAX_LENGTH:
         raise ScheduleError("The schedule is too long.")
     if text.startswith("@"):
@@ -108,12 +108,12 @@ def time_zone_names() -> frozenset[str]:
 
 
 def has_seconds(text: str) -> bool:
-    """Whether a schedule says at which seconds it is due."""
+    """Whether a schedule has a field of seconds."""
     return len(text.split()) == len(_FIELDS)
 
 
 def normal_schedule(text: str) -> str:
-    """One spelling for schedules that differ in spaces and case alone."""
+    """The normal spelling of schedules that differ only in spaces and case."""
     return " ".join(text.lower().split())
 
 

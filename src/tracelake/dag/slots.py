@@ -1,18 +1,16 @@
-"""When a schedule is due, by the clock of a time zone. Pure arithmetic; every answer is in UTC.
+"""The slots of a schedule in a time zone: the instants at which a source fires, in UTC. Pure arithmetic.
 
-A slot is an instant at which a source fires. Most days a schedule's times and its slots are the same thing. When clocks
-change, one rule holds for schedules that name hours, another for those that run in every hour:
+Usually a schedule's times and its slots are the same. When clocks change, one rule applies to schedules that name
+hours, another to those that run in every hour:
 
-- **Named hours** (`30 2 * * *`, `0 */6 * * *`) are times on the wall. A time that the clock skips is made up for at the
-  first instant after the gap, once, however many times fell into it. A time that the clock shows twice is a slot at its
-  first occurrence alone.
-- **Every hour** (`0 * * * *`, `*/15 * * * *`, `*/5 * * * * *`) is a rhythm. A slot is every instant at which the clock
-  shows a matching time, in skipped and repeated hours as in all others: no hour is left out and none counts twice.
-  (Where clocks move by less than an hour, the step over the change may be shorter or longer by that much.)
+- **Named hours** (`30 2 * * *`, `0 */6 * * *`) are local times. Times that the clock skips become one slot at the first
+  instant after the gap, however many there are. A time that the clock shows twice is a slot only the first time.
+- **Every hour** (`0 * * * *`, `*/15 * * * *`, `*/5 * * * * *`) is a period. Every instant at which the clock shows a
+  matching time is a slot, also around skipped and repeated hours, so that the period continues without a gap. (Where
+  clocks change by less than an hour, the step over the change may be shorter or longer by that much.)
 
-Seconds change nothing in this: `*/5 * 2 * * *` names an hour, so of an hour that is repeated its 720 slots are the
-first ones, and of an hour that is skipped one slot is left. Nothing here walks over the seconds, minutes or hours
-between two slots, however far they are apart.
+Seconds do not matter for this: `*/5 * 2 * * *` names an hour, so it has 720 slots in the first of two repeated hours
+and one slot for a skipped hour. No function iterates over the seconds, minutes or hours between two slots.
 """
 
 from bisect import bisect_left
@@ -25,16 +23,16 @@ from zoneinfo import ZoneInfo
 from tracelake.dag.schedule import Schedule, parse_schedule
 
 _HORIZON_DAYS = 41 * 366
-"""29 February on a given weekday may be 40 years away; nothing is further."""
+"""29 February on a given weekday may be 40 years away; no slot is further."""
 _PROBE = timedelta(hours=6)
-"""No zone changes its clock twice within so short a time."""
+"""No time zone changes its clock twice within this time."""
 _SECOND = timedelta(seconds=1)
 _ZERO = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSlots:
-    """Raises ScheduleError or ZoneInfoNotFoundError, by `of`, for texts that mean nothing here."""
+    """The slots of a schedule in a time zone. `of` raises ScheduleError or ZoneInfoNotFoundError."""
 
     schedule: Schedule
     zone: tzinfo
@@ -57,7 +55,7 @@ class ScheduleSlots:
         return len(self._hours) == 24
 
     def after(self, instant: datetime) -> datetime | None:
-        """The first slot after an instant; None only at the end of time."""
+        """The first slot after an instant; None only at the end of the calendar."""
         position, offset, inclusive = instant.astimezone(UTC), self._offset(instant), False
         while True:
             wall = self._next_on_wall(_wall(position, offset), inclusive=inclusive)
@@ -79,14 +77,14 @@ class ScheduleSlots:
             position, offset, inclusive = change, new_offset, True
 
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Slots after `after`, up to and with `until`, in order."""
+        """Slots after `after` up to and including `until`, in order."""
         slot = self.after(after)
         while slot is not None and slot <= until:
             yield slot
             slot = self.after(slot)
 
     def last(self, after: datetime, until: datetime) -> datetime | None:
-        """The newest slot after `after`, up to and with `until`, without a walk over those before it."""
+        """The newest slot after `after` up to and including `until`, by bisection."""
         newest = self.after(after)
         if newest is None or newest > until:
             return None
@@ -104,7 +102,7 @@ class ScheduleSlots:
         return instant.astimezone(self.zone).utcoffset() or _ZERO
 
     def _first_change(self, start: datetime, end: datetime) -> datetime | None:
-        """The first instant after `start`, up to and with `end`, at which the clock is set differently."""
+        """The first instant after `start` up to and including `end` at which the UTC offset changes."""
         offset = self._offset(start)
         before = start
         while before < end:
@@ -118,7 +116,7 @@ class ScheduleSlots:
         return None
 
     def _end_of_repeat(self, instant: datetime, offset: timedelta) -> datetime | None:
-        """When the clock shows times again that it has not shown before; None where it is set once more until then."""
+        """The end of the hour that the clock repeats; None if the offset changes again before that."""
         first_offset = instant.astimezone(self.zone).replace(fold=0).utcoffset() or _ZERO
         set_back = first_offset - offset
         change = self._first_change(instant - set_back, instant)
@@ -127,7 +125,7 @@ class ScheduleSlots:
         return change + set_back
 
     def _next_on_wall(self, wall: datetime, *, inclusive: bool) -> datetime | None:
-        """The first matching time on a clock that nobody touches: after `wall`, or at it if `inclusive`."""
+        """The first matching time on a clock without changes: after `wall`, or at it if `inclusive`."""
         try:
             at = wall.replace(microsecond=0)
             if at < wall or not inclusive:
@@ -142,7 +140,7 @@ class ScheduleSlots:
         return None if day is None else datetime.combine(day, self._time(self._hours[0]))
 
     def _next_in_day(self, hour: int, minute: int, second: int) -> time | None:
-        """The first time of a matching day, from this one on."""
+        """The first matching time of a matching day, from this time on."""
         if hour in self.schedule.hours:
             if minute in self.schedule.minutes:
                 next_second = _from(self._seconds, second)
@@ -155,7 +153,7 @@ class ScheduleSlots:
         return None if next_hour is None else self._time(next_hour)
 
     def _time(self, hour: int, minute: int | None = None) -> time:
-        """The first of an hour, or of a minute."""
+        """The first matching time of an hour, or of a minute."""
         return time(hour, self._minutes[0] if minute is None else minute, self._seconds[0])
 
     def _next_day(self, day: date) -> date | None:
@@ -171,11 +169,11 @@ class ScheduleSlots:
 
 
 def _wall(instant: datetime, offset: timedelta) -> datetime:
-    """What the clock shows."""
+    """The local time at an instant."""
     return instant.replace(tzinfo=None) + offset
 
 
 def _from(numbers: tuple[int, ...], low: int) -> int | None:
-    """The first of sorted numbers that is not below."""
+    """The first of the sorted numbers that is at least `low`."""
     place = bisect_left(numbers, low)
     return numbers[place] if place < len(numbers) else None

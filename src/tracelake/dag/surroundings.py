@@ -1,4 +1,4 @@
-"""What a document is read against: the parts of its org and its stack that it may name."""
+"""The context of a document: the parts of its org and its stack that it may name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,29 +14,29 @@ _KEPT = {
 
 
 def kept_as(storage: str) -> str:
-    """The kind of storage in the words of a document."""
+    """The storage as a document would declare it."""
     return _KEPT.get(storage, f"`storage: {storage}`")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDataset:
     owner_dag: str | None
-    """None: no DAG made it."""
+    """None: no DAG owns it."""
     schema: Schema | None
-    """None: nobody said what its rows look like."""
+    """None: no schema is declared."""
     storage: str
     writers: frozenset[str] = frozenset()
-    """Other DAGs that its owner lets write it."""
+    """Other DAGs that its owner grants to write it."""
     made_from: frozenset[str] = frozenset()
-    """Every dataset that lies before it, through jobs of other DAGs than the one that is read."""
+    """Every upstream dataset, through jobs of DAGs other than the one that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     runtimes: RuntimeRegistry
     datasets: Mapping[str, KnownDataset]
-    """Every dataset of the org, by name."""
+    """All datasets of the org, by name."""
     bundles: Mapping[str, str]
-    """The language (`python`, `node`, `rust`) of each bundle that is known."""
+    """The language (`python`, `node`, `rust`) of each known bundle."""
     taken_webhook_paths: Mapping[str, str] = field(default_factory=dict)
-    """Paths that the document wants and cannot have, with the reason."""
+    """Webhook paths of the document that are taken, with the reason."""

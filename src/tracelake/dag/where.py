@@ -1,6 +1,6 @@
-"""The filter of an input: a map of field to value (equality) or list (IN), or the same as an SQL condition.
+"""Reads the filter of an input: a map of field to value (equality) or list (IN), or an SQL condition with that meaning.
 
-Both forms become one map: a list has each value once and in order, and a list of one is an equality.
+Both forms become one map, in which a list is sorted, has no duplicates, and has at least two values.
 """
 
 import re
@@ -31,7 +31,7 @@ _HINT = "Write `field = 'text'`, `field IN (1, 2)`, joined by AND; or a map of f
 class ReadWhere:
     values: Where
     places: dict[str, DocumentPlace]
-    """Where each field's value stands."""
+    """The place of each field's value."""
 
 
 class WhereKind:
@@ -105,10 +105,10 @@ def _read_sql(place: DocumentPlace, text: str) -> object:
 def parse_sql(text: str) -> Where:
     if len(text) > _MAX_SQL:
         raise _SqlError(f"it is longer than {_MAX_SQL} characters")
-    tokens = _Tokens(_tokens(text))
+    tokens = _tokens(text)
     where: Where = {}
     while True:
-        kind, field = tokens.take()
+        kind, field = next(tokens)
         if kind not in ("word", "quoted"):
             raise _SqlError(f"a field name should stand where {shown(field)} is")
         if kind == "word" and field.upper() in ("NOT", "AND", "OR", "IN", "TRUE", "FALSE", "NULL"):
@@ -118,26 +118,26 @@ def parse_sql(text: str) -> Where:
         where[field] = _condition(tokens)
         if len(where) > _MAX_CONDITIONS:
             raise _SqlError(f"it has more than {_MAX_CONDITIONS} parts")
-        kind, word = tokens.take()
+        kind, word = next(tokens)
         if kind == "end":
             return where
         if kind != "word" or word.upper() != "AND":
             raise _SqlError(f"AND should stand where {shown(word)} is")
 
 
-def _condition(tokens: "_Tokens") -> Scalar | list[Scalar]:
-    kind, word = tokens.take()
+def _condition(tokens: Iterator[tuple[str, str]]) -> Scalar | list[Scalar]:
+    kind, word = next(tokens)
     if (kind, word) == ("sign", "="):
-        return _literal(*tokens.take())
+        return _literal(*next(tokens))
     if kind != "word" or word.upper() != "IN":
         raise _SqlError(f"= or IN should stand where {shown(word)} is")
-    tokens.expect("(")
+    _expect(tokens, "(")
     values: list[Scalar] = []
     while True:
-        values.append(_literal(*tokens.take()))
+        values.append(_literal(*next(tokens)))
         if len(values) > _MAX_VALUES:
             raise _SqlError(f"a list has more than {_MAX_VALUES} values")
-        if tokens.expect(",", ")") == ")":
+        if _expect(tokens, ",", ")") == ")":
             return _normal(values)
 
 
@@ -171,28 +171,22 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         kind = match.lastgroup
         assert kind is not None
         yield ("quoted", match[kind][1:-1]) if kind == "quoted" else (kind, match[kind])
-    yield "end", "the end"
+    while True:
+        yield "end", "the end"
 
 
-class _Tokens:
-    def __init__(self, tokens: Iterator[tuple[str, str]]) -> None:
-        self._tokens = tokens
-
-    def take(self) -> tuple[str, str]:
-        return next(self._tokens, ("end", "the end"))
-
-    def expect(self, *signs: str) -> str:
-        kind, word = self.take()
-        if kind != "sign" or word not in signs:
-            raise _SqlError(f"{' or '.join(signs)} should stand where {shown(word)} is")
-        return word
+def _expect(tokens: Iterator[tuple[str, str]], *signs: str) -> str:
+    kind, word = next(tokens)
+    if kind != "sign" or word not in signs:
+        raise _SqlError(f"{' or '.join(signs)} should stand where {shown(word)} is")
+    return word
 
 
 # --- against the columns
 
 
 def check_names(where: ReadWhere, columns: Collection[str]) -> None:
-    """That each field is a column."""
+    """Checks that each field is a column."""
     for name, place in where.places.items():
         if name not in columns:
             hint = place.problems.did_you_mean(name, columns) or f"It has {one_of(islice(columns, 20))}."
@@ -218,7 +212,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,78}(?:\.[0-9]{1,78})?")
 
 
 def _misfit(column: Column, value: Scalar) -> str | None:
-    """Why no row can have this value, or None."""
+    """Why no row can have this value; None if one can."""
     kind = column.type
     if value is None:
         return None if column.nullable else "is never null"

@@ -72,7 +72,7 @@ class TableStore:
             filled = [batch for batch in rows if batch.num_rows]
             if filled:
                 self._ingest(staging, filled, temporary=True)
-            return merge.merge(run, dataset, quoted(staging), loaded, sure=sure)
+            return self._merge(run, dataset, quoted(staging), loaded, sure)
 
     def _temporary(self, run: Run, dataset: BufferedDataset) -> str:
         definition = ddl.definition(dataset)
@@ -97,13 +97,18 @@ class TableStore:
     ) -> list[Commit]:
         with self._transaction() as run:
             stage.check_shared(run, staging)
-            return merge.merge(run, dataset, stage.shared_name(staging), loaded, sure=sure)
+            return self._merge(run, dataset, stage.shared_name(staging), loaded, sure)
 
     def drop_staging(self, name: str) -> None:
         with self._transaction() as run:
             stage.drop_shared(run, name)
 
     # -- what both share
+
+    def _merge(
+        self, run: Run, dataset: BufferedDataset, staging: str, loaded: Sequence[Loaded], sure: bool
+    ) -> list[Commit]:
+        return merge.merge(run, dataset, staging, loaded, sure=sure)
 
     def find(self, dataset: BufferedDataset, batches: Sequence[BufferBatch]) -> list[Commit]:
         with self._transaction() as run:

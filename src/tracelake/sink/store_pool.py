@@ -25,7 +25,7 @@ class StorePool:
 
     async def run(self, work: Callable[[TableStore], T]) -> T:
         async with self._places:
-            store = self._free.pop() if self._free else TableStore(self._dsn())
+            store = self._free.pop() if self._free else self._open()
             try:
                 result = await asyncio.get_running_loop().run_in_executor(self._threads, work, store)
             except (OutdatedError, RefusedRowsError, StagingLostError):
@@ -37,6 +37,9 @@ class StorePool:
             # After a cancellation a thread may still use the store, which is then given up.
             self._free.append(store)
             return result
+
+    def _open(self) -> TableStore:
+        return TableStore(self._dsn())
 
     async def load(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._loading, work)
