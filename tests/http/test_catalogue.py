@@ -20,7 +20,7 @@ def raised_codes() -> dict[str, set[str]]:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            inherits = name == "__init__" and path.name == "exceptions.py"
+            inherits = name == "__init__" and path == ROOT / "errors" / "__init__.py"
             if name != "TraceError" and not inherits:
                 continue
             for argument in node.args[:1]:
