@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools.cli_reference import commands_markdown
 from tools.http_reference import metrics_markdown, openapi_json, routes_markdown
-from tracelake.catalogue.sql_functions.reference import functions_markdown
+from tools.sql_reference import functions_markdown
 from tracelake.dag.json_schema import json_schema_text
 from tracelake.dispatcher.why.reasons import reasons_markdown
 from tracelake.errors import CATALOGUE

@@ -12,7 +12,7 @@ from tracelake.dag.draft import Draft, InputDraft, JobDraft
 from tracelake.dag.kinds import INVALID, DocumentPlace, Record
 from tracelake.dag.problems import shown
 from tracelake.dag.where import check_names, check_where
-from tracelake.model.dag import OutputAddress
+from tracelake.model.dag import OutputAddress, Schema
 
 _SHOWN_JOBS = 20
 
@@ -114,16 +114,21 @@ def _resolve_dataset(draft: Draft, origin: Record, resolved: InputDraft) -> bool
     return False
 
 
+def _dataset_of(draft: Draft, resolved: InputDraft) -> tuple[bool, Schema | None]:
+    """Whether the input is a buffered dataset, and its schema if there is one."""
+    if resolved.output is not None:
+        entry = draft.publishers.get(resolved.output)
+        return (False, None) if entry is None else (entry.buffered, entry.schema)
+    assert resolved.dataset is not None
+    dataset = draft.surroundings.datasets[resolved.dataset]
+    return dataset.storage == "buffered", dataset.schema
+
+
 def _check_operator(draft: Draft, job: JobDraft, resolved: InputDraft) -> None:
     operator = job.record.get("operator")
     if operator not in CATALOGUE or not CATALOGUE[operator].only_files:
         return
-    if resolved.output is not None:
-        entry = draft.publishers.get(resolved.output)
-        buffered = entry is not None and entry.buffered
-    else:
-        assert resolved.dataset is not None
-        buffered = draft.surroundings.datasets[resolved.dataset].storage == "buffered"
+    buffered, _ = _dataset_of(draft, resolved)
     if buffered:
         message = f"`{operator}` works on blocks in files, and this dataset is a table that is read by commits."
         resolved.place.problem("operator_storage", message, "Read it by a `spark_sql` job.")
@@ -132,12 +137,7 @@ def _check_operator(draft: Draft, job: JobDraft, resolved: InputDraft) -> None:
 def _check_filter(draft: Draft, resolved: InputDraft) -> None:
     if resolved.where is None:
         return
-    if resolved.output is not None:
-        entry = draft.publishers.get(resolved.output)
-        schema = None if entry is None else entry.schema
-    else:
-        assert resolved.dataset is not None
-        schema = draft.surroundings.datasets[resolved.dataset].schema
+    _, schema = _dataset_of(draft, resolved)
     if schema is not None:
         check_where(resolved.where, draft.columns_of(schema))
     elif resolved.output is not None:

@@ -1,13 +1,12 @@
 """Worker-only calls (claim, fetch, token) and introspection by services."""
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from tracelake.wire.base import Cursor, Reply, Request, ShortText
-from tracelake.wire.units import JobRef, PayloadInput, TaskOutput, TaskPayload
+from tracelake.wire.units import TaskPayload
 
 MAX_BATCH = 256
 
@@ -52,21 +51,13 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     """Absent if the job names none. Not part of the payload: neither fetch nor an invocation has it."""
 
 
-class Invocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """The input of an invoked attempt; it is complete, since the attempt can only make its own task calls."""
 
-    task_id: UUID
-    attempt: int
     lease_token: UUID
     lease_expires_at: datetime
     capability_token: str
     bundle_url: str | None
-    job: JobRef
-    operator: str
-    config: dict[str, Any]
-    inputs: list[PayloadInput]
-    outputs: list[TaskOutput]
-    traceparent: str | None = None
 
 
 class FetchReply(Reply, frozen=True, kw_only=True):

@@ -159,21 +159,10 @@ def limit(most: int = 500, default: int = 50) -> Parameter:
     return number("limit", f"At most this many; {default} without it.", least=1, most=most, default=default)
 
 
-def cursor_uuid() -> Parameter:
-    return uuid("cursor", "`next` of the page before.")
-
-
-def cursor_number() -> Parameter:
-    return block("cursor", "`next` of the page before.")
-
-
-def after_uuid() -> Parameter:
-    return uuid("after", "Those above this id, oldest first.")
-
-
-def after_number() -> Parameter:
-    return block("after", "Those above this id, oldest first; none is missed that becomes visible late.")
-
+CURSOR_UUID = uuid("cursor", "`next` of the page before.")
+CURSOR_NUMBER = block("cursor", "`next` of the page before.")
+AFTER_UUID = uuid("after", "Those above this id, oldest first.")
+AFTER_NUMBER = block("after", "Those above this id, oldest first; none is missed that becomes visible late.")
 
 UNIT = Parameter(
     "unit",

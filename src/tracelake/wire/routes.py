@@ -230,7 +230,7 @@ ROTATE_WEBHOOK = Route(
     query=(p.number("after", "Only if this is the rotation now: a repeated call rotates once.", least=1),))
 LIST_DELIVERIES = Route(
     _READER, "GET", f"{_JOB}/deliveries", "What was delivered, newest first",
-    NoneType, webhooks.DeliveriesPage, query=(p.limit(), p.cursor_number()))
+    NoneType, webhooks.DeliveriesPage, query=(p.limit(), p.CURSOR_NUMBER))
 READ_DELIVERY = Route(
     _WRITER, "GET", f"{_JOB}/deliveries/{{delivery_id}}", "The body of one, as it came",
     NoneType, bytes, reply_media=BYTES)
@@ -239,7 +239,7 @@ READ_DELIVERY = Route(
 
 LIST_DEAD_BATCHES = Route(
     _READER, "GET", "/v1/dlq", "Batches that could not be taken, oldest first",
-    NoneType, buffers.DeadBatchesReply, query=(_OF_DATASET, p.limit(), p.cursor_number()))
+    NoneType, buffers.DeadBatchesReply, query=(_OF_DATASET, p.limit(), p.CURSOR_NUMBER))
 SHOW_DEAD_BATCH = Route(
     _READER, "GET", "/v1/dlq/{publish_id}", "One of them", NoneType, buffers.DeadBatch)
 REPLAY_DEAD_BATCHES = Route(
@@ -269,7 +269,7 @@ LIST_TASKS = Route(
            p.word("status", TaskStatusFilter, "In this state. `Retrying` waits for its next attempt, `Failed` failed "
                   "for good, `Skipped` failed for good and was skipped."),
            p.time("since", "Made at this time or later."), p.time("until", "Made before this time."),
-           p.limit(), p.cursor_uuid(), p.after_uuid()))
+           p.limit(), p.CURSOR_UUID, p.AFTER_UUID))
 LOOK_UP_TASKS = Route(
     _READER, "POST", "/v1/task-lookup", "Given tasks as they are now, newest first",
     TaskLookup, TasksPage, idempotency=_READ)
@@ -291,7 +291,7 @@ SKIP_TASK = Route(
 LIST_EVENTS = Route(
     _READER, "GET", "/v1/events", "Events, newest first", NoneType, EventsPage,
     query=(_OF_DATASET, p.word("state", EventState, "In this state."),
-           p.limit(), p.cursor_number(), p.after_number()))
+           p.limit(), p.CURSOR_NUMBER, p.AFTER_NUMBER))
 LOOK_UP_EVENTS = Route(
     _READER, "POST", "/v1/event-lookup", "Given events as they are now, oldest first",
     EventLookup, EventsPage, idempotency=_READ)
@@ -304,7 +304,7 @@ SHOW_LINEAGE = Route(
     _READER, "GET", "/v1/datasets/{name}/lineage", "Which task made what, from what",
     NoneType, LineageReply,
     query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
-           p.UNIT, p.limit(), p.cursor_number()))
+           p.UNIT, p.limit(), p.CURSOR_NUMBER))
 LIST_CONTENT = Route(
     _READER, "POST", "/v1/datasets/{name}/files", "The files of a dataset",
     content.ContentRequest, content.ContentReply, idempotency=_READ)
@@ -343,7 +343,7 @@ EXPLAIN_DATASET = Route(
 
 LIST_AUDIT_LOG = Route(
     _ADMIN, "GET", "/v1/audit", "What users changed, newest first",
-    NoneType, AuditPage, query=(p.limit(), p.cursor_number()))
+    NoneType, AuditPage, query=(p.limit(), p.CURSOR_NUMBER))
 
 # fmt: on
 

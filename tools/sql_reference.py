@@ -1,4 +1,4 @@
-"""The generated page on functions."""
+"""The reference page of the functions that queries may call."""
 
 from tracelake.catalogue.sql_functions.kinds import KINDS
 from tracelake.catalogue.sql_functions.refused import REFUSED
