@@ -33,7 +33,7 @@ def test_one_bad_batch_is_a_dead_letter_and_the_others_go_on(flow: BufferFlow) -
         "row_invalid",
         2,
     )
-    assert letter["dead_reason"] == "memo: is no column"
+    assert letter["dead_reason"] == "memo: is not a column of the schema"
     assert letter["dead_excerpt"] == '{"key": 3, "value": "c", "memo": "x"}'
 
 
@@ -217,4 +217,4 @@ def test_a_sink_that_has_not_heard_of_a_new_column_asks_before_it_refuses(flow: 
     assert flow.sink(known=before) == 3
     assert flow.rows("key", "value", "memo") == [(1, "a", None), (2, "b", "x")]
     (letter,) = flow.letters()
-    assert "other: is no column" in letter["dead_reason"]
+    assert "other: is not a column of the schema" in letter["dead_reason"]

@@ -105,7 +105,7 @@ WRONG = {
         "Cut it in the query, like left(memo, 100), or declare a larger max_length."
     ),
     "'ok' AS memo, repeat('n', 3000) AS name": "tx, name: longer than 2000 bytes, which no index holds",
-    "'ok' AS memo, CAST(NULL AS STRING) AS name": "name: is null, and it is never null",
+    "'ok' AS memo, CAST(NULL AS STRING) AS name": "name: must not be null",
     "'ok' AS memo, 'a' AS name, named_struct('a', chr(0)) AS more": "more: holds a zero character",
 }
 

@@ -104,7 +104,7 @@ def test_two_writers_one_table(stack: BufferStack) -> None:
     stack.wait_until(lambda: stack.trace("dlq list")["total"] == 1, "the dead letter")
     (letter,) = stack.trace("dlq list")["letters"]
     assert (letter["publish_id"], letter["line"]) == (bad, 1)
-    assert "memo: is no column" in stack.shell(f"trace dlq show {bad}")
+    assert "memo: is not a column of the schema" in stack.shell(f"trace dlq show {bad}")
 
     (stack.files / "transfers.yaml").write_text(DAG.format(more="        - { name: memo, type: text }"))
     assert "add the column `memo` (text)" in stack.shell("trace deploy transfers.yaml --plan")

@@ -31,7 +31,11 @@ def explain(message: str, columns: Mapping[str, Column]) -> str:
         return f"{column.name}: {_of_column(what, column)}"
     if match := _FIELD.fullmatch(what):
         kind, name = match.groups()
-        return f"{name}: is missing, and it is never null" if kind.startswith("missing") else f"{name}: is no column"
+        return (
+            f"{name}: required column is missing"
+            if kind.startswith("missing")
+            else f"{name}: is not a column of the schema"
+        )
     if match := _GOT.fullmatch(what):
         return f"the line is {_JSON.get(match[1], match[1])}, not an object"
     return f"{place.strip('`').removeprefix('.') or 'the line'}: {what}"
@@ -48,6 +52,6 @@ def _of_column(what: str, column: Column) -> str:
         return f"does not fit {column.type}"
     if match := _GOT.fullmatch(what):
         if match[1] == "null":
-            return "is null, and it is never null"
+            return "must not be null"
         return f"is {_JSON.get(match[1], match[1])} instead of {column.type}"
     return what

@@ -117,7 +117,7 @@ class BatchReader:
         if isinstance(error, RecursionError):
             return "the line is nested too deep"
         if not isinstance(error, msgspec.ValidationError):
-            return f"the line is no JSON ({str(error).removeprefix('JSON is malformed: ')})"
+            return f"the line is not JSON ({str(error).removeprefix('JSON is malformed: ')})"
         return explain(str(error), {column.name: column for column in self.schema.columns})
 
     def _lies(self, rows: Sequence[Any], org_id: UUID) -> list[_Wrong]:

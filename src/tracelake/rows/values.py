@@ -23,7 +23,7 @@ from tracelake.rows.vectorised import whole_bytes, whole_numbers, whole_timestam
 MAX_DEPTH = 64
 """The deepest nesting of objects and lists in a json value."""
 
-_NOT_HEX = "is no hexadecimal text with 0x in front and two digits for each byte"
+_NOT_HEX = "is not hexadecimal text like 0x1f, with two digits for each byte"
 _ZERO = Decimal(0)
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]{0,77})")
@@ -72,7 +72,7 @@ def _large(column: Column) -> ColumnKind:
     def convert(value: int | str) -> str:
         if isinstance(value, str):
             if not _DIGITS.fullmatch(value):
-                raise ValueError("is no whole number in decimal digits")
+                raise ValueError("is not a whole number in decimal digits")
             value = int(value)
         if not least <= value <= most:
             raise ValueError(f"does not fit {column.type}")
@@ -94,10 +94,10 @@ def _decimal(column: Column) -> ColumnKind:
         if text == b"null":
             if column.nullable:
                 return None
-            raise ValueError("is null, and it is never null")
+            raise ValueError("must not be null")
         text = text[1:-1] if text.startswith(b'"') else text
         if not _NUMBER.fullmatch(text):
-            raise ValueError("is no number in decimal digits, like 12.5")
+            raise ValueError("is not a number in decimal digits, like 12.5")
         try:
             value = exactly.create_decimal(text.decode())
         except ArithmeticError:
@@ -153,7 +153,7 @@ def _bytes(column: Column) -> ColumnKind:
 def _timestamp(column: Column) -> ColumnKind:
     def convert(value: str) -> datetime:
         if not _TIMESTAMP.fullmatch(value):
-            raise ValueError("is no time with a zone and at most microseconds, like 2026-01-31T12:00:00.5Z")
+            raise ValueError("is not a time with a zone and at most microseconds, like 2026-01-31T12:00:00.5Z")
         whole, point, rest = value.partition(".")
         if point:
             fraction = re.match(r"\d+", rest)
@@ -162,7 +162,7 @@ def _timestamp(column: Column) -> ColumnKind:
         try:
             return datetime.fromisoformat(value).astimezone(UTC)
         except (ValueError, OverflowError):
-            raise ValueError("is no time that there is") from None
+            raise ValueError("is not a valid time") from None
 
     return ColumnKind(column, str, convert, pa.timestamp("us", "UTC"), "timestamptz", "timestamptz", whole_timestamps)
 
@@ -170,11 +170,11 @@ def _timestamp(column: Column) -> ColumnKind:
 def _date(column: Column) -> ColumnKind:
     def convert(value: str) -> date:
         if not _DATE.fullmatch(value):
-            raise ValueError("is no date like 2026-01-31")
+            raise ValueError("is not a date like 2026-01-31")
         try:
             return date.fromisoformat(value)
         except ValueError:
-            raise ValueError("is no date that there is") from None
+            raise ValueError("is not a valid date") from None
 
     return ColumnKind(column, str, convert, pa.date32(), "date", "date")
 
@@ -187,11 +187,11 @@ def _json(column: Column) -> ColumnKind:
         try:
             read = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise ValueError("is no JSON that can be kept") from None
+            raise ValueError("is not valid JSON") from None
         except RecursionError:
             raise ValueError(f"is nested deeper than {MAX_DEPTH}") from None
         if not isinstance(read, dict):
-            raise ValueError("is no JSON object")
+            raise ValueError("is not a JSON object")
         _check_json(read)
         return data.decode()
 
