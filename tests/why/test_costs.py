@@ -9,7 +9,7 @@ from tests.api.support import World
 from tests.api.test_costs import assert_none_scans, plans
 from tests.api.test_costs import world as world
 from tracelake.dispatcher.views import pressure
-from tracelake.dispatcher.why import buffered, dataset, facts, task
+from tracelake.dispatcher.why import buffered, dataset, facts, job, source, task
 from tracelake.model.ids import new_id
 
 
@@ -29,9 +29,9 @@ def statements(world: World) -> dict[str, tuple[str, tuple[Any, ...]]]:
         "a job": (facts._JOB, (version, "fetch")),
         "edges": (facts._EDGES, (node,)),
         "tasks": (facts._TASKS, (node,)),
-        "who holds an edge": (facts._HOLDER, (node, 0)),
-        "what was said": (facts._SAID, (world.clock,)),
-        "a run": (facts._RUN, (node,)),
+        "who holds an edge": (job._HOLDER, (node, 0)),
+        "what was said": (source._SAID, (world.clock,)),
+        "a run": (source._RUN, (node,)),
         "what runs": (facts._RUNNING, (org, "ecs_platform")),
         "units of a join": (facts._UNITS, (*world.ticks,)),
         "a dataset": (dataset._DATASET, (org, "blocks")),

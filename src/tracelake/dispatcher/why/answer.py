@@ -1,9 +1,11 @@
 """From reasons to an answer: sentences with codes and next steps, and one paragraph of the worst of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from tracelake.dispatcher.why.reasons import REASONS, Subject
 from tracelake.wire.why import WhyReason, WhyReference, WhyReply, WhyState, WhyStep
@@ -30,16 +32,8 @@ class Wording:
         return cls(name, f"{name}: its", f"of {name}", f"{name}: ")
 
 
-class Sentence:
-    """A sentence that mentions what it is about as `{It}`, `{Its}` or `{of_it}`, and its values by name."""
-
-    def __init__(self, template: str, **values: object) -> None:
-        self._template = template
-        self._values = values
-
-    def render(self, wording: Wording) -> str:
-        words = {"It": wording.subject, "Its": wording.possessive, "of_it": wording.of}
-        return self._template.format(**words, **self._values)
+Sentence: TypeAlias = str | Callable[[Wording], str]
+"""A sentence about something, or one that does not mention it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class Reason:
     """Why something does not go on, before it is known whether the answer is about that."""
 
     code: str
-    sentence: str | Sentence
+    sentence: Sentence
     steps: tuple[Step, ...] = ()
     references: tuple[tuple[str, str], ...] = ()
     wording: Wording = Wording()
@@ -60,7 +54,7 @@ class Reason:
     def text(self) -> str:
         if isinstance(self.sentence, str):
             return self.wording.lead + self.sentence
-        return self.sentence.render(self.wording)
+        return self.sentence(self.wording)
 
     def about(self, name: str) -> "Reason":
         """The same reason for an answer about something else, where "it" would be that."""
@@ -72,32 +66,28 @@ class Reason:
             state=self.state,
             text=self.text,
             steps=[WhyStep(purpose=purpose, command=command) for purpose, command in self.steps],
-            references=[_reference(kind, ident) for kind, ident in self.references],
+            references=[msgspec.convert({"kind": kind, "id": ident}, WhyReference) for kind, ident in self.references],
         )
 
 
-def reason(code: str, sentence: str | Sentence, *steps: Step, references: Iterable[tuple[str, object]] = ()) -> Reason:
+def reason(code: str, sentence: Sentence, *steps: Step, references: Iterable[tuple[str, object]] = ()) -> Reason:
     return Reason(code, sentence, steps, tuple((kind, str(ident)) for kind, ident in references))
 
 
-def _reference(kind: str, ident: str) -> WhyReference:
-    return WhyReference(kind=kind, id=ident)  # type: ignore[arg-type]  # one of the words that the wire type names
-
-
 def is_cause(item: Reason) -> bool:
-    """Something is the matter here, and not only before it."""
+    """Returns whether the cause lies here, and not only upstream."""
     return item.state != "fine" and not REASONS[item.code].upstream
 
 
 def answer(subject: Subject, name: str, candidates: Iterable[Reason]) -> WhyReply:
-    """The worst first; those that are equally bad in the order they were found."""
+    """Makes the answer of reasons: the worst first, those that are equally bad in the order they were found."""
     reasons = sorted(candidates, key=lambda item: _WORST.index(item.state))
     worst = reasons[0]
     # Of those that matter as much as the worst; the rest is in the list.
     texts = [item.text for item in reasons if item.state == worst.state][:_IN_SUMMARY]
     advice = REASONS[worst.code].advice
-    if worst.state == "fine":
-        advice = "" if advice == "Nothing to do." else advice
+    if worst.state == "fine" and advice == "Nothing to do.":
+        advice = ""
     return WhyReply(
         kind=subject,
         id=name,
@@ -107,5 +97,5 @@ def answer(subject: Subject, name: str, candidates: Iterable[Reason]) -> WhyRepl
     )
 
 
-def retry_or_skip(task_id: UUID) -> tuple[tuple[str, str], tuple[str, str]]:
+def retry_or_skip(task_id: UUID) -> tuple[Step, Step]:
     return ("try it again", f"trace retry {task_id}"), ("or go on without it", f"trace skip {task_id}")

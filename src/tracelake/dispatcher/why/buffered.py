@@ -11,7 +11,7 @@ from tracelake.dispatcher.predicates import awaits_sink
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure
 from tracelake.dispatcher.views.words import counted, since
-from tracelake.dispatcher.why.answer import Reason, Sentence, reason
+from tracelake.dispatcher.why.answer import Reason, reason
 
 AWAY_SECONDS = 60.0
 """A sink asks every few seconds, also while it waits for something."""
@@ -56,7 +56,7 @@ _STATE = f"""
 async def buffered_reasons(
     connection: Connection, dataset_uuids: Sequence[UUID], pressure: Pressure
 ) -> dict[str, list[Reason]]:
-    """By name of the dataset; of those that are buffered and where something is the matter."""
+    """Finds reasons for buffered datasets, by name; those without one are left out."""
     reasons_by_writer = {}
     for row in await connection.fetch(_STATE, dataset_uuids):
         reasons = [*_waiting(row), *_full(row, pressure), *_letters(row), *_pinned(row)]
@@ -69,45 +69,41 @@ def _waiting(row: asyncpg.Record) -> list[Reason]:
     if not row["batches"]:
         return []
     batches = counted(row["batches"], "batch", most=CAP)
-    verb = "waits" if row["batches"] == 1 else "wait"
-    oldest = "" if row["batches"] == 1 else "the oldest "
+    verb, oldest = ("waits", "") if row["batches"] == 1 else ("wait", "the oldest ")
     age, now, refers = since(row["oldest"], row["now"]), row["now"], [("dataset", row["name"])]
     if row["unsent"] is not None:
-        text = Sentence(
-            "{batches} {of_it} {verb}, {oldest}for {age}, and the queue refused the pointer to {that}{tries}: {error}.",
-            batches=batches,
-            verb=verb,
-            oldest=oldest,
-            age=age,
-            that=oldest or "it ",
-            tries=counted(row["tries"], "time"),
-            error=row["last_error"] or "no reason given",
-        )
-        again = ("send it again", "trace outbox requeue")
-        return [reason("batch_not_sent", text, again, references=[*refers, ("outbox", row["unsent"])])]
+        refused = f"the queue refused the pointer to {oldest or 'it '}{counted(row['tries'], 'time')}"
+        error = row["last_error"] or "no reason given"
+        return [
+            reason(
+                "batch_not_sent",
+                lambda it: f"{batches} {it.of} {verb}, {oldest}for {age}, and {refused}: {error}.",
+                ("send it again", "trace outbox requeue"),
+                references=[*refers, ("outbox", row["unsent"])],
+            )
+        ]
     last_ask, status = row["asked_at"], ("see the parts of the stack", "trace status")
     if last_ask is None or (now - last_ask).total_seconds() > AWAY_SECONDS:
-        last = (
-            "no sink has ever asked for work" if last_ask is None else f"no sink has asked for {since(last_ask, now)}"
+        last_request = "has ever asked for work" if last_ask is None else f"has asked for {since(last_ask, now)}"
+        return [
+            reason(
+                "no_sink",
+                lambda it: f"{batches} {it.of} {verb}, {oldest}for {age}, and no sink {last_request}.",
+                status,
+                ("start a sink", "trace sink"),
+                references=refers,
+            )
+        ]
+    return [
+        reason(
+            "batches_wait",
+            lambda it: (
+                f"{batches} {it.of} {verb} for a sink, {oldest}for {age}; a sink was there {since(last_ask, now)} ago."
+            ),
+            status,
+            references=refers,
         )
-        text = Sentence(
-            "{batches} {of_it} {verb}, {oldest}for {age}, and {last}.",
-            batches=batches,
-            verb=verb,
-            oldest=oldest,
-            age=age,
-            last=last,
-        )
-        return [reason("no_sink", text, status, ("start a sink", "trace sink"), references=refers)]
-    text = Sentence(
-        "{batches} {of_it} {verb} for a sink, {oldest}for {age}; a sink was there {last} ago.",
-        batches=batches,
-        verb=verb,
-        oldest=oldest,
-        age=age,
-        last=since(last_ask, now),
-    )
-    return [reason("batches_wait", text, status, references=refers)]
+    ]
 
 
 def _full(row: asyncpg.Record, pressure: Pressure) -> list[Reason]:
@@ -115,49 +111,50 @@ def _full(row: asyncpg.Record, pressure: Pressure) -> list[Reason]:
     if queue is None or queue.level is Level.NONE:
         return []
     bulk = "bulk " if queue.level is Level.BULK else ""
-    text = Sentence(
-        "{Its} backlog is {state}, so {bulk}jobs that write it get no new tasks.", state=queue.state_words, bulk=bulk
-    )
+    state = queue.state_words
     return [
-        reason("backlog_full", text, ("see whom it stops", "trace pressure"), references=[("dataset", row["name"])])
+        reason(
+            "backlog_full",
+            lambda it: f"{it.possessive} backlog is {state}, so {bulk}jobs that write it get no new tasks.",
+            ("see whom it stops", "trace pressure"),
+            references=[("dataset", row["name"])],
+        )
     ]
 
 
 def _pinned(row: asyncpg.Record) -> list[Reason]:
-    """Batches of running tasks, which sinks get when the task completes."""
+    """Tells of batches of running tasks, which sinks get when the task completes."""
     if not row["pinned"]:
         return []
-    one, task_id = row["pinned"] == 1, row["task_id"]
-    text = Sentence(
-        "{batches} {of_it} {wait} to complete, {oldest}for {age}.",
-        batches=counted(row["pinned"], "batch", most=CAP),
-        wait="waits for its task" if one else "wait for their tasks",
-        oldest="" if one else "the oldest ",
-        age=since(row["pinned_since"], row["now"]),
-    )
-    step = ("see the task", f"trace why {task_id}")
-    return [reason("batches_await_task", text, step, references=[("dataset", row["name"]), ("task", task_id)])]
+    task_id, batches = row["task_id"], counted(row["pinned"], "batch", most=CAP)
+    wait, oldest = ("waits for its task", "") if row["pinned"] == 1 else ("wait for their tasks", "the oldest ")
+    age = since(row["pinned_since"], row["now"])
+    return [
+        reason(
+            "batches_await_task",
+            lambda it: f"{batches} {it.of} {wait} to complete, {oldest}for {age}.",
+            ("see the task", f"trace why {task_id}"),
+            references=[("dataset", row["name"]), ("task", task_id)],
+        )
+    ]
 
 
 def _letters(row: asyncpg.Record) -> list[Reason]:
     if not row["letters"]:
         return []
     one, name = row["letters"] == 1, row["name"]
+    batches, age = counted(row["letters"], "batch", most=CAP), since(row["dead_at"], row["now"])
+    were, newest = ("was", "") if one else ("were", "the newest ")
     line = "" if row["dead_line"] is None else f"line {row['dead_line']}: "
     what = row["dead_reason"].rstrip(".")
     what = what if len(what) <= _REASON_LENGTH else f"{what[:_REASON_LENGTH]} ..."
-    text = Sentence(
-        "{batches} {of_it} {were} refused, {newest}{age} ago: {line}{what}.",
-        batches=counted(row["letters"], "batch", most=CAP),
-        were="was" if one else "were",
-        newest="" if one else "the newest ",
-        age=since(row["dead_at"], row["now"]),
-        line=line,
-        what=what,
-    )
-    steps = (
-        ("see what is wrong", f"trace dlq show {row['publish_id']}"),
-        *(() if one else (("see them all", f"trace dlq list --dataset {name}"),)),
-        ("once it is mended", f"trace dlq replay --dataset {name}"),
-    )
-    return [reason("dead_letters", text, *steps, references=[("dataset", name)])]
+    return [
+        reason(
+            "dead_letters",
+            lambda it: f"{batches} {it.of} {were} refused, {newest}{age} ago: {line}{what}.",
+            ("see what is wrong", f"trace dlq show {row['publish_id']}"),
+            *(() if one else (("see them all", f"trace dlq list --dataset {name}"),)),
+            ("once it is mended", f"trace dlq replay --dataset {name}"),
+            references=[("dataset", name)],
+        )
+    ]

@@ -7,6 +7,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.views.dags import build_progress
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, unit_words
@@ -92,7 +93,7 @@ async def why_dataset(connection: Connection, org_id: UUID, quotas: QuotaBook, n
 
 
 async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> list[Reason]:
-    """Events that nobody has heard: of files that are not committed yet, or of older inputs."""
+    """Tells of events that were not routed: of files that are not committed yet, or of older inputs."""
     reasons = []
     for event in await connection.fetch(_UNROUTED, row["dataset_uuid"], row["current_version"]):
         if event["place"] != 1:
@@ -171,12 +172,12 @@ async def _stale(connection: Connection, row: asyncpg.Record) -> list[Reason]:
 
 
 def _is_stopped_by(item: Reason, dataset: str) -> bool:
-    """Its writer waits for its own backlog: of that the dataset itself tells."""
+    """Returns whether a writer waits for the backlog of this dataset, of which the dataset tells itself."""
     return item.code == "pressure" and any(refers == ("dataset", dataset) for refers in item.references)
 
 
 async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], pressure: Pressure) -> list[Reason]:
-    """The nearest jobs at which something is the matter, with what it is. Nothing is the matter: nothing."""
+    """Follows the jobs upstream to the nearest cause; returns its reasons, or none if there is no cause."""
     waiting = deque((writer, 0) for writer in writers)
     visited = {writer.node_id for writer in writers}
     own: list[Reason] = []
@@ -205,7 +206,7 @@ async def _causes(connection: Connection, org_id: UUID, writers: list[Subject], 
 
 
 async def _read(connection: Connection, subject: Subject, reasons: list[Reason]) -> list[tuple[UUID, UUID]]:
-    """The generations of its inputs; only of those that it waits for, if it waits for some."""
+    """Returns the generations of its inputs; if it waits for some of them, only of these."""
     edges = await facts.read_edges(connection, subject.node_id)
     awaited = {
         name for item in reasons if REASONS[item.code].upstream for kind, name in item.references if kind == "dataset"
@@ -216,9 +217,8 @@ async def _read(connection: Connection, subject: Subject, reasons: list[Reason])
 
 
 async def _writers(connection: Connection, org_id: UUID, generations: list[tuple[UUID, UUID]]) -> list[Subject]:
-    columns = [[generation[part] for generation in generations] for part in (0, 1)]
     writers = []
-    for row in await connection.fetch(_WRITERS, org_id, *columns):
+    for row in await connection.fetch(_WRITERS, org_id, *columns(generations, 2)):
         subject = await facts.read_job(connection, row["active_version"], row["dag_name"], row["job_name"])
         if subject is not None:
             writers.append(subject)

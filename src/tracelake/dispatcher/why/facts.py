@@ -11,10 +11,13 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
-from tracelake.dispatcher.predicates import is_failed_for_good, is_open
+from tracelake.dispatcher.predicates import is_open
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.shared import EDGE_COLUMNS, HEARD_AT, SILENT
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, SILENT
+from tracelake.dispatcher.views.words import counted, since
+from tracelake.dispatcher.why.answer import Step
 from tracelake.model.dag import JobDocument, Strategy
+from tracelake.model.runtime import BUILT_IN
 
 _JOINED_UNITS = 200
 """Newest units of each input that are looked for in the others."""
@@ -67,28 +70,7 @@ _TASKS = f"""
         WHERE j.node_id = $1 AND {is_open("t")} AND t.skipped_at IS NULL) s
     GROUP BY s.state"""  # noqa: S608 - constants only
 
-_HOLDER = f"""
-    SELECT t.task_id, t.unit_key, t.error FROM jobs j JOIN tasks t ON t.job_id = j.job_id
-    WHERE j.node_id = $1 AND t.edge = $2 AND {is_failed_for_good("t")}
-      AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
-    ORDER BY t.unit_end, t.task_id LIMIT 1"""  # noqa: S608
-
-_LIMIT = "SELECT max_running, used FROM limits WHERE limit_key = $1"
-
-_SAID = """
-    SELECT e.unit, e.created_at, d.name FROM job_outputs o JOIN datasets d USING (dataset_uuid) CROSS JOIN LATERAL (
-        SELECT v.unit, v.created_at, v.routed_seq FROM events v
-        WHERE v.dataset_uuid = o.dataset_uuid AND v.dataset_version = o.dataset_version AND v.routed_seq IS NOT NULL
-        ORDER BY v.routed_seq DESC LIMIT 1) e
-    WHERE o.job_id = $1 ORDER BY e.routed_seq DESC LIMIT 1"""
-
-_RUN = f"""
-    SELECT t.task_id, t.status, t.attempt, t.next_retry_at, t.finished_at, t.superseded, t.cancel_requested, t.error,
-           t.claimed_at, t.outcome, t.lease_expires_at, {HEARD_AT} AS heard_at, {SILENT} AS silent
-    FROM tasks t JOIN jobs j USING (job_id)
-    WHERE t.node_id = $1 AND t.edge = -1 AND t.unit_end IS NULL AND t.unit_key = 'run' AND t.revision = ''"""  # noqa: S608 - constants only
-
-# What runs of the caller's own; other orgs' tasks may have places too, and are not told.
+# What runs of the caller's own, by job, the job with most of them first; other orgs' tasks are not told.
 _RUNNING = f"""
     SELECT j.dag_name, j.name, count(*) AS number, max(r.claimed_at) AS newest
     FROM (SELECT t.job_id, t.claimed_at FROM tasks t WHERE t.status = 'Running' AND t.org_id = $1 LIMIT {CAP}) r
@@ -165,37 +147,14 @@ async def read_edges(connection: Connection, node_id: UUID) -> list[asyncpg.Reco
 
 
 async def read_tasks(connection: Connection, node_id: UUID) -> dict[str, asyncpg.Record]:
-    """By state, and only those there are: `running`, `silent` (its worker is not heard of), `held` (by a limit),
-    `at_quota` (held by the org's quota of running tasks), `ready`, `backing_off`, `holding` (an input), `failed`."""
+    """Reads the tasks by state, only the states there are: `running`, `silent` (its worker is not heard of), `held` (by
+    a limit), `at_quota` (held by the org's quota of running tasks), `ready`, `backing_off`, `holding` (an input),
+    `failed`."""
     return {row["state"]: row for row in await connection.fetch(_TASKS, node_id)}
 
 
-async def read_holder(connection: Connection, node_id: UUID, input_index: int) -> asyncpg.Record | None:
-    """The first task that holds the edge."""
-    return await connection.fetchrow(_HOLDER, node_id, input_index)
-
-
-async def read_limit(connection: Connection, key: str | None) -> asyncpg.Record | None:
-    return await connection.fetchrow(_LIMIT, key)
-
-
-async def read_said(connection: Connection, job_id: UUID) -> asyncpg.Record | None:
-    """The newest event of its outputs."""
-    return await connection.fetchrow(_SAID, job_id)
-
-
-async def read_run(connection: Connection, node_id: UUID) -> asyncpg.Record | None:
-    """The one task of an always_on source."""
-    return await connection.fetchrow(_RUN, node_id)
-
-
-async def read_running(connection: Connection, org_id: UUID, runtime: str) -> list[asyncpg.Record]:
-    """How many tasks run there, by job, the job with most of them first."""
-    return await connection.fetch(_RUNNING, org_id, runtime)
-
-
 async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> Missing | None:
-    """The newest unit that some input of a join has and another has not."""
+    """Finds the newest unit that one input of a join has and another has not."""
     for edge in edges:
         units = await connection.fetch(_UNITS, edge["dataset_uuid"], edge["dataset_version"])
         for other in edges:
@@ -208,3 +167,31 @@ async def find_missing(connection: Connection, edges: list[asyncpg.Record]) -> M
             if missing is not None:
                 return Missing(missing["unit"], edge["dataset"], other)
     return None
+
+
+async def describe_workers(
+    connection: Connection, org_id: UUID, runtime: str, now: datetime
+) -> tuple[str, tuple[Step, ...]]:
+    """A sentence about the workers of a runtime, for whatever waits there, and what to do.
+
+    Workers are not registered anywhere; what they do is seen by the tasks that run. Only those of the caller's org are
+    told.
+    """
+    jobs = await connection.fetch(_RUNNING, org_id, runtime)
+    here = runtime in BUILT_IN.started_here()  # no worker has to be started for it
+    add = () if here else (("start one more worker", f"trace worker --runtime {runtime}"),)
+    if not jobs:
+        stack = ("see the parts of the stack", "trace status")
+        return f"No task of {runtime} is running now: see whether a worker is there.", (stack, *add)
+    total, most = sum(row["number"] for row in jobs), jobs[0]
+    name = f"{most['dag_name']}/{most['name']}"
+    claimed = since(max(row["newest"] for row in jobs), now)
+    if total == 1:
+        text = f"1 task of {runtime} is running now, of {name}; it was claimed {claimed} ago."
+    else:
+        share = "all" if len(jobs) == 1 else f"{most['number']:,}"
+        text = (
+            f"{counted(total, 'task')} of {runtime} are running now, {share} of them {name}; "
+            f"the newest was claimed {claimed} ago."
+        )
+    return text, (("see what runs", "trace tasks --status Running"), *add)

@@ -6,17 +6,27 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.pressure.levels import Level
+from tracelake.dispatcher.predicates import is_failed_for_good
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
-from tracelake.dispatcher.why import facts, workers
-from tracelake.dispatcher.why.answer import Reason, Sentence, answer, reason, retry_or_skip
+from tracelake.dispatcher.why import facts
+from tracelake.dispatcher.why.answer import Reason, Step, answer, reason, retry_or_skip
 from tracelake.dispatcher.why.buffered import buffered_reasons
 from tracelake.dispatcher.why.facts import Subject
 from tracelake.dispatcher.why.source import source_reasons
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, limit_words, over_quota, paused, pressed
 from tracelake.errors import TraceError
 from tracelake.wire.why import WhyReply
+
+_HOLDER = f"""
+    SELECT t.task_id, t.unit_key, t.error FROM jobs j JOIN tasks t ON t.job_id = j.job_id
+    WHERE j.node_id = $1 AND t.edge = $2 AND {is_failed_for_good("t")}
+      AND t.unit_key LIKE 'c:%' AND t.revision_kind <> 'manual'
+    ORDER BY t.unit_end, t.task_id LIMIT 1"""  # noqa: S608
+"""The first task that holds an edge."""
+
+_LIMIT = "SELECT max_running, used FROM limits WHERE limit_key = $1"
 
 
 async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: str, job: str) -> WhyReply:
@@ -36,7 +46,7 @@ async def why_job(connection: Connection, org_id: UUID, quotas: QuotaBook, dag: 
 
 
 async def job_reasons(connection: Connection, subject: Subject, pressure: Pressure) -> list[Reason]:
-    """Of a job of the active version; never empty."""
+    """Finds the reasons of a job of the active version; never empty."""
     if subject.source is not None:
         return await source_reasons(connection, subject, pressure)
     edges = await facts.read_edges(connection, subject.node_id)
@@ -56,98 +66,104 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
 
 async def _not_counting(connection: Connection, versions: asyncpg.Record, dag: str, job: str) -> list[Reason]:
     newest, building = versions["newest_with_job"], versions["building_version"]
-    reasons = []
     version = [("version", f"{dag}@{newest}")]
     if building is not None and await facts.read_job(connection, building, dag, job) is not None:
         text = f"It belongs to version {versions['building_number']} of {dag}, which is being built."
         return [reason("being_built", text, ("see the build", f"trace dags {dag} --watch"), references=version)]
     back = ("activate it", f"trace activate {dag} {newest}")
     if versions["active_version"] is None:
-        text = f"No version of {dag} is active; version {newest} has the job."
-        reasons.append(reason("no_active_version", text, back, references=version))
+        code, text = "no_active_version", f"No version of {dag} is active; version {newest} has the job."
     else:
+        code = "not_in_active_version"
         text = f"Version {versions['active_number']} of {dag} is active and does not have it; version {newest} does."
-        reasons.append(reason("not_in_active_version", text, back, references=version))
-    return reasons
+    return [reason(code, text, back, references=version)]
 
 
 async def _edge(
-    connection: Connection,
-    subject: Subject,
-    edge: asyncpg.Record,
-    pressure: Pressure,
-    buffered: list[Reason],
+    connection: Connection, subject: Subject, edge: asyncpg.Record, pressure: Pressure, buffered: list[Reason]
 ) -> list[Reason]:
-    """`buffered`: why the table that it reads lacks rows, if it does."""
+    """Finds why an input makes no tasks. `buffered`: why the table that it reads lacks rows, if it does."""
     dataset, behind = edge["dataset"], edge["position"] is not None
-    backlog = waiting(edge["backlog"])
+    backlog, refers = waiting(edge["backlog"]), [("dataset", edge["dataset"])]
     cause = pressure.on_edge(subject.node_id, (edge["dataset_uuid"], edge["dataset_version"]), behind=behind)
     if cause is not None and cause.state == "paused":
-        text = f"{cause.words}, so no tasks are made of {dataset}; {backlog}."
-        return [paused(cause.name, text)]
+        return [paused(cause.name, f"{cause.words}, so no tasks are made of {dataset}; {backlog}.")]
     own = cause is not None and cause.node_id == subject.node_id  # of that `_own_queue` tells
     if cause is not None and not own:
-        stopped = Sentence(
-            "{It} makes no tasks of {dataset}, because {cause}; {backlog}.",
-            dataset=dataset,
-            cause=cause.words,
-            backlog=backlog,
-        )
-        return [pressed(cause, stopped)]
+        words = cause.words
+        stopped = pressed(cause, lambda it: f"{it.subject} makes no tasks of {dataset}, because {words}; {backlog}.")
+        return [stopped]
     if edge["failed_units"]:
-        holder = await facts.read_holder(connection, subject.node_id, edge["input_index"])
-        error = "" if holder is None or not holder["error"] else f' The error: "{holder["error"]}".'
-        edge_text = Sentence(
-            "{Its} input {dataset} is held{at} by {failed}; {backlog}.{error}",
-            dataset=dataset,
-            at="" if holder is None else f" at {unit_words(holder['unit_key'])}",
-            failed=counted(edge["failed_units"], "failed unit"),
-            backlog=backlog,
-            error=error,
-        )
-        if holder is None:
-            return [reason("edge_held", edge_text, ("see what failed", _failed_tasks(subject)))]
-        references = [("task", holder["task_id"]), ("dataset", dataset)]
-        return [reason("edge_held", edge_text, *retry_or_skip(holder["task_id"]), references=references)]
-    if own:
-        return []
-    if pressure.overuse is not None:
+        return [await _held_edge(connection, subject, edge)]
+    if own or pressure.overuse is not None:
         return []
     if behind and (edge["backlog"] or edge["drain_until"] is not None):
-        draining = Sentence("{Its} input {dataset} is catching up; {backlog}.", dataset=dataset, backlog=backlog)
-        step = ("see it", f"trace jobs {subject.dag} --watch")
-        return [reason("edge_draining", draining, step, references=[("dataset", dataset)])]
+        return [
+            reason(
+                "edge_draining",
+                lambda it: f"{it.possessive} input {dataset} is catching up; {backlog}.",
+                ("see it", f"trace jobs {subject.dag} --watch"),
+                references=refers,
+            )
+        ]
     if buffered:
         why = buffered[0].about(dataset).text
-        lacking = Sentence("{Its} input {dataset} lacks rows: {why}", dataset=dataset, why=why)
-        return [reason("input_waits", lacking, ("see more", f"trace why {dataset}"), references=[("dataset", dataset)])]
+        return [
+            reason(
+                "input_waits",
+                lambda it: f"{it.possessive} input {dataset} lacks rows: {why}",
+                ("see more", f"trace why {dataset}"),
+                references=refers,
+            )
+        ]
     if edge["newest_at"] is None:
-        empty = Sentence("{Its} input {dataset} has no event yet.", dataset=dataset)
-        step = ("see why", f"trace why {dataset}")
-        return [reason("input_empty", empty, step, references=[("dataset", dataset)])]
+        return [
+            reason(
+                "input_empty",
+                lambda it: f"{it.possessive} input {dataset} has no event yet.",
+                ("see why", f"trace why {dataset}"),
+                references=refers,
+            )
+        ]
     return _passed(subject, edge, pressure)
 
 
+async def _held_edge(connection: Connection, subject: Subject, edge: asyncpg.Record) -> Reason:
+    holder = await connection.fetchrow(_HOLDER, subject.node_id, edge["input_index"])
+    state = f"by {counted(edge['failed_units'], 'failed unit')}; {waiting(edge['backlog'])}."
+    steps: tuple[Step, ...] = (("see what failed", _failed_tasks(subject)),)
+    references: list[tuple[str, object]] = []
+    if holder is not None:
+        state = f"at {unit_words(holder['unit_key'])} {state}"
+        state += f' The error: "{holder["error"]}".' if holder["error"] else ""
+        steps = retry_or_skip(holder["task_id"])
+        references = [("task", holder["task_id"]), ("dataset", edge["dataset"])]
+    text = f"input {edge['dataset']} is held {state}"
+    return reason("edge_held", lambda it: f"{it.possessive} {text}", *steps, references=references)
+
+
 def _passed(subject: Subject, edge: asyncpg.Record, pressure: Pressure) -> list[Reason]:
-    """Its newest event is below what it has read. Only of sources: the tasks of a job may end in any order."""
+    """Tells of a newest event below what was read. Only of sources: the tasks of a job may end in any order."""
     writers = pressure.upstream.writers.get((edge["dataset_uuid"], edge["dataset_version"]), frozenset())
     if not (edge["passed"] and subject.by_cursor) or subject.joins or writers.isdisjoint(pressure.upstream.sources):
         return []
     dataset, cursor = edge["dataset"], edge["newest_cursor"]
-    text = Sentence(
-        "{Its} input {dataset} is at cursor {routed}; the newest event, cursor {cursor}, is not above it, so it makes "
-        "no task.",
-        dataset=dataset,
-        routed=edge["routed"],
-        cursor=cursor,
-    )
     again = f"trace trigger {subject.name} --cursor {cursor}"
-    step = ("make its task by hand", f"{again} --input {edge['input_index']}" if edge["input_index"] else again)
-    return [reason("cursor_passed", text, step, references=[("dataset", dataset)])]
+    return [
+        reason(
+            "cursor_passed",
+            lambda it: (
+                f"{it.possessive} input {dataset} is at cursor {edge['routed']}; the newest event, cursor {cursor}, is "
+                "not above it, so it makes no task."
+            ),
+            ("make its task by hand", f"{again} --input {edge['input_index']}" if edge["input_index"] else again),
+            references=[("dataset", dataset)],
+        )
+    ]
 
 
 def _own_queue(subject: Subject, edges: list[asyncpg.Record], pressure: Pressure) -> list[Reason]:
-    """What it has to do is the reason that it gets no more."""
+    """Tells of a job that gets no more tasks because its own queue is full."""
     queue = pressure.queues.get(subject.node_id)
     if queue is None or (queue.level is Level.NONE and not queue.has_no_room):
         return []
@@ -155,13 +171,9 @@ def _own_queue(subject: Subject, edges: list[asyncpg.Record], pressure: Pressure
     bulk = "" if queue.level is Level.ALL or queue.has_no_room else " of bulk work"
     if bulk and not events:
         return []
-    text = Sentence(
-        "{Its} own queue is {state}, so it gets no new tasks{bulk}; {waiting}.",
-        state=queue.state_words,
-        bulk=bulk,
-        waiting=waiting(events),
-    )
-    return [reason("own_queue_full", text, ("see whom it stops", "trace pressure"))]
+    text = f"own queue is {queue.state_words}, so it gets no new tasks{bulk}; {waiting(events)}."
+    step = ("see whom it stops", "trace pressure")
+    return [reason("own_queue_full", lambda it: f"{it.possessive} {text}", step)]
 
 
 async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Reason]:
@@ -169,75 +181,61 @@ async def _join(connection: Connection, edges: list[asyncpg.Record]) -> list[Rea
     if missing is None:
         return []
     lacks = missing.lacks["dataset"]
-    text = Sentence(
-        "{Its} input {has} has {unit}, and {lacks} does not have it yet.",
-        has=missing.has,
-        unit=unit_words(missing.unit),
-        lacks=lacks,
-    )
-    return [reason("join_waits", text, ("see why", f"trace why {lacks}"), references=[("dataset", lacks)])]
+    text = f"input {missing.has} has {unit_words(missing.unit)}, and {lacks} does not have it yet."
+    step = ("see why", f"trace why {lacks}")
+    return [reason("join_waits", lambda it: f"{it.possessive} {text}", step, references=[("dataset", lacks)])]
 
 
 async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
     tasks = await facts.read_tasks(connection, subject.node_id)
+    running = f"trace tasks --dag {subject.dag} --job {subject.job} --status Running"
     reasons = []
     if row := tasks.get("failed"):  # what holds an input is named there
-        error = f', the first with "{row["error"]}"' if row["error"] else ""
         steps = (("see them", _failed_tasks(subject)), *retry_or_skip(row["first"]))
-        text = _tasks_sentence(row, "{have} failed for good{error}.", error=error)
-        reasons.append(reason("tasks_failed", text, *steps, references=_first(row)))
-    if row := tasks.get("held"):
-        see = ("see what runs", f"{_of_job(subject)} --status Running")
-        reasons.append(reason("tasks_limited", await _held(connection, subject, row), see, references=_first(row)))
-    if row := tasks.get("at_quota"):
-        text = await _held(connection, subject, row)
-        reasons.append(reason("tasks_at_quota", text, *QUOTA_STEPS, references=_first(row)))
+        reasons.append(_of_tasks("tasks_failed", row, f"{_has(row)} failed for good{_first_error(row)}.", *steps))
+    held_codes = {"held": ("tasks_limited", (("see what runs", running),)), "at_quota": ("tasks_at_quota", QUOTA_STEPS)}
+    for state, (code, more) in held_codes.items():
+        if row := tasks.get(state):
+            limit = await connection.fetchrow(_LIMIT, row["held_by"])
+            place = limit_words(row["held_by"] or "", limit, subject.name)
+            reasons.append(_of_tasks(code, row, f"{_has(row)} to wait for a place under {place}.", *more))
     if row := tasks.get("backing_off"):
-        error = f', the first with "{row["error"]}"' if row["error"] else ""
         themselves = "itself" if row["number"] == 1 else "themselves"
-        template = "{have} failed{error}, and will be tried again by {themselves}."
-        text = _tasks_sentence(row, template, error=error, themselves=themselves)
-        reasons.append(
-            reason("tasks_backing_off", text, ("see it", f"trace why {row['first']}"), references=_first(row))
-        )
+        text = f"{_has(row)} failed{_first_error(row)}, and will be tried again by {themselves}."
+        reasons.append(_of_tasks("tasks_backing_off", row, text, ("see it", f"trace why {row['first']}")))
     if row := tasks.get("ready"):
-        waited = since(row["at"], subject.now)
-        workers_text, more = await workers.look(connection, subject.org_id, subject.runtime, subject.now)
-        one = row["number"] == 1
-        text = _tasks_sentence(
-            row,
-            "{wait} for a worker of {runtime}, {oldest}for {waited}. {workers}",
-            wait="waits" if one else "wait",
-            runtime=subject.runtime,
-            oldest="" if one else "the oldest ",
-            waited=waited,
-            workers=workers_text,
-        )
-        see = ("see why", f"trace why {row['first']}")
-        reasons.append(reason("tasks_ready", text, see, *more, references=_first(row)))
+        workers, more = await facts.describe_workers(connection, subject.org_id, subject.runtime, subject.now)
+        wait, oldest = ("waits", "") if row["number"] == 1 else ("wait", "the oldest ")
+        text = f"{wait} for a worker of {subject.runtime}, {oldest}for {since(row['at'], subject.now)}. {workers}"
+        reasons.append(_of_tasks("tasks_ready", row, text, ("see why", f"trace why {row['first']}"), *more))
     if row := tasks.get("silent"):
         left = (row["at"] - subject.now).total_seconds()
         ends = f"ends in {span(left)}" if left > 0 else "has ended"
         first = "the" if row["number"] == 1 else "the first"
-        template = "{are} with a worker that is not heard of; {first} lease {ends}, and then it is tried again."
-        text = _tasks_sentence(row, template, first=first, ends=ends)
-        reasons.append(reason("tasks_unheard", text, ("see it", f"trace why {row['first']}"), references=_first(row)))
+        text = f"{_is(row)} with a worker that is not heard of; {first} lease {ends}, and then it is tried again."
+        reasons.append(_of_tasks("tasks_unheard", row, text, ("see it", f"trace why {row['first']}")))
     if row := tasks.get("running"):
-        text = _tasks_sentence(row, "{are} running, the longest for {age}.", age=since(row["at"], subject.now))
-        reasons.append(
-            reason(
-                "tasks_running",
-                text,
-                ("see them", f"{_of_job(subject)} --status Running"),
-                references=_first(row),
-            )
-        )
+        text = f"{_is(row)} running, the longest for {since(row['at'], subject.now)}."
+        reasons.append(_of_tasks("tasks_running", row, text, ("see them", running)))
     return reasons
 
 
-async def _held(connection: Connection, subject: Subject, row: asyncpg.Record) -> Sentence:
-    place = limit_words(row["held_by"] or "", await facts.read_limit(connection, row["held_by"]), subject.name)
-    return _tasks_sentence(row, "{have} to wait for a place under {place}.", place=place)
+def _of_tasks(code: str, row: asyncpg.Record, predicate: str, *steps: Step) -> Reason:
+    """A reason that counts tasks of the job; the predicate says what they do."""
+    tasks = counted(row["number"], "task")
+    return reason(code, lambda it: f"{tasks} {it.of} {predicate}", *steps, references=[("task", row["first"])])
+
+
+def _has(row: asyncpg.Record) -> str:
+    return "has" if row["number"] == 1 else "have"
+
+
+def _is(row: asyncpg.Record) -> str:
+    return "is" if row["number"] == 1 else "are"
+
+
+def _first_error(row: asyncpg.Record) -> str:
+    return f', the first with "{row["error"]}"' if row["error"] else ""
 
 
 def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:
@@ -245,30 +243,13 @@ def _up_to_date(subject: Subject, edges: list[asyncpg.Record]) -> Reason:
         (edge for edge in edges if edge["newest_at"] is not None), key=lambda edge: edge["newest_at"], default=None
     )
     if newest is None:
-        return reason("up_to_date", Sentence("{It} has no inputs that could bring it work."))
-    text = Sentence(
-        "{It} has done everything that came in; the newest was {unit} of {dataset}, {age} ago.",
-        unit=unit_words(newest["newest_unit"]),
-        dataset=newest["dataset"],
-        age=since(newest["newest_at"], subject.now),
+        return reason("up_to_date", lambda it: f"{it.subject} has no inputs that could bring it work.")
+    dataset, age = newest["dataset"], since(newest["newest_at"], subject.now)
+    text = (
+        f"has done everything that came in; the newest was {unit_words(newest['newest_unit'])} of {dataset}, {age} ago."
     )
-    return reason("up_to_date", text, references=[("dataset", newest["dataset"])])
-
-
-def _tasks_sentence(row: asyncpg.Record, template: str, **values: object) -> Sentence:
-    """What so many tasks of the job do; the template begins with a verb."""
-    one = row["number"] == 1
-    verbs = {"have": "has" if one else "have", "are": "is" if one else "are"}
-    return Sentence("{tasks} {of_it} " + template, tasks=counted(row["number"], "task"), **verbs, **values)
-
-
-def _first(row: asyncpg.Record) -> list[tuple[str, object]]:
-    return [("task", row["first"])]
-
-
-def _of_job(subject: Subject) -> str:
-    return f"trace tasks --dag {subject.dag} --job {subject.job}"
+    return reason("up_to_date", lambda it: f"{it.subject} {text}", references=[("dataset", dataset)])
 
 
 def _failed_tasks(subject: Subject) -> str:
-    return f"{_of_job(subject)} --status Failed"
+    return f"trace tasks --dag {subject.dag} --job {subject.job} --status Failed"

@@ -18,22 +18,17 @@ def limit_words(limit_key: str, limit: asyncpg.Record | None, job: str) -> str:
     return names.get(kind, f"the limit of {job}") + used
 
 
-def paused(name: str, text: str | Sentence) -> Reason:
+def paused(name: str, text: Sentence) -> Reason:
     return reason("source_paused", text, ("let it go on", f"trace resume {name}"), references=[("job", name)])
 
 
-def pressed(cause: Cause, text: str | Sentence) -> Reason:
+def pressed(cause: Cause, text: Sentence) -> Reason:
     name = cause.dataset or cause.name
     steps = (("see all queues", "trace pressure"), ("see why it is slow", f"trace why {name}"))
     return reason("pressure", text, *steps, references=[("dataset" if cause.dataset else "job", name)])
 
 
 def over_quota(overuse: Overuse, effect: str) -> Reason:
-    use = "has {:,} queued tasks" if overuse.kind == "queued_tasks" else "stores {:,} bytes"
-    text = Sentence(
-        "{Its} organisation {use} and its quota is {quota:,}, so {effect}.",
-        use=use.format(overuse.used),
-        quota=overuse.quota,
-        effect=effect,
-    )
-    return reason("over_quota", text, ("see all quotas", "trace quota"))
+    use = f"has {overuse.used:,} queued tasks" if overuse.kind == "queued_tasks" else f"stores {overuse.used:,} bytes"
+    text = f"organisation {use} and its quota is {overuse.quota:,}, so {effect}."
+    return reason("over_quota", lambda it: f"{it.possessive} {text}", ("see all quotas", "trace quota"))

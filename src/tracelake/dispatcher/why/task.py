@@ -6,11 +6,11 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.engine.limits.keys import is_quota
+from tracelake.dispatcher.engine.limits import is_quota
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import HEARD_AT, SILENT
 from tracelake.dispatcher.views.words import counted, since, span, unit_words, waiting
-from tracelake.dispatcher.why import workers
+from tracelake.dispatcher.why import facts
 from tracelake.dispatcher.why.answer import Reason, answer, reason, retry_or_skip
 from tracelake.dispatcher.why.stops import QUOTA_STEPS, limit_words
 from tracelake.errors import TraceError
@@ -139,8 +139,8 @@ async def _ready(connection: Connection, row: asyncpg.Record) -> Reason:
     outbox = await connection.fetchrow(_OUTBOX, row["task_id"])
     retried = f" It has been tried {counted(row['attempt'], 'time')}." if row["attempt"] else ""
     if outbox is None:
-        workers_text, steps = await workers.look(connection, row["org_id"], row["runtime"], row["now"])
-        text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried} {workers_text}"
+        workers, steps = await facts.describe_workers(connection, row["org_id"], row["runtime"], row["now"])
+        text = f"It has been ready for {waited} and waits for a worker of {row['runtime']}.{retried} {workers}"
         return reason("ready", text, *steps, references=_job(row))
     # Rows are numbered over all orgs; `trace outbox list` shows the task as their key.
     references = [*_job(row), ("outbox", row["task_id"])]
@@ -194,10 +194,7 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
     if not row["counts"] and row["own_number"] is not None and row["active_number"] is not None:
         # Work of a version that is not active is not tried again.
         text += f" Its version is not active; version {row['active_number']} is."
-        steps = (
-            ("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}"),
-            steps[1],
-        )
+        steps = (("activate its version again", f"trace rollback {row['dag_name']} --to {row['own_number']}"), steps[1])
     reasons = [reason("failed", text, *steps, references=_job(row))]
     edge = None
     if _may_hold(row):
@@ -209,7 +206,7 @@ async def _failed(connection: Connection, row: asyncpg.Record) -> list[Reason]:
 
 
 def _may_hold(row: asyncpg.Record) -> bool:
-    """A cursor unit of an edge; what a person asked for stands beside it."""
+    """Returns whether the task may hold its edge: a cursor unit does, unless a person asked for it."""
     of_edge: bool = row["edge"] is not None and row["edge"] >= 0 and row["unit_key"].startswith("c:")
     return of_edge and row["revision_kind"] != RevisionKind.MANUAL
 
