@@ -24,7 +24,7 @@ def build_payload(
         job=JobRef(dag_name=job.dag_name, name=job.name),
         operator=job.operator,
         config=_config(job.config),
-        inputs=[_input(item, names) for item in inputs],
+        inputs=[name_input(item, names(item.dataset_uuid)) for item in inputs],
         outputs=[_output(output, task, layout) for output in job.outputs],
         traceparent=traceparent_of_attempt(task.traceparent, task.task_id, task.attempt),
     )
@@ -36,12 +36,13 @@ def _config(config: bytes) -> dict[str, Any]:
     return decoded
 
 
-def _input(item: TaskInput, names: Callable[[UUID], str]) -> PayloadInput:
+def name_input(item: TaskInput, name: str) -> PayloadInput:
+    """The input with the registered name of its dataset."""
     return PayloadInput(
         input_index=item.input_index,
         dataset_uuid=item.dataset_uuid,
         dataset_version=item.dataset_version,
-        name=names(item.dataset_uuid),
+        name=name,
         unit=item.unit,
         revision=item.revision,
         where=item.where,

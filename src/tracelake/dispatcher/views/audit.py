@@ -4,7 +4,8 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.public_ids import OrgIds
-from tracelake.dispatcher.views.shared import from_json, to_struct
+from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.views.shared import from_json
 from tracelake.wire.audit import AuditPage, AuditRow
 
 _ENTRIES = """

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import asyncpg
-
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.views.shared import to_struct, to_unit
+from tracelake.dispatcher.records import to_struct
+from tracelake.dispatcher.views.shared import to_unit
 from tracelake.wire.datasets import CommitBatch
 
 FIRST = 10
@@ -35,14 +34,14 @@ class CommitBatches:
 
 
 def is_commit(producer: str, cursor: int | None) -> bool:
-    """Of an event: announced under the name of commits, and numbered like them."""
+    """Returns whether an event announces a commit: by its producer, and by its number."""
     return cursor is not None and producer.startswith("publish:")
 
 
 async def read_commits(
     connection: Connection, org_id: UUID, commits: Sequence[tuple[UUID, int]]
 ) -> dict[tuple[UUID, int | None], CommitBatches]:
-    """By dataset and number. Nothing is asked where there is none."""
+    """Reads the batches of commits, by dataset and number; no query for none."""
     if not commits:
         return {}
     keys = sorted(set(commits))
@@ -50,9 +49,7 @@ async def read_commits(
     batches_by_commit: dict[tuple[UUID, int | None], CommitBatches] = {}
     for row in rows:
         key = (row["dataset_uuid"], row["commit_seq"])
-        batches_by_commit.setdefault(key, CommitBatches([], row["batches"])).first.append(_batch(row))
+        batches_by_commit.setdefault(key, CommitBatches([], row["batches"])).first.append(
+            to_struct(CommitBatch, row, unit=to_unit(row["unit"]))
+        )
     return batches_by_commit
-
-
-def _batch(row: asyncpg.Record) -> CommitBatch:
-    return to_struct(CommitBatch, row, unit=to_unit(row["unit"]))

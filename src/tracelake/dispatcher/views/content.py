@@ -12,7 +12,7 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.views.files import list_dataset_files
 from tracelake.errors import TraceError
-from tracelake.wire.content import ContentFile, ContentReply, ContentRequest, ContentUnit
+from tracelake.wire.content import ContentReply, ContentRequest
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile
 
@@ -24,7 +24,7 @@ _FILE = """
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """Which file of a dataset: the query of the route."""
+    """Names one file of a dataset: the query of the route."""
 
     version: UUID
     revision: int
@@ -45,21 +45,12 @@ async def list_content(
     request = DatasetFilesRequest(org=org, name=dataset, start=body.start, end=body.end, page=body.page)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         reply = await list_dataset_files(connection, request)
-    units = [
-        ContentUnit(
-            start=unit.start,
-            end=unit.end,
-            revision=unit.revision,
-            files=[ContentFile(size=file.size, sha256=file.sha256) for file in unit.files],
-        )
-        for unit in reply.units
-    ]
-    return ContentReply(dataset_version=reply.dataset_version, units=units, next=reply.next, columns=reply.columns)
+    return msgspec.convert(reply, ContentReply, from_attributes=True)
 
 
 async def find_file(connection: Connection, org_id: UUID, dataset: str, name: FileName) -> DataFile:
     place = (name.version, name.unit, name.revision, name.file)
-    file_row = await connection.fetchval(_FILE, org_id, dataset, *place)
-    if file_row is None:
+    file = await connection.fetchval(_FILE, org_id, dataset, *place)
+    if file is None:
         raise TraceError("dataset_not_found", "The dataset has no such file.", field="file")
-    return msgspec.json.decode(file_row, type=DataFile)
+    return msgspec.json.decode(file, type=DataFile)

@@ -4,12 +4,16 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_failed_for_good, is_open
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.shared import to_struct
 from tracelake.errors import TraceError
 from tracelake.wire.dags import BuildProgress, DagRow, DagsReply, DagVersionRow, DagVersionsReply
 
 MAX_VERSIONS = 500
+
+_OPEN_AND_FAILED = f"""
+    count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
+    count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed"""
 
 # Open tasks are those of every definition that a job of the DAG has had: older ones finish under their own. Of each DAG
 # no more than the cap are looked at: a long history of failures is read by nobody, and must not hold up who reads.
@@ -24,10 +28,7 @@ _DAGS = f"""
     LEFT JOIN dag_versions building ON building.dag_version_id = d.building_version
     LEFT JOIN activations a ON a.org_id = $1 AND a.dag_name = v.dag_name AND a.state = 'Active'
     LEFT JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
-               count(*) FILTER (WHERE {is_failed_for_good("t")})
-                   AS failed,
-               count(*) AS counted
+        SELECT {_OPEN_AND_FAILED}, count(*) AS counted
         FROM (SELECT t.status, t.next_retry_at, t.skipped_at
               FROM jobs j JOIN tasks t ON t.job_id = j.job_id AND {is_open("t")}
               WHERE j.org_id = $1 AND j.dag_name = v.dag_name LIMIT {CAP}) t) t ON true
@@ -51,11 +52,8 @@ _BUILD = f"""
     built AS (SELECT j.job_id FROM jobs j JOIN staged USING (node_id))
     SELECT (SELECT count(*) FROM (SELECT FROM built JOIN tasks t USING (job_id) LIMIT {CAP}) x) AS made, live.*,
            (SELECT count(*) FROM edges e JOIN staged USING (node_id)
-            WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining
-    FROM (SELECT count(*) FILTER (WHERE t.status <> 'Failed' OR t.next_retry_at IS NOT NULL) AS open,
-                 count(*) FILTER (WHERE {is_failed_for_good("t")})
-                     AS failed
-          FROM (SELECT t.status, t.next_retry_at, t.skipped_at
+            WHERE e.phase = 'Staged' AND e.position < coalesce(e.drain_until, 9223372036854775807)) AS draining_edges
+    FROM (SELECT {_OPEN_AND_FAILED} FROM (SELECT t.status, t.next_retry_at, t.skipped_at
                 FROM built JOIN tasks t ON t.job_id = built.job_id AND {is_open("t")}
                 LIMIT {CAP}) t) live"""  # noqa: S608 - constants only
 
@@ -71,29 +69,19 @@ async def list_versions(connection: Connection, org_id: UUID, dag: str) -> DagVe
     rows = await connection.fetch(_VERSIONS, org_id, dag)
     if not rows:
         raise TraceError("dag_not_found")
-    return DagVersionsReply(
-        dag=dag,
-        versions=[
-            to_struct(
-                DagVersionRow,
-                row,
-                build=await build_progress(connection, row["dag_version_id"]) if row["state"] == "Building" else None,
-            )
-            for row in rows
-        ],
-    )
+    versions = []
+    for row in rows:
+        building = row["state"] == "Building"
+        build = await build_progress(connection, row["dag_version_id"]) if building else None
+        versions.append(to_struct(DagVersionRow, row, build=build))
+    return DagVersionsReply(dag=dag, versions=versions)
 
 
 async def build_progress(connection: Connection, dag_version_id: UUID) -> BuildProgress:
     row = await connection.fetchrow(_BUILD, dag_version_id)
     assert row is not None
-    return BuildProgress(
-        done=max(0, row["made"] - row["open"] - row["failed"]),
-        open=row["open"],
-        failed=row["failed"],
-        draining_edges=row["draining"],
-        more=row["made"] == CAP,
-    )
+    done = max(0, row["made"] - row["open"] - row["failed"])
+    return to_struct(BuildProgress, row, done=done, more=row["made"] == CAP)
 
 
 async def source(connection: Connection, org_id: UUID, dag: str, number: int) -> str:
@@ -105,9 +93,9 @@ async def source(connection: Connection, org_id: UUID, dag: str, number: int) ->
 
 
 async def not_found(connection: Connection, org_id: UUID, dag: str) -> TraceError:
-    """Which of the two is not there."""
+    """The refusal for a version that is not there: it names the version, or the DAG if there is none at all."""
     exists = await dag_exists(connection, org_id, dag)
-    return TraceError("dag_version_not_found") if exists else TraceError("dag_not_found")
+    return TraceError("dag_version_not_found" if exists else "dag_not_found")
 
 
 async def dag_exists(connection: Connection, org_id: UUID, dag: str) -> bool:

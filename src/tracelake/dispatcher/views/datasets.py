@@ -7,8 +7,9 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import awaits_sink
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.paging import CAP
-from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge, to_struct
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, from_json, to_edge
 from tracelake.errors import TraceError
 from tracelake.model.buffered import table_name, view_names
 from tracelake.wire.datasets import (
@@ -78,7 +79,8 @@ _DATASETS = f"""
     ORDER BY d.name"""  # noqa: S608 - constants only
 
 _TABLE = """
-    SELECT t.on_conflict, t.max_depth, t.max_age_seconds, o.name AS org, c.commit_seq, c.committed_at
+    SELECT t.on_conflict, t.max_depth AS max_queue_depth, t.max_age_seconds AS max_queue_age_seconds, o.name AS org,
+           c.commit_seq AS last_commit, c.committed_at
     FROM buffered_tables t JOIN orgs o USING (org_id)
     LEFT JOIN LATERAL (
         SELECT p.commit_seq, p.committed_at FROM buffer_publishes p
@@ -107,7 +109,7 @@ _GENERATIONS = f"""
 
 _RUNS = f"""
     SELECT q.dataset_version, r.* FROM unnest($2::uuid[]) AS q(dataset_version) CROSS JOIN LATERAL (
-        SELECT range_start, range_end, unit_size FROM dataset_runs
+        SELECT range_start AS start, range_end AS "end", unit_size FROM dataset_runs
         WHERE dataset_uuid = $1 AND dataset_version = q.dataset_version
         ORDER BY range_start, unit_size LIMIT {NEWEST}) r"""  # noqa: S608 - constants only
 
@@ -156,15 +158,8 @@ async def _table(connection: Connection, dataset_uuid: UUID, name: str) -> Buffe
     row = await connection.fetchrow(_TABLE, dataset_uuid)
     if row is None:
         return None
-    return BufferedTableRow(
-        on_conflict=row["on_conflict"],
-        max_queue_depth=row["max_depth"],
-        max_queue_age_seconds=row["max_age_seconds"],
-        table=table_name(dataset_uuid),
-        view=".".join(view_names(row["org"], name)),
-        last_commit=row["commit_seq"],
-        committed_at=row["committed_at"],
-    )
+    view = ".".join(view_names(row["org"], name))
+    return to_struct(BufferedTableRow, row, table=table_name(dataset_uuid), view=view)
 
 
 async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[GenerationRow]:
@@ -172,34 +167,19 @@ async def _generations(connection: Connection, dataset: asyncpg.Record) -> list[
     ranges: dict[UUID, list[RunRow]] = defaultdict(list)
     versions = [row["dataset_version"] for row in rows]
     for run in await connection.fetch(_RUNS, dataset["dataset_uuid"], versions):
-        ranges[run["dataset_version"]].append(
-            RunRow(start=run["range_start"], end=run["range_end"], unit_size=int(run["unit_size"]))
-        )
+        ranges[run["dataset_version"]].append(to_struct(RunRow, run, unit_size=int(run["unit_size"])))
+    states = {dataset["staged_version"]: "staged", dataset["current_version"]: "current"}
     return [
-        to_struct(
-            GenerationRow,
-            row,
-            state=(
-                "current"
-                if row["dataset_version"] == dataset["current_version"]
-                else "staged"
-                if row["dataset_version"] == dataset["staged_version"]
-                else "past"
-            ),
-            ranges=ranges.get(row["dataset_version"], []),
-        )
-        for row in rows
+        to_struct(GenerationRow, row, state=states.get(version, "past"), ranges=ranges.get(version, []))
+        for version, row in zip(versions, rows, strict=True)
     ]
 
 
 def _dataset(row: asyncpg.Record) -> DatasetRow:
-    return to_struct(
-        DatasetRow,
-        row,
-        blocks=None if row["blocks"] is None else int(row["blocks"]),
-        stale=None
-        if row["stale_because"] is None
-        else StaleRow(
+    blocks = None if row["blocks"] is None else int(row["blocks"])
+    stale = None
+    if row["stale_because"] is not None:
+        stale = StaleRow(
             because=row["stale_because"], job=row["stale_job"], since=row["stale_since"], rebuilding=row["rebuilding"]
-        ),
-    )
+        )
+    return to_struct(DatasetRow, row, blocks=blocks, stale=stale)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.views.shared import to_struct
+from tracelake.dispatcher.records import to_struct
 from tracelake.errors import TraceError
 from tracelake.wire.webhooks import DeliveriesPage, DeliveryRow
 

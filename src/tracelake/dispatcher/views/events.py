@@ -64,7 +64,7 @@ class EventFilter:
 
 
 async def list_events(connection: Connection, org_id: UUID, ids: OrgIds, filters: EventFilter) -> EventsPage:
-    """Newest first."""
+    """Lists events, the newest first."""
     names = await _names(connection, org_id, filters.dataset)
     share = paging.per_source(filters.limit, len(names), filtered=filters.state is not None)
     below = MAX_CURSOR if filters.cursor is None else ids.events.open(filters.cursor)
@@ -79,7 +79,7 @@ async def list_events(connection: Connection, org_id: UUID, ids: OrgIds, filters
 
 
 async def look_up(connection: Connection, org_id: UUID, ids: OrgIds, keys: Sequence[EventKey]) -> EventsPage:
-    """These events as they are now, oldest first; those that do not exist are left out."""
+    """Reads these events as they are now, oldest first; leaves out those that do not exist."""
     numbers = [ids.events.open(key.event_id) for key in keys]
     rows = await connection.fetch(_GIVEN, org_id, [key.dataset for key in keys], numbers)
     names = {row["dataset_uuid"]: row["name"] for row in rows}
@@ -89,7 +89,7 @@ async def look_up(connection: Connection, org_id: UUID, ids: OrgIds, keys: Seque
 async def list_following(
     connection: Connection, org_id: UUID, ids: OrgIds, filters: EventFilter, horizon: int, serving_since: datetime
 ) -> EventsPage:
-    """Those behind `after`, oldest first. `horizon` was reached before anything is read here.
+    """Lists the events behind `after`, oldest first. `horizon` was reached before anything is read here.
 
     It moves with the events of all orgs, so it is not told: where to go on from is the newest of these very events.
     """

@@ -83,7 +83,7 @@ async def list_files(
     after: int | None,
     as_of: datetime | None = None,
 ) -> FilesReply:
-    """The units that have a part in the range, in its order; without one, all of them.
+    """Lists the units that have a part in the range, in its order; without a range, all of them.
 
     Needs a connection that sees one moment (REPEATABLE READ). Later pages, which name the time of the first, are of
     that moment, whatever was committed meanwhile; a page that names none is of now.
@@ -109,7 +109,7 @@ async def list_files(
 async def list_columns(
     connection: Connection, generation: tuple[UUID, UUID], reader: UUID | None = None
 ) -> list[TableColumn]:
-    """Of a generation of a buffered dataset. None are told of one that no document made: it has no table.
+    """Lists the columns of a buffered generation; none for one that no document made: it has no table.
 
     A job of the same DAG (`reader`) gets what its own version declares, however the table has grown since: it goes on
     writing what it wrote before. Everybody else gets what is declared now.
@@ -117,22 +117,18 @@ async def list_columns(
     schema = None if reader is None else await connection.fetchval(_DECLARED, reader, generation[0])
     if schema is None:
         schema = await connection.fetchval(_SCHEMA, *generation)
-    if schema is None:
-        return []
-    return [
-        TableColumn(name=column.name, type=column.type, precision=column.precision, scale=column.scale)
-        for column in msgspec.json.decode(schema, type=Schema).columns
-    ]
+    columns = () if schema is None else msgspec.json.decode(schema, type=Schema).columns
+    return msgspec.convert(columns, list[TableColumn], from_attributes=True)
 
 
 async def read_schema(connection: Connection, dataset_uuid: UUID) -> Schema | None:
-    """Of the table of a buffered dataset, as sinks keep it; None of one that no document made."""
+    """Reads the schema of a table as sinks keep it; None for a dataset that no document made."""
     schema = await connection.fetchval("SELECT schema FROM buffered_tables WHERE dataset_uuid = $1", dataset_uuid)
     return None if schema is None else msgspec.json.decode(schema, type=Schema)
 
 
 async def list_dataset_files(connection: Connection, body: DatasetFilesRequest) -> DatasetFilesReply:
-    """For services, of any org. Needs a connection that sees one moment (REPEATABLE READ).
+    """Lists files for services, of any org. Needs a connection that sees one moment (REPEATABLE READ).
 
     Later pages are of the generation and the time of the first, whatever was committed or cut over meanwhile.
     """

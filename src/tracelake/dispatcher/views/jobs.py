@@ -9,10 +9,11 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import not_found
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Pressure, read_pressure
-from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge, to_struct
+from tracelake.dispatcher.views.shared import EDGE_COLUMNS, to_edge
 from tracelake.model.dag import JobDocument
 from tracelake.wire.jobs import EdgeRow, JobOutputRow, JobRow, JobsReply
 
@@ -31,8 +32,7 @@ _JOBS = f"""
                count(*) FILTER (WHERE t.status = 'Running') AS running,
                count(*) FILTER (WHERE t.held) AS held,
                count(*) FILTER (WHERE t.status = 'Failed' AND t.next_retry_at IS NOT NULL) AS retrying,
-               count(*) FILTER (WHERE {is_failed_for_good("t")})
-                   AS failed,
+               count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed,
                count(*) AS counted
         FROM (SELECT t.status, t.held, t.next_retry_at, t.skipped_at
               FROM (SELECT s.job_id FROM jobs s WHERE s.node_id = j.node_id UNION SELECT j.job_id) same
@@ -63,13 +63,13 @@ class _Named(msgspec.Struct):
 
 
 class _Written(msgspec.Struct):
-    """As much of a document as the order of its jobs."""
+    """The part of a document that says the order of its jobs."""
 
     jobs: list[_Named] = []
 
 
 async def list_jobs(connection: Connection, org_id: UUID, dag: str, number: int | None) -> JobsReply:
-    """Without a number those of the active version; a DAG that has none active has none to show."""
+    """Lists the jobs of a version, of the active one if `number` is None."""
     version = await connection.fetchrow(_VERSION, org_id, dag, number)
     if version is None:
         raise await not_found(connection, org_id, dag)
@@ -101,7 +101,7 @@ async def read_outputs(connection: Connection, job_ids: list[UUID]) -> dict[UUID
 async def _with_letters(
     connection: Connection, outputs: dict[UUID, list[JobOutputRow]]
 ) -> dict[UUID, list[JobOutputRow]]:
-    """What was refused of a table is no failure of its writer's tasks, and would not be seen in the list of jobs."""
+    """Adds the number of dead letters to buffered outputs: no failed task in the list of jobs would show them."""
     buffered = {item.dataset_uuid for items in outputs.values() for item in items if item.storage == "buffered"}
     if not buffered:
         return outputs
@@ -114,7 +114,7 @@ async def _with_letters(
 
 
 def _edge(row: asyncpg.Record, pressure: Pressure | None) -> EdgeRow:
-    """An edge that something stops is neither live nor draining."""
+    """Makes the row of an edge; one that something stops is neither live nor draining."""
     edge = to_edge(row)
     if pressure is None or edge.state not in ("live", "draining"):
         return edge
@@ -126,7 +126,7 @@ def _edge(row: asyncpg.Record, pressure: Pressure | None) -> EdgeRow:
 
 
 def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[JobOutputRow]) -> JobRow:
-    definition: dict[str, Any] = {"activation": "reactive", "runtime": row["runtime"], "operator": row["operator"]}
+    definition: dict[str, Any] = {"activation": "reactive"}
     if row["document"] is not None:
         # A source that only emits runs nothing; its row has stand-ins where its document has none.
         document = msgspec.json.decode(row["document"], type=JobDocument)
@@ -136,20 +136,4 @@ def _job(dag: str, row: asyncpg.Record, inputs: list[EdgeRow], outputs: list[Job
             "operator": document.operator,
             "source": document.source and document.source.kind.value,
         }
-    return JobRow(
-        dag=dag,
-        name=row["name"],
-        job_id=row["job_id"],
-        strategy=row["strategy"],
-        priority=row["priority"],
-        max_concurrency=row["max_concurrency"],
-        inputs=inputs,
-        outputs=outputs,
-        queued=row["queued"],
-        running=row["running"],
-        held=row["held"],
-        retrying=row["retrying"],
-        failed=row["failed"],
-        more=row["more"],
-        **definition,
-    )
+    return to_struct(JobRow, row, dag=dag, inputs=inputs, outputs=outputs, **definition)

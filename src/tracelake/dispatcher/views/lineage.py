@@ -14,6 +14,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.public_ids import OrgIds
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.commits import CommitBatches, read_commits
 from tracelake.dispatcher.views.paging import LOOKED_AT
 from tracelake.dispatcher.views.shared import read_inputs
@@ -26,23 +27,22 @@ _MOST = 2**63 - 1
 
 _DATASET = "SELECT dataset_uuid, storage, current_version FROM datasets WHERE org_id = $1 AND name = $2"
 
-# Units never overlap, so the first that a range can touch is the last that starts at or before it.
-_COMMITTED = """
+_UNITS = """
     SELECT u.unit, u.range_start, u.range_end, u.revision::text AS revision, m.created_at AS at,
            m.task_id::text AS producer, m.task_id, m.attempt, json_array_length(m.objects) AS files
     FROM dataset_units u JOIN manifests m USING (manifest_id)
-    WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.range_start > $3
+    WHERE u.dataset_uuid = $1 AND u.dataset_version = $2"""
+
+# Units never overlap, so the first that a range can touch is the last that starts at or before it.
+_COMMITTED = f"""
+    {_UNITS} AND u.range_start > $3
       AND u.range_start >= coalesce((
             SELECT max(f.range_start) FROM dataset_units f
             WHERE f.dataset_uuid = $1 AND f.dataset_version = $2 AND f.range_start <= $4), $4)
       AND u.range_start <= $5 AND u.range_end >= $4
-    ORDER BY u.range_start LIMIT $6"""
+    ORDER BY u.range_start LIMIT $6"""  # noqa: S608 - constants only
 
-_COMMITTED_UNIT = """
-    SELECT u.unit, u.range_start, u.range_end, u.revision::text AS revision, m.created_at AS at,
-           m.task_id::text AS producer, m.task_id, m.attempt, json_array_length(m.objects) AS files
-    FROM dataset_units u JOIN manifests m USING (manifest_id)
-    WHERE u.dataset_uuid = $1 AND u.dataset_version = $2 AND u.unit = ANY($3)"""
+_COMMITTED_UNIT = f"{_UNITS} AND u.unit = ANY($3)"
 
 _ANNOUNCED = f"""
     SELECT v.* FROM (
@@ -89,7 +89,7 @@ _WIRING = f"""
         SELECT true AS upstream, w.*, up.depth FROM up JOIN wiring w ON w.target = up.dataset_uuid
         UNION ALL
         SELECT false, w.*, down.depth FROM down JOIN wiring w ON w.source = down.dataset_uuid)
-    SELECT f.upstream, s.name AS source, f.dag_name, f.job, t.name AS target
+    SELECT f.upstream, s.name AS from_dataset, f.dag_name AS dag, f.job, t.name AS to_dataset
     FROM (SELECT upstream, source, dag_name, job, target, min(depth) AS depth FROM found
           WHERE depth < {MAX_DEPTH} GROUP BY upstream, source, dag_name, job, target) f
     LEFT JOIN datasets s ON s.dataset_uuid = f.source LEFT JOIN datasets t ON t.dataset_uuid = f.target
@@ -116,7 +116,7 @@ class UnitFilter:
 
     @property
     def everything(self) -> bool:
-        """Also what has no blocks."""
+        """Whether units without blocks are shown too."""
         return self.start is None and self.end is None
 
     @property
@@ -142,8 +142,8 @@ async def dataset_lineage(
     return LineageReply(
         dataset=name,
         dataset_version=version,
-        upstream=_graph(row for row in wiring if row["upstream"]),
-        downstream=_graph(row for row in wiring if not row["upstream"]),
+        upstream=[to_struct(LineageEdge, row) for row in wiring if row["upstream"]],
+        downstream=[to_struct(LineageEdge, row) for row in wiring if not row["upstream"]],
         units=[_unit(row, version, makers, commits.get((uuid, row.get("cursor")))) for row in rows],
         next=None if following is None else str(following),
     )
@@ -167,16 +167,8 @@ async def _announced(
     connection: Connection, uuid: UUID, version: UUID, ids: OrgIds, filters: UnitFilter
 ) -> tuple[list[asyncpg.Record], int | None]:
     below = _MOST if filters.cursor is None else ids.routing.open(filters.cursor)
-    rows = await connection.fetch(
-        _ANNOUNCED,
-        uuid,
-        version,
-        below,
-        filters.spellings,
-        *filters.blocks,
-        filters.everything,
-        filters.limit + 1,
-    )
+    bounds = (filters.spellings, *filters.blocks, filters.everything, filters.limit + 1)
+    rows = await connection.fetch(_ANNOUNCED, uuid, version, below, *bounds)
     more = len(rows) > filters.limit
     following = rows[filters.limit - 1]["routed_seq"] if more else None
     if not more:
@@ -189,7 +181,7 @@ async def _announced(
 async def _makers(
     connection: Connection, org_id: UUID, rows: Iterable[asyncpg.Record]
 ) -> dict[UUID, tuple[str, str, list[PayloadInput]]]:
-    """Of each task that is named: its DAG, its job, its inputs."""
+    """Reads DAG, job and inputs of each task that the rows name."""
     ids = [task_id for task_id in map(_task_of, rows) if task_id is not None]
     task_rows = await connection.fetch(_TASKS, ids, org_id)
     inputs = await read_inputs(connection, org_id, {row["task_id"]: row["inputs"] for row in task_rows})
@@ -214,18 +206,15 @@ def _unit(
     task_id = _task_of(row)
     maker = None if task_id is None else makers.get(task_id)
     dag, job, inputs = maker or (None, None, [])
-    return LineageUnit(
+    return to_struct(
+        LineageUnit,
+        row,
         unit=_unit_of(row),
-        revision=row["revision"],
         dataset_version=version,
-        at=row["at"],
-        producer=row["producer"],
         task_id=task_id if maker else None,
-        attempt=row["attempt"],
         dag=dag,
         job=job,
         inputs=inputs,
-        files=row.get("files"),
         batches=[] if commit is None else commit.first,
         batch_count=None if commit is None else commit.count,
     )
@@ -236,10 +225,3 @@ def _unit_of(row: asyncpg.Record) -> Unit:
     if cursor is not None:
         return Unit(cursor=CursorRange(after=cursor - 1, to=cursor))
     return Unit(partition_key=row["unit"].removeprefix("p:"), start=row["range_start"], end=row["range_end"])
-
-
-def _graph(rows: Iterable[asyncpg.Record]) -> list[LineageEdge]:
-    return [
-        LineageEdge(from_dataset=row["source"], dag=row["dag_name"], job=row["job"], to_dataset=row["target"])
-        for row in rows
-    ]

@@ -20,6 +20,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_failed_for_good, is_open, is_ready
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.paging import CAP, LOOKED_AT
 from tracelake.dispatcher.views.pressure import list_pressure, read_pressure
@@ -48,7 +49,7 @@ _LIVE = "task_id, status, held, ready_at, next_retry_at, skipped_at"
 # Of its live tasks the oldest and the newest are looked at: many failed ones do not hide a queue behind them, nor a
 # long queue what failed before it.
 _JOBS = f"""
-    SELECT d.dag_name, j.name, j.job_id, j.document #>> '{{source,kind}}' AS source, trace_now() AS now,
+    SELECT d.dag_name AS dag, j.name AS job, j.job_id, j.document #>> '{{source,kind}}' AS source, trace_now() AS now,
            made.made, said.events, open.*
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
     CROSS JOIN LATERAL (
@@ -71,8 +72,7 @@ _JOBS = f"""
             SELECT count(*) AS looked_at, count(*) FILTER (WHERE {is_ready("t")}) AS ready,
                    count(*) FILTER (WHERE t.status = 'Running') AS running, count(*) FILTER (WHERE t.held) AS held,
                    count(*) FILTER (WHERE t.next_retry_at IS NOT NULL) AS retrying,
-                   count(*) FILTER (WHERE {is_failed_for_good("t")})
-                       AS failed,
+                   count(*) FILTER (WHERE {is_failed_for_good("t")}) AS failed,
                    min(t.ready_at) FILTER (WHERE NOT t.held) AS oldest_ready_at
             FROM (
                 SELECT * FROM oldest UNION ALL (
@@ -110,10 +110,7 @@ class OverviewFilter:
 
 
 async def read_overview(
-    connection: Connection,
-    org_id: UUID,
-    filters: OverviewFilter,
-    serving_since: datetime,
+    connection: Connection, org_id: UUID, filters: OverviewFilter, serving_since: datetime
 ) -> OverviewReply:
     if filters.dag is not None and not await dag_exists(connection, org_id, filters.dag):
         raise TraceError("dag_not_found")
@@ -140,13 +137,13 @@ async def read_overview(
 async def _read_loads(
     connection: Connection, org_id: UUID, since: datetime, dag: str | None, sharers: int
 ) -> list[tuple[asyncpg.Record, int]]:
-    """Every job, with the number up to which it was counted."""
+    """Reads every job, each with the number up to which it was counted."""
     share = _share(LOOKED_AT, sharers)
     arguments = (org_id, since, first_id(since), dag)
     rows = await connection.fetch(_JOBS, *arguments, share, None)
     more = [row["job_id"] for row in rows if _cut(row, share)]
     spent = sum(max(_counted(row)) for row in rows)
-    larger = min(CAP, share + _left(LOOKED_AT - spent, len(more)))
+    larger = min(CAP, share + max(0, LOOKED_AT - spent) // max(len(more), 1))
     if not more or larger == share:
         return [(row, share) for row in rows]
     again = {row["job_id"]: row for row in await connection.fetch(_JOBS, *arguments, larger, more)}
@@ -157,41 +154,25 @@ def _share(budget: int, sharers: int) -> int:
     return min(CAP, max(_LEAST, budget // max(sharers, 1)))
 
 
-def _left(budget: int, sharers: int) -> int:
-    return max(0, budget) // max(sharers, 1)
-
-
 def _counted(row: asyncpg.Record) -> tuple[int, ...]:
-    """Rows of each kind that were looked at; of the live tasks two count as one."""
+    """Counts the rows of each kind that were looked at; two live tasks count as one."""
     return row["made"], row["events"], (row["looked_at"] or 0) // 2
 
 
 def _cut(row: asyncpg.Record, cap: int) -> list[CountName]:
-    """What was not counted to its end."""
-    cut: list[CountName] = []
-    if row["made"] > cap:
-        cut.append("made")
-    if row["events"] > cap:
-        cut.append("events")
-    if row["cut"]:
-        cut += ["ready", "running", "held", "retrying", "failed"]
-    return cut
+    """Names the counts that stopped early."""
+    window: tuple[CountName, ...] = ("made", "events")
+    live: tuple[CountName, ...] = ("ready", "running", "held", "retrying", "failed")
+    return [*(name for name in window if row[name] > cap), *(live if row["cut"] else ())]
 
 
 def _load(row: asyncpg.Record, cap: int) -> JobLoad:
     oldest: datetime | None = row["oldest_ready_at"]
-    return JobLoad(
-        dag=row["dag_name"],
-        job=row["name"],
-        job_id=row["job_id"],
-        source=row["source"],
+    return to_struct(
+        JobLoad,
+        row,
         made=min(row["made"], cap),
         events=min(row["events"], cap),
-        ready=row["ready"],
         oldest_ready_seconds=None if oldest is None else max(0.0, (row["now"] - oldest).total_seconds()),
-        running=row["running"],
-        held=row["held"],
-        retrying=row["retrying"],
-        failed=row["failed"],
         cut=_cut(row, cap),
     )

@@ -4,7 +4,7 @@ Who is stopped is stored nowhere; it is asked here as whoever routes asks it, of
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -17,6 +17,7 @@ from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, share
 from tracelake.dispatcher.engine.pressure.upstream import Stops, Upstream, UpstreamDirectory, read_stops
 from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_open
 from tracelake.dispatcher.quotas.book import Overuse, QuotaBook
+from tracelake.dispatcher.records import columns, to_struct
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.shared import EDGE_COLUMNS
 from tracelake.dispatcher.views.words import full_state
@@ -42,7 +43,7 @@ _QUEUES = f"""
     ORDER BY p.node_id, active DESC NULLS LAST"""  # noqa: S608 - constants only
 
 _EDGES = f"""
-    SELECT n.dag_name, n.job_name, e.node_id, e.dataset_uuid, j.priority, {EDGE_COLUMNS}
+    SELECT n.dag_name AS dag, n.job_name AS job, e.node_id, e.dataset_uuid, j.priority, {EDGE_COLUMNS}
     FROM edges e JOIN nodes n USING (node_id) JOIN jobs j ON j.job_id = e.job_id
     JOIN datasets d USING (dataset_uuid)
     WHERE e.org_id = $1 AND e.phase <> 'Parked' AND (e.node_id = ANY($2) OR (e.dataset_uuid, e.dataset_version) IN (
@@ -107,7 +108,7 @@ class QueueLoad:
 
     @property
     def has_no_room(self) -> bool:
-        """For what is behind: it is let in by the number of free places."""
+        """Whether it lets in nothing that is behind: that is let in by the number of free places."""
         return self.thresholds.max_depth is not None and self.depth >= self.thresholds.max_depth
 
     @property
@@ -168,7 +169,7 @@ class Pressure:
     """The quota that holds the whole org back."""
 
     def on_edge(self, consumer: UUID, generation: Generation, *, behind: bool) -> Cause | None:
-        """Why no task is made from this edge. One that is behind also needs room in its own queue."""
+        """Returns why no task is made from this edge. One that is behind also needs room in its own queue."""
         cause = self._cause(self.upstream.blocked_by(consumer, generation, self.stops))
         own = self.queues.get(consumer)
         if cause is None and behind and own is not None and own.has_no_room:
@@ -188,7 +189,7 @@ class Pressure:
         return sorted((self.queues[node] for node in reached if node in self.queues), key=lambda q: (-q.full, q.name))
 
     def could_be_silent(self, generation: Generation) -> bool:
-        """Each of its writers is paused, or there is a queue that could stop it."""
+        """Whether each of its writers is paused, or has a queue that could stop it."""
         writers = self.upstream.writers.get(generation, frozenset())
         return bool(writers) and all(
             writer in self.stops.paused or self.upstream.downstream.get(writer) for writer in writers
@@ -225,8 +226,7 @@ async def list_pressure(connection: Connection, org_id: UUID, pressure: Pressure
     pressure = pressure or await read_pressure(connection, org_id)
     fed = {*pressure.queues, *pressure.upstream.downstream}
     generations = [generation for generation in pressure.upstream.writers if pressure.could_be_silent(generation)]
-    columns = [[generation[part] for generation in generations] for part in (0, 1)]
-    edges = await connection.fetch(_EDGES, org_id, list(fed), *columns)
+    edges = await connection.fetch(_EDGES, org_id, list(fed), *columns(generations, 2))
     held_counts = {row["node_id"]: row["held"] for row in await connection.fetch(_HELD, list(pressure.queues))}
     return PressureReply(
         queues=_queue_rows(pressure.queues.values(), held_counts), edges=[_edge_row(pressure, row) for row in edges]
@@ -278,26 +278,20 @@ def _edge_row(pressure: Pressure, row: asyncpg.Record) -> PressureEdgeRow:
     cause = pressure.on_edge(row["node_id"], generation, behind=row["position"] is not None)
     behind = pressure.behind(row["node_id"], generation)
     led_to = {row["node_id"], *pressure.upstream.downstream.get(row["node_id"], ())}
-    blocking_queue = next((queue for queue in behind if cause is not None and queue.node_id == cause.node_id), None)
-    if cause is None and behind:
-        blocking_queue = behind[0]
-    return PressureEdgeRow(
-        dag=row["dag_name"],
-        job=row["job_name"],
-        input_index=row["input_index"],
-        dataset=row["dataset"],
+    queue = next((queue for queue in behind if cause is None or queue.node_id == cause.node_id), None)
+    figures: dict[str, object] = {"depth": 0, "age_seconds": 0.0}
+    if queue is not None:
+        figures = {"queue": queue.name, "queue_is_backlog": queue.backlog, "depth": queue.depth}
+        figures |= {"age_seconds": queue.age_seconds, **asdict(queue.thresholds)}
+    return to_struct(
+        PressureEdgeRow,
+        row,
         building=row["phase"] == "Staged",
         bulk=row["priority"] == "bulk",
         state="open" if cause is None else cause.state,
-        queue=None if blocking_queue is None else blocking_queue.name,
-        queue_is_backlog=blocking_queue is not None and blocking_queue.backlog,
         queues=[queue.name for queue in behind],
         queues_of_writers=[queue.name for queue in behind if queue.node_id not in led_to],
-        depth=0 if blocking_queue is None else blocking_queue.depth,
-        max_depth=None if blocking_queue is None else blocking_queue.thresholds.max_depth,
-        age_seconds=0.0 if blocking_queue is None else blocking_queue.age_seconds,
-        max_age_seconds=None if blocking_queue is None else blocking_queue.thresholds.max_age_seconds,
         since=None if cause is None else cause.since,
         because="" if cause is None else cause.words,
-        backlog=row["backlog"],
+        **figures,
     )

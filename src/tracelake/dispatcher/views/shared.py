@@ -1,20 +1,20 @@
 """Pieces that several views show: JSON columns, inputs with names, edges."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.payload import name_input
 from tracelake.dispatcher.public_ids import OrgIds
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.wire.datasets import EventRow
 from tracelake.wire.jobs import EdgeRow
 from tracelake.wire.units import PayloadInput, TaskInput, Unit
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 _UNIT = msgspec.json.Decoder(Unit)
@@ -44,11 +44,6 @@ EVENT_COLUMNS = """
     v.created_at"""
 
 
-def to_struct(kind: type[T], row: asyncpg.Record, **computed: object) -> T:
-    """A struct from the columns that have the names of its fields; `computed` holds what is no column as it is."""
-    return msgspec.convert({**row, **computed}, kind)
-
-
 def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
@@ -58,41 +53,19 @@ def to_unit(text: str | None) -> Unit | None:
 
 
 def to_edge(row: asyncpg.Record) -> EdgeRow:
-    return EdgeRow(
-        input_index=row["input_index"],
-        dataset=row["dataset"],
-        dataset_version=row["dataset_version"],
-        where=from_json(row["filter"]),
-        phase=row["phase"],
-        state=(
-            "parked"
-            if row["phase"] == "Parked"
-            else "held"
-            if row["failed_units"]
-            else "live"
-            if row["position"] is None
-            else "draining"
-        ),
-        routed_cursor=None if row["routed"] < 0 else row["routed"],
-        backlog=row["backlog"],
-        failed_units=row["failed_units"],
-    )
+    if row["phase"] == "Parked":
+        state = "parked"
+    elif row["failed_units"]:
+        state = "held"
+    else:
+        state = "live" if row["position"] is None else "draining"
+    routed = None if row["routed"] < 0 else row["routed"]
+    return to_struct(EdgeRow, row, where=from_json(row["filter"]), state=state, routed_cursor=routed)
 
 
 def to_event(row: asyncpg.Record, dataset: str, ids: OrgIds) -> EventRow:
-    return EventRow(
-        event_id=ids.events.seal(row["event_id"]),
-        dataset=dataset,
-        dataset_version=row["dataset_version"],
-        cursor=row["cursor"],
-        partition_key=row["partition_key"],
-        revision=row["revision"],
-        state=row["state"],
-        producer=row["producer"],
-        attempt=row["attempt"],
-        invalidates=from_json(row["invalidates"]),
-        created_at=row["created_at"],
-    )
+    event_id, invalidates = ids.events.seal(row["event_id"]), from_json(row["invalidates"])
+    return to_struct(EventRow, row, event_id=event_id, dataset=dataset, invalidates=invalidates)
 
 
 async def read_inputs(
@@ -101,24 +74,9 @@ async def read_inputs(
     """The inputs of tasks, each with the registered name of its dataset."""
     inputs = {task_id: _INPUTS.decode(text) for task_id, text in texts.items()}
     dataset_uuids = {item.dataset_uuid for items in inputs.values() for item in items}
-    names = await dataset_names(connection, org_id, dataset_uuids)
+    rows = await connection.fetch(_NAMES, org_id, list(dataset_uuids))
+    names = {row["dataset_uuid"]: row["name"] for row in rows}
     return {
-        task_id: [
-            PayloadInput(
-                input_index=item.input_index,
-                dataset_uuid=item.dataset_uuid,
-                dataset_version=item.dataset_version,
-                name=names.get(item.dataset_uuid, ""),
-                unit=item.unit,
-                revision=item.revision,
-                where=item.where,
-            )
-            for item in items
-        ]
+        task_id: [name_input(item, names.get(item.dataset_uuid, "")) for item in items]
         for task_id, items in inputs.items()
     }
-
-
-async def dataset_names(connection: Connection, org_id: UUID, dataset_uuids: Iterable[UUID]) -> dict[UUID, str]:
-    rows = await connection.fetch(_NAMES, org_id, list(dataset_uuids))
-    return {row["dataset_uuid"]: row["name"] for row in rows}

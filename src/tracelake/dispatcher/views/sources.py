@@ -7,6 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.sources.monitor import ALWAYS_ON, IS_RUN
 from tracelake.dispatcher.views.paging import CAP
 from tracelake.dispatcher.views.pressure import Cause, Pressure, read_pressure
@@ -44,15 +45,19 @@ _WAITING = f"""
         WHERE o.job_id = j.job_id) waiting ON true"""  # noqa: S608 - constants only
 
 _SOURCES = f"""
-    SELECT d.dag_name, j.name, j.node_id, j.document #>> '{{source,kind}}' AS kind, s.paused_by, s.paused_at,
+    SELECT d.dag_name AS dag, j.name AS job, j.node_id, k.kind, s.paused_by, s.paused_at, s.last_slot,
            j.document #>> '{{source,schedule}}' AS schedule,
-           coalesce(j.document #>> '{{source,time_zone}}', 'UTC') AS time_zone,
-           coalesce(j.document #>> '{{source,catch_up}}', 'last') AS catch_up, s.last_slot, s.deliveries,
-           a.cutover_at, delivered.received_at, waiting.kept, waiting.holder,
-           t.task_id, t.status, t.attempt, t.next_retry_at, t.finished_at, t.cancel_requested, t.superseded, t.error,
-           t.claimed_at, t.ready_at, CASE WHEN {SILENT} THEN {HEARD_AT} END AS silent_since,
-           last.cursor, last.partition_key, last.created_at AS said_at, trace_now() AS now
+           CASE k.kind WHEN 'cron' THEN coalesce(j.document #>> '{{source,time_zone}}', 'UTC') END AS time_zone,
+           CASE k.kind WHEN 'cron' THEN coalesce(j.document #>> '{{source,catch_up}}', 'last') END AS catch_up,
+           CASE k.kind WHEN 'cron' THEN a.cutover_at END AS counts_since,
+           CASE k.kind WHEN 'webhook' THEN coalesce(s.deliveries, 0) END AS deliveries,
+           delivered.received_at AS last_delivery_at, coalesce(waiting.kept, 0) AS kept, waiting.holder AS held_by,
+           t.task_id, t.status, coalesce(t.attempt, 0) AS attempt, t.next_retry_at, t.finished_at, t.cancel_requested,
+           t.superseded, t.error, t.claimed_at, t.ready_at, CASE WHEN {SILENT} THEN {HEARD_AT} END AS silent_since,
+           last.cursor AS last_cursor, last.partition_key AS last_partition, last.created_at AS last_event_at,
+           trace_now() AS now
     FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j ON j.job_id = v.job_id
+    CROSS JOIN LATERAL (SELECT j.document #>> '{{source,kind}}' AS kind) k
     LEFT JOIN tasks t ON {IS_RUN}
     LEFT JOIN source_state s ON s.node_id = j.node_id
     LEFT JOIN activations a ON a.org_id = d.org_id AND a.dag_name = d.dag_name AND a.state = 'Active'
@@ -63,16 +68,26 @@ _SOURCES = f"""
     ORDER BY d.dag_name, j.name"""  # noqa: S608 - constants only
 
 _HEALTH = f"""
-    SELECT a.*, o.name AS org, last.created_at AS said_at, trace_now() AS now FROM (
+    SELECT a.*, o.name AS org, last.created_at AS last_event_at, trace_now() AS now FROM (
         SELECT j.org_id, d.dag_name, j.name, j.job_id, j.node_id, 'always_on' AS kind, t.status, t.next_retry_at,
                t.finished_at, t.cancel_requested, t.superseded, t.attempt, t.created_at AS made_at
         FROM {ALWAYS_ON}) a
     JOIN orgs o USING (org_id)
     {_LAST.format(job_id="a.job_id")}"""  # noqa: S608 - constants only
 
+_BEGINS: dict[SourceState, str] = {
+    "paused": "paused_at",
+    "running": "claimed_at",
+    "stopping": "claimed_at",
+    "starting": "ready_at",
+    "dead": "finished_at",
+    "ended": "finished_at",
+}
+"""The column that says when a state began."""
+
 
 class SourceHealth(NamedTuple):
-    """Of one always_on source, for metrics."""
+    """The state of one always_on source, for metrics."""
 
     org: str
     dag: str
@@ -85,7 +100,7 @@ class SourceHealth(NamedTuple):
 
 
 async def list_sources(connection: Connection, org_id: UUID, pressure: Pressure | None = None) -> SourcesReply:
-    """`pressure`: what was read before, for a view that shows more than this."""
+    """Lists the sources of an org. `pressure` is what a larger view has read already."""
     rows = await connection.fetch(_SOURCES, org_id)
     stops = pressure or await read_pressure(connection, org_id)
     now: datetime = rows[0]["now"] if rows else await connection.fetchval("SELECT trace_now()")
@@ -93,7 +108,7 @@ async def list_sources(connection: Connection, org_id: UUID, pressure: Pressure 
 
 
 async def read_health(connection: Connection) -> list[SourceHealth]:
-    """Every always_on source of every org."""
+    """Reads the health of every always_on source of every org."""
     return [
         SourceHealth(
             row["org"],
@@ -110,34 +125,15 @@ async def read_health(connection: Connection) -> list[SourceHealth]:
 
 def _row(row: asyncpg.Record, cause: Cause | None) -> SourceRow:
     state = _state(row, stopped=cause is not None and cause.state != "paused")
-    cron, webhook = row["kind"] == "cron", row["kind"] == "webhook"
-    return SourceRow(
-        dag=row["dag_name"],
-        job=row["name"],
-        kind=row["kind"],
+    return to_struct(
+        SourceRow,
+        row,
         state=state,
-        paused_by=row["paused_by"],
-        paused_at=row["paused_at"],
         since=_since(row, state, cause),
         because=cause.words if cause is not None and state == "stopped" else None,
-        kept=row["kept"] or 0,
-        held_by=row["holder"],
         silent_since=row["silent_since"] if state == "running" else None,
         until=row["next_retry_at"],
-        error=row["error"],
-        last_cursor=row["cursor"],
-        last_partition=row["partition_key"],
-        last_event_at=row["said_at"],
         lag_seconds=_lag(row, state),
-        task_id=row["task_id"],
-        attempt=row["attempt"] or 0,
-        schedule=row["schedule"],
-        time_zone=row["time_zone"] if cron else None,
-        catch_up=row["catch_up"] if cron else None,
-        counts_since=row["cutover_at"] if cron else None,
-        last_slot=row["last_slot"],
-        deliveries=(row["deliveries"] or 0) if webhook else None,
-        last_delivery_at=row["received_at"],
     )
 
 
@@ -151,19 +147,10 @@ def _state(row: asyncpg.Record, *, stopped: bool) -> SourceState:
 
 
 def _since(row: asyncpg.Record, state: SourceState, cause: Cause | None) -> datetime | None:
-    earliest: datetime | None = None
-    match state:
-        case "paused":
-            earliest = row["paused_at"]
-        case "stopped":
-            earliest = None if cause is None else cause.since
-        case "running" | "stopping":
-            earliest = row["claimed_at"]
-        case "starting":
-            earliest = row["ready_at"]
-        case "dead" | "ended":
-            earliest = row["finished_at"]
-    return earliest
+    if state == "stopped":
+        return None if cause is None else cause.since
+    column = _BEGINS.get(state)
+    return None if column is None else row[column]
 
 
 def _run_state(row: asyncpg.Record) -> RunState:
@@ -181,8 +168,8 @@ def _run_state(row: asyncpg.Record) -> RunState:
 
 
 def _lag(row: asyncpg.Record, state: SourceState, since: datetime | None = None) -> float | None:
-    """`since` stands in for the last event where there is none."""
-    said_at: datetime | None = row["said_at"] or since
+    """Returns the age of the last event; `since` stands in for it where there is none."""
+    said_at: datetime | None = row["last_event_at"] or since
     if row["kind"] != "always_on" or said_at is None or state == "ended":
         return None
     seconds: float = (row["now"] - said_at).total_seconds()

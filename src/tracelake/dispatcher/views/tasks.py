@@ -10,11 +10,12 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.predicates import is_open
 from tracelake.dispatcher.public_ids import OrgIds
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views import paging
 from tracelake.dispatcher.views.dags import dag_exists
 from tracelake.dispatcher.views.jobs import read_outputs
 from tracelake.dispatcher.views.settled import task_horizon
-from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_struct, to_unit
+from tracelake.dispatcher.views.shared import EVENT_COLUMNS, from_json, read_inputs, to_event, to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.tasks import AttemptRow, TaskDetail, TaskRow, TasksPage
 
@@ -24,26 +25,23 @@ _JOBS = """
     SELECT job_id FROM jobs
     WHERE org_id = $1 AND ($2::text IS NULL OR dag_name = $2) AND ($3::text IS NULL OR name = $3)"""
 
-_NEWEST = """
+_NEWEST_OF_JOBS = """
     SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
-        SELECT task_id, true AS fits FROM tasks
-        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 ORDER BY task_id DESC LIMIT $4) t"""
+        SELECT task_id, {fits} AS fits FROM tasks
+        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 {live} ORDER BY task_id DESC LIMIT $4) t"""
+
+_NEWEST = _NEWEST_OF_JOBS.format(fits="true", live="")
+
+_NEWEST_ENDED = _NEWEST_OF_JOBS.format(fits="status = $5", live="")
 
 # Live states have an index of their own, so that looking for the one that runs does not go through all that are done.
-_NEWEST_LIVE = f"""
-    SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
-        SELECT task_id, true AS fits FROM tasks
-        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 AND {is_open()}
-          AND status = $5 AND CASE $6 WHEN 'Retrying' THEN next_retry_at IS NOT NULL
-                                      WHEN 'Skipped' THEN next_retry_at IS NULL AND skipped_at IS NOT NULL
-                                      WHEN 'Failed' THEN next_retry_at IS NULL AND skipped_at IS NULL
-                                      ELSE true END
-        ORDER BY task_id DESC LIMIT $4) t"""  # noqa: S608
-
-_NEWEST_ENDED = """
-    SELECT j.job_id, t.task_id, t.fits FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
-        SELECT task_id, status = $5 AS fits FROM tasks
-        WHERE job_id = j.job_id AND task_id < $2 AND task_id >= $3 ORDER BY task_id DESC LIMIT $4) t"""
+_NEWEST_LIVE = _NEWEST_OF_JOBS.format(
+    fits="true",
+    live=f"""AND {is_open()} AND status = $5
+          AND CASE $6 WHEN 'Retrying' THEN next_retry_at IS NOT NULL
+                      WHEN 'Skipped' THEN next_retry_at IS NULL AND skipped_at IS NOT NULL
+                      WHEN 'Failed' THEN next_retry_at IS NULL AND skipped_at IS NULL ELSE true END""",
+)
 
 _FOLLOWING = """
     SELECT j.job_id, t.task_id FROM unnest($1::uuid[]) AS j(job_id) CROSS JOIN LATERAL (
@@ -91,8 +89,10 @@ class TaskFilter:
 
 
 async def list_tasks(connection: Connection, org_id: UUID, filters: TaskFilter, serving_since: datetime) -> TasksPage:
-    """Newest first by task_id; with `after`, those above that id, oldest first. Its first bits are the time at which it
-    was made; `since` and `until` look at these."""
+    """Lists tasks, newest first by task_id; with `after`, those above that id, oldest first.
+
+    An id begins with the time at which it was made; `since` and `until` look at this time.
+    """
     if filters.after is not None:
         return await _following(connection, org_id, filters, filters.after, serving_since)
     jobs = await _jobs(connection, org_id, filters)
@@ -112,7 +112,7 @@ async def list_tasks(connection: Connection, org_id: UUID, filters: TaskFilter, 
 
 
 async def look_up(connection: Connection, org_id: UUID, task_ids: Sequence[UUID]) -> TasksPage:
-    """These tasks as they are now, newest first; those that do not exist are left out."""
+    """Reads these tasks as they are now, newest first; leaves out those that do not exist."""
     return TasksPage(tasks=[_task(row) for row in await connection.fetch(_ROWS, list(task_ids), org_id)])
 
 
@@ -169,7 +169,7 @@ async def _jobs(connection: Connection, org_id: UUID, filters: TaskFilter) -> li
 
 
 def _bounds(filters: TaskFilter) -> tuple[UUID, UUID]:
-    """The least id, and the one that is too large."""
+    """Returns the smallest id of the page, and the one above all of them."""
     below = min(filters.cursor or _MOST, _MOST if filters.until is None else first_id(filters.until))
     return _LEAST if filters.since is None else first_id(filters.since), below
 
