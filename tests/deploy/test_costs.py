@@ -17,12 +17,12 @@ from tests.support.dags import deploy, job, output
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.deploy import apply, builds, cutover, edges, pointers, registry, tasks
+from tracelake.dispatcher.engine import limits
 from tracelake.dispatcher.engine.catch_up import routing_reconciler
-from tracelake.dispatcher.engine.limits import places
 from tracelake.dispatcher.engine.pressure import gauge, queues, upstream, watch
 from tracelake.dispatcher.engine.tables import task_rows
 
-MODULES = (apply, builds, cutover, edges, pointers, registry, tasks, gauge, queues, upstream, watch, places)
+MODULES = (apply, builds, cutover, edges, pointers, registry, tasks, gauge, queues, upstream, watch, limits)
 FINISHED, LIVE, DROPPED = 80_000, 4_000, 4_000
 
 _TASKS = """
@@ -105,7 +105,7 @@ def plans(large: DispatcherHarness) -> dict[str, str]:
 
 
 def test_no_statement_scans_finished_work(plans: dict[str, str]) -> None:
-    assert {"tasks._FIND", "builds._UNFINISHED", "queues._COUNT", "cutover._JOBS", "places._NEXT"} <= set(plans)
+    assert {"tasks._FIND", "builds._UNFINISHED", "queues._COUNT", "cutover._JOBS", "limits._NEXT"} <= set(plans)
     for name, plan in plans.items():
         for table in ("tasks", "events"):
             assert f"Seq Scan on {table} " not in plan, f"{name}:\n{plan}"

@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.support import Text, chain, dataset, everything, say
 from tests.support.dags import activate, actor, deploy, edge, job, output
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.deploy.registry import Datasets
 from tracelake.errors import TraceError

@@ -15,7 +15,7 @@ from tests.dag.support import GOOD, HEAD, SURROUNDINGS, TICK
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.adapters.document_processes import DocumentProcesses
 from tracelake.dag import DagInvalidError, Surroundings, canonical, document_hash, read_dag
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Problem
 

@@ -12,7 +12,7 @@ from tests.support.dags import activate, deploy, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.deploy import builds, tasks
 from tracelake.dispatcher.deploy.builds import Builds
-from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine import limits
 from tracelake.dispatcher.engine.pressure import queues
 
 BATCH = 4
@@ -235,8 +235,8 @@ def test_the_depth_of_a_queue_follows_the_sweep(harness: DispatcherHarness) -> N
 def test_a_limit_that_is_lifted_lets_in_so_many_at_once(
     harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MOST", 5)
-    monkeypatch.setattr(places, "_BATCH", 2)
+    monkeypatch.setattr(limits, "MOST", 5)
+    monkeypatch.setattr(limits, "_BATCH", 2)
     deploy(harness, str(chain(scaling={"max_concurrency": 1})))
     key = f"job:{harness.sql('SELECT org_id FROM orgs')[0][0]}:d:a"
     made = [task(harness, job_id(harness, "d", "a"), held=n > 0, limits=[key], cursor=n) for n in range(20)]

@@ -114,7 +114,7 @@ def test_the_invoke_loop_takes_turns_by_weight_and_counts_what_runs(limited: Dis
     add_tasks(limited, "org_b", 20, **split)
     ids = {name: org_id for org_id, name in org_names(limited).items()}
     invocations = limited.dispatcher.invocations
-    invocations._config = replace(invocations._config, invoke_slots=1)
+    invocations.config = replace(invocations.config, invoke_slots=1)
     slots = next(each for each in invocations._slots if each.runtime == "dispatcher")
 
     def run(rounds: int) -> Counter[str]:
@@ -127,5 +127,5 @@ def test_the_invoke_loop_takes_turns_by_weight_and_counts_what_runs(limited: Dis
     slots.orgs[str(ids["org_a"])] += 1
     assert run(4) == {"org_b": 4}
     slots.orgs.clear()
-    invocations._quotas.set_quotas({ids["org_b"]: Quotas(weight=3)})
+    invocations.quotas.set_quotas({ids["org_b"]: Quotas(weight=3)})
     assert run(8)["org_b"] in (5, 6), "three times as many, but for the turns that it has had"

@@ -22,7 +22,7 @@ from tracelake.dispatcher.engine.tables import batch_rows
 from tracelake.dispatcher.invoke import loop as invoke
 from tracelake.dispatcher.loops import reconciler
 from tracelake.dispatcher.metrics import MOST
-from tracelake.dispatcher.outbox import admin, counts, relay
+from tracelake.dispatcher.outbox import admin, relay
 from tracelake.dispatcher.why import task as why_task
 
 BACKLOG = 500_000
@@ -119,7 +119,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...], int]] = {
     "open batches": (reconciler._OPEN_PUBLISHES, (60.0, "-infinity", _IDS[0], PAGE), PAGE),
     "batches": (batch_rows.ENQUEUE_PUBLISHES, (_IDS,), 2 * PAGE),
     "why": (why_task._OUTBOX, (_IDS[0],), 1),
-    "gauges": (counts.OUTBOX_COUNTS, (), 4 * MOST),
+    "gauges": (admin.OUTBOX_COUNTS, (), 4 * MOST),
     "list": (admin._LISTS[None], (100,), 100),
     "list failed": (admin._LISTS["Failed"], (100,), 100),
     "list pending": (admin._LISTS["Pending"], (100,), 3 * 100),

@@ -14,7 +14,7 @@ from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.db import transaction as transaction_module
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import AWAY, StatementTimeoutError, Store
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.errors import StoreUnavailableError
 from tracelake.wire.jobs import TriggerRequest
 

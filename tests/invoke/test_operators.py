@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.invoke.support import blocks, events_of, own_task, source
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.dispatcher.engine.routing.coverage import merge
 from tracelake.dispatcher.invoke.in_process import MAX_EVENTS
-from tracelake.dispatcher.invoke.operators.range_aggregator import _revision, complete_windows, merge
+from tracelake.dispatcher.invoke.operators.range_aggregator import _revision, complete_windows
 from tracelake.dispatcher.invoke.operators.range_splitter import count_units, split
 from tracelake.wire.base import MAX_CURSOR
 

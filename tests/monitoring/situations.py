@@ -130,7 +130,7 @@ def loop_fails(stage: Stage) -> Trouble:
     stage.round("relay")
     yield
     stage.bare_task()
-    with _replaced(stage.harness.dispatcher.relay, "_queue", None):
+    with _replaced(stage.harness.dispatcher.relay, "queue", None):
         for _ in range(11):
             stage.round("relay")
     stage.round("relay")

@@ -14,7 +14,7 @@ from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.loops import gauges, named
-from tracelake.dispatcher.outbox import counts
+from tracelake.dispatcher.outbox import admin
 
 ROWS = 4_000
 
@@ -42,7 +42,7 @@ _OUTBOX = """
 WANTED = {
     "running tasks": (gauges._IN_FLIGHT, {"tasks_running"}),
     "tasks by state": (gauges._TASKS, {"tasks_ready", "tasks_held", "tasks_waiting", "tasks_failed"}),
-    "the outbox": (counts.OUTBOX_COUNTS, {"outbox_wakeups", "outbox_batches", "outbox_invoke", "outbox_failed"}),
+    "the outbox": (admin.OUTBOX_COUNTS, {"outbox_wakeups", "outbox_batches", "outbox_invoke", "outbox_failed"}),
     "edges that are behind": (gauges._EDGES, set()),
     "events that wait": (gauges._EVENTS, {"events_routed"}),
     "failed units": (gauges._FAILED_UNITS, set()),

@@ -19,9 +19,8 @@ from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.rates import RateLimiter
-from tracelake.dispatcher.tracing.context import TraceContext
+from tracelake.dispatcher.tracing.context import Span, TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink
-from tracelake.dispatcher.tracing.span import Span
 
 CONSTANT = {"trace_build_info"}
 

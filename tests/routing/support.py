@@ -8,7 +8,7 @@ import msgspec
 
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.wire.dags import DeployReply
 from tracelake.wire.jobs import TriggerReply, TriggerRequest
 

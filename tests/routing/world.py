@@ -11,7 +11,7 @@ import msgspec
 from tests.routing.model import Unit
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.wire.jobs import TriggerReply, TriggerRequest
 
 _TASKS = """

@@ -347,7 +347,7 @@ def test_user_tokens(harness: DispatcherHarness, task: Claimed) -> None:
 def test_no_byte_of_a_token_can_change(task: Claimed) -> None:
     """The signature covers everything, and there is one spelling for each value."""
     app, token = task.harness.dispatcher, task.token
-    verifier = app.service._mint._verifier
+    verifier = app.service.mint.verifier
 
     @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(at=st.integers(0, len(token) - 1), other=st.characters(codec="latin-1"), keep=st.integers(0, len(token)))
@@ -372,7 +372,7 @@ def test_the_header_sent_twice(task: Claimed) -> None:
 
 
 def test_a_token_holds_from_one_moment_to_another(task: Claimed) -> None:
-    verifier = task.harness.dispatcher.service._mint._verifier
+    verifier = task.harness.dispatcher.service.mint.verifier
     end = datetime.fromtimestamp(parts(task.token)[1]["exp"], UTC)
     begin = end - timedelta(seconds=60)
     later = resigned(task, nbf=int(begin.timestamp()))

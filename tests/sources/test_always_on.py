@@ -69,7 +69,7 @@ def test_two_monitors_that_saw_no_run_make_one(harness: DispatcherHarness) -> No
                 await both.wait()  # neither has written what the other looks for
                 return await super()._start(*arguments)
 
-        shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor._definitions, harness.config)
+        shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor.definitions, harness.config)
         monitors = [Meeting(*shared, dispatcher.metrics) for _ in range(2)]
         return sorted(await asyncio.gather(*(monitor.run_once() for monitor in monitors)))
 
@@ -104,7 +104,7 @@ def test_a_deploy_meanwhile_is_seen_under_the_lock(harness: DispatcherHarness) -
     other = DispatcherHarness.start(harness.state_dsn, harness.queue_dsn, harness.home / "other")
     try:
         dispatcher = harness.dispatcher
-        shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor._definitions, harness.config)
+        shared = (dispatcher.ports.store, dispatcher.writer, dispatcher.monitor.definitions, harness.config)
         assert harness.run(Late(*shared, dispatcher.metrics).run_once()) == 0
     finally:
         other.stop()

@@ -11,7 +11,7 @@ import asyncpg
 
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import StatementTimeoutError
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.engine.calls.buffer_publish import BufferPublishCall
 from tracelake.dispatcher.engine.calls.call import AnyCall
 from tracelake.dispatcher.engine.calls.claim import ClaimCall

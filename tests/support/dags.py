@@ -7,7 +7,7 @@ import asyncpg
 import yaml
 
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.wire.dags import ActivateRequest, DeployReply
 
 ORG = "acme"

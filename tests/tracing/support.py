@@ -132,8 +132,8 @@ def _decode(body: bytes) -> list[Seen]:
 def sink(harness: DispatcherHarness) -> OtlpSink:
     tracing = harness.dispatcher.tracing
     assert tracing is not None
-    assert isinstance(tracing._sink, OtlpSink)
-    return tracing._sink
+    assert isinstance(tracing.sink, OtlpSink)
+    return tracing.sink
 
 
 def dropped(harness: DispatcherHarness) -> float:

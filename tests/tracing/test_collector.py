@@ -11,9 +11,8 @@ from tests.support.configs import dispatcher_config
 from tests.tracing.support import Collector, Traced, dropped
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.tracing import exporter
-from tracelake.dispatcher.tracing.context import TraceContext
+from tracelake.dispatcher.tracing.context import Span, TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink, _kind
-from tracelake.dispatcher.tracing.span import Span
 from tracelake.processes.parts import plan_parts
 from tracelake.settings import Settings
 from tracelake.stack import listeners

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,7 @@ import msgspec
 from tracelake.catalogue import RangeSplitterConfig, read_config
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.engine.calls.task_actions import CancelCall, RetryCall, SkipCall
 from tracelake.dispatcher.engine.commit_metrics import count_written
 from tracelake.dispatcher.engine.group_commit import GroupCommit
@@ -62,44 +62,29 @@ _FIND_TRIGGER = "SELECT request_hash, reply FROM triggers WHERE org_id = $1 AND 
 _CLOSE_TRIGGER = "UPDATE triggers SET reply = $3 WHERE org_id = $1 AND idempotency_key = $2"
 
 
+@dataclass(eq=False, kw_only=True)
 class UserActions:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        group: GroupCommit,
-        definitions: Definitions,
-        directory: EdgeDirectory,
-        router: EventRouter,
-        writer: Writer,
-        metrics: Metrics,
-        on_outbox: Callable[[], None],
-        upstream: UpstreamDirectory,
-        ids: PublicIds,
-        tracing: Tracing | None = None,
-        quotas: QuotaBook | None = None,
-    ) -> None:
-        self._quotas = quotas or QuotaBook()
-        self._upstream = upstream
-        self._ids = ids
-        self._store = store
-        self._group = group
-        self._definitions = definitions
-        self._directory = directory
-        self._router = router
-        self._writer = writer
-        self._metrics = metrics
-        self._on_outbox = on_outbox
-        self._tracing = tracing
+    store: Store
+    group: GroupCommit
+    definitions: Definitions
+    directory: EdgeDirectory
+    router: EventRouter
+    writer: Writer
+    metrics: Metrics
+    on_outbox: Callable[[], None]
+    upstream: UpstreamDirectory
+    ids: PublicIds
+    tracing: Tracing | None = None
+    quotas: QuotaBook = field(default_factory=QuotaBook)
 
     async def cancel(self, actor: Actor, task_id: UUID) -> CancelReply:
-        return cancel_reply(await self._group.enqueue(CancelCall(task_id, actor)))
+        return cancel_reply(await self.group.enqueue(CancelCall(task_id, actor)))
 
     async def retry(self, actor: Actor, task_id: UUID) -> RetryReply:
-        return retry_reply(await self._group.enqueue(RetryCall(task_id, actor)))
+        return retry_reply(await self.group.enqueue(RetryCall(task_id, actor)))
 
     async def skip(self, actor: Actor, task_id: UUID) -> SkipReply:
-        return skip_reply(await self._group.enqueue(SkipCall(task_id, actor)))
+        return skip_reply(await self.group.enqueue(SkipCall(task_id, actor)))
 
     async def trigger(
         self, actor: Actor, dag: str, job_name: str, body: TriggerRequest, traceparent: str | None = None
@@ -115,14 +100,14 @@ class UserActions:
             with unavailable_when_held_up("The trigger met a concurrent change; repeat it."):
                 reply = await self._trigger(actor, actor.org_id, dag, job_name, body, plan)
         except TraceError as refusal:
-            self._metrics.triggers.labels(refusal.code).inc()
+            self.metrics.triggers.labels(refusal.code).inc()
             raise
-        self._metrics.triggers.labels(
+        self.metrics.triggers.labels(
             "duplicate" if reply.duplicate else "event" if reply.task_id is None else "task"
         ).inc()
         if reply.event_id is None:
             return reply
-        ids = await self._ids.of(actor.org_id)
+        ids = await self.ids.of(actor.org_id)
         return msgspec.structs.replace(reply, event_id=ids.events.seal(reply.event_id))
 
     async def rebuild(self, actor: Actor, dag: str, job_name: str) -> RebuildReply:
@@ -130,8 +115,8 @@ class UserActions:
         if actor.org_id is None:
             raise TraceError("dag_not_found")
         with unavailable_when_held_up("The rebuild met a concurrent change; repeat it."):
-            async with self._store.transaction(routing=[actor.org_id]) as connection:
-                self._quotas.check_new_work(actor.org_id)
+            async with self.store.transaction(routing=[actor.org_id]) as connection:
+                self.quotas.check_new_work(actor.org_id)
                 job, *_ = await self._active_job(connection, actor.org_id, dag, job_name)
                 rebuild = None
                 if job.node_id is not None:
@@ -155,10 +140,10 @@ class UserActions:
         key = body.idempotency_key or str(new_id())
         request = msgspec.json.encode([dag, job_name, msgspec.structs.replace(body, idempotency_key=None)])
         request_hash = f"sha256:{hashlib.sha256(request).hexdigest()}"
-        async with self._store.transaction(routing=[org_id]) as connection:
+        async with self.store.transaction(routing=[org_id]) as connection:
             if await connection.fetchval(_OPEN_TRIGGER, org_id, key, request_hash) is None:
                 return await _repeated(connection, org_id, key, request_hash)
-            await check_queued(connection, org_id, self._quotas)
+            await check_queued(connection, org_id, self.quotas)
             job, document, epoch, paused = await self._active_job(connection, org_id, dag, job_name)
             plan.epochs = {org_id: epoch}
             self._check_units(job, body)
@@ -169,31 +154,31 @@ class UserActions:
             else:
                 reply, applied = await self._make(connection, plan, job, body, key)
             await connection.execute(_CLOSE_TRIGGER, org_id, key, msgspec.json.encode(reply).decode())
-        self._writer.committed(plan)
-        count_written(self._metrics, applied)
-        self._on_outbox()
+        self.writer.committed(plan)
+        count_written(self.metrics, applied)
+        self.on_outbox()
         return reply
 
     def _check_units(self, job: Job, body: TriggerRequest) -> None:
-        """A range that a splitter would refuse is refused now."""
+        """Refuses a range that the splitter would refuse later."""
         if job.operator == "range_splitter" and body.range is not None:
             config = read_config(job.operator, msgspec.json.decode(job.config))
             assert isinstance(config, RangeSplitterConfig)
             units = count_units(body.range.start, body.range.end, config.size, align=config.align)
-            self._quotas.check_units(job.org_id, units, "range")
+            self.quotas.check_units(job.org_id, units, "range")
 
     async def _active_job(
         self, connection: Connection, org_id: UUID, dag: str, name: str
     ) -> tuple[Job, JobDocument, int, bool]:
-        """With the org's epoch, and whether somebody has paused it."""
+        """Reads the job, its document, the org's epoch, and whether somebody has paused the job."""
         row = await connection.fetchrow(_ACTIVE_JOB, org_id, dag, name)
         if row is None or row["active_version"] is None:
             raise TraceError("dag_not_found")
         if row["job_id"] is None:
             raise TraceError("job_not_found", "The active version of the DAG has no such job.")
-        await self._definitions.load_jobs(connection, [row["job_id"]])
+        await self.definitions.load_jobs(connection, [row["job_id"]])
         document = msgspec.json.decode(row["document"], type=JobDocument)
-        return self._definitions.job(row["job_id"]), document, row["routing_epoch"], row["paused"]
+        return self.definitions.job(row["job_id"]), document, row["routing_epoch"], row["paused"]
 
     async def _emit(
         self,
@@ -229,8 +214,8 @@ class UserActions:
         plan.events.append(source_event(f"manual:{key}", job.org_id, output, **unit))
         assert job.node_id is not None
         of_org = (job.org_id, plan.epochs[job.org_id])
-        stopped = await self._upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
-        applied = await self._writer.write(connection, plan)
+        stopped = await self.upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
+        applied = await self.writer.write(connection, plan)
         reply = TriggerReply(
             idempotency_key=key,
             kept=stopped,
@@ -243,7 +228,7 @@ class UserActions:
         self, connection: Connection, plan: WritePlan, job: Job, body: TriggerRequest, key: str
     ) -> tuple[TriggerReply, WriteResult]:
         assert job.node_id is not None
-        consumer = (await self._directory.nodes(connection, [job.node_id]))[job.node_id]
+        consumer = (await self.directory.nodes(connection, [job.node_id]))[job.node_id]
         item = next((item for item in consumer.inputs if item.input_index == body.input_index), None)
         if item is None:
             raise TraceError("input_not_found", "The job has no such input.", field="input_index")
@@ -251,22 +236,22 @@ class UserActions:
         partition_key = body.partition_key if body.range is None else f"{start}-{end}"
         revision = key if len(key) <= MAX_REVISION else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
         request = UnitRequest(consumer, item, body.cursor, partition_key, start, end, revision, RevisionKind.MANUAL)
-        if self._tracing is not None:
-            request = replace(request, traceparent=self._tracing.asked(plan, request))
-        task = await self._router.drafts.draft_manual(connection, request)
+        if self.tracing is not None:
+            request = replace(request, traceparent=self.tracing.asked(plan, request))
+        task = await self.router.drafts.draft_manual(connection, request)
         await self._check_inputs(connection, request, task)
         assert task is not None
         plan.new_tasks.append(task)
-        applied = await self._writer.write(connection, plan)
+        applied = await self.writer.write(connection, plan)
         return TriggerReply(idempotency_key=key, task_id=task.task_id), applied
 
     async def _check_inputs(self, connection: Connection, request: UnitRequest, task: NewTask | None) -> None:
-        """A run over less than its unit would commit it all the same."""
+        """Refuses a run whose inputs lack a part of its unit: it would commit the unit all the same."""
         read = request.consumer.inputs if request.consumer.joins else (request.input,)
-        await self._definitions.load_datasets(connection, (item.generation[0] for item in read))
+        await self.definitions.load_datasets(connection, (item.generation[0] for item in read))
         missing: list[dict[str, Any]] = []
         for item in read:
-            dataset = self._definitions.dataset(item.generation[0])
+            dataset = self.definitions.dataset(item.generation[0])
             assert dataset is not None
             unit = InputUnit(request.consumer.node_id, item, dataset.storage, request.unit_key, *_blocks(request, task))
             ranges = await missing_ranges(connection, unit)

@@ -1,7 +1,7 @@
 """A whole Dispatcher from its ports: the object graph, the loops, and the applications of the three listeners."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
 
@@ -44,7 +44,7 @@ from tracelake.dispatcher.loops.reaper import Reaper
 from tracelake.dispatcher.loops.reconciler import Reconciler
 from tracelake.dispatcher.loops.requeue import BATCH as RETRY_BATCH
 from tracelake.dispatcher.loops.requeue import RetryScheduler
-from tracelake.dispatcher.loops.timer import Loop
+from tracelake.dispatcher.loops.timer import Loop, RunOnce
 from tracelake.dispatcher.loops.uncommitted_files import PAGE as COLLECTOR_PAGE
 from tracelake.dispatcher.loops.uncommitted_files import Collector
 from tracelake.dispatcher.metrics import Metrics
@@ -119,106 +119,117 @@ class Dispatcher:
         self.ports = ports
         self.metrics = Metrics()
         self.clock = StoreClock()
-        definitions = Definitions()
+        store, objects, queue, metrics = ports.store, ports.objects, ports.queue, self.metrics
+        definitions, ids = Definitions(), PublicIds(store)
         keys = KeyDirectory(ports.task_signer)
         verifier = TokenVerifier(keys, config.issuer)
-        self.relay = OutboxRelay(ports.store, ports.queue, config, self.metrics)
-        directory = EdgeDirectory(definitions)
+        mint = TokenMint(keys, definitions, config, verifier)
         self.quotas = QuotaBook(config.quotas)
+
+        # Who routes and writes
+        directory = EdgeDirectory(definitions)
         upstream = UpstreamDirectory(self.quotas.holds_back)
-        router = EventRouter(
-            definitions, directory, upstream, TaskDrafts(definitions, config, self.quotas.limits_running)
-        )
-        self.tracing = _tracing(config, definitions, self.clock, self.metrics)
+        drafts = TaskDrafts(definitions, config, self.quotas.limits_running)
+        router = EventRouter(definitions, directory, upstream, drafts)
+        self.tracing = _tracing(config, definitions, self.clock, metrics)
         self.writer = Writer(router, config, self.tracing, on_made=self.quotas.note_made)
-        self.quota_watch = QuotaWatch(ports.store, ports.queue, self.quotas, config)
-        self.reaper = Reaper(ports.store, self.writer, config, self.metrics, self.clock)
-        self.retries = RetryScheduler(ports.store, self.writer, definitions, config, self.metrics)
-        self.reconciler = Reconciler(ports.store, ports.queue, config, self.metrics)
-        self.routing_reconciler = RoutingReconciler(ports.store, config, self.metrics)
-        self._relay_loop = Loop(
-            "relay",
-            self.relay.run_once,
-            every_seconds=config.relay_poll_seconds,
-            metrics=self.metrics,
-            full_round=config.relay_batch,
-        )
-        self._live_calls = 0
-        pace = BackgroundPace(lambda: self._live_calls)
-        self.drain = EdgeDrain(ports.store, directory, upstream, router, self.writer, self.metrics, pace)
-        self.pressure = PressureWatch(ports.store, upstream)
-        self.gauges = Gauges(ports.store, ports.queue, self.metrics, self.pressure)
-        self._drain_loop = Loop("drain", self._drain, every_seconds=DRAIN_SECONDS, metrics=self.metrics, full_round=1)
         # New work needs no poll: the process that writes outbox rows wakes its own loops.
         self._commit = LifecycleCommit(
-            ports.store,
+            store,
             definitions,
             self.writer,
             config,
             self.clock,
-            self.metrics,
-            on_outbox=self._relay_loop.nudge,
-            on_freed_edge=self._drain_loop.nudge,
-            on_invoke=self._wake_invoke,
+            metrics,
+            on_outbox=lambda: self._relay_loop.nudge(),
+            on_freed_edge=lambda: self._drain_loop.nudge(),
+            on_invoke=lambda: self._invoke_loop.nudge(),
             stopped=upstream.stopped,
         )
+        self._live_calls = 0
         self.group = GroupCommit(
             self._commit_counted,
             max_batch=config.group_commit_max,
             lanes=config.group_commit_lanes,
             max_weight=config.group_commit_weight,
         )
-        mint = TokenMint(keys, definitions, config, verifier)
+
+        # What loops do
+        pace = BackgroundPace(lambda: self._live_calls)
+        self.relay = OutboxRelay(store, queue, config, metrics)
+        self.drain = EdgeDrain(store, directory, upstream, router, self.writer, metrics, pace)
+        self.quota_watch = QuotaWatch(store, queue, self.quotas, config)
+        self.pressure = PressureWatch(store, upstream)
+        self.builds = Builds(store, config)
+        self.monitor = SourceMonitor(store, self.writer, definitions, config, metrics, self.quotas)
+        self.pruner = DeliveryPruner(store, config)
         self.invocations = Invocations(
-            store=ports.store,
+            store=store,
             group=self.group,
             definitions=definitions,
             mint=mint,
             clock=self.clock,
             invoker=ports.invoker,
             config=config,
-            metrics=self.metrics,
-            on_free=self._wake_invoke,
+            metrics=metrics,
+            on_free=lambda: self._invoke_loop.nudge(),
             quotas=self.quotas,
         )
-        self._invoke_loop = Loop(
-            "invoke", self.invocations.run_once, every_seconds=config.relay_poll_seconds, metrics=self.metrics
-        )
-        self.monitor = SourceMonitor(ports.store, self.writer, definitions, config, self.metrics, self.quotas)
-        self.collector = Collector(ports.store, ports.objects, definitions, config)
-        self.retention = Retention(ports.store, ports.objects, config)
-        self.artifacts = ArtifactCollector(ports.store, ports.objects, config)
-        self.pruner = DeliveryPruner(ports.store, config)
-        self._sources_loop = Loop("sources", self._watch_sources, every_seconds=SOURCES_SECONDS, metrics=self.metrics)
-        self.pauses = SourcePauses(ports.store, self._paused)
-        ids = PublicIds(ports.store)
+        self.reaper = Reaper(store, self.writer, config, metrics, self.clock)
+        self.retries = RetryScheduler(store, self.writer, definitions, config, metrics)
+        self.reconciler = Reconciler(store, queue, config, metrics)
+        self.routing_reconciler = RoutingReconciler(store, config, metrics)
+        self.collector = Collector(store, objects, definitions, config)
+        self.artifacts = ArtifactCollector(store, objects, config)
+        self.retention = Retention(store, objects, config)
+        self.gauges = Gauges(store, queue, metrics, self.pressure)
+
+        # Who answers calls
         self.service = DispatcherService(
-            store=ports.store,
-            objects=ports.objects,
+            store=store,
+            objects=objects,
             group=self.group,
             definitions=definitions,
             directory=directory,
             mint=mint,
             clock=self.clock,
             config=config,
-            metrics=self.metrics,
+            metrics=metrics,
             ids=ids,
             quotas=self.quotas,
         )
         self.actions = UserActions(
-            store=ports.store,
+            store=store,
             group=self.group,
             definitions=definitions,
             directory=directory,
             router=router,
             writer=self.writer,
-            metrics=self.metrics,
+            metrics=metrics,
             on_outbox=self._wake,
             upstream=upstream,
             ids=ids,
             tracing=self.tracing,
             quotas=self.quotas,
         )
+        self.documents = FairReader(ports.documents, config)
+        self.deployments = Deployments(store, config, self._deployed, self.documents, quotas=self.quotas)
+        self.pauses = SourcePauses(store, self._paused)
+        self.cron = CronSources(
+            store=store, definitions=definitions, writer=self.writer, metrics=metrics, on_outbox=self._wake
+        )
+        self.deliveries = Deliveries(
+            store=store,
+            definitions=definitions,
+            writer=self.writer,
+            secrets=ports.webhook_secrets,
+            config=config,
+            metrics=metrics,
+            on_outbox=self._wake,
+            upstream=upstream,
+            ids=ids,
+        )
+        self.buffers = BufferCommits(store=store, writer=self.writer, metrics=metrics, on_outbox=self._wake)
         gatekeeper = Gatekeeper(
             tasks=verifier,
             users=UserVerifier(ports.user_keys or RingKeys(KeyDirectory(ports.user_signer)), config.user_tokens),
@@ -227,58 +238,30 @@ class Dispatcher:
             monitoring=ports.metrics_secret,
             rates=RateLimiter(config.user_rate_per_second, config.user_rate_burst),
             clock=self.clock,
-            metrics=self.metrics,
-        )
-        self.builds = Builds(ports.store, config)
-        self._builds_loop = Loop("builds", self._build, every_seconds=BUILD_SECONDS, metrics=self.metrics)
-        self.documents = FairReader(ports.documents, config)
-        self.deployments = Deployments(ports.store, config, self._deployed, self.documents, quotas=self.quotas)
-        self.cron = CronSources(
-            store=ports.store,
-            definitions=definitions,
-            writer=self.writer,
-            metrics=self.metrics,
-            on_outbox=self._wake,
-        )
-        self.deliveries = Deliveries(
-            store=ports.store,
-            definitions=definitions,
-            writer=self.writer,
-            secrets=ports.webhook_secrets,
-            config=config,
-            metrics=self.metrics,
-            on_outbox=self._wake,
-            upstream=upstream,
-            ids=ids,
-        )
-        self.buffers = BufferCommits(
-            store=ports.store,
-            writer=self.writer,
-            metrics=self.metrics,
-            on_outbox=self._wake,
+            metrics=metrics,
         )
         machines = MachineEndpoints(
             self.service,
             gatekeeper,
             keys,
-            HealthChecks(ports.store, ports.queue, self.group, config.group_commit_stall_seconds),
+            HealthChecks(store, queue, self.group, config.group_commit_stall_seconds),
             self.deliveries,
             self.cron,
             self.buffers,
-            ports.queue,
+            queue,
             self.documents,
             self.retention,
-            QuotaAdmin(ports.store, self.quotas),
+            QuotaAdmin(store, self.quotas),
         )
         users = UserEndpoints(
-            store=ports.store,
-            orgs=Orgs(ports.store),
+            store=store,
+            orgs=Orgs(store),
             deployments=self.deployments,
             actions=self.actions,
             pauses=self.pauses,
-            webhooks=WebhookAdmin(ports.store, ports.webhook_secrets, config),
-            dead_batches=DeadBatches(ports.store, self._wake),
-            objects=ports.objects,
+            webhooks=WebhookAdmin(store, ports.webhook_secrets, config),
+            dead_batches=DeadBatches(store, self._wake),
+            objects=objects,
             ids=ids,
             quotas=self.quotas,
             tables=ports.tables,
@@ -289,7 +272,7 @@ class Dispatcher:
                 listener.value,
                 Router(endpoint for endpoint in endpoints if listener in endpoint.route.listeners),
                 gatekeeper,
-                self.metrics,
+                metrics,
                 body_max_bytes=config.body_max_bytes,
                 batch_body_max_bytes=config.batch_body_max_bytes,
                 webhook_max_bytes=config.webhook_max_bytes,
@@ -297,49 +280,37 @@ class Dispatcher:
             )
             for listener in Listener
         }
-        self.loops = [
+        self.loops = self._make_loops(config)
+        self._running: list[asyncio.Task[None]] = []
+
+    def _make_loops(self, config: DispatcherConfig) -> list[Loop]:
+        def loop(name: str, run_once: RunOnce, every_seconds: float, full_round: int = 0) -> Loop:
+            return Loop(name, run_once, every_seconds=every_seconds, metrics=self.metrics, full_round=full_round)
+
+        wake = self._wake
+        self._relay_loop = loop("relay", self.relay.run_once, config.relay_poll_seconds, config.relay_batch)
+        self._drain_loop = loop("drain", _then(self.drain.run_once, wake), DRAIN_SECONDS, 1)
+        drain = self._drain_loop.nudge
+        self._sources_loop = loop("sources", self._watch_sources, SOURCES_SECONDS)
+        build = _then(self.builds.run_once, drain, self._sources_loop.nudge, wake)
+        self._builds_loop = loop("builds", build, BUILD_SECONDS)
+        self._invoke_loop = loop("invoke", self.invocations.run_once, config.relay_poll_seconds)
+        return [
             self._relay_loop,
             self._drain_loop,
-            Loop("quotas", self._watch_quotas, every_seconds=QUOTA_SECONDS, metrics=self.metrics),
-            Loop("pressure", self._watch_pressure, every_seconds=PRESSURE_SECONDS, metrics=self.metrics),
+            loop("quotas", _then(self.quota_watch.run_once, drain, wake), QUOTA_SECONDS),
+            loop("pressure", _then(self.pressure.run_once, drain), PRESSURE_SECONDS),
             self._builds_loop,
             self._sources_loop,
             self._invoke_loop,
-            Loop(
-                "reaper",
-                self._reap,
-                every_seconds=config.reaper_seconds,
-                metrics=self.metrics,
-                full_round=REAPER_BATCH,
-            ),
-            Loop(
-                "retry", self._retry, every_seconds=config.retry_seconds, metrics=self.metrics, full_round=RETRY_BATCH
-            ),
-            Loop("reconciler", self._reconcile, every_seconds=config.reconcile_seconds, metrics=self.metrics),
-            Loop(
-                "collector",
-                self.collector.run_once,
-                every_seconds=COLLECT_SECONDS,
-                metrics=self.metrics,
-                full_round=COLLECTOR_PAGE,
-            ),
-            Loop(
-                "artifacts",
-                self.artifacts.run_once,
-                every_seconds=COLLECT_SECONDS,
-                metrics=self.metrics,
-                full_round=ARTIFACTS_PAGE,
-            ),
-            Loop(
-                "retention",
-                self.retention.run_once,
-                every_seconds=RETENTION_SECONDS,
-                metrics=self.metrics,
-                full_round=RETENTION_BATCH,
-            ),
-            Loop("gauges", self.gauges.run_once, every_seconds=GAUGE_SECONDS, metrics=self.metrics),
+            loop("reaper", _then(self.reaper.run_once, wake), config.reaper_seconds, REAPER_BATCH),
+            loop("retry", _then(self.retries.run_once, wake), config.retry_seconds, RETRY_BATCH),
+            loop("reconciler", self._reconcile, config.reconcile_seconds),
+            loop("collector", self.collector.run_once, COLLECT_SECONDS, COLLECTOR_PAGE),
+            loop("artifacts", self.artifacts.run_once, COLLECT_SECONDS, ARTIFACTS_PAGE),
+            loop("retention", self.retention.run_once, RETENTION_SECONDS, RETENTION_BATCH),
+            loop("gauges", self.gauges.run_once, GAUGE_SECONDS),
         ]
-        self._running: list[asyncio.Task[None]] = []
 
     def start_loops(self) -> None:
         self._running = [asyncio.create_task(loop.run(), name=loop.name) for loop in self.loops]
@@ -364,19 +335,6 @@ class Dispatcher:
         self._live_calls += len(calls)
         return await self._commit(calls, patient=patient)
 
-    async def _drain(self) -> int:
-        done = await self.drain.run_once()
-        if done:
-            self._wake()
-        return done
-
-    async def _build(self) -> int:
-        done = await self.builds.run_once()
-        if done:
-            self._drain_loop.nudge()
-            self._sources_loop.nudge()
-        return self._nudged(done)
-
     def _deployed(self) -> None:
         """Edges may be behind now, tasks ready, a build begun, and sources without their run."""
         self._drain_loop.nudge()
@@ -384,51 +342,43 @@ class Dispatcher:
         self._builds_loop.nudge()
         self._wake()
 
-    async def _watch_pressure(self) -> int:
-        eased = await self.pressure.run_once()
-        if eased:
-            self._drain_loop.nudge()
-        return eased
-
-    async def _watch_quotas(self) -> int:
-        freed = await self.quota_watch.run_once()
-        if freed:
-            self._drain_loop.nudge()
-        return self._nudged(int(freed))
-
     async def _watch_sources(self) -> int:
         done = await self.monitor.run_once()
         await self.pruner.run_when_due()
-        return self._nudged(done)
+        if done:
+            self._wake()
+        return done
 
     def _paused(self) -> None:
         """A source that was paused hears it at its next heartbeat; what was kept of one that goes on drains."""
         self._sources_loop.nudge()
         self._drain_loop.nudge()
 
-    async def _reap(self) -> int:
-        return self._nudged(await self.reaper.run_once())
-
-    async def _retry(self) -> int:
-        return self._nudged(await self.retries.run_once())
-
     async def _reconcile(self) -> int:
         repaired = await self.routing_reconciler.run_once()
         if repaired:
             self._drain_loop.nudge()
-        return self._nudged(repaired + await self.reconciler.run_once())
-
-    def _nudged(self, done: int) -> int:
-        if done:
+        repaired += await self.reconciler.run_once()
+        if repaired:
             self._wake()
-        return done
+        return repaired
 
     def _wake(self) -> None:
         self._relay_loop.nudge()
         self._invoke_loop.nudge()
 
-    def _wake_invoke(self) -> None:
-        self._invoke_loop.nudge()
+
+def _then(run_once: RunOnce, *nudges: Callable[[], None]) -> RunOnce:
+    """Rounds that, where they did something, wake the loops that go on from there."""
+
+    async def run() -> int:
+        done = await run_once()
+        if done:
+            for nudge in nudges:
+                nudge()
+        return done
+
+    return run
 
 
 def _tracing(config: DispatcherConfig, definitions: Definitions, clock: StoreClock, metrics: Metrics) -> Tracing | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.records import columns
 from tracelake.errors import TraceError
 from tracelake.model.dag import Strategy
 from tracelake.model.ids import new_id
@@ -133,8 +134,7 @@ class Definitions:
     async def load_generations(self, connection: Connection, keys: Iterable[tuple[UUID, UUID]]) -> None:
         missing = [key for key in set(keys) if key not in self._generations]
         if missing:
-            columns = [list(column) for column in zip(*missing, strict=True)]
-            for row in await self._fetch(connection, _LOAD_GENERATIONS, *columns):
+            for row in await self._fetch(connection, _LOAD_GENERATIONS, *columns(missing)):
                 self._keep_dataset(row)
                 self._generations.add((row["dataset_uuid"], row["dataset_version"]))
 
@@ -178,15 +178,15 @@ async def register_job(store: Store, request: JobRequest, config: DispatcherConf
         raise TraceError("job_invalid", "Two outputs name the same dataset.", field="outputs")
     lease, timeout, max_attempts = resolve_limits(request, config)
     config_json = msgspec.json.encode(request.config, order="deterministic")
-    config_hash = _hash(request.operator.encode(), config_json)
+    config_hash = digest(request.operator.encode(), config_json)
     async with store.transaction() as connection:
-        org_id = await _ensure_org(connection, request.org)
+        org_id = await ensure_org(connection, request.org)
         # By name, so that two registrations that share datasets lock them in one order.
         by_name = sorted(enumerate(request.outputs), key=lambda item: item[1].name)
         refs = [await _ensure_dataset(connection, org_id, index, spec) for index, spec in by_name]
         outputs = sorted(refs, key=lambda ref: ref.output_index)
         definition = [request.runtime, lease, timeout, max_attempts, outputs]
-        definition_hash = _hash(config_hash.encode(), msgspec.json.encode(definition))
+        definition_hash = digest(config_hash.encode(), msgspec.json.encode(definition))
         key = (org_id, request.dag, request.name)
         job_id = await connection.fetchval(
             _INSERT_JOB,
@@ -205,17 +205,12 @@ async def register_job(store: Store, request: JobRequest, config: DispatcherConf
         if duplicate:
             job_id = await connection.fetchval(_FIND_JOB, *key, definition_hash)
         elif outputs:
-            await connection.execute(
-                _INSERT_OUTPUTS,
-                job_id,
-                [output.output_index for output in outputs],
-                [output.dataset_uuid for output in outputs],
-                [output.dataset_version for output in outputs],
-            )
+            rows = [(output.output_index, output.dataset_uuid, output.dataset_version) for output in outputs]
+            await connection.execute(_INSERT_OUTPUTS, job_id, *columns(rows))
     return JobReply(job_id=job_id, org_id=org_id, config_hash=config_hash, outputs=outputs, duplicate=duplicate)
 
 
-async def _ensure_org(connection: Connection, name: str) -> UUID:
+async def ensure_org(connection: Connection, name: str) -> UUID:
     await connection.execute("INSERT INTO orgs (org_id, name) VALUES ($1, $2) ON CONFLICT DO NOTHING", new_id(), name)
     org_id: UUID = await connection.fetchval("SELECT org_id FROM orgs WHERE name = $1", name)
     return org_id
@@ -235,9 +230,7 @@ async def _ensure_dataset(connection: Connection, org_id: UUID, index: int, spec
         spec.dataset_version or new_id(),
     )
     row = await connection.fetchrow(
-        "SELECT dataset_uuid, storage, current_version FROM datasets WHERE org_id = $1 AND name = $2",
-        org_id,
-        spec.name,
+        "SELECT dataset_uuid, storage, current_version FROM datasets WHERE org_id = $1 AND name = $2", org_id, spec.name
     )
     if row is None:
         # The uuid is taken, by another name or another org; which of them is nobody's business.
@@ -255,8 +248,10 @@ async def _ensure_dataset(connection: Connection, org_id: UUID, index: int, spec
     return OutputRef(output_index=index, dataset_uuid=row["dataset_uuid"], dataset_version=version, name=spec.name)
 
 
-def _hash(*parts: bytes) -> str:
-    digest = hashlib.sha256()
+def digest(*parts: Any) -> str:
+    """A hash of values that JSON can carry. Every part has its own bounds: no two lists of parts read the same."""
+    hasher = hashlib.sha256()
     for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return f"sha256:{digest.hexdigest()}"
+        data = part if isinstance(part, bytes) else msgspec.json.encode(part, order="sorted")
+        hasher.update(len(data).to_bytes(8, "big") + data)
+    return f"sha256:{hasher.hexdigest()}"

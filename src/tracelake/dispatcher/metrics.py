@@ -304,20 +304,18 @@ class Metrics:
         for producer in PRODUCERS:
             for result in ("routed", "kept", "duplicate"):
                 self.events.labels(producer, result)
-        for by in ("event", "drain", "invalidation", "run", "call"):
-            self.created_tasks.labels(by)
-        for result in ("accepted", "duplicate"):
-            self.deliveries.labels(result)
-        for result in ("event", "task", "duplicate"):
-            self.triggers.labels(result)
-        for result in ("fired", "duplicate"):
-            self.cron_fires.labels(result)
-        for status in ("Completed", "Failed", "Canceled"):
-            self.completions.labels(status)
-        for status in ("Failed", "Canceled"):
-            self.lease_expiries.labels(status)
-        for kind in ("task_wakeup", "buffer_batch", "held_task", "held_edge", "event"):
-            self.reconciled.labels(kind)
+        values = {
+            self.created_tasks: ("event", "drain", "invalidation", "run", "call"),
+            self.deliveries: ("accepted", "duplicate"),
+            self.triggers: ("event", "task", "duplicate"),
+            self.cron_fires: ("fired", "duplicate"),
+            self.completions: ("Completed", "Failed", "Canceled"),
+            self.lease_expiries: ("Failed", "Canceled"),
+            self.reconciled: ("task_wakeup", "buffer_batch", "held_task", "held_edge", "event"),
+        }
+        for counter, labels in values.items():
+            for label in labels:
+                counter.labels(label)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -7,6 +7,7 @@ transaction through the group commit.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -26,13 +27,12 @@ from tracelake.dispatcher.engine.calls.events import EventsCall
 from tracelake.dispatcher.engine.calls.heartbeat import HeartbeatAnswer, HeartbeatCall
 from tracelake.dispatcher.engine.calls.task_actions import CancelCall
 from tracelake.dispatcher.engine.group_commit import GroupCommit
-from tracelake.dispatcher.engine.limits.keys import limit_keys_of
-from tracelake.dispatcher.engine.plan import EventReceipt, NewTask
+from tracelake.dispatcher.engine.limits import limit_keys_of
+from tracelake.dispatcher.engine.plan import EventReceipt, NewTask, wake_of
 from tracelake.dispatcher.engine.routing.directory import EdgeDirectory
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.engine.tables.batch_rows import find_pinned
 from tracelake.dispatcher.engine.transaction import decode_inputs
-from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.payload import build_payload
@@ -98,41 +98,29 @@ class Submitted(Generic[Answer, Reply]):
         return self._finish(answer)
 
     async def outcome(self) -> "Reply | TraceError":
-        """The reply, or the refusal as a value."""
+        """Waits for the reply; returns a refusal as a value."""
         try:
             return await self
         except TraceError as refusal:
             return refusal
 
 
+@dataclass(eq=False, kw_only=True)
 class DispatcherService:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        objects: ObjectStore,
-        group: GroupCommit,
-        definitions: Definitions,
-        directory: EdgeDirectory,
-        mint: TokenMint,
-        clock: StoreClock,
-        config: DispatcherConfig,
-        metrics: Metrics,
-        ids: PublicIds,
-        quotas: QuotaBook | None = None,
-    ) -> None:
-        self._ids = ids
-        self.quotas = quotas or QuotaBook()
-        self.store = store
-        self.clock = clock
-        self.config = config
-        self.metrics = metrics
-        self._objects = objects
-        self._group = group
-        self._definitions = definitions
-        self._directory = directory
-        self._mint = mint
-        self._claimed = metrics.claims.labels("Claimed")
+    store: Store
+    objects: ObjectStore
+    group: GroupCommit
+    definitions: Definitions
+    directory: EdgeDirectory
+    mint: TokenMint
+    clock: StoreClock
+    config: DispatcherConfig
+    metrics: Metrics
+    ids: PublicIds
+    quotas: QuotaBook = field(default_factory=QuotaBook)
+
+    def __post_init__(self) -> None:
+        self._claimed = self.metrics.claims.labels("Claimed")
 
     # Worker wrappers
 
@@ -150,8 +138,8 @@ class DispatcherService:
                 attempt=task.attempt,
                 lease_token=task.lease_token,
                 lease_expires_at=task.lease_expires_at,
-                capability_token=self._mint.mint(task, job, inputs, self.clock.now()),
-                task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
+                capability_token=self.mint.mint(task, job, inputs, self.clock.now()),
+                task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name),
                 always_on=_is_always_on(job),
                 pause=answer.paused,
                 org=job.org,
@@ -163,13 +151,13 @@ class DispatcherService:
             self.metrics.claim_seconds.observe(time.perf_counter() - started)
             return reply
 
-        return Submitted(self._group.enqueue(ClaimCall(body)), finish)
+        return Submitted(self.group.enqueue(ClaimCall(body)), finish)
 
     async def fetch(self, task_id: UUID) -> FetchReply:
         task, job, inputs, _ = await self._read(task_id)
         return FetchReply(
             status=task.status.value,
-            task=build_payload(task, job, inputs, self.config.layout, self._definitions.dataset_name),
+            task=build_payload(task, job, inputs, self.config.layout, self.definitions.dataset_name),
         )
 
     async def token(self, body: TokenRequest) -> TokenReply:
@@ -179,7 +167,7 @@ class DispatcherService:
             raise fenced(task)
         if task.deadline_at is not None and now >= task.deadline_at + GRACE:
             raise TraceError("deadline_exceeded", attempt=task.attempt, status=task.status.value)
-        token = self._mint.mint(task, job, inputs, now)
+        token = self.mint.mint(task, job, inputs, now)
         return TokenReply(capability_token=token, lease_expires_at=task.lease_expires_at)
 
     async def introspect(self, body: IntrospectRequest) -> IntrospectReply:
@@ -199,15 +187,15 @@ class DispatcherService:
                 lease_expires_at=task.lease_expires_at,
                 cancel=task.cancel_requested,
                 pause=answer.paused,
-                capability_token=self._mint.renew(claims, task, answer.job, answer.now),
+                capability_token=self.mint.renew(claims, task, answer.job, answer.now),
             )
 
-        return Submitted(self._group.enqueue(HeartbeatCall(body, claims.org_id)), finish)
+        return Submitted(self.group.enqueue(HeartbeatCall(body, claims.org_id)), finish)
 
     def events(self, claims: VerifiedClaims, body: EventsRequest) -> "Submitted[list[EventReceipt], EventsReply]":
         _check_token(claims, body)
         readers = self._readers(claims, body.events)
-        return Submitted(self._group.enqueue(EventsCall(body, claims.org_id, readers)), events_reply)
+        return Submitted(self.group.enqueue(EventsCall(body, claims.org_id, readers=readers)), events_reply)
 
     def complete(self, claims: VerifiedClaims, body: CompleteRequest) -> "Awaitable[CompleteReply]":
         started = time.perf_counter()
@@ -219,7 +207,7 @@ class DispatcherService:
     async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest, started: float) -> CompleteReply:
         """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
         try:
-            listed = await list_publications(self._objects, body.datasets_published, claims, body.outputs)
+            listed = await list_publications(self.objects, body.datasets_published, claims, body.outputs)
             call = CompleteCall(body, claims.org_id, listed, readers=self._readers(claims, body.events))
         except TraceError as objection:
             if objection.retryable:
@@ -229,7 +217,7 @@ class DispatcherService:
 
     def _readers(self, claims: VerifiedClaims, events: Sequence[EventIn]) -> int:
         generations = {(event.dataset_uuid, event.dataset_version) for event in events}
-        return self._directory.known_readers(claims.org_id, generations) if generations else 1
+        return self.directory.known_readers(claims.org_id, generations) if generations else 1
 
     def _complete(self, call: CompleteCall, started: float) -> "Submitted[CompletionResult, CompleteReply]":
         def finish(result: CompletionResult) -> CompleteReply:
@@ -238,14 +226,14 @@ class DispatcherService:
                 self.metrics.completions.labels(result.status).inc()
             return complete_reply(result)
 
-        return Submitted(self._group.enqueue(call), finish)
+        return Submitted(self.group.enqueue(call), finish)
 
     async def buffer_publish(self, claims: VerifiedClaims, body: BufferPublishRequest) -> BufferPublishReply:
         _check_token(claims, body)
         try:
             async with self.store.connection() as connection:
                 await check_grant(connection, body)
-            artifact = await check_artifact(self._objects, body, claims, self.config.artifact_max_bytes)
+            artifact = await check_artifact(self.objects, body, claims, self.config.artifact_max_bytes)
             call = BufferPublishCall(body, artifact)
         except TraceError as objection:
             if objection.retryable:
@@ -254,8 +242,8 @@ class DispatcherService:
             async with self.store.connection() as connection:
                 pinned = await find_pinned(connection, body)
             call = BufferPublishCall(body, pinned, None if pinned else objection)
-        reply = publish_reply(await self._group.enqueue(call))
-        ids = await self._ids.of(claims.org_id)
+        reply = publish_reply(await self.group.enqueue(call))
+        ids = await self.ids.of(claims.org_id)
         return msgspec.structs.replace(reply, publish_seq=ids.batches.seal(reply.publish_seq))
 
     async def files(self, claims: VerifiedClaims, body: FilesRequest) -> FilesReply:
@@ -293,7 +281,7 @@ class DispatcherService:
         if len(specs) > 1:  # a single clash refuses itself, at the price of no query
             await self._check_clashes([task for task, spec in zip(new, specs, strict=True) if spec.task_id is not None])
         await self._check_quotas(new)
-        submitted = [Submitted(self._group.enqueue(CreateCall(task)), created_task) for task in new]
+        submitted = [Submitted(self.group.enqueue(CreateCall(task)), created_task) for task in new]
         outcomes = [await item.outcome() for item in submitted]
         for outcome in outcomes:
             if isinstance(outcome, TraceError):
@@ -308,15 +296,15 @@ class DispatcherService:
             return await list_dataset_files(connection, body)
 
     async def cancel(self, task_id: UUID) -> CancelReply:
-        return cancel_reply(await self._group.enqueue(CancelCall(task_id)))
+        return cancel_reply(await self.group.enqueue(CancelCall(task_id)))
 
     async def _load_jobs(self, specs: Sequence[TaskSpec]) -> None:
         job_ids = {spec.job_id for spec in specs}
-        if not all(self._definitions.knows_job(job_id) for job_id in job_ids):
+        if not all(self.definitions.knows_job(job_id) for job_id in job_ids):
             async with self.store.connection() as connection:
-                await self._definitions.load_jobs(connection, job_ids)
+                await self.definitions.load_jobs(connection, job_ids)
         for job_id in job_ids:
-            if not self._definitions.knows_job(job_id):
+            if not self.definitions.knows_job(job_id):
                 raise TraceError("job_not_found", field="tasks.job_id")
 
     async def _check_inputs(self, specs: Sequence[TaskSpec]) -> None:
@@ -325,11 +313,11 @@ class DispatcherService:
         if not generations:
             return
         async with self.store.connection() as connection:
-            await self._definitions.load_generations(connection, generations)
+            await self.definitions.load_generations(connection, generations)
         for spec in specs:
-            org_id = self._definitions.job(spec.job_id).org_id
+            org_id = self.definitions.job(spec.job_id).org_id
             for item in spec.inputs:
-                if not self._definitions.knows_generation(org_id, (item.dataset_uuid, item.dataset_version)):
+                if not self.definitions.knows_generation(org_id, (item.dataset_uuid, item.dataset_version)):
                     raise TraceError(
                         "dataset_not_found",
                         "The org of the job has no such generation of a dataset.",
@@ -347,7 +335,7 @@ class DispatcherService:
             raise TraceError("task_conflict", field="tasks.task_id")
 
     async def _check_quotas(self, new: Sequence[NewTask]) -> None:
-        """As for triggers; but what was made before is answered again."""
+        """Refuses tasks of orgs that a quota holds back, unless they exist already."""
         held_back = {task.task_id: task for task in new if self.quotas.holds_back(task.org_id) is not None}
         if not held_back:
             return
@@ -358,7 +346,7 @@ class DispatcherService:
                 self.quotas.check_new_work(task.org_id)
 
     def _new_task(self, spec: TaskSpec) -> NewTask:
-        job = self._definitions.job(spec.job_id)
+        job = self.definitions.job(spec.job_id)
         return NewTask(
             task_id=spec.task_id or new_id(),
             org_id=job.org_id,
@@ -375,16 +363,16 @@ class DispatcherService:
             record = await task_rows.read(connection, task_id)
             if record is None:
                 raise TraceError("task_not_found")
-            await self._definitions.follow(connection, {record["org_id"]: record["epoch"]})
-            await self._definitions.load_jobs(connection, [record["job_id"]])
+            await self.definitions.follow(connection, {record["org_id"]: record["epoch"]})
+            await self.definitions.load_jobs(connection, [record["job_id"]])
             inputs = decode_inputs(record["inputs"])
-            await self._definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
+            await self.definitions.load_datasets(connection, (item.dataset_uuid for item in inputs))
         task = task_rows.snapshot(record)
-        return task, self._definitions.job(task.job_id), inputs, record["now"]
+        return task, self.definitions.job(task.job_id), inputs, record["now"]
 
 
 def _is_always_on(job: Job) -> bool:
-    """Nothing else has neither a time limit nor an end of attempts."""
+    """Returns whether it is the run of an always_on source: nothing else has endless time and attempts."""
     return job.timeout_seconds is None and job.max_attempts is None and job.node_id is not None
 
 

@@ -35,7 +35,7 @@ async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequ
 
 
 async def pause_between(number: int) -> None:
-    """The same for a loop over single items, each of which takes a while."""
+    """Pauses now and then in a loop over single items, each of which takes a while."""
     if number % STRETCH == STRETCH - 1:
         await asyncio.sleep(0)
 
@@ -52,7 +52,7 @@ _turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, FairSlots]" = WeakKeyDicti
 
 
 async def compute_beside(org: Hashable, function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """A pure function over values that nobody changes, which takes longer than a heartbeat should wait."""
+    """Computes a pure function in a thread, because it takes longer than a heartbeat should wait."""
     loop = asyncio.get_running_loop()
     if loop not in _turns:
         _turns[loop] = FairSlots(1, per_org=1)

@@ -36,7 +36,7 @@ class UserClaims(msgspec.Struct, frozen=True, kw_only=True):
     exp: float
 
     def may(self, role: Role | None) -> bool:
-        """Roles that we do not know open nothing."""
+        """Returns whether one of the user's roles includes this one. Unknown roles open nothing."""
         return role is None or any(role in own_role.includes for own_role in Role if own_role in self.roles)
 
     def require(self, role: Role | None) -> None:

@@ -175,3 +175,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     """Like `jobs[2].inputs[0].where.severity`; empty for the document itself."""
     suggestion: str = ""
+
+
+def unlocated(code: str, message: str, path: str, suggestion: str = "") -> Problem:
+    """A problem that was found without the text: its place is the document's first line until somebody looks."""
+    return Problem(code=code, message=message, line=1, column=1, path=path, suggestion=suggestion)

@@ -6,14 +6,7 @@ from dataclasses import dataclass, fields
 RESUME = 0.8
 """An org that was held back goes on once it uses less than this share of its quota."""
 
-KINDS = (
-    "queued_tasks",
-    "running_tasks",
-    "units_per_range",
-    "stored_bytes",
-    "deploys_per_hour",
-    "dry_runs_per_minute",
-)
+KINDS = ("queued_tasks", "running_tasks", "units_per_range", "stored_bytes", "deploys_per_hour", "dry_runs_per_minute")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tracelake.ports.queue import (
     QueueDepth,
     QueueRejectedError,
     QueueUnavailableError,
+    unavailable_without_queue,
 )
 from tracelake.ports.secrets import NoSecrets, SecretProvider, SecretValues
 from tracelake.ports.signer import PublicKey, Signer
@@ -55,4 +56,5 @@ __all__ = [
     "content_mismatch",
     "hash_file",
     "too_many_objects",
+    "unavailable_without_queue",
 ]

@@ -9,16 +9,28 @@ nothing in flight comes first, then the one with the least in flight for its wei
 another group's message is received next when a receiver asks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+from tracelake.errors import StoreUnavailableError
 
 MAX_BODY_BYTES = 256 * 1024
 
 
 class QueueUnavailableError(Exception):
     """The transport is away: retry for ever, count nothing."""
+
+
+@contextmanager
+def unavailable_without_queue() -> Iterator[None]:
+    """A queue that is away is a store that is away, for callers and loops: the error says so."""
+    try:
+        yield
+    except QueueUnavailableError as away:
+        raise StoreUnavailableError("The queue is not available right now.") from away
 
 
 class QueueRejectedError(Exception):

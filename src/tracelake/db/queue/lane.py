@@ -90,10 +90,4 @@ async def connect(dsn: str, settings: dict[str, str]) -> "asyncpg.Connection[asy
 
 
 # A queue that cannot be used right now, for whatever reason, is away: callers retry and count nothing.
-_UNAVAILABLE = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-)
+_UNAVAILABLE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)

@@ -36,7 +36,7 @@ class ArtifactCollector:
         self._keep = timedelta(days=config.buffer_retention_days)
 
     async def run_once(self) -> int:
-        """One page; answers how many batches it looked at."""
+        """Handles one page; returns how many batches it looked at."""
         async with self._store.connection() as connection:
             rows = await connection.fetch(_DUE, self._keep, PAGE)
             ids = [row["publish_id"] for row in rows]

@@ -5,7 +5,7 @@ it. Sinks may repeat everything they say.
 """
 
 from collections.abc import Callable
-from uuid import UUID
+from dataclasses import dataclass
 
 import asyncpg
 import msgspec
@@ -17,6 +17,7 @@ from tracelake.dispatcher.engine.pressure.backlog import CAP
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.predicates import awaits_sink
+from tracelake.dispatcher.records import to_struct
 from tracelake.errors import TraceError
 from tracelake.model.dag import Schema
 from tracelake.model.job import buffer_queue
@@ -80,29 +81,22 @@ _REJECT = """
     WHERE publish_id = $1 AND committed_at IS NULL AND dead_at IS NULL"""
 
 
+@dataclass(eq=False, kw_only=True)
 class BufferCommits:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        writer: Writer,
-        metrics: Metrics,
-        on_outbox: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._metrics = metrics
-        self._on_outbox = on_outbox
+    store: Store
+    writer: Writer
+    metrics: Metrics
+    on_outbox: Callable[[], None]
 
     async def list(self) -> BuffersReply:
         """Every table that sinks keep, of every org, with what waits for it. Whoever asks is a sink."""
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             rows = await connection.fetch(_TABLES)
             await connection.execute(_SEEN)
         return BuffersReply(datasets=[_dataset(row) for row in rows])
 
     async def open(self, request: BufferOpenRequest) -> BufferOpenReply:
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             rows = await connection.fetch(_OPEN, request.publish_ids)
         return BufferOpenReply(publish_ids=[row["publish_id"] for row in rows])
 
@@ -110,21 +104,21 @@ class BufferCommits:
         with unavailable_when_held_up("The commit met a concurrent change; repeat it."):
             reply, applied = await self._committed(request)
             if request.table_bytes is not None:  # the next commit tells it again, so it may be lost
-                async with self._store.connection() as connection:
+                async with self.store.connection() as connection:
                     await connection.execute(_MEASURED, request.dataset_uuid, request.table_bytes)
-        count_written(self._metrics, applied)
-        self._on_outbox()
+        count_written(self.metrics, applied)
+        self.on_outbox()
         return reply
 
     async def _committed(self, request: BufferCommittedRequest) -> tuple[BufferCommittedReply, WriteResult]:
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             org_id = await connection.fetchval(
                 "SELECT org_id FROM datasets WHERE dataset_uuid = $1", request.dataset_uuid
             )
         if org_id is None:
             raise TraceError("dataset_not_found")
         plan = WritePlan()
-        async with self._store.transaction(routing=[org_id]) as connection:
+        async with self.store.transaction(routing=[org_id]) as connection:
             dataset = await connection.fetchrow(_FIND, request.dataset_uuid)
             assert dataset is not None
             rows = await connection.fetch(_LOCK, request.dataset_uuid, request.publish_ids)
@@ -141,12 +135,12 @@ class BufferCommits:
             for version in sorted(versions):
                 event = EventIn(dataset_uuid=request.dataset_uuid, dataset_version=version, cursor=request.commit_seq)
                 plan.events.append(NewEvent(event_key(producer, event), org_id, None, event, waits=False, starts=True))
-            applied = await self._writer.write(connection, plan)
-        self._writer.committed(plan)
+            applied = await self.writer.write(connection, plan)
+        self.writer.committed(plan)
         return BufferCommittedReply(duplicate=duplicate), applied
 
     async def rejected(self, request: BufferRejectedRequest) -> BufferRejectedReply:
-        async with self._store.transaction() as connection:
+        async with self.store.transaction() as connection:
             row = await connection.fetchrow(
                 "SELECT committed_at, dead_at FROM buffer_publishes WHERE publish_id = $1 FOR UPDATE",
                 request.publish_id,
@@ -159,19 +153,11 @@ class BufferCommits:
                 _REJECT, request.publish_id, request.code, request.reason, request.line, request.excerpt
             )
         if row["dead_at"] is None:
-            self._metrics.buffer_dead.inc()
+            self.metrics.buffer_dead.inc()
         return BufferRejectedReply(status="dead")
 
 
 def _dataset(row: asyncpg.Record) -> BufferedDataset:
-    dataset_uuid: UUID = row["dataset_uuid"]
-    return BufferedDataset(
-        dataset_uuid=dataset_uuid,
-        org=row["org"],
-        name=row["name"],
-        queue=buffer_queue(dataset_uuid),
-        on_conflict=row["on_conflict"],
-        schema=msgspec.json.decode(row["schema"], type=Schema),
-        revision=row["revision"],
-        backlog=Backlog(batches=row["batches"], size_bytes=row["size_bytes"], oldest_seconds=max(0.0, row["oldest"])),
-    )
+    schema = msgspec.json.decode(row["schema"], type=Schema)
+    backlog = to_struct(Backlog, row, oldest_seconds=max(0.0, row["oldest"]))
+    return to_struct(BufferedDataset, row, queue=buffer_queue(row["dataset_uuid"]), schema=schema, backlog=backlog)

@@ -11,9 +11,10 @@ import asyncpg
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.engine.tables.batch_rows import ENQUEUE_PUBLISHES_AGAIN
 from tracelake.dispatcher.public_ids import OrgIds
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.views.shared import to_unit
 from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
@@ -73,7 +74,7 @@ class DeadBatches:
     async def _choose(
         self, connection: Connection, actor: Actor, request: DeadBatchesRequest, action: str
     ) -> dict[UUID, str]:
-        """Each with the name of its dataset."""
+        """Locks the batches that the request names; returns the dataset of each."""
         if actor.org_id is None:
             raise TraceError("publish_not_found", "This org has no dead letters.")
         if (request.publish_ids is None) == (request.dataset is None):
@@ -114,7 +115,7 @@ async def show_dead_batch(connection: Connection, org_id: UUID, ids: OrgIds, pub
 
 
 async def _takes_batches(connection: Connection, org_id: UUID, dataset: str | None) -> bool:
-    """Whether a dataset that was named can have dead letters at all."""
+    """Returns whether the named dataset can have dead letters at all."""
     if dataset is None:
         return True
     storage = await connection.fetchval("SELECT storage FROM datasets WHERE org_id = $1 AND name = $2", org_id, dataset)
@@ -128,8 +129,5 @@ def _changed(batches: Mapping[UUID, str]) -> DeadBatchesChanged:
 
 
 def _dead_batch(row: asyncpg.Record, ids: OrgIds) -> DeadBatch:
-    fields = dict(row)
-    fields["publish_seq"] = ids.batches.seal(fields["publish_seq"])
-    fields["excerpt"] = fields["excerpt"] or ""
-    fields["unit"] = to_unit(fields["unit"])
-    return DeadBatch(**fields)
+    number, excerpt = ids.batches.seal(row["publish_seq"]), row["excerpt"] or ""
+    return to_struct(DeadBatch, row, publish_seq=number, excerpt=excerpt, unit=to_unit(row["unit"]))

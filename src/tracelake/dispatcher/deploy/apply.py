@@ -17,8 +17,9 @@ from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.outputs import Generation, PlannedOutput
 from tracelake.dispatcher.deploy.plan import DeployPlan, PlannedJob, dag_invalid
 from tracelake.dispatcher.deploy.registry import Version
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import compute_beside, pause_between
-from tracelake.model.dag import Problem
+from tracelake.model.dag import unlocated
 from tracelake.model.ids import new_id
 
 _INSERT_VERSION = """
@@ -74,7 +75,7 @@ async def register(
     created_by: str,
     config: DispatcherConfig,
 ) -> None:
-    """A version that is not there yet, with everything that it needs and that no other version brought along."""
+    """Registers a new version, with everything that it needs and that no other version brought along."""
     dag = version.document.name
     names = [job.document.name for job in plan.jobs]
     definitions = [job.hashes.definition for job in plan.jobs]
@@ -98,7 +99,7 @@ async def register(
     )
     await _insert(connection, _INSERT_NODES, rows.nodes, org_id, dag)
     if rows.datasets:
-        inserted = await connection.fetch(_INSERT_DATASETS, org_id, dag, *_columns(rows.datasets))
+        inserted = await connection.fetch(_INSERT_DATASETS, org_id, dag, *columns(rows.datasets))
         _check_made(rows.datasets, {row["name"] for row in inserted})
     await _insert(connection, _INSERT_GENERATIONS, rows.generations)
     await _insert(connection, _INSERT_JOBS, rows.jobs, org_id, dag)
@@ -110,7 +111,7 @@ async def register(
 
 @dataclass(slots=True)
 class _Rows:
-    """What is missing, as rows in the order of the statements above."""
+    """The rows that are missing, in the order of the columns above."""
 
     config: DispatcherConfig
     job_ids: dict[str, UUID]
@@ -154,24 +155,14 @@ class _Rows:
         return dataset_uuid, version
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
 async def _insert(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]], *arguments: object) -> None:
     if rows:
-        await connection.execute(statement, *arguments, *_columns(rows))
+        await connection.execute(statement, *arguments, *columns(rows))
 
 
 def _check_made(expected: Sequence[tuple[Any, ...]], inserted: set[str]) -> None:
     problems = [
-        Problem(
-            code="dataset_owned",
-            message=f"The dataset `{name}` was made by somebody else just now.",
-            line=1,
-            column=1,
-            path=f"publish.{name}",
-        )
+        unlocated("dataset_owned", f"The dataset `{name}` was made by somebody else just now.", f"publish.{name}")
         for _, name, *_ in expected
         if name not in inserted
     ]

@@ -15,7 +15,8 @@ from tracelake.catalogue.tables import TableRefusal, grow_table, plan_table
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.hashes import Address, schema_hash, storage_of
 from tracelake.dispatcher.deploy.outputs import Generation, StoredDataset
-from tracelake.model.dag import Dag, Problem, Publish, Schema
+from tracelake.dispatcher.records import columns
+from tracelake.model.dag import Dag, Problem, Publish, Schema, unlocated
 from tracelake.wire.dags import DatasetChange
 
 
@@ -51,7 +52,7 @@ class TableChanges:
     problems: list[Problem] = field(default_factory=list)
 
     def shown(self, change: DatasetChange, left: Mapping[str, str]) -> DatasetChange:
-        """With what becomes of its table. `left` are rows of writers that are not what they were."""
+        """Returns the change with what becomes of its table. `left`: rows of writers that changed, by dataset."""
         texts = [*self.texts.get(change.dataset, ())]
         if change.dataset in left:
             texts.append(left[change.dataset])
@@ -61,7 +62,7 @@ class TableChanges:
 def plan_tables(
     dag: Dag, datasets: Mapping[str, StoredDataset], tables: Mapping[UUID, BufferedTable], *, new_version: bool
 ) -> TableChanges:
-    """A new version declares every column of its tables; one that was registered before may lack what came since."""
+    """Plans the tables of a document. A new version declares all columns; an earlier one may lack what came since."""
     by_name = {name: tables[row.dataset_uuid] for name, row in datasets.items() if row.dataset_uuid in tables}
     return _plan_tables(dag, by_name, strict=new_version)
 
@@ -77,8 +78,7 @@ async def grow_tables(connection: Connection, org_id: UUID, dag: Dag) -> list[Pr
     }
     changes = _plan_tables(dag, tables, strict=False)
     if changes.rows and not changes.problems:
-        columns = [list(column) for column in zip(*changes.rows, strict=True)]
-        await connection.execute(_GROW, org_id, dag.name, *columns)
+        await connection.execute(_GROW, org_id, dag.name, *columns(changes.rows))
     return changes.problems
 
 
@@ -123,8 +123,7 @@ def _plan(
         )
         refusals.append(TableRefusal(text, "on_conflict"))
     changes.problems.extend(
-        Problem(code="table_change", message=item.text, line=1, column=1, path=f"publish.{publish.name}.{item.where}")
-        for item in refusals
+        unlocated("table_change", item.text, f"publish.{publish.name}.{item.where}") for item in refusals
     )
     if plan.changes and not refusals:
         encoded = msgspec.json.encode(plan.schema, order="deterministic").decode()

@@ -74,7 +74,7 @@ class Builds:
         self._runtimes = config.runtimes
 
     async def run_once(self) -> int:
-        """Answers how many builds cut over, and how many tasks came back, or were moved after their cutover."""
+        """Returns how many builds cut over, and how many tasks came back, or were moved after their cutover."""
         async with self._store.connection() as connection:
             builds = [_Build(*row) for row in await connection.fetch(_BUILDING)]
             ready = [build for build in builds if not await _unfinished(connection, build.dag_version_id)]
@@ -94,7 +94,7 @@ class Builds:
         return done + await self._sweep()
 
     async def _sweep(self) -> int:
-        """Go on with what cutovers left: tasks of nodes that do not count any more, or count again."""
+        """Handles what cutovers left to do: tasks of nodes that became inactive, or active again."""
         async with self._store.connection() as connection:
             orgs = [row["org_id"] for row in await connection.fetch(_TO_SWEEP)]
         done = 0
@@ -135,5 +135,5 @@ async def _unfinished(connection: Connection, dag_version_id: UUID) -> bool:
 
 
 async def _nodes(connection: Connection, dag_version_id: UUID) -> list[UUID]:
-    """Those that are being built. A source has no edge: it may run without end, and nothing waits for it."""
+    """Returns the nodes that are being built. A source, which may run without end, has no edge and is none of them."""
     return [row["node_id"] for row in await connection.fetch(_NODES, dag_version_id)]

@@ -1,11 +1,11 @@
 """Circles through several DAGs: a document that was fine when it was written may close one by counting again."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tracelake.dag import KnownDataset
 from tracelake.dispatcher.deploy.hashes import publications
 from tracelake.dispatcher.deploy.plan import dag_invalid
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Dag, unlocated
 
 
 def check_circles(document: Dag, datasets: Mapping[str, KnownDataset]) -> None:
@@ -25,17 +25,17 @@ def check_circles(document: Dag, datasets: Mapping[str, KnownDataset]) -> None:
                 for name in datasets[dataset].made_from & published.keys():
                     inputs |= published[name]
     for name in upstream:
-        if name in _before(name, upstream):
+        if name in ancestors(name, upstream):
             message = f"The job `{name}` would be fed by itself, through DAGs that read what this one publishes."
-            raise dag_invalid([Problem(code="cycle", message=message, line=1, column=1, path="jobs")])
+            raise dag_invalid([unlocated("cycle", message, "jobs")])
 
 
-def _before(name: str, upstream: Mapping[str, set[str]]) -> set[str]:
-    ancestors: set[str] = set()
+def ancestors(name: str, upstream: Mapping[str, Collection[str]]) -> set[str]:
+    """Returns everything upstream of the name; the name itself is among it if it is part of a circle."""
+    reached: set[str] = set()
     waiting = [name]
     while waiting:
-        for job in upstream.get(waiting.pop(), ()):
-            if job not in ancestors:
-                ancestors.add(job)
-                waiting.append(job)
-    return ancestors
+        direct = set(upstream.get(waiting.pop(), ())) - reached
+        reached |= direct
+        waiting += direct
+    return reached

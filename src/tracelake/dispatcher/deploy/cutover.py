@@ -23,6 +23,7 @@ from tracelake.dispatcher.deploy.registry import DagPointers, Version
 from tracelake.dispatcher.engine.pressure import backlog, queues
 from tracelake.dispatcher.engine.pressure.levels import Thresholds
 from tracelake.dispatcher.engine.routing import stale_outputs
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.sources import webhook_paths
 from tracelake.model.dag import Input, JobDocument
 from tracelake.model.runtime import RuntimeRegistry
@@ -184,13 +185,13 @@ class Switch:
         return f"superseded by version {self.version.number} of the DAG"
 
     async def _take_paths(self) -> None:
-        """From the build on: a version that was built must not find its webhooks taken when it becomes active."""
+        """Takes the paths when the build begins, so that nobody else has them when the version becomes active."""
         problems = await webhook_paths.take_paths(self.connection, self.org_id, self.version.document)
         if problems:
             raise dag_invalid(problems)
 
     async def _grow_tables(self) -> None:
-        """From the build on: the tasks of a build write to the tables that the active version writes to."""
+        """Grows the tables when the build begins: its tasks write to the tables of the active version."""
         problems = await grow_tables(self.connection, self.org_id, self.version.document)
         if problems:
             raise dag_invalid(problems)
@@ -203,7 +204,7 @@ class Switch:
         await self.connection.execute(_EPOCH, self.org_id)
 
     async def _jobs(self) -> tuple[list[_Job], list[_Job], list[_Job]]:
-        """Of this version, of the active one, and of the one that is being built."""
+        """Returns the jobs of this version, of the active one, and of the one that is being built."""
         version_ids = (self.version.dag_version_id, self.before.active, self.before.building)
         jobs_by_version: dict[UUID, list[_Job]] = {version: [] for version in version_ids if version is not None}
         for row in await self.connection.fetch(_JOBS, list(jobs_by_version)):
@@ -213,7 +214,7 @@ class Switch:
         return mine, active, building
 
     async def _outputs(self) -> tuple[dict[Address, Generation], set[Generation]]:
-        """The generation of each output, and those that have counted before."""
+        """Returns the generation of each output, and the generations that were current before."""
         rows = await self.connection.fetch(_OUTPUTS, self.version.dag_version_id)
         outputs = {(row["name"], row["output_index"]): (row["dataset_uuid"], row["dataset_version"]) for row in rows}
         return outputs, {(row["dataset_uuid"], row["dataset_version"]) for row in rows if row["counted"]}
@@ -233,10 +234,10 @@ class Switch:
 
         return [
             StoredEdge(
-                node_id=job.node_id,
-                input_index=index,
-                job_id=job.job_id,
-                generation=generation(item),
+                job.node_id,
+                index,
+                job.job_id,
+                *generation(item),
                 where=None if item.where is None else msgspec.json.encode(item.where, order="deterministic").decode(),
                 in_build=generation(item) in staged,
             )
@@ -252,7 +253,7 @@ class Switch:
         return {row["name"]: (row["dataset_uuid"], row["current_version"]) for row in rows}
 
     def _names(self, outputs: dict[Address, Generation]) -> dict[Generation, tuple[str | None, bool]]:
-        """A dataset keeps its name; only what a source emits takes a new one along."""
+        """Returns name and `published` of each generation. Only the dataset of a source that emits takes a new name."""
         published = publications(self.version.document)
         emitting = {job.name for job in self.version.document.jobs if job.only_emits}
         names: dict[Generation, tuple[str | None, bool]] = {}
@@ -276,13 +277,13 @@ class Switch:
         return activation_id
 
     async def _settle(self, moved: tasks.Moved, jobs: Sequence[_Job]) -> None:
-        """What may run at once of each of these jobs from now on; then whoever finds a place is let in."""
+        """Sets the limits of these jobs, then gives free places to tasks that wait for them."""
         limits = {f"job:{self.org_id}:{self.dag}:{job.name}": job.max_concurrency for job in jobs}
         keys = sorted({*limits, *moved.freed, *moved.waiting})
         existing_keys = {row["limit_key"] for row in await self.connection.fetch(_LOCK_LIMITS, keys)}
         limited = [(key, most) for key, most in sorted(limits.items()) if most is not None]
         if limited:
-            await self.connection.execute(_LIMITS, *(list(column) for column in zip(*limited, strict=True)))
+            await self.connection.execute(_LIMITS, *columns(limited))
         await self.connection.execute(_UNLIMIT, [key for key, most in limits.items() if most is None])
         await tasks.settle(self.connection, moved, existing_keys & set(limits), self.runtimes)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.deploy.hashes import digest
+from tracelake.dispatcher.job_definitions import digest
 from tracelake.model.dag import JobDocument, SourceKind
 from tracelake.model.runtime import DISPATCHER, resolve_timeout
 

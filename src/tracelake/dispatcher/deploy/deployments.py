@@ -6,6 +6,7 @@ others wait for too, and never while a connection or a lock is held.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -14,7 +15,7 @@ from uuid import UUID
 from tracelake.dag import DagInvalidError, Surroundings, document_hash
 from tracelake.db.transaction import HELD_UP, Connection, Store
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy import registry
 from tracelake.dispatcher.deploy.apply import register
@@ -23,19 +24,19 @@ from tracelake.dispatcher.deploy.cutover import Switch
 from tracelake.dispatcher.deploy.plan import DeployPlan, dag_invalid, make_plan
 from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.deploy.registry import DagPointers, Datasets, Version
+from tracelake.dispatcher.job_definitions import ensure_org
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import check_deploys
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.dispatcher.sources import webhook_paths
 from tracelake.errors import StoreUnavailableError, TraceError
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Dag, Problem, unlocated
 from tracelake.model.ids import new_id
 from tracelake.wire.dags import ActivateRequest, DeployReply
 
 State: TypeAlias = Literal["Planned", "Created", "Building", "Active"]
 
 _TRIES = 3
-_ENSURE_ORG = "INSERT INTO orgs (org_id, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 _FIND_ORG = "SELECT org_id FROM orgs WHERE name = $1"
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _COUNTED = "SELECT EXISTS (SELECT FROM activations WHERE dag_version_id = $1 AND cutover_at IS NOT NULL)"
@@ -59,29 +60,21 @@ class _PathsTakenError(Exception):
         self.datasets = datasets
 
 
+@dataclass(eq=False)
 class Deployments:
-    def __init__(
-        self,
-        store: Store,
-        config: DispatcherConfig,
-        on_change: Callable[[], None],
-        documents: FairReader,
-        bundles: Mapping[str, str] = MappingProxyType({}),
-        quotas: QuotaBook | None = None,
-    ) -> None:
-        self._quotas = quotas or QuotaBook()
-        self._store = store
-        self._config = config
-        self._on_change = on_change
-        self._documents = documents
-        self._bundles = bundles
+    store: Store
+    config: DispatcherConfig
+    on_change: Callable[[], None]
+    documents: FairReader
+    bundles: Mapping[str, str] = field(default_factory=dict)
+    quotas: QuotaBook = field(default_factory=QuotaBook)
 
     async def deploy(self, actor: Actor, dag: str, text: bytes, *, dry_run: bool, activate: bool) -> DeployReply:
         """`dry_run` only plans. Without `activate` the version is kept, and nothing else changes."""
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             org_id = await connection.fetchval(_FIND_ORG, actor.org)
             if dry_run:
-                self._quotas.take_dry_run(actor.org, org_id)
+                self.quotas.take_dry_run(actor.org, org_id)
             datasets = await registry.load_datasets(connection, org_id, dag)
         for _ in range(_TRIES):
             document = await self._read(actor.org, dag, text, datasets)
@@ -89,7 +82,8 @@ class Deployments:
                 if dry_run:
                     return await self._dry_run(org_id, document)
                 if org_id is None:
-                    org_id = await self._ensure_org(actor.org)
+                    async with self.store.connection() as connection:
+                        org_id = await ensure_org(connection, actor.org)
                 work = partial(self._deploy, actor, org_id, dag, text, datasets, document, activate)
                 return await self._repeated(work)
             except _DatasetsChangedError as changed:
@@ -101,7 +95,7 @@ class Deployments:
             except TraceError as error:
                 if error.code != "dag_invalid":
                     raise
-                located = await self._documents.locate(actor.org, text, error.details["problems"])
+                located = await self.documents.locate(actor.org, text, error.details["problems"])
                 raise dag_invalid(located) from None
         raise StoreUnavailableError("The datasets that the document was read with change all the time; repeat it.")
 
@@ -112,32 +106,26 @@ class Deployments:
         org_id = actor.org_id
         return await self._repeated(lambda: self._activate(actor, org_id, dag, request))
 
-    async def _ensure_org(self, name: str) -> UUID:
-        async with self._store.connection() as connection:
-            await connection.execute(_ENSURE_ORG, new_id(), name)
-            org_id: UUID = await connection.fetchval(_FIND_ORG, name)
-        return org_id
-
     async def _read(
         self, org: str, dag: str, text: bytes, datasets: Datasets, taken_paths: Mapping[str, str] = MappingProxyType({})
     ) -> Dag:
         surroundings = Surroundings(
-            runtimes=self._config.runtimes,
+            runtimes=self.config.runtimes,
             datasets=datasets.known,
-            bundles=self._bundles,
+            bundles=self.bundles,
             taken_webhook_paths=taken_paths,
         )
         try:
-            document = await self._documents.read(org, text, surroundings)
+            document = await self.documents.read(org, text, surroundings)
         except DagInvalidError as error:
             raise dag_invalid(error.problems) from None
         if document.name != dag:
             message = f"The document is the DAG `{document.name}`, but it was sent as `{dag}`."
-            raise dag_invalid([Problem(code="invalid_value", message=message, line=1, column=1, path="name")])
+            raise dag_invalid([unlocated("invalid_value", message, "name")])
         return document
 
     async def _repeated(self, work: Callable[[], Awaitable[DeployReply]]) -> DeployReply:
-        """Nothing was written by a try that met somebody else's lock, so it may be made again."""
+        """Repeats work that met somebody else's lock: nothing of it was written."""
         for left in reversed(range(_TRIES)):
             try:
                 reply = await work()
@@ -145,12 +133,12 @@ class Deployments:
                 if not left:
                     raise StoreUnavailableError("The deploy met a concurrent one; repeat it.") from None
             else:
-                self._on_change()
+                self.on_change()
                 return reply
         raise AssertionError("unreachable")
 
     async def _dry_run(self, org_id: UUID | None, document: Dag) -> DeployReply:
-        async with self._store.transaction() as connection:
+        async with self.store.transaction() as connection:
             await connection.execute(_SNAPSHOT)
             datasets = await registry.load_datasets(connection, org_id, document.name)
             pointers = await registry.load_pointers(connection, org_id, document.name)
@@ -162,7 +150,7 @@ class Deployments:
     async def _deploy(
         self, actor: Actor, org_id: UUID, dag: str, text: bytes, read_with: Datasets, document: Dag, activate: bool
     ) -> DeployReply:
-        async with self._store.transaction(moving=org_id) as connection:
+        async with self.store.transaction(moving=org_id) as connection:
             datasets = await registry.load_datasets(connection, org_id, dag)
             if datasets.known != read_with.known:
                 raise _DatasetsChangedError(datasets)
@@ -171,16 +159,10 @@ class Deployments:
             version, new = await self._version(connection, org_id, document)
             plan = await self._plan(connection, org_id, version, new, datasets, pointers)
             if new:
-                await check_deploys(connection, org_id, self._quotas)
+                await check_deploys(connection, org_id, self.quotas)
                 source = text.decode()
                 await register(
-                    connection,
-                    org_id,
-                    version,
-                    plan,
-                    source=source,
-                    created_by=actor.subject,
-                    config=self._config,
+                    connection, org_id, version, plan, source=source, created_by=actor.subject, config=self.config
                 )
             state, changed = _state(version, pointers), new
             if activate:
@@ -192,7 +174,7 @@ class Deployments:
         return DeployReply(plan=plan.wire, dag_version_id=version.dag_version_id, duplicate=not new, state=state)
 
     async def _activate(self, actor: Actor, org_id: UUID, dag: str, request: ActivateRequest) -> DeployReply:
-        async with self._store.transaction(moving=org_id) as connection:
+        async with self.store.transaction(moving=org_id) as connection:
             version = await registry.find_version(connection, org_id, dag, request.version)
             datasets = await registry.load_datasets(connection, org_id, dag)
             pointers = await registry.load_pointers(connection, org_id, dag)
@@ -226,10 +208,10 @@ class Deployments:
         *,
         now: bool,
     ) -> tuple[State, bool]:
-        """The state after it, and whether anything moved."""
+        """Activates the version or begins its build; returns the state afterwards, and whether anything moved."""
         target = version.dag_version_id
         switch = Switch(
-            connection, org_id, version.document.name, pointers, version, actor.subject, self._config.runtimes
+            connection, org_id, version.document.name, pointers, version, actor.subject, self.config.runtimes
         )
         if target == pointers.active:
             if pointers.building is None:
@@ -245,7 +227,7 @@ class Deployments:
         return "Active", True
 
     async def _version(self, connection: Connection, org_id: UUID | None, document: Dag) -> tuple[Version, bool]:
-        """The version that this document is, or will be; and whether it is a new one."""
+        """Returns the version that this document is or will be, and whether it is a new one."""
         content_hash = await compute_beside(org_id, document_hash, document)
         existing = await registry.version_by_hash(connection, org_id, document.name, content_hash)
         if existing is not None:
@@ -262,13 +244,7 @@ class Deployments:
         pointers: DagPointers,
     ) -> DeployPlan:
         stored = await registry.load_registry(
-            connection,
-            org_id,
-            version,
-            new_version=new,
-            datasets=datasets,
-            pointers=pointers,
-            config=self._config,
+            connection, org_id, version, new_version=new, datasets=datasets, pointers=pointers, config=self.config
         )
         return await compute_beside(org_id, make_plan, version.document, stored)
 

@@ -5,11 +5,12 @@ meanwhile waits in `events` at no cost; when it is active again it goes on from 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.outputs import Generation
+from tracelake.dispatcher.records import columns
 
 _NEWEST = "(SELECT last_value FROM events_routed_seq)"
 
@@ -58,38 +59,28 @@ _FOLLOW = f"""
     RETURNING e.node_id, e.dataset_uuid"""  # noqa: S608
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEdge:
+class StoredEdge(NamedTuple):
+    """A row of `edges`, with its columns in the order of `_ARRIVE`."""
+
     node_id: UUID
     input_index: int
     job_id: UUID
-    generation: Generation
+    dataset_uuid: UUID
+    dataset_version: UUID
     where: str | None
     in_build: bool
     """What it reads is being built together with it."""
 
 
 async def lock(connection: Connection, nodes: Collection[UUID], datasets: Collection[UUID], dag: str) -> None:
-    """Those of the nodes, and those of other DAGs that read the datasets."""
+    """Locks the edges of the nodes, and those of other DAGs that read the datasets."""
     await connection.execute(_LOCK, list(nodes), list(datasets), dag)
 
 
 async def arrive(connection: Connection, org_id: UUID, phase: str, rows: Sequence[StoredEdge]) -> None:
-    """`Staged` or `Active`; an edge that was there before goes on where it stopped."""
-    if not rows:
-        return
-    await connection.execute(
-        _ARRIVE,
-        org_id,
-        phase,
-        [row.node_id for row in rows],
-        [row.input_index for row in rows],
-        [row.job_id for row in rows],
-        [row.generation[0] for row in rows],
-        [row.generation[1] for row in rows],
-        [row.where for row in rows],
-        [row.in_build for row in rows],
-    )
+    """Adds edges in the phase `Staged` or `Active`; an edge that existed goes on where it stopped."""
+    if rows:
+        await connection.execute(_ARRIVE, org_id, phase, *columns(rows))
 
 
 async def go_live(connection: Connection, nodes: Collection[UUID]) -> None:
@@ -97,8 +88,8 @@ async def go_live(connection: Connection, nodes: Collection[UUID]) -> None:
 
 
 async def stay(connection: Connection, jobs: Collection[tuple[UUID, UUID]]) -> None:
-    """Nodes that go on, by `(node_id, job_id)`: their next tasks have the new limits."""
-    await connection.execute(_STAY, [node for node, _ in jobs], [job for _, job in jobs])
+    """Gives nodes that go on, by `(node_id, job_id)`, their new job: their next tasks have its limits."""
+    await connection.execute(_STAY, *columns(jobs, 2))
 
 
 async def park(connection: Connection, nodes: Collection[UUID]) -> None:
@@ -106,7 +97,6 @@ async def park(connection: Connection, nodes: Collection[UUID]) -> None:
 
 
 async def follow(connection: Connection, generations: Collection[Generation], dag: str) -> list[tuple[UUID, UUID]]:
-    """`(node_id, dataset_uuid)` of readers in other DAGs that read another generation from now on."""
-    keys = list(generations)
-    rows = await connection.fetch(_FOLLOW, [key[0] for key in keys], [key[1] for key in keys], dag)
+    """Points readers in other DAGs to these generations; returns `(node_id, dataset_uuid)` of those that changed."""
+    rows = await connection.fetch(_FOLLOW, *columns(generations, 2), dag)
     return [(row["node_id"], row["dataset_uuid"]) for row in rows]

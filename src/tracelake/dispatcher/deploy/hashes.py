@@ -4,13 +4,11 @@ Two versions whose job has the same `data_hash` write the same rows for the same
 generations, edges and tasks. Limits are left out on purpose: how often or how long something runs changes no row.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
 
-import msgspec
-
+from tracelake.dispatcher.job_definitions import digest
 from tracelake.model.dag import Dag, Input, JobDocument, Publish, Schema
 
 Address: TypeAlias = tuple[str, int]
@@ -32,17 +30,8 @@ DATA_FIELDS = (
 """Fields of a job that change what it writes. The others are limits."""
 
 
-def digest(*parts: Any) -> str:
-    """A hash of values that JSON can carry. Every part has its own bounds: no two lists of parts read the same."""
-    hasher = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else msgspec.json.encode(part, order="sorted")
-        hasher.update(len(data).to_bytes(8, "big") + data)
-    return f"sha256:{hasher.hexdigest()}"
-
-
 def publications(dag: Dag) -> dict[Address, Publish]:
-    """Which of the outputs are published, and as what."""
+    """Returns what each published output is published as."""
     return {(source.job, source.output_index): publish for publish in dag.publish for source in publish.sources}
 
 
@@ -122,7 +111,7 @@ class _Hashing:
         return None if publish is None else written(publish)
 
     def _input(self, item: Input) -> list[Any]:
-        """The generation that is read."""
+        """Names the generation that the input reads."""
         if item.output is None:
             assert item.dataset is not None
             return ["dataset", self._datasets[item.dataset]]

@@ -15,7 +15,7 @@ import msgspec
 from tracelake.catalogue import CATALOGUE
 from tracelake.dag import kept_as
 from tracelake.dispatcher.deploy.hashes import Address, publications, schema_hash, storage_of
-from tracelake.model.dag import Dag, JobDocument, Problem, Publish
+from tracelake.model.dag import Dag, JobDocument, Problem, Publish, unlocated
 
 Generation: TypeAlias = tuple[UUID, UUID]
 """dataset_uuid and dataset_version."""
@@ -61,7 +61,7 @@ class PlannedOutput:
 
 
 def automatic_name(dag: str, job: str, output_index: int) -> str:
-    """The dataset of an output that nobody named."""
+    """Names the dataset of an output that is not published."""
     return _fitting(f"{dag}__{job}_{output_index}")
 
 
@@ -165,8 +165,7 @@ def _rename_objections(
 
 
 def _problem(code: str, dataset: str, why: str) -> Problem:
-    message = f"The dataset `{dataset}` cannot be published: {why}."
-    return Problem(code=code, message=message, line=1, column=1, path=f"publish.{dataset}")
+    return unlocated(code, f"The dataset `{dataset}` cannot be published: {why}.", f"publish.{dataset}")
 
 
 def _free_name(dag: str, job: JobDocument, index: int, datasets: Mapping[str, StoredDataset], names: set[str]) -> str:

@@ -141,7 +141,7 @@ def make_plan(document: Dag, registry: Registry) -> DeployPlan:
 
 
 def _revoked(document: Dag, registry: Registry) -> list[str]:
-    """Writers that lose their grant."""
+    """Describes the writers that lose their grant."""
     granted = {publish.name: publish.writers for publish in document.publish if publish.owner is None}
     return [
         f"{dataset}: {job} may not write it any more, and its batches are refused."
@@ -180,7 +180,7 @@ def _needs_build(jobs: Sequence[PlannedJob], outputs: Mapping[Address, PlannedOu
 
 
 def _generation(item: Input, outputs: Mapping[Address, PlannedOutput], registry: Registry) -> Generation | None:
-    """What the input reads, if it is there already."""
+    """Returns the generation that the input reads, if it exists."""
     if item.output is not None:
         return outputs[item.output.job, item.output.output_index].generation
     assert item.dataset is not None
@@ -224,7 +224,7 @@ def _fields(was: JobDocument, job: JobDocument) -> list[str]:
 
 
 def _values(was: JobDocument, job: JobDocument) -> list[FieldChange]:
-    """What can be said in a line: single values, also those of maps one level down."""
+    """Returns the changes that fit in a line: single values, also those of maps one level down."""
     before, after = _flat(was), _flat(job)
     return [
         FieldChange(field=name, before=before.get(name), after=after.get(name))
@@ -270,7 +270,7 @@ def _dataset_changes(
     before = dict(registry.active.outputs) if registry.active else {}
     generations = {generation: name for name, generation in before.values()}
     uuids = {dataset_uuid for dataset_uuid, _ in generations}
-    causes = _Causes(document, changes)
+    documents = {job.name: job for job in document.jobs}
     owners = {publish.name: publish.owner for publish in document.publish if publish.owner is not None}
     by_dataset: dict[str, DatasetChange] = {}
     kept_uuids: set[UUID] = set()
@@ -281,7 +281,7 @@ def _dataset_changes(
             if output.name in by_dataset:  # another writer of a buffered dataset
                 continue
             change: _Change
-            because = causes.of(job.document.name)
+            because = _cause(job.document.name, documents, changes)
             if output.name in owners:
                 change, because = "unchanged", f"it belongs to the DAG {owners[output.name]}"
             elif output.generation is not None and output.generation in generations:
@@ -310,28 +310,22 @@ def _dataset_changes(
     return list(by_dataset.values())
 
 
-class _Causes:
-    """Where the edit is that a job's data changes for: the job itself, or jobs before it."""
-
-    def __init__(self, document: Dag, changes: Changes) -> None:
-        self._jobs = {job.name: job for job in document.jobs}
-        self._changes = changes
-
-    def of(self, name: str) -> str:
-        roots: dict[str, JobChange] = {}
-        visited: set[str] = set()
-        waiting = [name]
-        while waiting:
-            current = waiting.pop()
-            if current in visited:
-                continue
-            visited.add(current)
-            change = self._changes[current]
-            if change.change == "added" or (change.change == "changed" and change.fields[-1:] != ["upstream"]):
-                roots[current] = change
-            elif change.change == "changed":
-                waiting += [item.output.job for item in self._jobs[current].inputs if item.output is not None]
-        return "; ".join(
-            f"{job} is new" if change.change == "added" else f"{job} changed: {', '.join(change.fields)}"
-            for job, change in sorted(roots.items())
-        )
+def _cause(name: str, documents: Mapping[str, JobDocument], changes: Changes) -> str:
+    """Names the edits because of which a job's data changes: of the job itself, or of jobs upstream."""
+    roots: dict[str, JobChange] = {}
+    visited: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current in visited:
+            continue
+        visited.add(current)
+        change = changes[current]
+        if change.change == "added" or (change.change == "changed" and change.fields[-1:] != ["upstream"]):
+            roots[current] = change
+        elif change.change == "changed":
+            waiting += [item.output.job for item in documents[current].inputs if item.output is not None]
+    return "; ".join(
+        f"{job} is new" if change.change == "added" else f"{job} changed: {', '.join(change.fields)}"
+        for job, change in sorted(roots.items())
+    )

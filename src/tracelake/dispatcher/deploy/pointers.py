@@ -9,8 +9,13 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.deploy.outputs import Generation
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
+from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Dag
 from tracelake.model.task import RevisionKind
+
+_HAS_WAITING = """
+    SELECT EXISTS (SELECT FROM events WHERE state = 'NotCurrent'
+        AND (dataset_uuid, dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])))"""
 
 # What was said while nobody was meant to hear it is heard now, in the order in which it was said.
 _RELEASE = """
@@ -60,18 +65,13 @@ _STAGE = """
 
 
 async def release_events(connection: Connection, generations: Collection[Generation]) -> None:
-    """Before edges are locked: it locks generations."""
+    """Routes the events that were kept for these generations. It locks generations, so edges are locked after it."""
     keys = sorted(generations)
-    columns = [key[0] for key in keys], [key[1] for key in keys]
-    waiting = await connection.fetchval(
-        """SELECT EXISTS (SELECT FROM events WHERE state = 'NotCurrent'
-             AND (dataset_uuid, dataset_version) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])))""",
-        *columns,
-    )
-    if not waiting:
+    datasets, versions = columns(keys, 2)
+    if not await connection.fetchval(_HAS_WAITING, datasets, versions):
         return
     await coverage.lock_generations(connection, keys)
-    released = await connection.fetch(_RELEASE, *columns)
+    released = await connection.fetch(_RELEASE, datasets, versions)
     await coverage.record(connection, [_presence(row) for row in released if row["partition_key"] is not None])
 
 
@@ -89,31 +89,22 @@ def _presence(row: asyncpg.Record) -> Presence:
 
 
 async def move_pointers(
-    connection: Connection,
-    generations: Mapping[Generation, tuple[str | None, bool]],
-    activation_id: int,
+    connection: Connection, generations: Mapping[Generation, tuple[str | None, bool]], activation_id: int
 ) -> None:
-    """Each dataset is its generation from now on; `(name, published)` with a name where it changes."""
-    await connection.execute(
-        _MOVE,
-        [dataset_uuid for dataset_uuid, _ in generations],
-        [version for _, version in generations],
-        [name for name, _ in generations.values()],
-        [published for _, published in generations.values()],
-        activation_id,
-    )
+    """Makes each generation the current one of its dataset. `(name, published)`: with a name where it changes."""
+    rows = [(*generation, *naming) for generation, naming in generations.items()]
+    await connection.execute(_MOVE, *columns(rows, 4), activation_id)
 
 
 async def set_writers(connection: Connection, org_id: UUID, document: Dag) -> None:
     grants = [(publish.name, dag) for publish in document.publish for dag in publish.writers]
-    await connection.execute(_WRITERS, org_id, document.name, [name for name, _ in grants], [dag for _, dag in grants])
+    await connection.execute(_WRITERS, org_id, document.name, *columns(grants, 2))
 
 
 async def stage_pointers(
     connection: Connection, org_id: UUID, dag: str, generations: Collection[Generation] = ()
 ) -> None:
-    """These generations are being built, and no others of the DAG."""
+    """Marks these generations, and no others of the DAG, as being built."""
     await connection.execute(_UNSTAGE, org_id, dag)
     if generations:
-        keys = list(generations)
-        await connection.execute(_STAGE, [key[0] for key in keys], [key[1] for key in keys])
+        await connection.execute(_STAGE, *columns(generations))

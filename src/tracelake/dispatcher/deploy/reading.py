@@ -14,7 +14,7 @@ RETRY_AFTER_SECONDS = 5
 
 
 class DocumentReader(Protocol):
-    """Never on the event loop: a document may be a megabyte of queries."""
+    """Reads documents, and never on the event loop: a document may be a megabyte of queries."""
 
     async def read(self, text: bytes, surroundings: Surroundings) -> Dag:
         """Raises DagInvalidError, or TraceError where reading takes too much."""
@@ -30,7 +30,7 @@ class DocumentReader(Protocol):
 
 
 class ThreadReader:
-    """For tests and tools: nothing limits what a document costs."""
+    """Reads documents in threads, for tests and tools: nothing limits what a document costs."""
 
     async def read(self, text: bytes, surroundings: Surroundings) -> Dag:
         return await asyncio.to_thread(read_dag, text, surroundings)

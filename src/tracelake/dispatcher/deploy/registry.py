@@ -13,10 +13,12 @@ from tracelake.dag import KnownDataset
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.buffered import BufferedTable
+from tracelake.dispatcher.deploy.circles import ancestors
 from tracelake.dispatcher.deploy.definition import define
 from tracelake.dispatcher.deploy.hashes import Address, data_hashes
 from tracelake.dispatcher.deploy.outputs import Generation, KnownNode, StoredDataset
 from tracelake.dispatcher.deploy.plan import ActiveVersion, JobHashes, Registry
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import compute_beside
 from tracelake.errors import TraceError
 from tracelake.model.dag import Dag, Schema
@@ -24,8 +26,7 @@ from tracelake.model.dag import Dag, Schema
 LOCK = "SELECT pg_advisory_xact_lock(routing_lock_key($1))"
 
 _DATASETS = """
-    SELECT d.dataset_uuid, d.name, d.dag_name, d.storage, d.published, d.current_version, d.writers,
-           v.schema
+    SELECT d.dataset_uuid, d.name, d.dag_name AS dag, d.storage, d.published, d.current_version, d.writers, v.schema
     FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.dataset_uuid AND v.dataset_version = d.current_version
     WHERE d.org_id = $1"""
 
@@ -124,39 +125,21 @@ async def load_datasets(connection: Connection, org_id: UUID | None, dag: str) -
     datasets_by_name: dict[str, KnownDataset] = {}
     for row in await connection.fetch(_DATASETS, org_id):
         name = row["name"]
-        rows[name] = StoredDataset(
-            dataset_uuid=row["dataset_uuid"],
-            name=name,
-            dag=row["dag_name"],
-            storage=row["storage"],
-            published=row["published"],
-            current_version=row["current_version"],
-            writers=frozenset(row["writers"]),
-        )
-        if row["dag_name"] is not None and not row["published"]:
+        stored = rows[name] = msgspec.convert(dict(row), StoredDataset)
+        if stored.dag is not None and not stored.published:
             continue  # named after its job, and of no concern to others
         schema = None if row["schema"] is None else msgspec.json.decode(row["schema"], type=Schema)
         made_from = before.get(name, frozenset())
-        datasets_by_name[name] = KnownDataset(row["dag_name"], schema, row["storage"], rows[name].writers, made_from)
+        datasets_by_name[name] = KnownDataset(stored.dag, schema, stored.storage, stored.writers, made_from)
     return Datasets(rows, datasets_by_name)
 
 
 def _before(made_from: Collection[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    """For each dataset that a job of another DAG makes: everything that lies before it."""
+    """Returns everything upstream of each dataset that a job of another DAG makes."""
     direct: dict[str, set[str]] = {}
     for output, read in made_from:
         direct.setdefault(output, set()).add(read)
-    closed: dict[str, frozenset[str]] = {}
-    for name in direct:
-        ancestors: set[str] = set()
-        waiting = [name]
-        while waiting:
-            for item in direct.get(waiting.pop(), ()):
-                if item not in ancestors:
-                    ancestors.add(item)
-                    waiting.append(item)
-        closed[name] = frozenset(ancestors)
-    return closed
+    return {name: frozenset(ancestors(name, direct)) for name in direct}
 
 
 async def load_pointers(connection: Connection, org_id: UUID | None, dag: str) -> DagPointers:
@@ -177,7 +160,7 @@ async def version_by_id(connection: Connection, dag_version_id: UUID) -> Version
 
 
 async def find_version(connection: Connection, org_id: UUID | None, dag: str, reference: int | str) -> Version:
-    """By number, or `previous`: the one that counted before the active one."""
+    """Finds a version by its number, or as `previous`: the one that was active before the active one."""
     if not await connection.fetchval(_EXISTS, org_id, dag):
         raise TraceError("dag_not_found")
     if isinstance(reference, int):
@@ -302,8 +285,7 @@ async def _nodes(
 async def _histories(
     connection: Connection, generations: Collection[Generation]
 ) -> tuple[frozenset[Generation], frozenset[Generation]]:
-    keys = list(generations)
-    rows = await connection.fetch(_GENERATIONS, [key[0] for key in keys], [key[1] for key in keys])
+    rows = await connection.fetch(_GENERATIONS, *columns(generations, 2))
     current = frozenset((row["dataset_uuid"], row["dataset_version"]) for row in rows if row["counted"])
     with_events = frozenset((row["dataset_uuid"], row["dataset_version"]) for row in rows if row["with_events"])
     return current, with_events

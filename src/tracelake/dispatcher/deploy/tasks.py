@@ -16,10 +16,10 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine import limits
+from tracelake.dispatcher.engine.plan import wake_of
 from tracelake.dispatcher.engine.pressure import gauge, queues
 from tracelake.dispatcher.engine.tables import task_rows
-from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.predicates import is_open
 from tracelake.model.runtime import RuntimeRegistry
 
@@ -189,13 +189,13 @@ async def settle(
     wakeups = [(task_id, wake_of(runtimes, runtime)) for task_id, runtime in moved.ready]
     keys = set(moved.freed) | moved.waiting | set(changed_limits)
     if keys:
-        wakeups += await places.hand_out(connection, keys, runtimes, moved.freed)
+        wakeups += await limits.hand_out(connection, keys, runtimes, moved.freed)
     if wakeups:
         await task_rows.wake(connection, wakeups)
 
 
 async def take_returning(connection: Connection, runtimes: RuntimeRegistry) -> int:
-    """Tasks that were told to stop, have stopped, and count again since."""
+    """Revives tasks that were told to stop, have stopped, and whose node is active again."""
     records = await connection.fetch(_RETURNING, BATCH)
     if not records:
         return 0

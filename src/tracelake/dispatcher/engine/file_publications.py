@@ -13,6 +13,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation, Publication, unit_of
+from tracelake.dispatcher.records import columns
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job
@@ -164,8 +165,7 @@ async def load(connection: Connection, requests: list[PublicationRequest]) -> Pu
     registry = PublicationRegistry()
     if not requests:
         return registry
-    datasets = [request.body.dataset_uuid for request in requests]
-    versions = [request.body.dataset_version for request in requests]
+    datasets, versions = columns(request.generation for request in requests)
     for row in await connection.fetch(_LOCK_GENERATIONS, datasets, versions):
         registry.record((row["dataset_uuid"], row["dataset_version"]), row["config_hash"])
     # A publication of the whole generation meets any unit: ask for the widest range there is.

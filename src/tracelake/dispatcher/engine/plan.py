@@ -7,8 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.dispatcher.tracing.span import Span
+from tracelake.dispatcher.tracing.context import Span
 from tracelake.model.job import Output
+from tracelake.model.runtime import RuntimeKind, RuntimeRegistry
 from tracelake.model.task import RevisionKind, Task
 from tracelake.ports import ObjectMeta
 from tracelake.wire.units import EventIn
@@ -137,8 +138,9 @@ class Publication:
     """Of the events that announce it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BufferPublish:
+class BufferPublish(NamedTuple):
+    """A row of `buffer_publishes`, with its columns in the order in which they are inserted."""
+
     publish_id: UUID
     org_id: UUID
     task_id: UUID
@@ -286,3 +288,15 @@ def event_key(producer: str, event: EventIn) -> EventKey:
 
 def unit_of(cursor: int | None, partition_key: str | None) -> str:
     return f"c:{cursor}" if partition_key is None else f"p:{partition_key}"
+
+
+WAKEUP = "task_wakeup"
+INVOKE = "task_invoke"
+
+
+def wake_of(runtimes: RuntimeRegistry, runtime: str) -> WakeTarget:
+    """Returns how tasks of the runtime are started. One that the registry does not know has a queue of its name."""
+    definition = runtimes.get(runtime)
+    if definition is not None and definition.kind is not RuntimeKind.QUEUE:
+        return WakeTarget(INVOKE, runtime)
+    return WakeTarget(WAKEUP, (definition.queue if definition is not None else None) or f"tasks.{runtime}")

@@ -8,6 +8,7 @@ lie on one line. Ids and names are said, the texts and payloads of users never.
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -22,6 +23,8 @@ from tracelake.dispatcher.engine.routing.router import RoutingScope
 from tracelake.dispatcher.engine.routing.units import UnitRequest
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.tracing.context import (
+    Attributes,
+    Span,
     TraceContext,
     attempt_span,
     is_sampled,
@@ -30,7 +33,6 @@ from tracelake.dispatcher.tracing.context import (
     span_id_of,
     task_span,
 )
-from tracelake.dispatcher.tracing.span import Attributes, Span
 from tracelake.model.job import Job
 from tracelake.model.task import Outcome, Status, Task
 
@@ -46,12 +48,12 @@ class SpanSink(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(eq=False)
 class Tracing:
-    def __init__(self, sink: SpanSink, definitions: Definitions, clock: StoreClock, ratio: float) -> None:
-        self._sink = sink
-        self._definitions = definitions
-        self._clock = clock
-        self._ratio = ratio
+    sink: SpanSink
+    definitions: Definitions
+    clock: StoreClock
+    ratio: float
 
     # Inside the transaction
 
@@ -71,7 +73,7 @@ class Tracing:
             "tracelake.revision": request.revision,
         }
         name = f"trigger {job.dag_name}/{job.name}"
-        start = self._clock.at(plan.received)
+        start = self.clock.at(plan.received)
         plan.spans.append(Span(name, context, parent, start, attributes=attributes, server=True))
         return str(context)
 
@@ -82,7 +84,7 @@ class Tracing:
         for event in plan.events:
             self._accepted(plan, event, applied)
         task_counts = Counter(task.traceparent for task in applied.created_tasks)
-        since = self._clock.at(routing_since)
+        since = self.clock.at(routing_since)
         for routed in applied.routed:
             context = parse(routed.traceparent)
             if context is not None:
@@ -90,7 +92,7 @@ class Tracing:
                 self._routed(plan, "route", context, routed, task_counts, attributes, since)
         ended = [change for change in plan.changes if change.after.traceparent is not None and _ends(change)]
         if ended:
-            await self._definitions.load_jobs(connection, (change.after.job_id for change in ended))
+            await self.definitions.load_jobs(connection, (change.after.job_id for change in ended))
             finished = [change.after.task_id for change in ended if _task_ends(change)]
             rows = await connection.fetch(_MADE, finished) if finished else []
             made_at = {row["task_id"]: row["created_at"] for row in rows}
@@ -105,19 +107,19 @@ class Tracing:
             context = parse(event.traceparent)
             if context is not None:
                 attributes = self._event_attributes(event) | _job_attributes(consumer.job)
-                self._routed(plan, "drain", context, event, tasks, attributes, self._clock.at(plan.received))
+                self._routed(plan, "drain", context, event, tasks, attributes, self.clock.at(plan.received))
 
     # After the commit
 
     def committed(self, plan: WritePlan) -> None:
         if plan.spans:
-            now = self._clock.now()
+            now = self.clock.now()
             for span in plan.spans:
-                self._sink.take(span, now if span.end is None else span.end)
+                self.sink.take(span, now if span.end is None else span.end)
             plan.spans.clear()
 
     async def close(self) -> None:
-        await self._sink.close()
+        await self.sink.close()
 
     def _begun(self, event: NewEvent, plan: WritePlan) -> NewEvent:
         own = span_id_of("event", *event.key)
@@ -143,7 +145,7 @@ class Tracing:
         """
         caller = parse(within)
         trace_id = new_trace_id() if caller is None else caller.trace_id
-        if (caller is not None and not caller.sampled) or not is_sampled(trace_id, self._ratio):
+        if (caller is not None and not caller.sampled) or not is_sampled(trace_id, self.ratio):
             return None, None
         return TraceContext(trace_id, own), None if caller is None else caller.span_id
 
@@ -152,7 +154,7 @@ class Tracing:
         if context is None or event.traceparent not in applied.traced:
             return
         event_id, state = applied.traced.pop(event.traceparent)
-        dataset = self._definitions.dataset_name(event.event.dataset_uuid)
+        dataset = self.definitions.dataset_name(event.event.dataset_uuid)
         attributes: Attributes = {
             "tracelake.event_id": event_id,
             "tracelake.state": state,
@@ -164,7 +166,7 @@ class Tracing:
             "tracelake.revision": event.effective_revision,
             "tracelake.producer": event.key[0],
         }
-        start = self._clock.at(event.received or plan.received)
+        start = self.clock.at(event.received or plan.received)
         span = Span(_named("accept", dataset), context, event.parent_span, start, attributes=attributes, server=True)
         plan.spans.append(span)
 
@@ -180,16 +182,16 @@ class Tracing:
     ) -> None:
         # An event is routed once, but may be shown to many readers.
         own = span_id_of("route", event.span_id) if verb == "route" else span_id_of("drain", new_trace_id())
-        name = _named(verb, self._definitions.dataset_name(routed.dataset_uuid))
+        name = _named(verb, self.definitions.dataset_name(routed.dataset_uuid))
         attributes = attributes | {"tracelake.tasks": task_counts[routed.traceparent]}
         plan.spans.append(
-            Span(name, event.at(own), event.span_id, since, self._clock.at(time.monotonic()), attributes=attributes)
+            Span(name, event.at(own), event.span_id, since, self.clock.at(time.monotonic()), attributes=attributes)
         )
 
     def _event_attributes(self, event: RoutedEvent) -> Attributes:
         return {
             "tracelake.event_id": event.event_id,
-            "tracelake.dataset": self._definitions.dataset_name(event.dataset_uuid),
+            "tracelake.dataset": self.definitions.dataset_name(event.dataset_uuid),
             "tracelake.org_id": str(event.org_id),
             "tracelake.unit": event.unit_key,
             "tracelake.revision": event.revision,
@@ -200,17 +202,17 @@ class Tracing:
         within = parse(task.traceparent)
         if within is None:
             return
-        job = self._definitions.job(task.job_id)
+        job = self.definitions.job(task.job_id)
         attributes = _task_attributes(task, job)
         own, above = attempt_span(task.task_id, task.attempt), task_span(task.task_id)
         if _attempt_ends(change):
-            start = task.claimed_at or self._clock.now()
+            start = task.claimed_at or self.clock.now()
             attempt = attributes | {"tracelake.outcome": _word(task), "tracelake.worker_id": task.worker_id or ""}
             error = _word(task) if task.outcome in (Outcome.FAILED, Outcome.TIMEOUT) else None
             name = f"attempt {task.attempt}"
             plan.spans.append(Span(name, within.at(own), above, start, attributes=attempt, error=error))
             if change.called is not None:
-                called = self._clock.at(change.called)
+                called = self.clock.at(change.called)
                 context = within.at(span_id_of("complete", task.task_id, task.attempt))
                 plan.spans.append(Span("complete", context, own, called, attributes=attempt, server=True))
         if _task_ends(change):

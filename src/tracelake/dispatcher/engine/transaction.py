@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -15,9 +16,8 @@ from tracelake.dispatcher.engine import file_publications, unit_order
 from tracelake.dispatcher.engine.calls.call import AnyCall, DecisionContext, LockedTask, Respond
 from tracelake.dispatcher.engine.commit_metrics import count_failed, count_written
 from tracelake.dispatcher.engine.lanes import LOCKED_ROW, CallOutcome, LockedRow
-from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
+from tracelake.dispatcher.engine.plan import INVOKE, WritePlan, WriteResult
 from tracelake.dispatcher.engine.tables import task_rows
-from tracelake.dispatcher.engine.wakeups import INVOKE
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
@@ -50,32 +50,20 @@ Decision: TypeAlias = Respond[Any] | TraceError | LockedRow
 _INPUTS = msgspec.json.Decoder(list[TaskInput])
 
 
+@dataclass(eq=False)
 class LifecycleCommit:
     """Locks, decides, writes. A call that is refused leaves no trace and does not disturb its neighbours."""
 
-    def __init__(
-        self,
-        store: Store,
-        definitions: Definitions,
-        writer: Writer,
-        config: DispatcherConfig,
-        clock: StoreClock,
-        metrics: Metrics,
-        on_outbox: Callable[[], None],
-        on_freed_edge: Callable[[], None] = lambda: None,
-        on_invoke: Callable[[], None] = lambda: None,
-        stopped: Stopped = _nobody,
-    ) -> None:
-        self._store = store
-        self._definitions = definitions
-        self._writer = writer
-        self._config = config
-        self._clock = clock
-        self._metrics = metrics
-        self._on_outbox = on_outbox
-        self._on_freed_edge = on_freed_edge
-        self._on_invoke = on_invoke
-        self._stopped = stopped
+    store: Store
+    definitions: Definitions
+    writer: Writer
+    config: DispatcherConfig
+    clock: StoreClock
+    metrics: Metrics
+    on_outbox: Callable[[], None]
+    on_freed_edge: Callable[[], None] = lambda: None
+    on_invoke: Callable[[], None] = lambda: None
+    stopped: Stopped = _nobody
 
     async def __call__(self, calls: Sequence[AnyCall], *, patient: bool = True) -> list[CallOutcome]:
         """Returns one outcome per call; a refusal is a `TraceError` in its place.
@@ -84,11 +72,11 @@ class LifecycleCommit:
         for a moment only.
         """
         routing = {call.routing_org for call in calls if call.routing_org is not None}
-        async with self._store.transaction(
+        async with self.store.transaction(
             routing=routing, wait=False, reserved=True, lock_milliseconds=None if patient else _LOCK_MILLISECONDS
         ) as connection:
             locked_tasks, skipped = await self._lock(connection, calls, patient=patient)
-            context = DecisionContext(self._config)
+            context = DecisionContext(self.config)
             context.plan.epochs = {locked.task.org_id: locked.epoch for locked in locked_tasks.values()}
             held_tasks = [locked.task for locked in locked_tasks.values() if locked.task.held]
             context.plan.waited_for = {key for task in held_tasks for key in task.limit_keys}
@@ -100,22 +88,22 @@ class LifecycleCommit:
             heavy = patient and heaviest.weight > _BESIDE_WEIGHT
             org = heaviest.routing_org
             decisions = await _compute(heavy, org, _decide_all, calls, locked_tasks, skipped, context)
-            applied = await self._writer.write(connection, context.plan)
+            applied = await self.writer.write(connection, context.plan)
         self._tell(context.plan, applied)
         return await _compute(heavy, org, _respond_all, decisions, applied)
 
     def _tell(self, plan: WritePlan, applied: WriteResult) -> None:
         """Tells metrics, tracing and loops what was committed. A failure here repeats no call."""
         try:
-            self._writer.committed(plan)
-            count_written(self._metrics, applied)
-            count_failed(self._metrics, plan.changes)
+            self.writer.committed(plan)
+            count_written(self.metrics, applied)
+            count_failed(self.metrics, plan.changes)
             if plan.wakeups or applied.batches_sent:
-                self._on_outbox()
+                self.on_outbox()
             if any(wake.kind == INVOKE for _, wake in plan.wakeups):
-                self._on_invoke()
+                self.on_invoke()
             if applied.freed_edges:
-                self._on_freed_edge()
+                self.on_freed_edge()
         except Exception:
             logger.exception("a batch is committed, but not everybody was told")
 
@@ -133,12 +121,12 @@ class LifecycleCommit:
         missing = [] if patient else [task_id for task_id in task_ids if task_id not in locked.tasks]
         skipped = await task_rows.present(connection, missing) if missing else set()
         if locked.now is not None:
-            self._clock.observe(locked.now, asked_at)
+            self.clock.observe(locked.now, asked_at)
         epochs = {task.org_id: locked.records[task_id]["epoch"] for task_id, task in locked.tasks.items()}
-        await self._definitions.follow(connection, epochs)
-        await self._definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
+        await self.definitions.follow(connection, epochs)
+        await self.definitions.load_jobs(connection, (task.job_id for task in locked.tasks.values()))
         inputs = {task_id: decode_inputs(record["inputs"]) for task_id, record in locked.records.items()}
-        await self._definitions.load_datasets(
+        await self.definitions.load_datasets(
             connection, (item.dataset_uuid for items in inputs.values() for item in items)
         )
         questioned = [call.task_id for call in calls if call.needs.superseded]
@@ -148,7 +136,7 @@ class LifecycleCommit:
         locked_tasks = {}
         for task_id, task in locked.tasks.items():
             record = locked.records[task_id]
-            job = self._definitions.job(task.job_id)
+            job = self.definitions.job(task.job_id)
             locked_tasks[task_id] = LockedTask(
                 task,
                 job,
@@ -179,7 +167,7 @@ class LifecycleCommit:
             task = locked.tasks.get(call.task_id)
             if task is None or call.completing_attempt is None:
                 continue
-            outputs = self._definitions.job(task.job_id).outputs
+            outputs = self.definitions.job(task.job_id).outputs
             if any(output.dataset.storage is Storage.S3 for output in outputs):
                 attempts[task.task_id] = call.completing_attempt
         return await file_publications.load_waiting_events(connection, attempts) if attempts else {}
@@ -199,7 +187,7 @@ class LifecycleCommit:
                 runs.setdefault((task.org_id, locked.records[task_id]["epoch"]), {})[task.node_id] = task_id
         paused: set[UUID] = set()
         for (org_id, epoch), nodes in runs.items():
-            paused |= {nodes[node] for node in await self._stopped(connection, org_id, epoch, nodes)}
+            paused |= {nodes[node] for node in await self.stopped(connection, org_id, epoch, nodes)}
         return paused
 
 

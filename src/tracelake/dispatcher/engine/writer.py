@@ -7,12 +7,13 @@ queues.
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine import limits
 from tracelake.dispatcher.engine.plan import NewTask, RoutedEvent, WritePlan, WriteResult
 from tracelake.dispatcher.engine.pressure import gauge
 from tracelake.dispatcher.engine.routing.directory import Reader
@@ -21,38 +22,32 @@ from tracelake.dispatcher.engine.spans import Tracing
 from tracelake.dispatcher.engine.tables import task_rows
 
 
+@dataclass(eq=False)
 class Writer:
-    def __init__(
-        self,
-        router: EventRouter,
-        config: DispatcherConfig,
-        tracing: Tracing | None = None,
-        on_made: Callable[[UUID, int], None] = lambda _org_id, _tasks: None,
-    ) -> None:
-        """`on_made` hears how many tasks were made for an org."""
-        self._on_made = on_made
-        self._router = router
-        self._tracing = tracing
-        self._runtimes = config.runtimes
+    router: EventRouter
+    config: DispatcherConfig
+    tracing: Tracing | None = None
+    on_made: Callable[[UUID, int], None] = lambda _org_id, _tasks: None
+    """Hears how many tasks were made for an org."""
 
     async def write(self, connection: Connection, plan: WritePlan) -> WriteResult:
         """Writes the plan; `plan.wakeups` holds afterwards whom this transaction wakes."""
-        if self._tracing is not None:
-            self._tracing.begin(plan)
-        places.hold_what_becomes_ready(plan.changes)
-        scope = await self._router.lock(connection, plan)
+        if self.tracing is not None:
+            self.tracing.begin(plan)
+        limits.hold_what_becomes_ready(plan.changes)
+        scope = await self.router.lock(connection, plan)
         applied = await task_rows.apply(connection, plan)
         routing_since = time.monotonic()
         if applied.routed or any(edge.changed for edge in scope.edges.values()):
-            tasks = await self._router.route(connection, scope, applied.routed)
+            tasks = await self.router.route(connection, scope, applied.routed)
             if tasks:
                 applied.created_tasks += await task_rows.create(connection, tasks)
         applied.freed_edges = any(edge.changed and edge.behind for edge in scope.edges.values())
         applied.freed_edges |= await self._settle(connection, plan, applied.created_tasks)
         for entry in plan.audit:
             await audit.record(connection, *entry)
-        if self._tracing is not None:
-            await self._tracing.written(connection, plan, applied, scope, routing_since)
+        if self.tracing is not None:
+            await self.tracing.written(connection, plan, applied, scope, routing_since)
         return applied
 
     async def create(self, connection: Connection, plan: WritePlan, tasks: list[NewTask]) -> list[NewTask]:
@@ -63,13 +58,13 @@ class Writer:
 
     def shown(self, plan: WritePlan, events: Sequence[RoutedEvent], created: Sequence[NewTask], reader: Reader) -> None:
         """Notes for tracing that waiting events made these tasks of the reader."""
-        if self._tracing is not None:
-            self._tracing.shown(plan, events, created, reader)
+        if self.tracing is not None:
+            self.tracing.shown(plan, events, created, reader)
 
     def committed(self, plan: WritePlan) -> None:
         """Sends the plan's spans. Called after the commit: nobody hears of what may be rolled back."""
-        if self._tracing is not None:
-            self._tracing.committed(plan)
+        if self.tracing is not None:
+            self.tracing.committed(plan)
 
     async def _settle(self, connection: Connection, plan: WritePlan, created_tasks: list[NewTask]) -> bool:
         """Hands out places, writes wake-ups (new tasks came with theirs), and counts the depths of queues.
@@ -77,12 +72,12 @@ class Writer:
         True if the pressure of a queue eased, so that what it stopped may go on.
         """
         for org_id, tasks in Counter(task.org_id for task in created_tasks).items():
-            self._on_made(org_id, tasks)
+            self.on_made(org_id, tasks)
         depths = _depths(plan, created_tasks)
         wakeups = [(change.after.task_id, change.wake) for change in plan.changes if change.wake is not None]
         new_keys = plan.waited_for.union(key for task in created_tasks for key in task.limit_keys)
         if new_keys or any(change.after.limit_keys for change in plan.changes):
-            wakeups += await places.settle(connection, plan.changes, new_keys, self._runtimes)
+            wakeups += await limits.settle(connection, plan.changes, new_keys, self.config.runtimes)
         if wakeups:
             await task_rows.wake(connection, wakeups)
         plan.wakeups += wakeups

@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -47,26 +48,19 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ENCODER = msgspec.json.Encoder()
 
 
+@dataclass(eq=False)
 class ListenerApp:
-    def __init__(
-        self,
-        name: str,
-        router: Router,
-        gatekeeper: Gatekeeper,
-        metrics: Metrics,
-        *,
-        body_max_bytes: int,
-        batch_body_max_bytes: int,
-        webhook_max_bytes: int,
-        anonymous_body_bytes: int,
-    ) -> None:
-        self.name = name
-        self.router = router
-        self._gatekeeper = gatekeeper
-        self.metrics = self._metrics = metrics
-        self._limits = {False: body_max_bytes, True: batch_body_max_bytes}
-        self._webhook_max_bytes = webhook_max_bytes
-        self._anonymous = BodyBudget(anonymous_body_bytes)
+    name: str
+    router: Router
+    gatekeeper: Gatekeeper
+    metrics: Metrics
+    body_max_bytes: int
+    batch_body_max_bytes: int
+    webhook_max_bytes: int
+    anonymous_body_bytes: int
+
+    def __post_init__(self) -> None:
+        self._anonymous = BodyBudget(self.anonymous_body_bytes)
         self._counters: dict[tuple[str, int], Any] = {}
         self._seconds: dict[str, Any] = {}
 
@@ -86,7 +80,7 @@ class ListenerApp:
             route = endpoint.route
             label = route.path
             request = HttpRequest(route)
-            await self._gatekeeper.admit(request, lambda name: _header(scope, name))
+            await self.gatekeeper.admit(request, lambda name: _header(scope, name))
             _note_credential(request, connection)
             if in_path or route.query or scope.get("query_string"):
                 request.parameters = route.read_parameters(in_path, _query(scope))
@@ -114,12 +108,12 @@ class ListenerApp:
             status, body, kind = refusal.status, error_body(refusal), _JSON
             wait = refusal.details.get("retry_after_seconds", 0)
             if status == 409:
-                self._metrics.fenced.labels(label, refusal.code).inc()
+                self.metrics.fenced.labels(label, refusal.code).inc()
             self._count_refused(route, refusal.code)
         except Exception:
             logger.exception("request failed", extra={"listener": self.name, "route": label})
             status, body, kind = 500, error_body(TraceError("internal")), _JSON
-            self._metrics.internal_errors.inc()
+            self.metrics.internal_errors.inc()
             self._count_refused(route, "internal")
         self._count(label, status, time.perf_counter() - began)
         if _closes(scope, status, connection):
@@ -131,7 +125,9 @@ class ListenerApp:
     ) -> bytes:
         """A bounded body. Who has shown no credential shares what there is for such callers."""
         route = request.route
-        limit = self._webhook_max_bytes if route.principal is Principal.WEBHOOK else self._limits[route.large]
+        limit = self.batch_body_max_bytes if route.large else self.body_max_bytes
+        if route.principal is Principal.WEBHOOK:
+            limit = self.webhook_max_bytes
         too_large = TraceError("body_too_large", limit_bytes=limit)
         if route.principal is Principal.ITEMS and not (request.proven or (connection and connection.proven)):
             if limit > ANONYMOUS_BATCH_BYTES:
@@ -161,17 +157,17 @@ class ListenerApp:
     def _count_refused(self, route: Route[Any, Any] | None, code: str) -> None:
         """Deliveries that are refused here never come to those who count the others."""
         if route is not None and route.principal is Principal.WEBHOOK:
-            self._metrics.deliveries.labels(code).inc()
+            self.metrics.deliveries.labels(code).inc()
 
     def _count(self, label: str, status: int, seconds: float) -> None:
         counter = self._counters.get((label, status))
         if counter is None:
-            counter = self._metrics.requests.labels(self.name, label, str(status))
+            counter = self.metrics.requests.labels(self.name, label, str(status))
             self._counters[(label, status)] = counter
         counter.inc()
         timer = self._seconds.get(label)
         if timer is None:
-            timer = self._seconds[label] = self._metrics.request_seconds.labels(self.name, label)
+            timer = self._seconds[label] = self.metrics.request_seconds.labels(self.name, label)
         timer.observe(seconds)
 
 

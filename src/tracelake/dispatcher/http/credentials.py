@@ -5,6 +5,7 @@ The signature of a webhook is only read here: it can be checked once the body is
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -28,32 +29,25 @@ class SecretMatcher(Protocol):
     def matches(self, token: str, now: datetime) -> bool: ...
 
 
+@dataclass(eq=False, kw_only=True)
 class Gatekeeper:
-    def __init__(
-        self,
-        *,
-        tasks: TokenVerifier,
-        users: UserVerifier,
-        worker: SecretMatcher,
-        service: SecretMatcher,
-        monitoring: SecretMatcher | None,
-        rates: RateLimiter,
-        clock: StoreClock,
-        metrics: Metrics,
-    ) -> None:
-        self._tasks = tasks
-        self._users = users
-        self._secrets = {Principal.WORKER: worker, Principal.SERVICE: service}
-        self._monitoring = monitoring
-        """None: metrics are open, since only programs on this machine can ask."""
-        self._rates = rates
-        self._clock = clock
-        self._metrics = metrics
+    tasks: TokenVerifier
+    users: UserVerifier
+    worker: SecretMatcher
+    service: SecretMatcher
+    monitoring: SecretMatcher | None
+    """None: metrics are open, since only programs on this machine can ask."""
+    rates: RateLimiter
+    clock: StoreClock
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
+        self._secrets = {Principal.WORKER: self.worker, Principal.SERVICE: self.service}
 
     async def admit(self, request: HttpRequest[Any], header: Callable[[str], str | None]) -> None:
         """Raise 401 (429, 403 for users), or leave what the credential says in the request."""
         principal = request.route.principal
-        if principal is Principal.NOBODY or (principal is Principal.METRICS and self._monitoring is None):
+        if principal is Principal.NOBODY or (principal is Principal.METRICS and self.monitoring is None):
             return
         if principal is Principal.ITEMS:
             request.proven = self._is_capability(header(CAPABILITY))
@@ -73,11 +67,11 @@ class Gatekeeper:
                 scheme, _, value = token.partition(" ")
                 if scheme.lower() != "bearer":
                     raise TraceError("credential_malformed")
-                request.user = await self._users.verify(value, self._clock.now())
-            elif not self._secrets[principal].matches(token, self._clock.now()):
+                request.user = await self.users.verify(value, self.clock.now())
+            elif not self._secrets[principal].matches(token, self.clock.now()):
                 raise TraceError("credential_invalid")
         except TraceError as refused:
-            self._metrics.token_failures.labels(principal.value, refused.code).inc()
+            self.metrics.token_failures.labels(principal.value, refused.code).inc()
             raise
         request.proven = principal is not Principal.WEBHOOK
         if request.user is not None:
@@ -96,29 +90,29 @@ class Gatekeeper:
         if not service and not bearer:
             raise TraceError("credential_missing", header=AUTHORIZATION)
         scheme, _, value = (bearer or "").partition(" ")
-        now = self._clock.now()
+        now = self.clock.now()
         if service and self._secrets[Principal.SERVICE].matches(service, now):
             return
-        if not (self._monitoring and scheme.lower() == "bearer" and self._monitoring.matches(value, now)):
+        if not (self.monitoring and scheme.lower() == "bearer" and self.monitoring.matches(value, now)):
             raise TraceError("credential_invalid")
 
     def _admit_user(self, request: HttpRequest[Any], user: UserClaims) -> None:
         try:
-            self._rates.take((user.org, user.sub))
+            self.rates.take((user.org, user.sub))
         except TraceError:
-            self._metrics.rate_limited.inc()
+            self.metrics.rate_limited.inc()
             raise
         user.require(request.route.role)
 
     def capability(self, token: str) -> VerifiedClaims:
-        return self._tasks.verify(token, self._clock.now())
+        return self.tasks.verify(token, self.clock.now())
 
     def item_capability(self, token: str) -> VerifiedClaims:
         """The token of one item of a batch."""
         try:
             return self.capability(token)
         except TraceError as refused:
-            self._metrics.token_failures.labels(Principal.TASK.value, refused.code).inc()
+            self.metrics.token_failures.labels(Principal.TASK.value, refused.code).inc()
             raise
 
 

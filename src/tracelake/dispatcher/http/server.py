@@ -153,13 +153,7 @@ class _Server(uvicorn.Server):
 
 class ListenerServer:
     def __init__(
-        self,
-        app: ListenerApp,
-        sock: socket.socket,
-        *,
-        certificate: Path,
-        private_key: Path,
-        limits: ListenerLimits,
+        self, app: ListenerApp, sock: socket.socket, *, certificate: Path, private_key: Path, limits: ListenerLimits
     ) -> None:
         self.name = app.name
         self.port: int = sock.getsockname()[1]

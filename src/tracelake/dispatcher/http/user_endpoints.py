@@ -15,7 +15,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actions import UserActions
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_dead_batches, show_dead_batch
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.fair_slots import FairSlots
@@ -131,8 +131,7 @@ class UserEndpoints:
             act(routes.ACTIVATE, lambda actor, r: self.deployments.activate(actor, r["dag"], r.body)),
             view(routes.LIST_JOBS, lambda db, org, r: jobs.list_jobs(db, org, r["dag"], r["version"])),
             act(
-                routes.TRIGGER,
-                lambda actor, r: self.actions.trigger(actor, r["dag"], r["job"], r.body, r.traceparent),
+                routes.TRIGGER, lambda actor, r: self.actions.trigger(actor, r["dag"], r["job"], r.body, r.traceparent)
             ),
             act(routes.REBUILD, lambda actor, r: self.actions.rebuild(actor, r["dag"], r["job"])),
             act(routes.SHOW_WEBHOOK, lambda actor, r: self.webhooks.show(actor, r["dag"], r["job"])),
@@ -150,8 +149,7 @@ class UserEndpoints:
             act(routes.PAUSE_SOURCE, lambda actor, r: self.pauses.pause(actor, r["dag"], r["job"])),
             act(routes.RESUME_SOURCE, lambda actor, r: self.pauses.resume(actor, r["dag"], r["job"])),
             view(
-                routes.LIST_TASKS,
-                lambda db, org, r: tasks.list_tasks(db, org, tasks.TaskFilter(**r.parameters), since),
+                routes.LIST_TASKS, lambda db, org, r: tasks.list_tasks(db, org, tasks.TaskFilter(**r.parameters), since)
             ),
             view(routes.LOOK_UP_TASKS, lambda db, org, r: tasks.look_up(db, org, r.body.task_ids)),
             numbered(routes.SHOW_TASK, lambda db, org, ids, r: tasks.task_detail(db, org, ids, r["task_id"])),
@@ -183,8 +181,7 @@ class UserEndpoints:
             view(routes.EXPLAIN_JOB, lambda db, org, r: why_job(db, org, self.quotas, r["dag"], r["job"])),
             view(routes.EXPLAIN_DATASET, lambda db, org, r: why_dataset(db, org, self.quotas, r["name"])),
             numbered(
-                routes.LIST_AUDIT_LOG,
-                lambda db, org, ids, r: audit.list_entries(db, org, ids, r["limit"], r["cursor"]),
+                routes.LIST_AUDIT_LOG, lambda db, org, ids, r: audit.list_entries(db, org, ids, r["limit"], r["cursor"])
             ),
         ]
 
@@ -228,8 +225,7 @@ class UserEndpoints:
             return await self._read_numbered(request, lambda db, org, ids, _: events.list_events(db, org, ids, filters))
         horizon = await self.horizon.reach(partial(self._connection, _EVERYBODY))
         return await self._read_numbered(
-            request,
-            lambda db, org, ids, _: events.list_following(db, org, ids, filters, horizon, self.horizon.since),
+            request, lambda db, org, ids, _: events.list_following(db, org, ids, filters, horizon, self.horizon.since)
         )
 
     async def _read_content(self, request: HttpRequest[None]) -> RawReply:

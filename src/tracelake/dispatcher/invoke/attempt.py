@@ -57,12 +57,7 @@ class OwnAttempt:
         return answer.task.cancel_requested
 
     async def finish(
-        self,
-        status: FinalStatus,
-        *,
-        events: Sequence[EventIn] = (),
-        error: str | None = None,
-        retryable: bool = True,
+        self, status: FinalStatus, *, events: Sequence[EventIn] = (), error: str | None = None, retryable: bool = True
     ) -> str:
         """The final word; answers what was recorded."""
         body = CompleteRequest(

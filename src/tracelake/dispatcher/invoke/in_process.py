@@ -57,11 +57,7 @@ async def run_in_process(
 
 
 async def _run(
-    attempt: OwnAttempt,
-    payload: TaskPayload,
-    store: Store,
-    operators: Mapping[str, ControlOperator],
-    max_units: int,
+    attempt: OwnAttempt, payload: TaskPayload, store: Store, operators: Mapping[str, ControlOperator], max_units: int
 ) -> str:
     operator = operators.get(payload.operator)
     if operator is None:

@@ -16,6 +16,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
@@ -92,33 +93,22 @@ class _Slots:
         self.rows_wait = False
 
 
+@dataclass(eq=False, kw_only=True)
 class Invocations:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        group: GroupCommit,
-        definitions: Definitions,
-        mint: TokenMint,
-        clock: StoreClock,
-        invoker: Invoker,
-        config: DispatcherConfig,
-        metrics: Metrics,
-        on_free: Callable[[], None] = lambda: None,
-        quotas: QuotaBook | None = None,
-    ) -> None:
-        """`on_free` is called when a slot is free again that rows wait for."""
-        self._store = store
-        self._group = group
-        self._definitions = definitions
-        self._mint = mint
-        self._clock = clock
-        self._invoker = invoker
-        self._config = config
-        self._metrics = metrics
-        self._on_free = on_free
-        self._quotas = quotas or QuotaBook()
-        self._slots = [_Slots(runtime) for runtime in config.runtimes.started_here()]
+    store: Store
+    group: GroupCommit
+    definitions: Definitions
+    mint: TokenMint
+    clock: StoreClock
+    invoker: Invoker
+    config: DispatcherConfig
+    metrics: Metrics
+    on_free: Callable[[], None] = lambda: None
+    """Called when a slot is free again that rows wait for."""
+    quotas: QuotaBook = field(default_factory=QuotaBook)
+
+    def __post_init__(self) -> None:
+        self._slots = [_Slots(runtime) for runtime in self.config.runtimes.started_here()]
         self._worker_id = f"dispatcher:{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._unanswered: dict[int, str] = {}
         """claim_id by outbox_id, where nobody knows whether the claim was committed: the next try uses it again."""
@@ -159,15 +149,15 @@ class Invocations:
         return [attempt for slots in self._slots for attempt in slots.running]
 
     async def _take(self, slots: _Slots) -> list[asyncpg.Record]:
-        free = self._config.invoke_slots - len(slots.running)
+        free = self.config.invoke_slots - len(slots.running)
         if free <= 0:
             return []
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             orgs = [str(row["org_id"]) for row in await connection.fetch(_DUE_ORGS, slots.runtime)]
             if not orgs:
                 slots.rows_wait = False
                 return []
-            backlogs = [OrgBacklog(org, slots.orgs[org], self._quotas.weight_of(UUID(org))) for org in orgs]
+            backlogs = [OrgBacklog(org, slots.orgs[org], self.quotas.weight_of(UUID(org))) for org in orgs]
             most = slots.shares.allot(backlogs, free)
             rows = await connection.fetch(
                 _TAKE, slots.runtime, [UUID(org) for org in most], list(most.values()), float(HIDE_SECONDS)
@@ -191,14 +181,14 @@ class Invocations:
                 continue
             done.append(row["outbox_id"])
             if isinstance(answer, NotClaimed):
-                self._metrics.claims.labels(answer.value).inc()
+                self.metrics.claims.labels(answer.value).inc()
                 continue
-            self._metrics.claims.labels("Claimed").inc()
+            self.metrics.claims.labels("Claimed").inc()
             if answer.waited_seconds is not None:
-                self._metrics.task_wait.observe(answer.waited_seconds)
+                self.metrics.task_wait.observe(answer.waited_seconds)
             self._supervise(answer, slots)
         if done:
-            async with self._store.connection() as connection:
+            async with self.store.connection() as connection:
                 await connection.execute(_DONE, done)
         for row, error in refused:
             await self._reject(row, error)
@@ -211,14 +201,14 @@ class Invocations:
             self._unanswered.clear()
         self._unanswered[row["outbox_id"]] = claim_id
         body = ClaimRequest(task_id=row["key"], worker_id=self._worker_id, claim_id=claim_id)
-        return self._group.enqueue(ClaimCall(body))
+        return self.group.enqueue(ClaimCall(body))
 
     async def _reject(self, row: asyncpg.Record, error: BaseException) -> None:
         """A row whose claim itself fails must not hold up others for ever: it is tried less and less, then shown."""
-        wait = self._config.outbox_retry.seconds(row["tries"] + 1)
-        async with self._store.connection() as connection:
+        wait = self.config.outbox_retry.seconds(row["tries"] + 1)
+        async with self.store.connection() as connection:
             status = await connection.fetchval(
-                _REJECTED, row["outbox_id"], "the claim failed", wait, self._config.outbox_max_tries
+                _REJECTED, row["outbox_id"], "the claim failed", wait, self.config.outbox_max_tries
             )
         logger.error("a task cannot be claimed", exc_info=error, extra={"task_id": str(row["key"]), "status": status})
 
@@ -235,12 +225,12 @@ class Invocations:
         if not slots.orgs[org]:
             del slots.orgs[org]
         if slots.rows_wait:
-            self._on_free()
+            self.on_free()
 
     async def _run(self, claimed: ClaimedAttempt) -> None:
         """One attempt, whatever happens to it."""
         runtime = claimed.job.runtime
-        attempt = OwnAttempt(claimed, self._group, self._metrics, self._stopping)
+        attempt = OwnAttempt(claimed, self.group, self.metrics, self._stopping)
         fields = {"task_id": str(claimed.task.task_id), "attempt": claimed.task.attempt}
         try:
             outcome = await self._outcome(attempt)
@@ -254,25 +244,25 @@ class Invocations:
             logger.exception("an attempt broke", extra=fields)
             outcome = "Unknown"
         finally:
-            self._metrics.invocations.labels(runtime, outcome).inc()
+            self.metrics.invocations.labels(runtime, outcome).inc()
 
     async def _outcome(self, attempt: OwnAttempt) -> str:
-        runtime = self._config.runtimes.get(attempt.job.runtime)
+        runtime = self.config.runtimes.get(attempt.job.runtime)
         payload = build_payload(
-            attempt.task, attempt.job, attempt.inputs, self._config.layout, self._definitions.dataset_name
+            attempt.task, attempt.job, attempt.inputs, self.config.layout, self.definitions.dataset_name
         )
         if runtime is None or runtime.kind is RuntimeKind.QUEUE:
             return await attempt.finish("Failed", error=f"the Dispatcher does not start tasks of {attempt.job.runtime}")
         if runtime.kind is RuntimeKind.IN_PROCESS:
-            quota = self._quotas.of(attempt.task.org_id).units_per_range
-            return await run_in_process(attempt, payload, self._store, max_units=quota or MAX_UNITS)
+            quota = self.quotas.of(attempt.task.org_id).units_per_range
+            return await run_in_process(attempt, payload, self.store, max_units=quota or MAX_UNITS)
         assert attempt.task.lease_expires_at is not None
         invocation = Invocation(
             task_id=payload.task_id,
             attempt=payload.attempt,
             lease_token=attempt.lease_token,
             lease_expires_at=attempt.task.lease_expires_at,
-            capability_token=self._mint.mint(attempt.task, attempt.job, attempt.inputs, self._clock.now()),
+            capability_token=self.mint.mint(attempt.task, attempt.job, attempt.inputs, self.clock.now()),
             bundle_url=None,
             job=payload.job,
             operator=payload.operator,
@@ -284,7 +274,7 @@ class Invocations:
         try:
             # After that time its lease has run out, and whatever it starts will not count.
             async with asyncio.timeout(attempt.job.lease_seconds):
-                await self._invoker.invoke(invocation)
+                await self.invoker.invoke(invocation)
         except InvokeError as error:
             await attempt.finish("Failed", error=str(error), retryable=error.retryable)
             return "Refused"

@@ -19,11 +19,10 @@ from tracelake.dispatcher.engine.pressure.levels import Thresholds, share
 from tracelake.dispatcher.engine.pressure.watch import PressureWatch
 from tracelake.dispatcher.loops.named import Named
 from tracelake.dispatcher.metrics import MOST, MOST_EDGES, MOST_OF_EDGE, Metrics
-from tracelake.dispatcher.outbox.counts import OUTBOX_COUNTS
+from tracelake.dispatcher.outbox.admin import OUTBOX_COUNTS
 from tracelake.dispatcher.predicates import awaits_sink, has_threshold, is_failed_for_good, is_ready
 from tracelake.dispatcher.views.sources import SourceHealth, read_health
-from tracelake.errors import StoreUnavailableError
-from tracelake.ports import Queue, QueueUnavailableError
+from tracelake.ports import Queue, unavailable_without_queue
 from tracelake.wire.sources_view import RunState
 
 _IN_FLIGHT = """
@@ -275,10 +274,8 @@ class Gauges:
             metrics.pressure_share.labels(*labels).set(float(part))
 
     async def _read_queue(self) -> None:
-        try:
+        with unavailable_without_queue():
             depths = await self._queue.depths()
-        except QueueUnavailableError as away:
-            raise StoreUnavailableError("The queue is not available right now.") from away
         self._metrics.queue_depth.clear()
         self._metrics.queue_oldest.clear()
         for depth in depths:

@@ -7,6 +7,7 @@ and goes on counts as one too.
 
 import logging
 import time
+from dataclasses import dataclass
 from datetime import datetime
 
 from tracelake.db.transaction import Store
@@ -31,15 +32,15 @@ def _awake_clock() -> float:
     return time.clock_gettime(_CLOCK)
 
 
+@dataclass(eq=False)
 class Reaper:
-    def __init__(
-        self, store: Store, writer: Writer, config: DispatcherConfig, metrics: Metrics, clock: StoreClock
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._config = config
-        self._metrics = metrics
-        self._clock = clock
+    store: Store
+    writer: Writer
+    config: DispatcherConfig
+    metrics: Metrics
+    clock: StoreClock
+
+    def __post_init__(self) -> None:
         self._judging_since: datetime | None = None
         self._last_round: float | None = None
 
@@ -53,24 +54,24 @@ class Reaper:
             raise
 
     async def _reap(self) -> int:
-        async with self._store.transaction() as connection:
+        async with self.store.transaction() as connection:
             now: datetime = await connection.fetchval("SELECT trace_now()")
-            self._clock.observe(now)
+            self.clock.observe(now)
             if self._judging_since is None:
                 self._judging_since = now
             records = await task_rows.take_expired(connection, self._judging_since, BATCH)
             plan = WritePlan()
             for record in records:
                 task = task_rows.snapshot(record)
-                retry = lifecycle.next_retry(task, record["now"], self._config.retry)
+                retry = lifecycle.next_retry(task, record["now"], self.config.retry)
                 verdict = lifecycle.expire(task, record["now"], retry=retry)
                 plan.changes.append(StateChange(task, verdict))
-            await self._writer.write(connection, plan)
-        self._writer.committed(plan)
+            await self.writer.write(connection, plan)
+        self.writer.committed(plan)
         self._last_round = _awake_clock()
-        count_failed(self._metrics, plan.changes)
+        count_failed(self.metrics, plan.changes)
         for change in plan.changes:
-            self._metrics.lease_expiries.labels(change.after.status.value).inc()
+            self.metrics.lease_expiries.labels(change.after.status.value).inc()
             logger.info(
                 "lease ran out",
                 extra={
@@ -83,4 +84,4 @@ class Reaper:
 
     def _slept_through(self) -> bool:
         pause = 0.0 if self._last_round is None else _awake_clock() - self._last_round
-        return pause > 5.0 + 10.0 * self._config.reaper_seconds
+        return pause > 5.0 + 10.0 * self.config.reaper_seconds

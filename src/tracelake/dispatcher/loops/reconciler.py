@@ -16,13 +16,13 @@ import asyncpg
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.engine.plan import WAKEUP, wake_of
 from tracelake.dispatcher.engine.tables.batch_rows import ENQUEUE_PUBLISHES_AGAIN
-from tracelake.dispatcher.engine.wakeups import WAKEUP, wake_of
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.predicates import is_ready
-from tracelake.errors import StoreUnavailableError
+from tracelake.dispatcher.records import affected
 from tracelake.model.job import buffer_queue
-from tracelake.ports import Queue, QueueUnavailableError
+from tracelake.ports import Queue, unavailable_without_queue
 
 PAGE = 1000
 
@@ -60,10 +60,8 @@ class Reconciler:
         self._metrics = metrics
 
     async def run_once(self) -> int:
-        try:
+        with unavailable_without_queue():
             return await self._wake_stranded() + await self._republish()
-        except QueueUnavailableError as away:
-            raise StoreUnavailableError("The queue is not available right now.") from away
 
     async def _wake_stranded(self) -> int:
         woken = 0
@@ -92,7 +90,7 @@ class Reconciler:
             return 0
         async with self._store.transaction() as connection:
             tag = await connection.execute(_WAKE_AGAIN, *wake, [UUID(key) for key in sorted(absent)])
-        row_count = int(tag.rpartition(" ")[2])
+        row_count = affected(tag)
         self._metrics.reconciled.labels("task_wakeup").inc(row_count)
         return row_count
 
@@ -121,6 +119,6 @@ class Reconciler:
             return 0
         async with self._store.transaction() as connection:
             tag = await connection.execute(ENQUEUE_PUBLISHES_AGAIN, lost)
-        row_count = int(tag.rpartition(" ")[2])
+        row_count = affected(tag)
         self._metrics.reconciled.labels("buffer_batch").inc(row_count)
         return row_count

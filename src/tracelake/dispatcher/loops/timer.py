@@ -4,12 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.backoff import Backoff
 
 logger = logging.getLogger(__name__)
+
+RunOnce: TypeAlias = Callable[[], Awaitable[int]]
+"""One round of a loop; answers how much it did."""
 
 _AWAY = Backoff(0.2, 5.0)
 
@@ -18,13 +22,7 @@ class Loop:
     """`run_once` answers how much it did; a full round is followed at once by the next one."""
 
     def __init__(
-        self,
-        name: str,
-        run_once: Callable[[], Awaitable[int]],
-        *,
-        every_seconds: float,
-        metrics: Metrics,
-        full_round: int = 0,
+        self, name: str, run_once: RunOnce, *, every_seconds: float, metrics: Metrics, full_round: int = 0
     ) -> None:
         self.name = name
         self._run_once = run_once

@@ -2,32 +2,49 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tracelake.db.transaction import Store
-from tracelake.dispatcher.outbox.counts import OUTBOX_COUNTS
-from tracelake.errors import StoreUnavailableError
-from tracelake.ports import Queue, QueueUnavailableError
+from tracelake.dispatcher.metrics import MOST
+from tracelake.dispatcher.records import affected, to_struct
+from tracelake.ports import Queue, unavailable_without_queue
 from tracelake.wire.platform import DeadLetterRow, DeadLettersReply, OutboxReply, OutboxRow
 
 _ROW = "outbox_id, kind, queue, key::text AS key, status, tries, created_at, next_try_at, last_error"
 
-_FAILED = f"SELECT {_ROW} FROM outbox WHERE status = 'Failed' ORDER BY outbox_id LIMIT $1"  # noqa: S608 - constants only
+_ORDERS = {
+    "task_wakeup": "org_id, next_try_at, outbox_id",
+    "buffer_batch": "org_id, next_try_at, outbox_id",
+    "task_invoke": "queue, org_id, next_try_at, outbox_id",
+}
+"""By kind, the order of the index of its pending rows: of those whose turn is next."""
 
-# Those whose turn is next, of each kind.
-_PENDING = f"""
-    SELECT {_ROW} FROM (
-        (SELECT * FROM outbox WHERE kind = 'task_wakeup' AND status = 'Pending'
-         ORDER BY org_id, next_try_at, outbox_id LIMIT $1)
-        UNION ALL
-        (SELECT * FROM outbox WHERE kind = 'buffer_batch' AND status = 'Pending'
-         ORDER BY org_id, next_try_at, outbox_id LIMIT $1)
-        UNION ALL
-        (SELECT * FROM outbox WHERE kind = 'task_invoke' AND status = 'Pending'
-         ORDER BY queue, org_id, next_try_at, outbox_id LIMIT $1)) o
-    ORDER BY o.outbox_id LIMIT $1"""  # noqa: S608 - constants only
+_NEXT_OF_KINDS = " UNION ALL ".join(
+    f"(SELECT * FROM outbox WHERE kind = '{kind}' AND status = 'Pending' ORDER BY {order} LIMIT $1)"  # noqa: S608 - constants only
+    for kind, order in _ORDERS.items()
+)
 
-_ANY = f"SELECT {_ROW} FROM outbox ORDER BY outbox_id LIMIT $1"  # noqa: S608 - constants only
+_LISTS = {
+    None: f"SELECT {_ROW} FROM outbox ORDER BY outbox_id LIMIT $1",  # noqa: S608 - constants only
+    "Pending": f"SELECT {_ROW} FROM ({_NEXT_OF_KINDS}) o ORDER BY o.outbox_id LIMIT $1",  # noqa: S608 - constants only
+    "Failed": f"SELECT {_ROW} FROM outbox WHERE status = 'Failed' ORDER BY outbox_id LIMIT $1",  # noqa: S608 - constants only
+}
 
-_LISTS = {None: _ANY, "Pending": _PENDING, "Failed": _FAILED}
+_PENDING = ",\n".join(
+    f"""(SELECT count(*) AS rows, min(created_at) AS oldest FROM (
+            SELECT created_at FROM outbox WHERE kind = '{kind}' AND status = 'Pending'
+            ORDER BY {order} LIMIT {MOST}) o) {kind}"""  # noqa: S608 - constants only
+    for kind, order in _ORDERS.items()
+)
+
+# Counted along the partial indexes and up to a bound. A rejected row waits behind those that are due, so beyond the
+# bound `oldest` may leave it out until its next try.
+OUTBOX_COUNTS = f"""
+    SELECT least({MOST}, {" + ".join(f"{kind}.rows" for kind in _ORDERS)}) AS pending,
+           least({", ".join(f"{kind}.oldest" for kind in _ORDERS)}) AS oldest, f.failed, trace_now() AS now
+    FROM {_PENDING},
+        (SELECT count(*) AS failed FROM (
+            SELECT FROM outbox WHERE status = 'Failed' ORDER BY outbox_id LIMIT {MOST}) o) f"""  # noqa: S608
 
 _REQUEUED_AT_ONCE = 1000
 
@@ -42,7 +59,7 @@ _REQUEUE_NEXT = """
 
 
 async def list_rows(store: Store, status: str | None, limit: int) -> OutboxReply:
-    """The counts go up to a bound; see `counts`."""
+    """The counts go up to a bound."""
     async with store.connection() as connection:
         counts = await connection.fetchrow(OUTBOX_COUNTS)
         rows = await connection.fetch(_LISTS[status], limit)
@@ -52,7 +69,7 @@ async def list_rows(store: Store, status: str | None, limit: int) -> OutboxReply
         pending=counts["pending"],
         failed=counts["failed"],
         oldest_pending_seconds=0.0 if oldest is None else (counts["now"] - oldest).total_seconds(),
-        rows=[OutboxRow(**dict(row)) for row in rows],
+        rows=[to_struct(OutboxRow, row) for row in rows],
     )
 
 
@@ -60,44 +77,25 @@ async def requeue(store: Store, outbox_ids: Sequence[int] | None) -> int:
     """Tries failed rows again: the given ones, or all of them, so many in each transaction."""
     if outbox_ids is not None:
         async with store.connection() as connection:
-            return _count(await connection.execute(_REQUEUE, list(outbox_ids)))
+            return affected(await connection.execute(_REQUEUE, list(outbox_ids)))
     requeued = 0
     while True:
         async with store.connection() as connection:
-            changed = _count(await connection.execute(_REQUEUE_NEXT, _REQUEUED_AT_ONCE))
+            changed = affected(await connection.execute(_REQUEUE_NEXT, _REQUEUED_AT_ONCE))
         requeued += changed
         if changed < _REQUEUED_AT_ONCE:
             return requeued
 
 
-def _count(tag: str) -> int:
-    return int(tag.rpartition(" ")[2])
-
-
 async def dead_letters(queue: Queue, limit: int) -> DeadLettersReply:
-    try:
+    with unavailable_without_queue():
         letters = await queue.dead_letters(None, limit)
         total = sum(depth.dead for depth in await queue.depths())
-    except QueueUnavailableError as away:
-        raise StoreUnavailableError("The queue is not available right now.") from away
-    rows = [
-        DeadLetterRow(
-            message_id=letter.message_id,
-            queue=letter.queue,
-            key=letter.key,
-            receives=letter.receives,
-            reason=letter.reason,
-            published_at=letter.published_at,
-            died_at=letter.died_at,
-        )
-        for letter in letters
-    ]
+    rows = msgspec.convert(letters, list[DeadLetterRow], from_attributes=True)
     return DeadLettersReply(total=total, letters=rows)
 
 
 async def drop_dead_letters(queue: Queue, message_ids: Sequence[str] | None) -> int:
     """What a letter was for is not dropped: a task that is still ready gets a new wake-up from the reconciler."""
-    try:
+    with unavailable_without_queue():
         return await queue.drop_dead(message_ids)
-    except QueueUnavailableError as away:
-        raise StoreUnavailableError("The queue is not available right now.") from away

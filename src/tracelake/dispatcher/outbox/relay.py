@@ -11,6 +11,7 @@ has the same share, so that a backlog of one org delays nobody else's wake-ups.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from uuid import UUID
 
@@ -19,8 +20,7 @@ import asyncpg
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.errors import StoreUnavailableError
-from tracelake.ports import Message, Queue, QueueRejectedError, QueueUnavailableError
+from tracelake.ports import Message, Queue, QueueRejectedError, unavailable_without_queue
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +52,20 @@ _REJECTED = """
     WHERE outbox_id = $1 RETURNING status"""
 
 
+@dataclass(eq=False)
 class OutboxRelay:
-    def __init__(self, store: Store, queue: Queue, config: DispatcherConfig, metrics: Metrics) -> None:
-        self._store = store
-        self._queue = queue
-        self._config = config
-        self._metrics = metrics
+    store: Store
+    queue: Queue
+    config: DispatcherConfig
+    metrics: Metrics
 
     async def run_once(self) -> int:
         """Publish up to `relay_batch` rows of each kind.
 
         Raises StoreUnavailableError while either side is away; nothing is lost by it.
         """
-        async with self._store.transaction() as connection:
-            taken_rows = await connection.fetch(_TAKE, self._config.relay_batch)
+        async with self.store.transaction() as connection:
+            taken_rows = await connection.fetch(_TAKE, self.config.relay_batch)
             rows = sorted(taken_rows, key=itemgetter("outbox_id"))
             if rows:
                 await self._publish(connection, rows)
@@ -73,31 +73,27 @@ class OutboxRelay:
 
     async def _publish(self, connection: Connection, rows: Sequence[asyncpg.Record]) -> None:
         try:
-            await self._queue.publish([_message(row) for row in rows])
+            with unavailable_without_queue():
+                await self.queue.publish([_message(row) for row in rows])
             done = [row["outbox_id"] for row in rows]
-        except QueueUnavailableError as away:
-            raise StoreUnavailableError("The queue is not available right now.") from away
         except QueueRejectedError:
             done = [row["outbox_id"] for row in rows if await self._publish_one(connection, row)]
         await connection.execute(_DONE, done)
-        self._metrics.outbox_published.inc(len(done))
+        self.metrics.outbox_published.inc(len(done))
 
     async def _publish_one(self, connection: Connection, row: asyncpg.Record) -> bool:
         try:
-            await self._queue.publish([_message(row)])
-        except QueueUnavailableError as away:
-            raise StoreUnavailableError("The queue is not available right now.") from away
+            with unavailable_without_queue():
+                await self.queue.publish([_message(row)])
         except QueueRejectedError as rejected:
-            wait = self._config.outbox_retry.seconds(row["tries"] + 1)
+            wait = self.config.outbox_retry.seconds(row["tries"] + 1)
             status = await connection.fetchval(
-                _REJECTED, row["outbox_id"], str(rejected)[:500], wait, self._config.outbox_max_tries
+                _REJECTED, row["outbox_id"], str(rejected)[:500], wait, self.config.outbox_max_tries
             )
-            self._metrics.outbox_rejected.inc()
+            self.metrics.outbox_rejected.inc()
             level = logging.ERROR if status == "Failed" else logging.WARNING
             logger.log(
-                level,
-                "the queue rejected an outbox row",
-                extra={"outbox_id": row["outbox_id"], "status": status},
+                level, "the queue rejected an outbox row", extra={"outbox_id": row["outbox_id"], "status": status}
             )
             return False
         return True

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.engine.limits.keys import org_key
+from tracelake.dispatcher.engine.limits import org_key
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.checks import RECENT_DEPLOYS
 from tracelake.errors import TraceError

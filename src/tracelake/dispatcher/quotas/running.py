@@ -1,15 +1,15 @@
 """The quota of running tasks: a limit on running work that all tasks of an org share.
 
 A task of such an org is born with the key of the org's limit beside those of its job and operator, waits for a place
-like any limited task, and is woken by whoever frees one (`engine/limits/places.py`): over the quota nothing is claimed,
+like any limited task, and is woken by whoever frees one (`engine/limits.py`): over the quota nothing is claimed,
 and no receive is spent. Tasks that were there before the quota get the key here, in batches.
 """
 
 from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store
-from tracelake.dispatcher.engine.limits import places
-from tracelake.dispatcher.engine.limits.keys import org_key
+from tracelake.dispatcher.engine import limits
+from tracelake.dispatcher.engine.limits import org_key
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.predicates import is_open
 from tracelake.model.runtime import RuntimeRegistry
@@ -74,7 +74,7 @@ async def adopt_tasks(store: Store, org_id: UUID, runtimes: RuntimeRegistry) -> 
 
 
 async def _wake(connection: Connection, moved: dict[str, int], runtimes: RuntimeRegistry) -> int:
-    woken = await places.hand_out(connection, moved, runtimes, moved)
+    woken = await limits.hand_out(connection, moved, runtimes, moved)
     if woken:
         await task_rows.wake(connection, woken)
     return len(woken)

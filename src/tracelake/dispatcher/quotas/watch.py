@@ -13,9 +13,8 @@ from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.predicates import is_ready
 from tracelake.dispatcher.quotas import running
 from tracelake.dispatcher.quotas.book import QuotaBook
-from tracelake.errors import StoreUnavailableError
 from tracelake.model.quota import KINDS, Quotas
-from tracelake.ports import Queue, QueueUnavailableError
+from tracelake.ports import Queue, unavailable_without_queue
 
 MOST_COUNTED = 2_000_000
 COUNT_SECONDS = 2.0
@@ -102,10 +101,8 @@ class QuotaWatch:
         weights, now = self._book.weights, time.monotonic()
         if weights == self._weights and now < self._weights_at + _WEIGHTS_EVERY_SECONDS:
             return
-        try:
+        with unavailable_without_queue():
             await self._queue.set_weights(weights)
-        except QueueUnavailableError as away:
-            raise StoreUnavailableError("The queue is not available right now.") from away
         self._weights, self._weights_at = weights, now
 
     async def _count(self) -> bool:

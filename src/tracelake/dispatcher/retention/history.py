@@ -10,6 +10,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.records import affected
 
 COUNTED = 50_000
 """A plan counts no further."""
@@ -105,16 +106,12 @@ def kinds(config: DispatcherConfig) -> list[tuple[RetainedRows, int]]:
 
 
 async def remove(connection: Connection, kind: RetainedRows, days: int, batch: int) -> int:
-    return _count(await connection.execute(kind.remove, timedelta(days=days), batch))
+    return affected(await connection.execute(kind.remove, timedelta(days=days), batch))
 
 
 async def remove_tasks(connection: Connection, days: int, batch: int, after: Position) -> tuple[int, Position | None]:
     """How many of a page went, and where the next page begins; None if this was the last."""
     page = await connection.fetch(_NEXT_PAGE, timedelta(days=days), batch, *after)
     due = [row["task_id"] for row in page if row["due"]]
-    removed = _count(await connection.execute(_REMOVE_TASKS, due)) if due else 0
+    removed = affected(await connection.execute(_REMOVE_TASKS, due)) if due else 0
     return removed, (page[-1]["at"], page[-1]["task_id"]) if len(page) == batch else None
-
-
-def _count(tag: str) -> int:
-    return int(tag.rpartition(" ")[2])

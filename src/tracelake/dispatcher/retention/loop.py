@@ -5,8 +5,11 @@ import time
 from datetime import timedelta
 from uuid import UUID
 
-from tracelake.db.transaction import Store
+import asyncpg
+
+from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.dispatcher.records import to_struct
 from tracelake.dispatcher.retention import history, versions
 from tracelake.ports import ObjectStore
 from tracelake.wire.retention import GcPlan, GcReply, GcRows, GcVersion
@@ -43,20 +46,9 @@ class Retention:
             for kind, days in history.kinds(self._config):
                 count_row = await connection.fetchrow(kind.count, timedelta(days=days), history.COUNTED)
                 assert count_row is not None
-                rows.append(
-                    GcRows(
-                        kind=kind.name,
-                        rows=count_row["rows"],
-                        more=count_row["rows"] == history.COUNTED,
-                        kept_days=days,
-                        oldest=count_row["oldest"],
-                    )
-                )
-            due = []
-            if self._config.kept_versions:
-                due = await connection.fetch(
-                    versions.DUE_VERSIONS, None, self._config.kept_versions, self._age, _PLANNED_VERSIONS
-                )
+                more = count_row["rows"] == history.COUNTED
+                rows.append(to_struct(GcRows, count_row, kind=kind.name, more=more, kept_days=days))
+            due = await self._due_versions(connection)
             orgs = await connection.fetch(_NAMES, [row["org_id"] for row in due])
             pending = await connection.fetchrow(_PENDING)
         assert pending is not None
@@ -108,12 +100,8 @@ class Retention:
         return removed, after is not None
 
     async def _retire_versions(self, removed: dict[str, int], until: float) -> bool:
-        if not self._config.kept_versions:
-            return False
         async with self._store.connection() as connection:
-            due = await connection.fetch(
-                versions.DUE_VERSIONS, None, self._config.kept_versions, self._age, _PLANNED_VERSIONS
-            )
+            due = await self._due_versions(connection)
         for org_id in dict.fromkeys(row["org_id"] for row in due):
             while True:
                 async with self._store.transaction(moving=org_id) as connection:
@@ -124,6 +112,12 @@ class Retention:
                 if time.monotonic() > until:
                     return True
         return False
+
+    async def _due_versions(self, connection: Connection) -> list[asyncpg.Record]:
+        if not self._config.kept_versions:
+            return []
+        limits = (self._config.kept_versions, self._age, _PLANNED_VERSIONS)
+        return await connection.fetch(versions.DUE_VERSIONS, None, *limits)
 
     async def _sweep_nodes(self, removed: dict[str, int], until: float) -> bool:
         after = UUID(int=0)

@@ -22,6 +22,7 @@ import asyncpg
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher import audit
 from tracelake.dispatcher.predicates import is_current, is_open
+from tracelake.dispatcher.records import affected
 from tracelake.model.locations import Layout
 
 SUBJECT = "retention"
@@ -109,12 +110,7 @@ _GENERATIONS = """
     FROM jobs j JOIN job_outputs o USING (job_id) WHERE j.node_id = $1 ORDER BY 1, 2"""
 
 # A batch of each, in this order; the next statement waits until the one before finds nothing.
-_OF_GENERATION = (
-    "dataset_units",
-    "dataset_runs",
-    "dataset_keys",
-    "unit_revisions",
-)
+_OF_GENERATION = ("dataset_units", "dataset_runs", "dataset_keys", "unit_revisions")
 _ROWS = """
     DELETE FROM {table} WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {table} WHERE dataset_uuid = $1 AND dataset_version = $2 LIMIT $3))"""
@@ -151,10 +147,7 @@ _DELIVERIES = """
     DELETE FROM webhook_deliveries WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM webhook_deliveries WHERE node_id = $1 LIMIT $2))"""
 
-_INPUTS = (
-    "DELETE FROM invalidation_work WHERE node_id = $1",
-    "DELETE FROM edges WHERE node_id = $1",
-)
+_INPUTS = ("DELETE FROM invalidation_work WHERE node_id = $1", "DELETE FROM edges WHERE node_id = $1")
 
 # Another retired node may still have an input pinned to a generation; it goes first.
 _IS_READ = """
@@ -203,12 +196,12 @@ async def sweep(connection: Connection, node_id: UUID, layout: Layout, batch: in
     generations = await connection.fetch(_GENERATIONS, node_id)
     for generation in generations:
         for statement in _GENERATION_STEPS:
-            if removed := _count(await connection.execute(statement, *generation, batch)):
+            if removed := affected(await connection.execute(statement, *generation, batch)):
                 return removed
     for statement in (_TASKS, _DELIVERIES):
-        if removed := _count(await connection.execute(statement, node_id, batch)):
+        if removed := affected(await connection.execute(statement, node_id, batch)):
             return removed
-    removed = sum([_count(await connection.execute(statement, node_id)) for statement in _INPUTS])
+    removed = sum([affected(await connection.execute(statement, node_id)) for statement in _INPUTS])
     if removed:
         return removed
     keys = [row["dataset_uuid"] for row in generations], [row["dataset_version"] for row in generations]
@@ -219,8 +212,4 @@ async def sweep(connection: Connection, node_id: UUID, layout: Layout, batch: in
     await connection.execute(_NOTE_FILES, [layout.generation(*row) for row in generations])
     for statement in _LAST_GENERATIONS:
         await connection.execute(statement, *keys)
-    return _count(await connection.execute(_NODE_GONE, node_id))
-
-
-def _count(tag: str) -> int:
-    return int(tag.rpartition(" ")[2])
+    return affected(await connection.execute(_NODE_GONE, node_id))

@@ -18,6 +18,7 @@ from tracelake.dispatcher.engine.plan import WritePlan, WriteResult, source_even
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.records import to_struct
 from tracelake.errors import TraceError
 from tracelake.model.dag import JobDocument, SourceKind
 from tracelake.model.job import Job
@@ -50,7 +51,8 @@ _CHANGED = f"""
         SELECT o.org_id, o.name, o.routing_epoch FROM orgs o
         LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS known(org_id, epoch) USING (org_id)
         WHERE o.routing_epoch IS DISTINCT FROM known.epoch)
-    SELECT c.org_id, c.name AS org, c.routing_epoch, s.dag_name, s.job_name, s.job_id, s.node_id, s.document, s.since
+    SELECT c.org_id, c.name AS org, c.routing_epoch, s.dag_name AS dag, s.job_name AS job, s.job_id, s.node_id,
+           s.document, s.since
     FROM changed c LEFT JOIN LATERAL (
         SELECT d.dag_name, v.job_name, j.job_id, j.node_id, j.document, {COUNTS_SINCE} AS since
         FROM dags d JOIN dag_version_jobs v ON v.dag_version_id = d.active_version JOIN jobs j USING (job_id)
@@ -86,27 +88,21 @@ class _Known:
     """With their nodes."""
 
 
+@dataclass(eq=False, kw_only=True)
 class CronSources:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        definitions: Definitions,
-        writer: Writer,
-        metrics: Metrics,
-        on_outbox: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._definitions = definitions
-        self._writer = writer
-        self._metrics = metrics
-        self._on_outbox = on_outbox
+    store: Store
+    definitions: Definitions
+    writer: Writer
+    metrics: Metrics
+    on_outbox: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._sources: dict[UUID, _Known] = {}
 
     async def list(self) -> CronSourcesReply:
         """Every cron source of an active version, of every org."""
-        self._metrics.cron_asked.inc()
-        async with self._store.connection() as connection:
+        self.metrics.cron_asked.inc()
+        async with self.store.connection() as connection:
             sources_by_job = dict(self._sources)
             epochs = [item.epoch for item in sources_by_job.values()]
             rows = await connection.fetch(_CHANGED, [*sources_by_job], epochs)
@@ -128,32 +124,32 @@ class CronSources:
         slot = request.slot.astimezone(UTC)
         with unavailable_when_held_up("The slot met a concurrent change; repeat it."):
             reply, late = await self._fire(job_id, slot)
-        self._metrics.cron_fires.labels("duplicate" if reply.duplicate else "fired").inc()
+        self.metrics.cron_fires.labels("duplicate" if reply.duplicate else "fired").inc()
         if not reply.duplicate:
-            self._metrics.cron_lateness.observe(max(0.0, late.total_seconds()))
-            self._on_outbox()
+            self.metrics.cron_lateness.observe(max(0.0, late.total_seconds()))
+            self.on_outbox()
         return reply
 
     async def _fire(self, job_id: UUID, slot: datetime) -> tuple[FireReply, timedelta]:
         plan = WritePlan()
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             org_id = await connection.fetchval(_ORG_OF_JOB, job_id)
         if org_id is None:
             raise TraceError("source_not_found")
-        async with self._store.transaction(routing=[org_id]) as connection:
+        async with self.store.transaction(routing=[org_id]) as connection:
             row = await connection.fetchrow(_ACTIVE, job_id)
             if row is None:
                 raise TraceError("source_not_found")
             if slot > row["now"] + AHEAD:
                 raise TraceError("body_invalid", "The slot lies in the future.", field="slot")
-            await self._definitions.load_jobs(connection, [job_id])
-            job = self._definitions.job(job_id)
+            await self.definitions.load_jobs(connection, [job_id])
+            job = self.definitions.job(job_id)
             plan.epochs = {org_id: row["routing_epoch"]}
             applied = await self._emit(connection, plan, job, slot)
             assert job.node_id is not None
             await connection.execute(_TAKEN, job.node_id, org_id, slot)
-        self._writer.committed(plan)
-        count_written(self._metrics, applied)
+        self.writer.committed(plan)
+        count_written(self.metrics, applied)
         events = sum(not duplicate for duplicate, _ in applied.events.values())
         # A source without outputs has nothing to say, and nothing that could tell the second time from the first.
         return FireReply(slot=slot, events=events, duplicate=bool(job.outputs) and not events), row["now"] - slot
@@ -162,7 +158,7 @@ class CronSources:
         producer = f"cron:{slot:%Y-%m-%dT%H:%M:%SZ}"
         cursor = int(slot.timestamp())
         plan.events += [source_event(producer, job.org_id, output, cursor=cursor) for output in job.outputs]
-        return await self._writer.write(connection, plan) if plan.events else WriteResult()
+        return await self.writer.write(connection, plan) if plan.events else WriteResult()
 
 
 def _read(rows: list[asyncpg.Record]) -> dict[UUID, _Known]:
@@ -180,13 +176,5 @@ def _source(row: asyncpg.Record) -> CronSource:
     assert source is not None
     assert source.kind is SourceKind.CRON
     assert source.schedule is not None
-    return CronSource(
-        org=row["org"],
-        dag=row["dag_name"],
-        job=row["job_name"],
-        job_id=row["job_id"],
-        schedule=source.schedule,
-        time_zone=source.time_zone,
-        catch_up=source.catch_up.value,
-        since=row["since"],
-    )
+    schedule = {"schedule": source.schedule, "time_zone": source.time_zone, "catch_up": source.catch_up.value}
+    return to_struct(CronSource, row, **schedule)

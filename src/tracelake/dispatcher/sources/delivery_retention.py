@@ -60,14 +60,14 @@ class DeliveryPruner:
         self._rest = 0
 
     async def run_when_due(self) -> int:
-        """A page in each round while there are more; after the last one a rest."""
+        """Handles a page in each round while there are more; rests after the last one."""
         if self._rest:
             self._rest -= 1
             return 0
         return await self.run_once()
 
     async def run_once(self) -> int:
-        """One page; answers how many deliveries were forgotten."""
+        """Handles one page; returns how many deliveries were forgotten."""
         async with self._store.transaction() as connection:
             rows = await connection.fetch(_OLD, self._keep, *self._after, PAGE)
             removable = [row for row in rows if not row["needed"]]

@@ -11,18 +11,19 @@ A version that differs in limits alone keeps the node, and with it the run: it g
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.limits.keys import limit_keys_of
-from tracelake.dispatcher.engine.plan import NewTask, WritePlan
-from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.engine.limits import limit_keys_of
+from tracelake.dispatcher.engine.plan import NewTask, WritePlan, wake_of
 from tracelake.dispatcher.engine.writer import Writer
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.quotas.book import QuotaBook
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.sources.pause import inherit_pauses
 from tracelake.model.ids import new_id
 
@@ -52,26 +53,18 @@ _ADOPT = """
 _LOCK = "SELECT FROM tasks WHERE task_id = ANY($1) ORDER BY task_id FOR UPDATE"
 
 
+@dataclass(eq=False)
 class SourceMonitor:
-    def __init__(
-        self,
-        store: Store,
-        writer: Writer,
-        definitions: Definitions,
-        config: DispatcherConfig,
-        metrics: Metrics,
-        quotas: QuotaBook | None = None,
-    ) -> None:
-        self._quotas = quotas or QuotaBook()
-        self._store = store
-        self._writer = writer
-        self._definitions = definitions
-        self._runtimes = config.runtimes
-        self._metrics = metrics
+    store: Store
+    writer: Writer
+    definitions: Definitions
+    config: DispatcherConfig
+    metrics: Metrics
+    quotas: QuotaBook = field(default_factory=QuotaBook)
 
     async def run_once(self) -> int:
         """Answers how many runs it started or gave another definition."""
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             orgs = {row["org_id"] for row in await connection.fetch(_TO_DO)}
         done = 0
         for org_id in sorted(orgs):
@@ -81,22 +74,22 @@ class SourceMonitor:
 
     async def _settle(self, org_id: UUID) -> int:
         """Under the org's lock nothing that counts can change; what was seen without it is looked at again."""
-        async with self._store.transaction(routing=[org_id], wait=False) as connection:
+        async with self.store.transaction(routing=[org_id], wait=False) as connection:
             rows = await connection.fetch(_TO_DO_IN_ORG, org_id)
             started = await self._start(connection, [row["job_id"] for row in rows if row["task_id"] is None])
             adopted = [(row["task_id"], row["job_id"]) for row in rows if row["task_id"] is not None]
             if adopted:
                 await connection.execute(_LOCK, [task_id for task_id, _ in adopted])
-                await connection.execute(_ADOPT, *(list(column) for column in zip(*adopted, strict=True)))
-        self._metrics.created_tasks.labels("run").inc(started)
+                await connection.execute(_ADOPT, *columns(adopted))
+        self.metrics.created_tasks.labels("run").inc(started)
         return started + len(adopted)
 
     async def _start(self, connection: Connection, job_ids: Iterable[UUID]) -> int:
         pending_ids = list(job_ids)
         if not pending_ids:
             return 0
-        await self._definitions.load_jobs(connection, pending_ids)
-        jobs = [self._definitions.job(job_id) for job_id in pending_ids]
+        await self.definitions.load_jobs(connection, pending_ids)
+        jobs = [self.definitions.job(job_id) for job_id in pending_ids]
         await inherit_pauses(connection, [job.node_id for job in jobs if job.node_id is not None])
         runs = [
             NewTask(
@@ -106,12 +99,12 @@ class SourceMonitor:
                 max_attempts=None,
                 inputs="[]",
                 unit=None,
-                wake=wake_of(self._runtimes, job.runtime),
-                limit_keys=limit_keys_of(self._runtimes, job, org_limited=self._quotas.limits_running(job.org_id)),
+                wake=wake_of(self.config.runtimes, job.runtime),
+                limit_keys=limit_keys_of(self.config.runtimes, job, org_limited=self.quotas.limits_running(job.org_id)),
                 node_id=job.node_id,
                 edge=-1,
                 unit_key=RUN,
             )
             for job in jobs
         ]
-        return len(await self._writer.create(connection, WritePlan(), runs))
+        return len(await self.writer.create(connection, WritePlan(), runs))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.errors import TraceError
 from tracelake.wire.sources_view import PauseReply
 
@@ -47,7 +47,7 @@ _INHERIT = """
 
 
 async def inherit_pauses(connection: Connection, node_ids: Collection[UUID]) -> None:
-    """New nodes of a job that is paused are paused too."""
+    """Pauses new nodes of a job that is paused."""
     await connection.execute(_INHERIT, list(node_ids))
 
 

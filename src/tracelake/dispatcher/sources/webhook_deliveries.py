@@ -9,6 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from secrets import token_urlsafe
 from typing import Any
 from uuid import UUID
@@ -74,33 +75,22 @@ _UNITS: dict[str, msgspec.json.Decoder[Any]] = {
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+@dataclass(eq=False, kw_only=True)
 class Deliveries:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        definitions: Definitions,
-        writer: Writer,
-        secrets: WebhookSecrets,
-        config: DispatcherConfig,
-        metrics: Metrics,
-        on_outbox: Callable[[], None],
-        upstream: UpstreamDirectory,
-        ids: PublicIds,
-    ) -> None:
-        self._ids = ids
-        self._upstream = upstream
-        self._store = store
-        self._definitions = definitions
-        self._writer = writer
-        self._secrets = secrets
-        self._tolerance = config.webhook_tolerance_seconds
-        self._rates = RateLimiter(config.webhook_rate_per_second, config.webhook_rate_burst)
-        self._metrics = metrics
-        self._on_outbox = on_outbox
-        self._places = FairSlots(
-            AT_ONCE, per_org=OF_ONE_ORG, waiting=config.webhook_rate_burst, retry_after_seconds=1, what="deliveries"
-        )
+    store: Store
+    definitions: Definitions
+    writer: Writer
+    secrets: WebhookSecrets
+    config: DispatcherConfig
+    metrics: Metrics
+    on_outbox: Callable[[], None]
+    upstream: UpstreamDirectory
+    ids: PublicIds
+
+    def __post_init__(self) -> None:
+        self._rates = RateLimiter(self.config.webhook_rate_per_second, self.config.webhook_rate_burst)
+        burst = self.config.webhook_rate_burst
+        self._places = FairSlots(AT_ONCE, per_org=OF_ONE_ORG, waiting=burst, retry_after_seconds=1, what="deliveries")
         self._look_ups = FairSlots(LOOK_UPS, per_org=1, waiting=LOOK_UPS_WAITING, retry_after_seconds=1)
         self._paths: OrderedDict[str, None] = OrderedDict()
         """Paths at which there was a webhook when somebody last signed for it."""
@@ -117,14 +107,14 @@ class Deliveries:
             webhook = self._check(await self._find(path), head, body)
             async with self._counted(self._places.slot(webhook.org_id)):
                 reply = await self._take(webhook, head, body)
-        self._metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
-        self._on_outbox()
-        ids = await self._ids.of(webhook.org_id)
+        self.metrics.deliveries.labels("duplicate" if reply.duplicate else "accepted").inc()
+        self.on_outbox()
+        ids = await self.ids.of(webhook.org_id)
         return msgspec.structs.replace(reply, event_ids=[ids.events.seal(number) for number in reply.event_ids])
 
     async def _find(self, path: str) -> list[Webhook]:
         key = path if path in self._paths else None
-        async with self._counted(self._look_ups.slot(key)), self._store.connection() as connection:
+        async with self._counted(self._look_ups.slot(key)), self.store.connection() as connection:
             return await find_by_path(connection, path)
 
     def _remember(self, path: str) -> None:
@@ -139,7 +129,7 @@ class Deliveries:
             try:
                 await stack.enter_async_context(slot)
             except TraceError:
-                self._metrics.rate_limited.inc()
+                self.metrics.rate_limited.inc()
                 raise
             yield
 
@@ -151,34 +141,34 @@ class Deliveries:
         try:
             if not candidates:
                 is_signed(head, [_NO_SECRET], body)
-            signed = [webhook for webhook in candidates if is_signed(head, webhook.secrets(self._secrets), body)]
+            signed = [webhook for webhook in candidates if is_signed(head, webhook.secrets(self.secrets), body)]
             if not signed:
                 raise TraceError("signature_invalid")
             webhook = signed[0]
-            if abs(webhook.now.timestamp() - head.time) > self._tolerance:
+            if abs(webhook.now.timestamp() - head.time) > self.config.webhook_tolerance_seconds:
                 raise TraceError("signature_stale")
         except TraceError as refused:
-            self._metrics.token_failures.labels("signature", refused.code).inc()
+            self.metrics.token_failures.labels("signature", refused.code).inc()
             raise
         self._remember(webhook.path)
         try:
             self._rates.take((webhook.org_id, webhook.path))
         except TraceError:
-            self._metrics.rate_limited.inc()
+            self.metrics.rate_limited.inc()
             raise
         return webhook
 
     async def _take(self, webhook: Webhook, head: SignedHead, body: bytes) -> DeliveryReply:
         body_hash = f"sha256:{hashlib.sha256(body).hexdigest()}"
         plan = WritePlan()
-        async with self._store.transaction(routing=[webhook.org_id]) as connection:
+        async with self.store.transaction(routing=[webhook.org_id]) as connection:
             # Again, since only from here on nobody deploys.
             path = webhook.path
             webhook = await find_by_job(connection, webhook.org_id, webhook.dag, webhook.job)
             if webhook.path != path:
                 raise TraceError("webhook_not_found")
-            await self._definitions.load_jobs(connection, [webhook.job_id])
-            job = self._definitions.job(webhook.job_id)
+            await self.definitions.load_jobs(connection, [webhook.job_id])
+            job = self.definitions.job(webhook.job_id)
             assert job.node_id is not None
             delivery_number, paused = await _count(connection, job.node_id, webhook.org_id)
             number = delivery_number + 1
@@ -190,16 +180,16 @@ class Deliveries:
             plan.epochs = {webhook.org_id: webhook.routing_epoch}
             plan.events += _events(job, head.delivery_id, unit_of_body(body, number))
             of_org = (job.org_id, webhook.routing_epoch)
-            stopped = await self._upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
-            applied = await self._writer.write(connection, plan)
+            stopped = await self.upstream.source_stopped(connection, *of_org, job.node_id, paused=paused)
+            applied = await self.writer.write(connection, plan)
             event_ids = await _event_ids(connection, job, head.delivery_id)
-        self._writer.committed(plan)
-        count_written(self._metrics, applied)
+        self.writer.committed(plan)
+        count_written(self.metrics, applied)
         return DeliveryReply(delivery_id=head.delivery_id, event_ids=event_ids, number=number, kept=stopped)
 
 
 async def _count(connection: Connection, node_id: UUID, org_id: UUID) -> tuple[int, bool]:
-    """How many there were, and whether the source is paused; who asked holds the row, and with it the next number."""
+    """Locks the row of the source; returns how many deliveries there were, and whether the source is paused."""
     state_row = await connection.fetchrow(_LOCK, node_id)
     if state_row is None:
         await connection.execute(_OPEN, node_id, org_id)

@@ -15,10 +15,10 @@ import asyncpg
 
 from tracelake.db.transaction import Connection, Store, unavailable_when_held_up
 from tracelake.dispatcher import audit
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.errors import TraceError
-from tracelake.model.dag import Dag, Problem
+from tracelake.model.dag import Dag, Problem, unlocated
 from tracelake.ports import WebhookSecrets
 from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, WebhookReply
 
@@ -92,7 +92,7 @@ class Webhook:
 
 
 async def objections(connection: Connection, org_id: UUID | None, document: Dag) -> dict[str, Problem]:
-    """One for each path of the document that is another job's of the same org."""
+    """Returns a problem for each path of the document that belongs to another job of the same org."""
     paths = _paths(document)
     if not paths or org_id is None:
         return {}
@@ -106,7 +106,7 @@ async def objections(connection: Connection, org_id: UUID | None, document: Dag)
 
 
 async def take_paths(connection: Connection, org_id: UUID, document: Dag) -> list[Problem]:
-    """Take the paths of a version that is about to become active; answers what others took since its plan."""
+    """Takes the paths of a version that is about to become active; returns what others took since its plan."""
     wanted_paths = _paths(document)
     if not wanted_paths:
         return []
@@ -124,21 +124,15 @@ def _paths(document: Dag) -> list[tuple[str, str]]:
 
 
 def _taken(path: str, job: str, owner_dag: str, owner_job: str) -> Problem:
-    return Problem(
-        code="webhook_path_taken",
-        message=f"The path `{path}` belongs to `{owner_dag}/{owner_job}`.",
-        line=1,
-        column=1,
-        path=f"jobs.{job}.source.webhook_path",
-        suggestion="Choose another path.",
-    )
+    message = f"The path `{path}` belongs to `{owner_dag}/{owner_job}`."
+    return unlocated("webhook_path_taken", message, f"jobs.{job}.source.webhook_path", "Choose another path.")
 
 
 # --- those that answer
 
 
 async def find_by_path(connection: Connection, path: str) -> list[Webhook]:
-    """One of each org that has this path."""
+    """Finds the webhooks of all orgs that have this path."""
     return [Webhook(*row) for row in await connection.fetch(_BY_PATH, path)]
 
 

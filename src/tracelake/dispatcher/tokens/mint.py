@@ -1,18 +1,13 @@
 """Minting: the grants of one attempt, from the task and its job's definition."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.job_definitions import Definitions
-from tracelake.dispatcher.tokens.token_claims import (
-    AUDIENCE,
-    DatasetGrant,
-    PublishGrant,
-    S3Grant,
-    VerifiedClaims,
-)
+from tracelake.dispatcher.tokens.token_claims import AUDIENCE, DatasetGrant, PublishGrant, S3Grant, VerifiedClaims
 from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.model.ids import new_secret_id
 from tracelake.model.job import Job, Storage
@@ -24,18 +19,16 @@ MAX_LIFE_SECONDS = 24 * 3600
 ALWAYS_ON_LIFE_SECONDS = 3600
 
 
+@dataclass(eq=False)
 class TokenMint:
-    def __init__(
-        self, keys: KeyDirectory, definitions: Definitions, config: DispatcherConfig, verifier: TokenVerifier
-    ) -> None:
-        self._keys = keys
-        self._definitions = definitions
-        self._config = config
-        self._verifier = verifier
+    keys: KeyDirectory
+    definitions: Definitions
+    config: DispatcherConfig
+    verifier: TokenVerifier
 
     def mint(self, task: Task, job: Job, inputs: list[TaskInput], now: datetime) -> str:
         """A fresh token for the current attempt of a claimed task. Its datasets must be loaded."""
-        layout = self._config.layout
+        layout = self.config.layout
         # One grant per generation, however many units of it are read.
         distinct = {(item.dataset_uuid, item.dataset_version): item for item in inputs}
         reads = tuple(self._read_grant(item) for item in distinct.values())
@@ -46,7 +39,7 @@ class TokenMint:
         }
         issued = int(now.timestamp())
         claims = VerifiedClaims(
-            iss=self._config.issuer,
+            iss=self.config.issuer,
             aud=AUDIENCE,
             sub=f"task:{task.task_id}",
             iat=issued,
@@ -58,9 +51,7 @@ class TokenMint:
             datasets=reads,
             publishes=tuple(
                 PublishGrant(
-                    dataset_uuid=output.dataset_uuid,
-                    dataset_version=output.dataset_version,
-                    name=output.dataset.name,
+                    dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, name=output.dataset.name
                 )
                 for output in job.outputs
             ),
@@ -88,8 +79,8 @@ class TokenMint:
         return self._sign(fresh, now) if fresh.exp > claims.exp else None
 
     def _sign(self, claims: VerifiedClaims, now: datetime) -> str:
-        token, kid = self._keys.sign(msgspec.json.encode(claims), now)
-        self._verifier.remember(token, kid, claims)
+        token, kid = self.keys.sign(msgspec.json.encode(claims), now)
+        self.verifier.remember(token, kid, claims)
         return token
 
     def _life(self, task: Task, job: Job, now: datetime) -> int:
@@ -102,7 +93,7 @@ class TokenMint:
         return max(life, 0)
 
     def _read_grant(self, item: TaskInput) -> DatasetGrant:
-        dataset = self._definitions.dataset(item.dataset_uuid)
+        dataset = self.definitions.dataset(item.dataset_uuid)
         return DatasetGrant(
             dataset_uuid=item.dataset_uuid,
             dataset_version=item.dataset_version,

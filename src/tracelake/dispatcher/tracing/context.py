@@ -6,8 +6,11 @@ without storing it, also of one that another Dispatcher began, and saying a span
 
 import re
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 # Later versions may append fields behind a dash; what stands before them stays.
@@ -35,7 +38,7 @@ class TraceContext(NamedTuple):
 
 
 def parse(text: str | None) -> TraceContext | None:
-    """What a `traceparent` says; None for whatever is none."""
+    """Parses a `traceparent`; None for anything else."""
     if text is None or len(text) > _MAX_LENGTH:
         return None
     match = _TRACEPARENT.fullmatch(text)
@@ -79,3 +82,22 @@ def traceparent_of_attempt(traceparent: str | None, task_id: UUID, attempt: int)
     if within is None:
         return None
     return str(within.at(attempt_span(task_id, attempt) if attempt else task_span(task_id)))
+
+
+Attributes: TypeAlias = dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    name: str
+    context: TraceContext
+    parent: int | None
+    """The id of the span above it, in the same trace."""
+    start: datetime
+    end: datetime | None = None
+    """None: it ends with the commit."""
+    attributes: Mapping[str, str | int] = field(default_factory=dict)
+    error: str | None = None
+    """One word for what went wrong."""
+    server: bool = False
+    """It stands for a request that somebody sent."""

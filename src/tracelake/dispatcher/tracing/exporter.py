@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from tracelake.dispatcher.tracing.span import Span
+from tracelake.dispatcher.tracing.context import Span
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ class OtlpSink:
             schedule_delay_millis=SEND_EVERY_SECONDS * 1000,
             max_export_batch_size=BATCH,
         )
-        self._resource = Resource.create(
-            {"service.name": "trace-dispatcher", "service.version": version("tracelake")},
-        )
+        self._resource = Resource.create({"service.name": "trace-dispatcher", "service.version": version("tracelake")})
         self._scope = InstrumentationScope("tracelake.dispatcher", version("tracelake"))
         self._on_dropped = on_dropped
         self._room = queue

@@ -1,10 +1,16 @@
 """Buffer publishes: an attempt hands over a batch of rows of a buffered dataset."""
 
 from dataclasses import dataclass
-from uuid import UUID
 
-from tracelake.dispatcher.engine.calls.call import Call, CallNeeds, DecisionContext, LockedTask, Respond, require
-from tracelake.dispatcher.engine.calls.output_grants import output_for
+from tracelake.dispatcher.engine.calls.call import (
+    AttemptCall,
+    CallNeeds,
+    DecisionContext,
+    LockedTask,
+    Respond,
+    output_for,
+    require,
+)
 from tracelake.dispatcher.engine.plan import BufferPublish, PublishReceipt
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
@@ -15,7 +21,7 @@ from tracelake.wire.task_calls import BufferPublishRequest
 
 
 @dataclass(frozen=True, slots=True)
-class BufferPublishCall(Call[PublishReceipt]):
+class BufferPublishCall(AttemptCall[PublishReceipt]):
     body: BufferPublishRequest
     artifact: ObjectMeta | None
     objection: TraceError | None = None
@@ -23,10 +29,6 @@ class BufferPublishCall(Call[PublishReceipt]):
 
     needs = CallNeeds()
     routing_org = None
-
-    @property
-    def task_id(self) -> UUID:
-        return self.body.task_id
 
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[PublishReceipt]:
         locked = require(locked)

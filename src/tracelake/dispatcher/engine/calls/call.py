@@ -1,5 +1,6 @@
 """What every lifecycle call is: what it declares before its transaction, and what it is given to decide on."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,20 +11,39 @@ from uuid import UUID
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.calls.weights import LIGHT
 from tracelake.dispatcher.engine.file_publications import PublicationRegistry, PublicationRequest, WaitingEvent
 from tracelake.dispatcher.engine.plan import WritePlan, WriteResult
 from tracelake.dispatcher.engine.unit_order import UnitOrder
 from tracelake.errors import TraceError
-from tracelake.model.job import Job
+from tracelake.model.job import Job, Output
 from tracelake.model.task import Task
-from tracelake.wire.units import TaskInput
+from tracelake.wire.claims import ClaimRequest
+from tracelake.wire.task_calls import CompleteRequest, EventsRequest, Fenced
+from tracelake.wire.units import EventIn, TaskInput
 
 Reply = TypeVar("Reply")
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 Respond: TypeAlias = Callable[[WriteResult], Reply | TraceError]
 """Makes the reply of a call from what its transaction wrote."""
+
+LIGHT = 1
+"""The weight of a usual call. Weights are estimates of how many rows a transaction touches: the group commit bounds its
+batches by the sum, and keeps heavy calls away from light ones. A wrong one costs time, never correctness."""
+_INVALIDATION = 128
+"""An invalidation makes up to `AT_ONCE` units of each reader anew; how many is known only while it is routed."""
+_FILES_A_ROW = 16
+"""Files of a publication are one array, not a row each."""
+
+
+def weigh_events(events: Sequence[EventIn], readers: int) -> int:
+    """Weighs each event as a row of its own, and a task for each of its readers."""
+    invalidations = sum(event.invalidates is not None for event in events)
+    return len(events) * (1 + readers) + invalidations * _INVALIDATION * readers
+
+
+def weigh_files(publications: Sequence[PublicationRequest]) -> int:
+    return sum(1 + len(item.objects) // _FILES_A_ROW for item in publications)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,7 @@ class Call(ABC, Generic[ReplyT_co]):
 
     @property
     def weight(self) -> int:
-        """An estimate of how many rows it makes the store touch (`weights.py`)."""
+        """An estimate of how many rows it makes the store touch."""
         return LIGHT
 
     @property
@@ -118,6 +138,43 @@ class Call(ABC, Generic[ReplyT_co]):
     def owner(self) -> UUID | None:
         """The org whose call it is, where that is known before its task is read."""
         return None
+
+
+class AttemptCall(Call[ReplyT_co]):
+    """A call of a worker or an attempt: its body names the task."""
+
+    __slots__ = ()
+    body: ClaimRequest | Fenced
+
+    @property
+    def task_id(self) -> UUID:
+        return self.body.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncingCall(AttemptCall[ReplyT_co]):
+    """A call that may announce events, and so routes for its org."""
+
+    body: EventsRequest | CompleteRequest
+    org_id: UUID
+    """The org that the token names."""
+    readers: int = field(default=1, kw_only=True)
+    """An estimate of how many inputs read what it announces."""
+    received: float = field(default_factory=time.monotonic, kw_only=True)
+
+    needs = CallNeeds(unit=True)
+
+    @property
+    def routing_org(self) -> UUID | None:
+        return self.org_id
+
+    @property
+    def owner(self) -> UUID | None:
+        return self.org_id
+
+    @property
+    def weight(self) -> int:
+        return LIGHT + weigh_events(self.body.events, self.readers) + weigh_files(self.publications)
 
 
 AnyCall: TypeAlias = Call[Any]
@@ -133,3 +190,23 @@ def require(locked: LockedTask | None) -> LockedTask:
 
 def always(reply: Reply) -> Respond[Reply]:
     return lambda _applied: reply
+
+
+def output_for(job: Job, dataset_uuid: UUID | None, name: str | None, dataset_version: UUID | None) -> Output:
+    """Returns the output that the given names agree on; a foreign dataset or version is 403, a contradiction 422."""
+    output = _find(job, dataset_uuid, name)
+    if output is None:
+        raise TraceError("dataset_forbidden", field="dataset_uuid" if dataset_uuid else "dedupe_scope")
+    if dataset_uuid is not None and name is not None and output.dataset.name != name:
+        raise TraceError("body_invalid", "dataset_uuid and dedupe_scope name different datasets.", field="dedupe_scope")
+    if dataset_version not in (None, output.dataset_version):
+        raise TraceError(
+            "dataset_forbidden", "The task writes another version of this dataset.", field="dataset_version"
+        )
+    return output
+
+
+def _find(job: Job, dataset_uuid: UUID | None, name: str | None) -> Output | None:
+    if dataset_uuid is not None:
+        return job.by_dataset.get(dataset_uuid)
+    return next((output for output in job.outputs if output.dataset.name == name), None)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 from typing import TypeAlias
-from uuid import UUID
 
-from tracelake.dispatcher.engine.calls.call import Call, CallNeeds, DecisionContext, LockedTask, Respond, always
+from tracelake.dispatcher.engine.calls.call import AttemptCall, CallNeeds, DecisionContext, LockedTask, Respond, always
 from tracelake.dispatcher.engine.plan import StateChange
 from tracelake.model import lifecycle
 from tracelake.model.ids import new_secret_id
@@ -32,16 +31,12 @@ ClaimAnswer: TypeAlias = ClaimedAttempt | NotClaimed
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimCall(Call[ClaimAnswer]):
+class ClaimCall(AttemptCall[ClaimAnswer]):
     body: ClaimRequest
 
     needs = CallNeeds(inputs=True, pause=True)
     routing_org = None
     urgent = True
-
-    @property
-    def task_id(self) -> UUID:
-        return self.body.task_id
 
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[ClaimAnswer]:
         if locked is None:

@@ -1,29 +1,24 @@
 """Completions: the final report of an attempt, with what it publishes and announces."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.calls.call import (
-    Call,
-    CallNeeds,
+    AnnouncingCall,
     DecisionContext,
     LockedTask,
     Respond,
     always,
+    output_for,
     require,
 )
 from tracelake.dispatcher.engine.calls.events import CommittedRevisions, new_events
-from tracelake.dispatcher.engine.calls.output_grants import output_for
-from tracelake.dispatcher.engine.calls.weights import LIGHT, weigh_events, weigh_files
 from tracelake.dispatcher.engine.file_publications import WHOLE, PublicationRequest, WaitingEvent, decode_unit
-from tracelake.dispatcher.engine.plan import BatchRelease, Publication, StateChange, unit_of
-from tracelake.dispatcher.engine.wakeups import WAKEUP, wake_of
+from tracelake.dispatcher.engine.plan import WAKEUP, BatchRelease, Publication, StateChange, unit_of, wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.job import Job, Storage
@@ -45,38 +40,15 @@ class CompletionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteCall(Call[CompletionResult]):
+class CompleteCall(AnnouncingCall[CompletionResult]):
     body: CompleteRequest
-    org_id: UUID
-    """The org that the token names."""
     publications: Sequence[PublicationRequest] = ()
     objection: TraceError | None = None
     """Why the files of the attempt cannot be published. A repeated report is answered all the same."""
-    readers: int = 1
-    """An estimate of how many inputs read what it announces."""
-    received: float = field(default_factory=time.monotonic)
-
-    needs = CallNeeds(unit=True)
-
-    @property
-    def task_id(self) -> UUID:
-        return self.body.task_id
-
-    @property
-    def routing_org(self) -> UUID | None:
-        return self.org_id
-
-    @property
-    def owner(self) -> UUID | None:
-        return self.org_id
 
     @property
     def completing_attempt(self) -> int | None:
         return self.body.attempt if self.body.status == "Completed" else None
-
-    @property
-    def weight(self) -> int:
-        return LIGHT + weigh_events(self.body.events, self.readers) + weigh_files(self.publications)
 
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[CompletionResult]:
         locked = require(locked)

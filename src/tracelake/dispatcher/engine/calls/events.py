@@ -1,14 +1,18 @@
 """Events: an attempt announces units of its outputs."""
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from tracelake.dispatcher.engine.calls.call import Call, CallNeeds, DecisionContext, LockedTask, Respond, require
-from tracelake.dispatcher.engine.calls.output_grants import output_for
-from tracelake.dispatcher.engine.calls.weights import LIGHT, weigh_events
+from tracelake.dispatcher.engine.calls.call import (
+    AnnouncingCall,
+    DecisionContext,
+    LockedTask,
+    Respond,
+    output_for,
+    require,
+)
 from tracelake.dispatcher.engine.file_publications import WHOLE
 from tracelake.dispatcher.engine.plan import EventReceipt, NewEvent, event_key, unit_of
 from tracelake.model import lifecycle
@@ -22,31 +26,8 @@ CommittedRevisions: TypeAlias = Mapping[tuple[UUID, str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class EventsCall(Call[list[EventReceipt]]):
+class EventsCall(AnnouncingCall[list[EventReceipt]]):
     body: EventsRequest
-    org_id: UUID
-    """The org that the token names."""
-    readers: int = 1
-    """An estimate of how many inputs read what it announces."""
-    received: float = field(default_factory=time.monotonic)
-
-    needs = CallNeeds(unit=True)
-
-    @property
-    def task_id(self) -> UUID:
-        return self.body.task_id
-
-    @property
-    def routing_org(self) -> UUID | None:
-        return self.org_id
-
-    @property
-    def owner(self) -> UUID | None:
-        return self.org_id
-
-    @property
-    def weight(self) -> int:
-        return LIGHT + weigh_events(self.body.events, self.readers)
 
     def decide(self, locked: LockedTask | None, context: DecisionContext) -> Respond[list[EventReceipt]]:
         locked = require(locked)
@@ -59,13 +40,7 @@ class EventsCall(Call[list[EventReceipt]]):
 
 
 def new_events(
-    events: Sequence[EventIn],
-    task: Task,
-    job: Job,
-    committed: CommittedRevisions,
-    received: float,
-    *,
-    outdated: bool,
+    events: Sequence[EventIn], task: Task, job: Job, committed: CommittedRevisions, received: float, *, outdated: bool
 ) -> list[NewEvent]:
     """Makes the rows of a task's events, each on an output of its job."""
     producer = str(task.task_id)

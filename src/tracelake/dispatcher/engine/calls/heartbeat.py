@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from tracelake.dispatcher.engine.calls.call import (
-    Call,
+    AttemptCall,
     CallNeeds,
     DecisionContext,
     LockedTask,
@@ -32,7 +32,7 @@ class HeartbeatAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatCall(Call[HeartbeatAnswer]):
+class HeartbeatCall(AttemptCall[HeartbeatAnswer]):
     body: HeartbeatRequest
     org_id: UUID | None = None
     """The org that the token names."""
@@ -40,10 +40,6 @@ class HeartbeatCall(Call[HeartbeatAnswer]):
     needs = CallNeeds(pause=True)
     routing_org = None
     urgent = True
-
-    @property
-    def task_id(self) -> UUID:
-        return self.body.task_id
 
     @property
     def owner(self) -> UUID | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from tracelake.dispatcher.actor import Actor
+from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.engine.calls.call import (
     Call,
     CallNeeds,
@@ -14,8 +14,7 @@ from tracelake.dispatcher.engine.calls.call import (
     always,
     require,
 )
-from tracelake.dispatcher.engine.plan import AuditEntry, StateChange
-from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.engine.plan import AuditEntry, StateChange, wake_of
 from tracelake.errors import TraceError
 from tracelake.model import lifecycle
 from tracelake.model.task import Task
@@ -67,9 +66,7 @@ class RetryCall(Call[TaskActionResult]):
         task, job = locked.task, locked.job
         if locked.superseded:
             raise TraceError(
-                "task_finished",
-                "The task is of a version of the DAG that is not active now.",
-                status=task.status.value,
+                "task_finished", "The task is of a version of the DAG that is not active now.", status=task.status.value
             )
         retried = lifecycle.retry(task, locked.now, more_attempts=job.max_attempts)
         if retried is not None:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
@@ -53,39 +54,34 @@ _EVENTS = """
     ORDER BY routed_seq LIMIT $5"""
 
 
+@dataclass(eq=False)
 class EdgeDrain:
-    def __init__(
-        self,
-        store: Store,
-        directory: EdgeDirectory,
-        upstream: UpstreamDirectory,
-        router: EventRouter,
-        writer: Writer,
-        metrics: Metrics,
-        pace: BackgroundPace,
-    ) -> None:
-        self._store = store
-        self._directory = directory
-        self._upstream = upstream
-        self._router = router
-        self._writer = writer
-        self._metrics = metrics
-        self._pace = pace
-        self._rework = InvalidationDrain(store, directory, router, writer, self._room, self._not_stopped, metrics, pace)
+    store: Store
+    directory: EdgeDirectory
+    upstream: UpstreamDirectory
+    router: EventRouter
+    writer: Writer
+    metrics: Metrics
+    pace: BackgroundPace
+
+    def __post_init__(self) -> None:
+        self._rework = InvalidationDrain(
+            self.store, self.directory, self.router, self.writer, self._room, self._not_stopped, self.metrics, self.pace
+        )
 
     async def run_once(self) -> int:
         """Handles one page for each edge that is behind, and for each unfinished invalidation.
 
         Returns how many events were shown to edges, edges made live, pages of units made again.
         """
-        async with self._store.connection() as connection:
+        async with self.store.connection() as connection:
             behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
         done = 0
         for row in behind[:_EDGES_A_ROUND]:
             began = time.monotonic()
             with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
                 done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
-            await self._pace.rest(time.monotonic() - began)
+            await self.pace.rest(time.monotonic() - began)
         return done + await self._rework.run_once()
 
     async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
@@ -95,7 +91,7 @@ class EdgeDrain:
             orgs.setdefault(row["org_id"], []).append(row)
         unblocked: list[asyncpg.Record] = []
         for org_id, epoch in await connection.fetch(_EPOCHS, list(orgs)):
-            upstream = await self._upstream.of(connection, org_id, epoch)
+            upstream = await self.upstream.of(connection, org_id, epoch)
             read = [(row["node_id"], (row["dataset_uuid"], row["dataset_version"])) for row in orgs[org_id]]
             stops = await upstream.stops(connection, read)
             unblocked += [
@@ -108,11 +104,11 @@ class EdgeDrain:
 
     async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
         plan = WritePlan()
-        most = self._pace.page(PAGE)
-        async with self._store.transaction(routing=[org_id], wait=False) as connection:
+        most = self.pace.page(PAGE)
+        async with self.store.transaction(routing=[org_id], wait=False) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
-            consumers = await self._directory.nodes(connection, [node_id])
+            consumers = await self.directory.nodes(connection, [node_id])
             consumer = consumers[node_id]
             page = await self._room(connection, org_id, consumer, input_index, most)
             if not page:
@@ -129,15 +125,15 @@ class EdgeDrain:
             if edge.position is None or edge.failed_units:
                 return 0
             events, created_tasks = await self._show(connection, plan, consumer, edge, RoutingScope({}, states), page)
-        self._writer.committed(plan)
-        self._metrics.drained.inc(events)
-        self._metrics.created_tasks.labels("drain").inc(created_tasks)
+        self.writer.committed(plan)
+        self.metrics.drained.inc(events)
+        self.metrics.created_tasks.labels("drain").inc(created_tasks)
         return events + (1 if edge.live else 0)
 
     async def _room(self, connection: Connection, org_id: UUID, consumer: Consumer, input_index: int, most: int) -> int:
         """Returns how many units it may get: none while pressure stops it, at most what its queue has room for."""
         epoch = await connection.fetchval("SELECT routing_epoch FROM orgs WHERE org_id = $1", org_id)
-        upstream = await self._upstream.of(connection, org_id, epoch)
+        upstream = await self.upstream.of(connection, org_id, epoch)
         generation = consumer.input(input_index).generation
         stops = await upstream.stops(connection, [(consumer.node_id, generation)])
         if upstream.blocked_by(consumer.node_id, generation, stops) is not None:
@@ -161,9 +157,9 @@ class EdgeDrain:
         until = 2**63 - 1 if edge.drain_until is None else edge.drain_until
         rows = await connection.fetch(_EVENTS, *item.generation, edge.position, until, page)
         events = [RoutedEvent(*row) for row in rows]
-        tasks = await self._router.show(connection, scope, events, (consumer, item))
-        created_tasks = await self._writer.create(connection, plan, tasks)
-        self._writer.shown(plan, events, created_tasks, (consumer, item))
+        tasks = await self.router.show(connection, scope, events, (consumer, item))
+        created_tasks = await self.writer.create(connection, plan, tasks)
+        self.writer.shown(plan, events, created_tasks, (consumer, item))
         whole = len(rows) < page
         if whole and edge.drain_until is None:
             edge.seen(None)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -61,52 +61,42 @@ _MOVE_ON = """
 _END = "DELETE FROM invalidation_work WHERE node_id = $1 AND input_index = $2 AND invalidation_id = $3"
 
 
+@dataclass(eq=False)
 class InvalidationDrain:
-    def __init__(
-        self,
-        store: Store,
-        directory: EdgeDirectory,
-        router: EventRouter,
-        writer: Writer,
-        room: Room,
-        not_stopped: NotStopped,
-        metrics: Metrics,
-        pace: BackgroundPace,
-    ) -> None:
-        self._store = store
-        self._directory = directory
-        self._router = router
-        self._writer = writer
-        self._room = room
-        self._not_stopped = not_stopped
-        self._metrics = metrics
-        self._pace = pace
+    store: Store
+    directory: EdgeDirectory
+    router: EventRouter
+    writer: Writer
+    room: Room
+    not_stopped: NotStopped
+    metrics: Metrics
+    pace: BackgroundPace
 
     async def run_once(self) -> int:
         """Handles one page for each row of work; returns how many moved on."""
-        async with self._store.connection() as connection:
-            waiting = await self._not_stopped(connection, await connection.fetch(_WAITING))
+        async with self.store.connection() as connection:
+            waiting = await self.not_stopped(connection, await connection.fetch(_WAITING))
         done = 0
         for row in waiting[:_ROWS_A_ROUND]:
             began = time.monotonic()
             with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
                 done += await self._take_on(row)
-            await self._pace.rest(time.monotonic() - began)
+            await self.pace.rest(time.monotonic() - began)
         return done
 
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index, invalidation_id, *_ = row
-        most = self._pace.page(PAGE)
-        async with self._store.transaction(routing=[org_id], wait=False) as connection:
+        most = self.pace.page(PAGE)
+        async with self.store.transaction(routing=[org_id], wait=False) as connection:
             if await connection.fetchval(_STILL, node_id, input_index) in (None, "Parked"):
                 return 0
-            consumer = (await self._directory.nodes(connection, [node_id]))[node_id]
-            page = await self._room(connection, org_id, consumer, input_index, most)
+            consumer = (await self.directory.nodes(connection, [node_id]))[node_id]
+            page = await self.room(connection, org_id, consumer, input_index, most)
             if not page:
                 return 0
             states = await edges.lock(connection, set(consumer.edges_of(input_index)))
             if consumer.job.counted:  # somebody else may have made a page while this one waited for the lock
-                page = await self._room(connection, org_id, consumer, input_index, most)
+                page = await self.room(connection, org_id, consumer, input_index, most)
                 if not page:
                     return 0
             key = (node_id, input_index, invalidation_id)
@@ -133,13 +123,13 @@ class InvalidationDrain:
                 for request in requests
                 if request.unit_key != work["own_unit"]
             ]
-            created_tasks = await self._writer.create(
-                connection, WritePlan(), await self._router.drafts.draft(connection, requests, states)
+            created_tasks = await self.writer.create(
+                connection, WritePlan(), await self.router.drafts.draft(connection, requests, states)
             )
             if more is None:
                 await connection.execute(_END, *key)
             else:
                 await connection.execute(_MOVE_ON, *key, *more)
-        self._metrics.created_tasks.labels("invalidation").inc(len(created_tasks))
+        self.metrics.created_tasks.labels("invalidation").inc(len(created_tasks))
         logger.debug("made again", extra={"units": len(requests), "tasks": len(created_tasks)})
         return 1

@@ -13,12 +13,13 @@ import asyncpg
 from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.limits import places
+from tracelake.dispatcher.engine import limits
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import Presence
 from tracelake.dispatcher.engine.tables import task_rows
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.predicates import is_failed_for_good
+from tracelake.dispatcher.records import affected
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +126,12 @@ class RoutingReconciler:
         if not wrong and not free:
             return 0
         async with self._store.transaction() as connection:
-            counters = await places.lock(connection, {*wrong, *free}, self._runtimes)
+            counters = await limits.lock(connection, {*wrong, *free}, self._runtimes)
             if wrong:
                 real = {row["limit_key"]: row["used"] for row in await connection.fetch(_RECOUNT, wrong)}
                 for key in wrong:
                     counters[key].used = real.get(key, 0)
-            woken = await places.hand_out_locked(connection, counters, self._runtimes)
+            woken = await limits.hand_out_locked(connection, counters, self._runtimes)
             if woken:
                 await task_rows.wake(connection, woken)
         self._count("held_task", len(woken))
@@ -138,9 +139,9 @@ class RoutingReconciler:
 
     def _free(self, waited_for: list[asyncpg.Record]) -> list[str]:
         """Returns the limits that have room although a task waits for it."""
-        operators = places.operator_limits(self._runtimes)
-        limits = ((row["limit_key"], operators.get(row["limit_key"], row["max_running"]), row) for row in waited_for)
-        return [key for key, most, row in limits if most is None or row["used"] < most]
+        operators = limits.operator_limits(self._runtimes)
+        waited = ((row["limit_key"], operators.get(row["limit_key"], row["max_running"]), row) for row in waited_for)
+        return [key for key, most, row in waited if most is None or row["used"] < most]
 
     async def _prove_holds(self) -> int:
         async with self._store.connection() as connection:
@@ -183,7 +184,7 @@ class RoutingReconciler:
                 if len(await coverage.read_revisions(connection, questions)) < len(questions):
                     return 0  # it waits for its other inputs, as it must
             tag = await connection.execute(_SET_BACK, row["node_id"], row["input_index"], row["routed_seq"] - 1)
-        moved = int(tag.rpartition(" ")[2])
+        moved = affected(tag)
         if moved:
             logger.error("an event had no task; its edge is set back", extra={"node_id": str(row["node_id"])})
         return moved

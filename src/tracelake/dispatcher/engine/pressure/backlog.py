@@ -10,6 +10,7 @@ from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.pressure.gauge import because
 from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, next_level, share
 from tracelake.dispatcher.predicates import awaits_sink, has_threshold
+from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Dag
 
 CAP = 100_000
@@ -50,8 +51,7 @@ _WRITE = """
 async def set_limits(connection: Connection, org_id: UUID, document: Dag) -> None:
     """Sets the thresholds of the version that is active from now on; datasets that it does not publish have none."""
     rows = [(item.name, item.max_queue_depth, item.max_queue_age_seconds) for item in document.publish]
-    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[], [], []]
-    await connection.execute(_SET, org_id, document.name, *columns)
+    await connection.execute(_SET, org_id, document.name, *columns(rows, 3))
 
 
 async def look(connection: Connection, dataset_uuid: UUID) -> bool:

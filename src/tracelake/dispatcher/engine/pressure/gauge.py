@@ -13,6 +13,7 @@ import asyncpg
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.pressure.levels import Level, Thresholds, next_level, share
+from tracelake.dispatcher.records import columns
 
 _LOCK = """
     SELECT node_id, max_depth, max_age_seconds, depth, oldest_ready_at, level, trace_now() AS now
@@ -75,7 +76,7 @@ async def _write(connection: Connection, rows: Sequence[asyncpg.Record], reading
         eased |= level < before
         depth_rows.append((row["node_id"], reading.depth, oldest, int(level), because(thresholds, reading.depth, age)))
     if depth_rows:
-        await connection.execute(_WRITE, *(list(column) for column in zip(*depth_rows, strict=True)))
+        await connection.execute(_WRITE, *columns(depth_rows))
     return eased
 
 

@@ -19,6 +19,7 @@ from tracelake.dispatcher.engine.pressure import gauge
 from tracelake.dispatcher.engine.pressure.gauge import QueueReading
 from tracelake.dispatcher.engine.pressure.levels import Thresholds
 from tracelake.dispatcher.predicates import has_threshold, is_open
+from tracelake.dispatcher.records import columns
 
 BATCH = 2_000
 
@@ -120,7 +121,7 @@ async def set_thresholds(
     limited = _limited(thresholds)
     if limited:
         rows = [(node, item.max_depth, item.max_age_seconds) for node, item in limited.items()]
-        await connection.execute(_SET, org_id, *(list(column) for column in zip(*rows, strict=True)))
+        await connection.execute(_SET, org_id, *columns(rows))
     free = [node for node in thresholds if node not in limited]
     if free:
         await connection.execute(_UNSET, free)

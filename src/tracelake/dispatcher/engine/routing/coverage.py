@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
+from tracelake.dispatcher.records import columns
 from tracelake.model.task import RevisionKind
 
 Grid: TypeAlias = tuple[UUID, UUID, int, int]
@@ -133,8 +134,7 @@ class NewestRevision(NamedTuple):
 
 async def lock_generations(connection: Connection, generations: Collection[Generation]) -> None:
     if generations:
-        datasets, versions = zip(*generations, strict=True)
-        await connection.execute(LOCK_GENERATIONS, list(datasets), list(versions))
+        await connection.execute(LOCK_GENERATIONS, *columns(generations))
 
 
 async def record(connection: Connection, units: Sequence[Presence]) -> None:
@@ -150,7 +150,7 @@ async def record(connection: Connection, units: Sequence[Presence]) -> None:
     if ranges:
         await _merge(connection, ranges)
     if keys:
-        await connection.execute(_INSERT_KEYS, *(list(column) for column in zip(*keys, strict=True)))
+        await connection.execute(_INSERT_KEYS, *columns(keys))
     # The last one said wins, as everywhere; also where events are shown again, or not in their order.
     revised: dict[tuple[Generation, str], Presence] = {}
     for unit in units:
@@ -159,7 +159,7 @@ async def record(connection: Connection, units: Sequence[Presence]) -> None:
             revised[key] = unit
     if revised:
         rows = [(*unit.generation, unit.unit, unit.revision, unit.routed_seq, unit.kind) for unit in revised.values()]
-        await connection.execute(_SET_REVISIONS, *(list(column) for column in zip(*rows, strict=True)))
+        await connection.execute(_SET_REVISIONS, *columns(rows))
 
 
 async def _merge(connection: Connection, ranges: dict[Grid, set[Span]]) -> None:
@@ -171,7 +171,7 @@ async def _merge(connection: Connection, ranges: dict[Grid, set[Span]]) -> None:
         for index, spans in fresh.items()
         for start, end in spans
     ]
-    rows = await connection.fetch(_NEIGHBOURS, *(list(column) for column in zip(*questions, strict=True)))
+    rows = await connection.fetch(_NEIGHBOURS, *columns(questions))
     stored: dict[int, set[Span]] = {}
     for row in rows:
         stored.setdefault(row["grid"], set()).add((row["range_start"], row["range_end"]))
@@ -182,9 +182,9 @@ async def _merge(connection: Connection, ranges: dict[Grid, set[Span]]) -> None:
         removed += [(*grids[index], start) for start, _ in before - after]
         added += [(*grids[index], start, end) for start, end in after - before]
     if removed:
-        await connection.execute(_DELETE_RUNS, *(list(column) for column in zip(*removed, strict=True)))
+        await connection.execute(_DELETE_RUNS, *columns(removed))
     if added:
-        await connection.execute(_INSERT_RUNS, *(list(column) for column in zip(*added, strict=True)))
+        await connection.execute(_INSERT_RUNS, *columns(added))
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:
@@ -207,7 +207,7 @@ async def read_revisions(connection: Connection, units: Sequence[Presence]) -> d
         questions.append((number, *unit.generation, unit.unit, size, offset, unit.start))
     if not questions:
         return {}
-    rows = await connection.fetch(_ASK, *(list(column) for column in zip(*questions, strict=True)))
+    rows = await connection.fetch(_ASK, *columns(questions))
     return {
         row["number"]: NewestRevision(units[row["number"]].usual)
         if row["revision"] is None

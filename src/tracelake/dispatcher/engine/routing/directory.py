@@ -14,6 +14,7 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Generation
 from tracelake.dispatcher.job_definitions import Definitions
+from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Strategy, Where
 from tracelake.model.job import Job
 
@@ -87,9 +88,7 @@ class EdgeDirectory:
         missing = [generation for generation in generations if generation not in cached]
         if missing:
             consumers: dict[Generation, list[Reader]] = {generation: [] for generation in missing}
-            for consumer in await self._load(
-                connection, _LOAD, *(list(column) for column in zip(*missing, strict=True))
-            ):
+            for consumer in await self._load(connection, _LOAD, *columns(missing)):
                 for item in consumer.inputs:
                     if item.generation in consumers:
                         consumers[item.generation].append((consumer, item))

@@ -1,20 +1,21 @@
 """From requests for units to tasks: which cursors a unit reads after, and which revisions a task was made for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.engine.limits.keys import limit_keys_of
-from tracelake.dispatcher.engine.plan import Generation, NewTask
+from tracelake.dispatcher.engine.limits import limit_keys_of
+from tracelake.dispatcher.engine.plan import Generation, NewTask, wake_of
 from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import NewestRevision, Presence
 from tracelake.dispatcher.engine.routing.directory import EdgeKey
 from tracelake.dispatcher.engine.routing.edges import EdgeState
 from tracelake.dispatcher.engine.routing.units import UnitRequest, draft
-from tracelake.dispatcher.engine.wakeups import wake_of
 from tracelake.dispatcher.job_definitions import Definitions
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import pause_between
 from tracelake.model.dag import Strategy
 from tracelake.model.job import Storage
@@ -51,19 +52,14 @@ _NEWEST_ORDER = """
       AND (unit_end = $3 OR ($3::bigint IS NULL AND unit_end IS NULL))"""
 
 
+@dataclass(eq=False)
 class TaskDrafts:
     """Drafts the tasks of requested units. Nothing is written but the cursors of locked edges, in memory."""
 
-    def __init__(
-        self,
-        definitions: Definitions,
-        config: DispatcherConfig,
-        limits_running: Callable[[UUID], bool] = lambda _org_id: False,
-    ) -> None:
-        """`limits_running`: whether an org has a quota of running tasks."""
-        self._definitions = definitions
-        self._config = config
-        self._limits_running = limits_running
+    definitions: Definitions
+    config: DispatcherConfig
+    limits_running: Callable[[UUID], bool] = lambda _org_id: False
+    """Whether an org has a quota of running tasks."""
 
     async def draft(
         self, connection: Connection, requests: Sequence[UnitRequest], states: dict[EdgeKey, EdgeState]
@@ -180,8 +176,8 @@ class TaskDrafts:
         self, request: UnitRequest, *, after: int | None = None, revisions: Sequence[NewestRevision] | None = None
     ) -> NewTask:
         job = request.consumer.job
-        runtimes = self._config.runtimes
-        keys = limit_keys_of(runtimes, job, org_limited=self._limits_running(job.org_id))
+        runtimes = self.config.runtimes
+        keys = limit_keys_of(runtimes, job, org_limited=self.limits_running(job.org_id))
         read = [self._own_revision(request)] if revisions is None else revisions
         return draft(request, wake_of(runtimes, job.runtime), keys, read, after=after)
 
@@ -195,19 +191,15 @@ class TaskDrafts:
 
     def usual_revision(self, generation: Generation) -> str:
         """The revision of a first time: 1 for files, which count commits; none for everything else."""
-        dataset = self._definitions.dataset(generation[0])
+        dataset = self.definitions.dataset(generation[0])
         assert dataset is not None, "loaded with its readers, or when the transaction began to speak of it"
         return "1" if dataset.storage is Storage.S3 else ""
 
 
-def _places(requests: Sequence[UnitRequest]) -> tuple[list[int], list[UUID], list[int], list[int | None]]:
+def _places(requests: Sequence[UnitRequest]) -> list[list[Any]]:
     """Columns of questions about cursors: number, node, edge, cursor."""
-    nodes = [request.consumer.node_id for request in requests]
-    return (
-        list(range(len(requests))),
-        nodes,
-        [request.edge for request in requests],
-        [request.cursor for request in requests],
+    return columns(
+        (number, request.consumer.node_id, request.edge, request.cursor) for number, request in enumerate(requests)
     )
 
 

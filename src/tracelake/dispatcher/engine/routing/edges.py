@@ -6,6 +6,7 @@ from uuid import UUID
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.routing.directory import EdgeKey
+from tracelake.dispatcher.records import columns
 
 _LOCK = """
     SELECT node_id, input_index, routed, position, drain_until, failed_units,
@@ -62,19 +63,15 @@ class EdgeState:
 async def lock(connection: Connection, keys: Collection[EdgeKey]) -> dict[EdgeKey, EdgeState]:
     if not keys:
         return {}
-    nodes, indexes = zip(*keys, strict=True)
-    rows = await connection.fetch(_LOCK, list(nodes), list(indexes))
+    rows = await connection.fetch(_LOCK, *columns(keys))
     return {(row["node_id"], row["input_index"]): EdgeState(*row) for row in rows}
 
 
 async def write(connection: Connection, edges: Iterable[EdgeState]) -> None:
-    changed = [edge for edge in edges if edge.changed]
+    changed = [
+        (edge.node_id, edge.input_index, edge.routed, edge.position, edge.failed_units)
+        for edge in edges
+        if edge.changed
+    ]
     if changed:
-        await connection.execute(
-            _UPDATE,
-            [edge.node_id for edge in changed],
-            [edge.input_index for edge in changed],
-            [edge.routed for edge in changed],
-            [edge.position for edge in changed],
-            [edge.failed_units for edge in changed],
-        )
+        await connection.execute(_UPDATE, *columns(changed))

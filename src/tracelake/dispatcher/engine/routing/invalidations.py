@@ -17,6 +17,7 @@ from tracelake.dispatcher.engine.routing import coverage
 from tracelake.dispatcher.engine.routing.coverage import GridRange
 from tracelake.dispatcher.engine.routing.directory import Consumer, ConsumerInput
 from tracelake.dispatcher.engine.routing.units import ALL_INPUTS, UnitRequest
+from tracelake.dispatcher.records import columns
 from tracelake.model.dag import Strategy
 from tracelake.model.task import RevisionKind
 from tracelake.wire.units import Invalidates
@@ -58,7 +59,7 @@ async def remember(connection: Connection, events: Sequence[RoutedEvent]) -> Non
         wrong = _DECODER.decode(event.invalidates)
         place = (invalidation_id(event), event.org_id, event.dataset_uuid, event.dataset_version)
         rows.append((*place, wrong.start, wrong.end, wrong.reason, event.producer, event.event_id))
-    await connection.execute(_REMEMBER, *(list(column) for column in zip(*rows, strict=True)))
+    await connection.execute(_REMEMBER, *columns(rows))
 
 
 class InvalidationPosition(NamedTuple):

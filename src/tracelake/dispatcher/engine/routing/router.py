@@ -36,18 +36,12 @@ class RoutingScope:
     """Live edges that pressure stops: their events wait from now on."""
 
 
+@dataclass(eq=False)
 class EventRouter:
-    def __init__(
-        self,
-        definitions: Definitions,
-        directory: EdgeDirectory,
-        upstream: UpstreamDirectory,
-        drafts: TaskDrafts,
-    ) -> None:
-        self.drafts = drafts
-        self._definitions = definitions
-        self._directory = directory
-        self._upstream = upstream
+    definitions: Definitions
+    directory: EdgeDirectory
+    upstream: UpstreamDirectory
+    drafts: TaskDrafts
 
     async def lock(self, connection: Connection, plan: WritePlan) -> RoutingScope:
         """Locks the edges that this plan may touch; edges of units that fail in it are held from here on."""
@@ -71,9 +65,9 @@ class EventRouter:
         if not announced and not hold_changes:
             return scope
         dataset_uuids = (dataset_uuid for generations in announced.values() for dataset_uuid, _ in generations)
-        await self._definitions.load_datasets(connection, dataset_uuids)
+        await self.definitions.load_datasets(connection, dataset_uuids)
         for org_id, generations in announced.items():
-            readers_of = await self._directory.readers(connection, org_id, plan.epochs[org_id], generations)
+            readers_of = await self.directory.readers(connection, org_id, plan.epochs[org_id], generations)
             scope.readers.update(readers_of)
             scope.blocked |= await self._blocked(connection, org_id, plan.epochs[org_id], readers_of)
         range_generations |= {generation for generation, readers in scope.readers.items() if _is_joined(readers)}
@@ -112,7 +106,7 @@ class EventRouter:
     async def _blocked(
         self, connection: Connection, org_id: UUID, epoch: int, readers: Mapping[Generation, Sequence[Reader]]
     ) -> set[EdgeKey]:
-        upstream = await self._upstream.of(connection, org_id, epoch)
+        upstream = await self.upstream.of(connection, org_id, epoch)
         read = [(consumer, item) for items in readers.values() for consumer, item in items]
         stops = await upstream.stops(connection, ((consumer.node_id, item.generation) for consumer, item in read))
         return {

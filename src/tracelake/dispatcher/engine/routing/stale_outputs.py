@@ -9,6 +9,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from tracelake.db.transaction import Connection
+from tracelake.dispatcher.records import affected
 
 LAST = 2**63 - 1
 
@@ -71,4 +72,4 @@ async def begin_rebuild(connection: Connection, node_id: UUID, strategy: str, pr
 async def clear(connection: Connection) -> int:
     """Clears the mark of nodes whose units were all made again."""
     tag: str = await connection.execute(_CLEAR)
-    return int(tag.rpartition(" ")[2])
+    return affected(tag)

@@ -6,6 +6,7 @@ from uuid import UUID
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import BatchRelease, BufferPublish, PublishReceipt, WriteResult
 from tracelake.dispatcher.predicates import awaits_sink
+from tracelake.dispatcher.records import columns
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.ports import ObjectMeta
 from tracelake.wire.task_calls import BufferPublishRequest
@@ -69,22 +70,7 @@ ENQUEUE_PUBLISHES_AGAIN = _ENQUEUE_PUBLISHES % "true"
 async def apply_buffer_publishes(
     connection: Connection, publishes: Sequence[BufferPublish], applied: WriteResult
 ) -> None:
-    rows = await connection.fetch(
-        _INSERT_PUBLISHES,
-        [item.publish_id for item in publishes],
-        [item.org_id for item in publishes],
-        [item.task_id for item in publishes],
-        [item.attempt for item in publishes],
-        [item.dataset_uuid for item in publishes],
-        [item.dataset_version for item in publishes],
-        [item.batch_uri for item in publishes],
-        [item.size_bytes for item in publishes],
-        [item.etag for item in publishes],
-        [item.sha256 for item in publishes],
-        [item.record_count for item in publishes],
-        [item.content_type for item in publishes],
-        [item.released for item in publishes],
-    )
+    rows = await connection.fetch(_INSERT_PUBLISHES, *columns(publishes))
     for row in rows:
         applied.publishes[tuple(row)[2:]] = PublishReceipt(row["publish_id"], row["publish_seq"], duplicate=False)
     fresh = [item.publish_id for item in publishes if item.released and item.key in applied.publishes]
@@ -92,16 +78,13 @@ async def apply_buffer_publishes(
         await _send_batches(connection, fresh, applied)
     repeated = [item.key for item in publishes if item.key not in applied.publishes]
     if repeated:
-        existing_rows = await connection.fetch(
-            _FIND_PUBLISHES, *(list(column) for column in zip(*repeated, strict=True))
-        )
-        for row in existing_rows:
+        for row in await connection.fetch(_FIND_PUBLISHES, *columns(repeated)):
             applied.publishes[tuple(row)[2:]] = PublishReceipt(row["publish_id"], row["publish_seq"], duplicate=True)
 
 
 async def release_publishes(connection: Connection, releases: Sequence[BatchRelease], applied: WriteResult) -> None:
     """Routes the batches of completed attempts to the sinks."""
-    rows = await connection.fetch(_RELEASE_PUBLISHES, *(list(column) for column in zip(*releases, strict=True)))
+    rows = await connection.fetch(_RELEASE_PUBLISHES, *columns(releases))
     if rows:
         await _send_batches(connection, [row["publish_id"] for row in rows], applied)
 

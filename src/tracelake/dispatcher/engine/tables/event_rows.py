@@ -7,6 +7,7 @@ import msgspec
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import EventReceipt, NewEvent, Publication, RoutedEvent, WriteResult
 from tracelake.dispatcher.predicates import is_current
+from tracelake.dispatcher.records import columns
 from tracelake.dispatcher.slices import in_slices
 
 # The columns of a RoutedEvent, in order.
@@ -87,38 +88,25 @@ async def apply_events(connection: Connection, events: Sequence[NewEvent], appli
         await _insert_events(connection, part, applied)
     repeated = [event for event in events if event.key not in applied.events]
     if repeated:
-        columns = [list(column) for column in zip(*(event.key for event in repeated), strict=True)]
-        attempts, revisions = [event.attempt for event in repeated], [event.commit_revision for event in repeated]
-        effective = [event.effective_revision for event in repeated]
-        kinds, outdated = [event.effective_kind for event in repeated], [event.outdated for event in repeated]
-        adopted = await connection.fetch(_ADOPT_EVENTS, *columns, attempts, revisions, effective, kinds, outdated)
+        rows = [
+            (*item.key, item.attempt, item.commit_revision, item.effective_revision, item.effective_kind, item.outdated)
+            for item in repeated
+        ]
+        adopted = await connection.fetch(_ADOPT_EVENTS, *columns(rows))
         applied.routed += [RoutedEvent(*row) for row in adopted if row["routed_seq"] is not None]
-        existing_rows = await connection.fetch(_FIND_EVENTS, *columns)
+        existing_rows = await connection.fetch(_FIND_EVENTS, *columns(item.key for item in repeated))
         for row in existing_rows:
             applied.events[tuple(row)[:5]] = EventReceipt(duplicate=True, routed=row["state"] == "Routed")
 
 
 async def _insert_events(connection: Connection, events: Sequence[NewEvent], applied: WriteResult) -> None:
-    keys = [event.key for event in events]
-    columns = [list(column) for column in zip(*keys, strict=True)]
-    rows = await connection.fetch(
-        _INSERT_EVENTS,
-        *columns,
-        [event.org_id for event in events],
-        [event.attempt for event in events],
-        [event.event.cursor for event in events],
-        [event.event.partition_key for event in events],
-        [event.event.start for event in events],
-        [event.event.end for event in events],
-        [_json_or_none(event.event.invalidates) for event in events],
-        [event.commit_revision for event in events],
-        [event.waits for event in events],
-        [event.effective_revision for event in events],
-        [event.traceparent for event in events],
-        [event.effective_kind for event in events],
-        [event.outdated for event in events],
-    )
-    for row in rows:
+    new = [
+        (*item.key, item.org_id, item.attempt, item.event.cursor, item.event.partition_key, item.event.start,
+         item.event.end, _json_or_none(item.event.invalidates), item.commit_revision, item.waits,
+         item.effective_revision, item.traceparent, item.effective_kind, item.outdated)
+        for item in events
+    ]  # fmt: skip
+    for row in await connection.fetch(_INSERT_EVENTS, *columns(new)):
         key = tuple(row)[:5]
         applied.events[key] = EventReceipt(duplicate=False, routed=row["state"] == "Routed")
         if row["traceparent"] is not None:
@@ -133,15 +121,10 @@ def _json_or_none(value: msgspec.Struct | None) -> str | None:
 
 async def release_events(connection: Connection, publications: Sequence[Publication], applied: WriteResult) -> None:
     """Routes the events that waited for the commit of these units."""
-    rows = await connection.fetch(
-        _RELEASE_EVENTS,
-        [str(item.task_id) for item in publications],
-        [item.dataset_uuid for item in publications],
-        [item.dataset_version for item in publications],
-        [item.unit for item in publications],
-        [item.revision for item in publications],
-        [item.attempt for item in publications],
-        [item.cursor_unit for item in publications],
-        [item.revision_kind for item in publications],
-    )
+    units = [
+        (str(item.task_id), item.dataset_uuid, item.dataset_version, item.unit, item.revision, item.attempt,
+         item.cursor_unit, item.revision_kind)
+        for item in publications
+    ]  # fmt: skip
+    rows = await connection.fetch(_RELEASE_EVENTS, *columns(units))
     applied.routed += [RoutedEvent(*row) for row in rows if row["routed_seq"] is not None]

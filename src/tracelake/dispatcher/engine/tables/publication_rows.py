@@ -6,6 +6,7 @@ import msgspec
 
 from tracelake.db.transaction import Connection
 from tracelake.dispatcher.engine.plan import Publication
+from tracelake.dispatcher.records import columns
 from tracelake.wire.task_calls import DataFile
 
 _PIN_CONFIG = """
@@ -29,32 +30,22 @@ _MOVE_POINTERS = """
 
 
 async def apply_publications(connection: Connection, publications: Sequence[Publication]) -> None:
-    datasets = [item.dataset_uuid for item in publications]
-    versions = [item.dataset_version for item in publications]
-    await connection.execute(_PIN_CONFIG, datasets, versions, [item.config_hash for item in publications])
-    await connection.execute(
-        _INSERT_MANIFESTS,
-        [item.manifest_id for item in publications],
-        datasets,
-        versions,
-        [item.unit for item in publications],
-        [item.revision for item in publications],
-        [item.task_id for item in publications],
-        [item.attempt for item in publications],
-        [item.prefix for item in publications],
-        [_objects(item) for item in publications],
-    )
-    moves = [item for item in publications if item.revision is not None]
-    await connection.execute(
-        _MOVE_POINTERS,
-        [item.dataset_uuid for item in moves],
-        [item.dataset_version for item in moves],
-        [item.unit for item in moves],
-        [item.range_start for item in moves],
-        [item.range_end for item in moves],
-        [item.revision for item in moves],
-        [item.manifest_id for item in moves],
-    )
+    hashes = [(item.dataset_uuid, item.dataset_version, item.config_hash) for item in publications]
+    await connection.execute(_PIN_CONFIG, *columns(hashes))
+    manifests = [
+        (item.manifest_id, item.dataset_uuid, item.dataset_version, item.unit, item.revision, item.task_id,
+         item.attempt, item.prefix, _objects(item))
+        for item in publications
+    ]  # fmt: skip
+    await connection.execute(_INSERT_MANIFESTS, *columns(manifests))
+    moves = [
+        (item.dataset_uuid, item.dataset_version, item.unit, item.range_start, item.range_end, item.revision,
+         item.manifest_id)
+        for item in publications
+        if item.revision is not None
+    ]  # fmt: skip
+    if moves:
+        await connection.execute(_MOVE_POINTERS, *columns(moves))
 
 
 def _objects(item: Publication) -> str:

@@ -19,6 +19,7 @@ from tracelake.dispatcher.engine.tables.batch_rows import apply_buffer_publishes
 from tracelake.dispatcher.engine.tables.event_rows import apply_events, release_events
 from tracelake.dispatcher.engine.tables.publication_rows import apply_publications
 from tracelake.dispatcher.engine.unit_order import OPEN_SIBLINGS
+from tracelake.dispatcher.records import affected, columns
 from tracelake.dispatcher.slices import in_slices
 from tracelake.model.task import Outcome, RevisionKind, Status, Task
 
@@ -238,7 +239,7 @@ async def apply(connection: Connection, plan: WritePlan) -> WriteResult:
         if revived:
             await collect_again(connection, revived)
     if plan.spark_metrics:
-        await connection.execute(_SPARK_METRICS, *map(list, zip(*plan.spark_metrics, strict=True)))
+        await connection.execute(_SPARK_METRICS, *columns(plan.spark_metrics))
     if plan.publications:
         await apply_publications(connection, plan.publications)
         await release_events(connection, plan.publications, applied)
@@ -266,35 +267,24 @@ async def create(connection: Connection, tasks: Sequence[NewTask]) -> list[NewTa
 
 
 async def _create(connection: Connection, new: Sequence[NewTask]) -> list[NewTask]:
-    rows = await connection.fetch(
-        _CREATE,
-        [task.task_id for task in new],
-        [task.org_id for task in new],
-        [task.job_id for task in new],
-        [task.max_attempts for task in new],
-        [task.inputs for task in new],
-        [task.unit for task in new],
-        [task.node_id for task in new],
-        [task.edge for task in new],
-        [task.unit_key for task in new],
-        [task.unit_start for task in new],
-        [task.unit_end for task in new],
-        [task.revision for task in new],
-        ["\n".join(task.limit_keys) if task.limit_keys else None for task in new],
-        [task.wake.kind for task in new],
-        [task.wake.queue for task in new],
-        [task.counted for task in new],
-        [task.traceparent for task in new],
-        [task.revision_kind for task in new],
-        ["{" + ",".join(map(str, task.input_order)) + "}" if task.input_order else None for task in new],
-    )
+    tasks = [
+        (task.task_id, task.org_id, task.job_id, task.max_attempts, task.inputs, task.unit, task.node_id, task.edge,
+         task.unit_key, task.unit_start, task.unit_end, task.revision, "\n".join(task.limit_keys) or None, *task.wake,
+         task.counted, task.traceparent, task.revision_kind, _array(task.input_order))
+        for task in new
+    ]  # fmt: skip
+    rows = await connection.fetch(_CREATE, *columns(tasks))
     created_ids = {row["task_id"] for row in rows}
     return [task for task in new if task.task_id in created_ids]
 
 
+def _array(numbers: tuple[int, ...]) -> str | None:
+    """An array as Postgres writes it: `unnest` takes no array of arrays of different lengths."""
+    return "{" + ",".join(map(str, numbers)) + "}" if numbers else None
+
+
 async def wake(connection: Connection, wakeups: Sequence[tuple[UUID, WakeTarget]]) -> None:
-    kinds = [item.kind for _, item in wakeups]
-    await connection.execute(_WAKE, kinds, [item.queue for _, item in wakeups], [key for key, _ in wakeups])
+    await connection.execute(_WAKE, *columns((*target, task_id) for task_id, target in wakeups))
 
 
 async def _create_named(connection: Connection, plan: WritePlan, applied: WriteResult) -> None:
@@ -308,18 +298,13 @@ async def _create_named(connection: Connection, plan: WritePlan, applied: WriteR
 
 
 async def _archive_attempts(connection: Connection, plan: WritePlan) -> None:
-    replaced = [change.before for change in plan.changes if 0 < change.before.attempt < change.after.attempt]
+    replaced = [
+        (task.task_id, task.attempt, task.lease_token, task.worker_id, task.claimed_at, task.outcome, task.error)
+        for task, after in ((change.before, change.after) for change in plan.changes)
+        if 0 < task.attempt < after.attempt
+    ]
     if replaced:
-        await connection.execute(
-            _ARCHIVE_ATTEMPTS,
-            [task.task_id for task in replaced],
-            [task.attempt for task in replaced],
-            [task.lease_token for task in replaced],
-            [task.worker_id for task in replaced],
-            [task.claimed_at for task in replaced],
-            [task.outcome for task in replaced],
-            [task.error for task in replaced],
-        )
+        await connection.execute(_ARCHIVE_ATTEMPTS, *columns(replaced))
 
 
 def update_statement(changes: Sequence[StateChange]) -> tuple[str, list[list[object]]]:
@@ -367,7 +352,5 @@ def _update_text(columns: tuple[str, ...], *, with_result: bool) -> str:
 
 async def _update(connection: Connection, plan: WritePlan) -> None:
     statement, arguments = update_statement(plan.changes)
-    tag = await connection.execute(statement, *arguments)
-    moved = int(tag.rpartition(" ")[2])
-    if moved != len(plan.changes):
+    if affected(await connection.execute(statement, *arguments)) != len(plan.changes):
         raise AssertionError("a locked task changed under its lock")

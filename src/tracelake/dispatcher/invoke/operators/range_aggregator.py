@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from tracelake.catalogue import RangeAggregatorConfig
+from tracelake.dispatcher.engine.routing.coverage import merge
 from tracelake.dispatcher.invoke.operators.context import MAX_UNITS, BadInputError, ControlContext
 from tracelake.wire.base import MAX_CURSOR
 from tracelake.wire.units import EventIn, TaskOutput
@@ -39,17 +40,6 @@ async def range_aggregator(context: ControlContext) -> Iterable[EventIn]:
     covered = merge((run["range_start"], run["range_end"]) for run in runs)
     revision = _revision(f"{start}-{end}", context.revision)
     return _events(context.outputs, complete_windows(first, last, size, covered), revision)
-
-
-def merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The union of ranges that come in order of their start, as ranges with gaps between them."""
-    merged: list[tuple[int, int]] = []
-    for start, end in ranges:
-        if merged and start <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def complete_windows(first: int, last: int, size: int, covered: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -17,10 +17,10 @@ import asyncpg
 from msgspec.structs import replace
 
 from tracelake.db.transaction import Connection
-from tracelake.dispatcher.engine.limits.keys import is_shared, operator_key
-from tracelake.dispatcher.engine.plan import StateChange, WakeTarget
-from tracelake.dispatcher.engine.wakeups import wake_of
+from tracelake.dispatcher.engine.plan import StateChange, WakeTarget, wake_of
+from tracelake.dispatcher.records import columns
 from tracelake.model.fair_share import FairShares, OrgBacklog
+from tracelake.model.job import Job
 from tracelake.model.runtime import RuntimeRegistry
 from tracelake.model.task import Status
 
@@ -109,10 +109,7 @@ def hold_what_becomes_ready(changes: Iterable[StateChange]) -> None:
 
 
 async def settle(
-    connection: Connection,
-    changes: Sequence[StateChange],
-    new_keys: Iterable[str],
-    runtimes: RuntimeRegistry,
+    connection: Connection, changes: Sequence[StateChange], new_keys: Iterable[str], runtimes: RuntimeRegistry
 ) -> list[tuple[UUID, WakeTarget]]:
     """Counts the places that the changes took and freed, and hands out free ones. Returns whom to wake."""
     moved: dict[str, int] = {}
@@ -128,10 +125,7 @@ async def settle(
 
 
 async def hand_out(
-    connection: Connection,
-    keys: Iterable[str],
-    runtimes: RuntimeRegistry,
-    moved: dict[str, int] | None = None,
+    connection: Connection, keys: Iterable[str], runtimes: RuntimeRegistry, moved: dict[str, int] | None = None
 ) -> list[tuple[UUID, WakeTarget]]:
     """Gives the free places of these limits to tasks that wait for them. Depths of queues include waiting tasks."""
     counters = await lock(connection, keys, runtimes)
@@ -148,9 +142,7 @@ async def lock(connection: Connection, keys: Iterable[str], runtimes: RuntimeReg
 
 
 async def hand_out_locked(
-    connection: Connection,
-    counters: dict[str, LimitCounter],
-    runtimes: RuntimeRegistry,
+    connection: Connection, counters: dict[str, LimitCounter], runtimes: RuntimeRegistry
 ) -> list[tuple[UUID, WakeTarget]]:
     """Hands out the free places of limits that `lock` locked, and writes their `used`."""
     woken: list[tuple[UUID, WakeTarget]] = []
@@ -168,7 +160,7 @@ async def hand_out_locked(
         if counter.used != counter.before or counter.turns_moved
     ]
     if changed:
-        await connection.execute(_SET_USED, *(list(column) for column in zip(*changed, strict=True)))
+        await connection.execute(_SET_USED, *columns(changed))
     return woken
 
 
@@ -228,5 +220,34 @@ async def _admit(
     if admitted:
         await connection.execute(_ADMIT, [row["task_id"] for row in admitted])
     if elsewhere:
-        await connection.execute(_WAIT_ELSEWHERE, *(list(column) for column in zip(*elsewhere, strict=True)))
+        await connection.execute(_WAIT_ELSEWHERE, *columns(elsewhere))
     return admitted, len(elsewhere)
+
+
+def limit_keys_of(runtimes: RuntimeRegistry, job: Job, *, org_limited: bool = False) -> tuple[str, ...]:
+    """Returns the keys of the limits that a task of this job takes a place in, sorted."""
+    keys = [org_key(job.org_id)] if org_limited else []
+    if job.max_concurrency is not None:
+        keys.append(job.limit_key)
+    if job.operator in runtimes.operator_limits:
+        keys.append(operator_key(job.operator))
+    return tuple(sorted(keys))
+
+
+def operator_key(operator: str) -> str:
+    return f"operator:{operator}"
+
+
+def org_key(org_id: UUID) -> str:
+    """Returns the key of an org's quota of running tasks."""
+    return f"org:{org_id}"
+
+
+def is_quota(limit_key: str) -> bool:
+    """Whether it is the key of an org's quota of running tasks."""
+    return limit_key.startswith("org:")
+
+
+def is_shared(limit_key: str) -> bool:
+    """Whether tasks of several orgs may wait for it."""
+    return limit_key.startswith("operator:")
