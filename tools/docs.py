@@ -26,11 +26,11 @@ def errors_markdown() -> str:
         "",
         "Generated from `tracelake.errors.catalogue`; do not edit by hand (`make docs`).",
         "",
-        'Every error body is `{"error": {"code", "message", "details"}}`. Codes are stable: one may be',
-        "added, none changes its meaning. Where the status is `task`, no call is answered so: it begins the error",
-        "that a task failed with.",
+        'Every error body is `{"error": {"code", "message", "details"}}`. Codes are stable: new ones may be added, but',
+        "none changes its meaning. Codes with the status `task` are not returned by calls: they begin the error of a",
+        "failed task.",
         "",
-        "| code | status | meaning | what to do | repeat the same call? |",
+        "| code | status | meaning | what to do | retryable |",
         "|---|---|---|---|---|",
     ]
     for code, kind in sorted(CATALOGUE.items()):

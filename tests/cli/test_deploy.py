@@ -204,7 +204,7 @@ PROBLEMS = [
     Problem(code="yaml_syntax", message="A tab.", line=5, column=1, path=""),
     Problem(
         code="unknown_field",
-        message="There is no such field.",
+        message="The field does not exist.",
         line=4,
         column=5,
         path="jobs[0].opertor",
@@ -226,7 +226,7 @@ def test_errors_are_shown_as_compilers_do(trace: Trace, api: FakeApi, tmp_path: 
         f"{path}:3:16: error[invalid_value] jobs[0].name: Not a name.",
         '    3 |   - name: "東京"   # wide',
         "      |                  ^",
-        f"{path}:4:5: error[unknown_field] jobs[0].opertor: There is no such field. (Did you mean `operator`?)",
+        f"{path}:4:5: error[unknown_field] jobs[0].opertor: The field does not exist. (Did you mean `operator`?)",
         "    4 |     opertor: noop",
         "      |     ^^^^^^^",
         f"{path}:5:1: error[yaml_syntax] A tab.",

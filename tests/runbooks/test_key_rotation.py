@@ -84,7 +84,7 @@ def test_the_page(shared_stack: RealStack) -> None:
     assert [deliver(stack, hook["path"], secret, f"leaked-{n}") for n, secret in enumerate(secrets)] == [401, 401]
     assert deliver(stack, hook["path"], last, "leaked-last") == 200
 
-    follow(stack, "key-rotation.md", section="How you know that it is over")
+    follow(stack, "key-rotation.md", section="Verify")
     attempt, done = progress()
     stack.wait_until(lambda: progress()[1] >= done + 3, "work to go on with the new tokens")
     assert progress()[0] == attempt == 1, "the source was never interrupted"

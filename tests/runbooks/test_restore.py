@@ -84,7 +84,7 @@ def test_the_page(stack: RealStack) -> None:
     first, second, third = stack.tasks("chain", "slow")
     running = stack.claim(first)
 
-    follow(stack, PAGE, section="Before it happens", words={"FILE": "state.dump"})
+    follow(stack, PAGE, section="Preparation", words={"FILE": "state.dump"})
     dump = stack.files / "state.dump"
     assert dump.stat().st_mode & 0o777 == 0o600
     assert "state.dump exists" in stack.shell("trace backup state.dump", fine=(1,))
@@ -149,7 +149,7 @@ def test_the_page(stack: RealStack) -> None:
     attempts = {task_id: row["attempt"] for task_id, row in rows.items()}
     assert len(done) == len({rows[task_id]["unit_key"] for task_id in done}) == 4
     assert (attempts[first], attempts[second], attempts[third]) == (2, 2, 1)
-    follow(stack, PAGE, section="How you know that it is over")
+    follow(stack, PAGE, section="Verify")
     assert stack.trace("outbox list")["failed"] == 0
 
 
