@@ -131,10 +131,13 @@ bench-smoke: .bench-peers/made .venv-peers/made ## Show that every benchmark sti
 		--only-binary :all: -r requirements/peers.txt
 	@touch $@
 
-setup-peers: .venv-peers/made ## Install cryo, for bench-ingest and the test against it
+setup-peers: .venv-peers/made ## Install cryo and DuckDB, for bench-ingest, bench-pipeline and the test against cryo
 
 bench-ingest: setup setup-peers ## evm_ingest against cryo, and what the platform adds to a task; last line is JSON
 	@$(PY) -m benchmarks.ingest $(ARGS)
+
+bench-pipeline: setup setup-peers ## The demo's DAG on a warm stack against a script with cryo and DuckDB; last line is JSON
+	@$(PY) -m benchmarks.pipeline $(ARGS)
 
 record-chain: setup ## Make the recorded chain of examples/token_flows anew (needs Node.js with npm)
 	@$(PY) -m tools.recorder
