@@ -95,7 +95,7 @@ async def source(connection: Connection, org_id: UUID, dag: str, number: int) ->
 async def not_found(connection: Connection, org_id: UUID, dag: str) -> TraceError:
     """The refusal for a version that is not there: it names the version, or the DAG if there is none at all."""
     exists = await dag_exists(connection, org_id, dag)
-    return TraceError("dag_version_not_found" if exists else "dag_not_found")
+    return TraceError("dag_version_not_found") if exists else TraceError("dag_not_found")
 
 
 async def dag_exists(connection: Connection, org_id: UUID, dag: str) -> bool:
