@@ -1,7 +1,7 @@
-"""What `rows_per_block` is told. Goes to src/tracelake/catalogue/rows_per_block.py.
+"""The config of `rows_per_block`. Copy it to src/tracelake/catalogue/rows_per_block.py.
 
-The config is read when a DAG is deployed, long before Spark is there: what is wrong with it is said then, with its
-field. Anything that msgspec cannot say (two fields that do not fit) is for `__post_init__`, as `ConfigFieldError`.
+A deploy checks the config, without Spark, and reports errors with their field. Checks that msgspec cannot express (two
+fields that exclude each other) belong in `__post_init__` and raise `ConfigFieldError`.
 """
 
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""rows_per_block: how many rows each block has. Goes to src/tracelake/spark/operators/rows_per_block.py."""
+"""rows_per_block counts the rows of each block. Copy it to src/tracelake/spark/operators/rows_per_block.py."""
 
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.catalogue.rows_per_block import RowsPerBlockConfig
@@ -6,17 +6,17 @@ from tracelake.spark.work import SparkWork
 
 
 def run(work: SparkWork) -> OperatorResult:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
     config = work.context.config
     assert isinstance(config, RowsPerBlockConfig)
     # The rows of the unit: pinned to the task's version, with the range and the input's `where` applied.
     rows = work.read()
     if "block_number" not in rows.columns:
-        # Another attempt would fail in the same way, so there is none. Any other exception is retried.
+        # Another attempt would fail in the same way. Any other exception is retried.
         raise NonRetryableError("the input has no column block_number")
     counts = rows.groupBy("block_number").agg(F.count(F.lit(1)).alias("rows"))
-    # Sorted, in one file or in several, uploaded to the attempt's own prefix. Nothing counts before the task completes.
+    # Sorted, in one or several files below the attempt's prefix. They become data when the task completes.
     written = work.write(counts.filter(F.col("rows") >= config.least))
     work.context.progress(f"{written.rows} blocks")
     return work.result()

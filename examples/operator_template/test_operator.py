@@ -1,4 +1,4 @@
-"""rows_per_block without a stack. Goes to tests/spark/test_rows_per_block.py."""
+"""Tests rows_per_block without a stack. Copy it to tests/spark/test_rows_per_block.py."""
 
 import pyarrow as pa
 import pytest
@@ -24,7 +24,7 @@ def test_a_unit_without_rows_has_columns(bench: Trial) -> None:
     assert bench.table().num_rows == 0
 
 
-def test_what_is_no_dataset_of_blocks(bench: Trial) -> None:
+def test_an_input_without_block_numbers_is_rejected(bench: Trial) -> None:
     bench.add_input("prices", pa.table({"price": [1.0]}))
     bench.add_output("counts")
     with pytest.raises(NonRetryableError, match="no column block_number"):

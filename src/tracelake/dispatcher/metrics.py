@@ -60,14 +60,12 @@ class Metrics:
             ("listener", "reason"),
         )
         self.internal_errors = self._counter(
-            "trace_internal_errors", "Requests and items of batches that were answered 500: bugs."
+            "trace_internal_errors", "Requests and batch items that returned 500; these are bugs."
         )
         self.token_failures = self._counter(
-            "trace_token_failures", "Credentials refused, by kind and reason.", ("kind", "reason")
+            "trace_token_failures", "Rejected credentials, by kind and reason.", ("kind", "reason")
         )
-        self.rate_limited = self._counter(
-            "trace_rate_limited", "Requests of users and deliveries that came faster than allowed."
-        )
+        self.rate_limited = self._counter("trace_rate_limited", "Requests and deliveries rejected by a rate limit.")
 
     def _declare_tasks(self) -> None:
         self.claim_seconds = self._histogram("trace_claim_seconds", "Time to answer a claim.", _FAST)
@@ -79,17 +77,17 @@ class Metrics:
             "accepts its event.",
             _WAITS,
         )
-        self.completions = self._counter("trace_completions", "Final words taken, by recorded status.", ("status",))
-        self.failed_tasks = self._counter(
-            "trace_tasks_failed", "Tasks that failed for good: no attempt follows by itself."
+        self.completions = self._counter(
+            "trace_completions", "Final reports accepted, by recorded status.", ("status",)
         )
+        self.failed_tasks = self._counter("trace_tasks_failed", "Tasks that failed for good.")
         self.fenced = self._counter(
             "trace_fenced_calls", "Calls of attempts that were not current, by call and code.", ("call", "code")
         )
         self.lease_expiries = self._counter(
-            "trace_lease_expiries", "Leases that ran out, by what became of the task.", ("status",)
+            "trace_lease_expiries", "Expired leases, by the new status of the task.", ("status",)
         )
-        self.retries = self._counter("trace_retries", "Tasks put back into their queue.")
+        self.retries = self._counter("trace_retries", "Tasks requeued for a retry.")
         self.created_tasks = self._counter(
             "trace_tasks_made",
             "Tasks made, by what asked for them: event (as it was accepted), drain (an event that had waited), "
@@ -113,7 +111,7 @@ class Metrics:
             ("state",),
         )
         self.oldest_ready = self._stored(
-            "trace_tasks_oldest_ready_seconds", "How long the task that is ready longest has been so; 0 without one."
+            "trace_tasks_oldest_ready_seconds", "Age of the oldest ready task; 0 if there is none."
         )
 
     def _declare_events(self) -> None:
@@ -123,7 +121,7 @@ class Metrics:
             "kept (waits for the commit of its data, or is not of the current generation); duplicate.",
             ("producer", "result"),
         )
-        self.drained = self._counter("trace_drained_events", "Events shown to edges that had fallen behind.")
+        self.drained = self._counter("trace_drained_events", "Events replayed to edges that had fallen behind.")
         self.edges_behind = self._stored(
             "trace_edges_behind",
             "Inputs that events wait for, by state: held (a unit failed for good), building (of a version that does "
@@ -151,7 +149,7 @@ class Metrics:
         self.sweeping = self._stored(
             "trace_nodes_to_sweep", "Nodes whose tasks a cutover has yet to cancel, bring back or count."
         )
-        self.buffer_dead = self._counter("trace_buffer_dead_letters", "Batches that a sink could not take.")
+        self.buffer_dead = self._counter("trace_buffer_dead_letters", "Batches that a sink rejected.")
         self.buffer_backlog = self._stored(
             "trace_buffer_backlog", f"Batches that sinks may take and that are not yet in their table, up to {MOST}."
         )
@@ -194,10 +192,10 @@ class Metrics:
         )
         self.cron_lateness = self._histogram(
             "trace_cron_lateness_seconds",
-            "How long after its time a slot was fired.",
+            "Delay between the time of a slot and its firing.",
             (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0),
         )
-        self.cron_asked = self._counter("trace_cron_lists", "How often a scheduler asked which cron sources there are.")
+        self.cron_asked = self._counter("trace_cron_lists", "How often a scheduler listed the cron sources.")
         self.sources = self._stored(
             "trace_sources", "Sources of active versions, by kind and by state as `trace sources` shows it.",
             ("kind", "state"),
@@ -222,10 +220,12 @@ class Metrics:
             (*NAMED, "kind"),
         )
         self.source_paused = self._stored(
-            "trace_source_paused_seconds", "For how long a person has paused a source; absent for the others.", NAMED
+            "trace_source_paused_seconds", "How long a source has been paused by a user; absent for others.", NAMED
         )
         self.source_stopped = self._stored(
-            "trace_source_stopped", "1 for a source that a full queue downstream stops; absent for the others.", NAMED
+            "trace_source_stopped",
+            "1 for a source that is stopped by a full queue downstream; absent for others.",
+            NAMED,
         )
         self.cron_slot = self._stored(
             "trace_cron_last_slot_timestamp_seconds", "The last slot of a cron source that was fired.", NAMED
@@ -261,7 +261,7 @@ class Metrics:
             "trace_pressure_level", "What it stops upstream: 0 nothing, 1 bulk producers, 2 all producers.", labels
         )
         self.producers_stopped = self._stored(
-            "trace_producers_stopped", "Jobs and sources that are stopped by a full queue or by a person."
+            "trace_producers_stopped", "Jobs and sources that are stopped by a full queue or paused by a user."
         )
 
     def _declare_outbox(self) -> None:
@@ -269,7 +269,7 @@ class Metrics:
         self.outbox_rejected = self._counter("trace_outbox_rejected", "Outbox rows that the transport rejected.")
         self.outbox_pending = self._stored("trace_outbox_pending", f"Outbox rows not yet published, up to {MOST}.")
         self.outbox_failed = self._stored(
-            "trace_outbox_failed", "Outbox rows given up after too many rejections: needs a person."
+            "trace_outbox_failed", "Outbox rows that failed after too many rejections; they need an operator."
         )
         self.outbox_lag = self._stored("trace_outbox_lag_seconds", "Age of the oldest outbox row not yet published.")
         self.queue_depth = self._stored(
@@ -282,7 +282,7 @@ class Metrics:
     def _declare_loops(self) -> None:
         self.loop_rounds = self._counter("trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",))
         self.loop_failures = self._counter("trace_loop_failures", "Rounds of a loop that failed.", ("loop",))
-        self.loop_seconds = self._histogram("trace_loop_seconds", "How long a round of a loop took.", _FEW, ("loop",))
+        self.loop_seconds = self._histogram("trace_loop_seconds", "Duration of a round of a loop.", _FEW, ("loop",))
         self.spans_dropped = self._counter(
             "trace_otel_spans_dropped",
             "Spans that no collector took: the queue was full, or the collector away or unwilling.",

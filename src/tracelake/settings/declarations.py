@@ -50,7 +50,7 @@ class Settings:
     """Every setting of every process; `Settings.load()` is how one gets it."""
 
     home: Path = directory(Path("~/.trace"), "Where the stack keeps everything it stores.")
-    log_level: str = choice("info", ("debug", "info", "warning", "error"), "The least level that is logged.")
+    log_level: str = choice("info", ("debug", "info", "warning", "error"), "The minimum level of log messages.")
     org: str = text(
         "default",
         r"[a-z][a-z0-9_]{0,127}",
@@ -58,11 +58,11 @@ class Settings:
         "The organisation that the local credentials belong to.",
     )
 
-    state_dsn: str | None = dsn("Postgres state of your own instead of the embedded one (with queue_dsn).")
-    queue_dsn: str | None = dsn("The queue database of your own (with state_dsn).")
-    data_dsn: str | None = dsn("Postgres data of your own instead of the embedded one.")
+    state_dsn: str | None = dsn("Your own state database instead of the embedded one (with queue_dsn).")
+    queue_dsn: str | None = dsn("Your own queue database (with state_dsn).")
+    data_dsn: str | None = dsn("Your own data database instead of the embedded one.")
     data_read_dsn: str | None = dsn(
-        "Postgres data of your own by a role that may only read, for Spark and `trace read`; without it, data_dsn."
+        "Your own data database with a read-only role, for Spark and `trace read`; without it, data_dsn."
     )
     state_port: int = port("Port of the embedded state cluster.")
     data_port: int = port("Port of the embedded data cluster.")
@@ -70,16 +70,16 @@ class Settings:
         12, "Connections of one Dispatcher to the state database; some are reserved for lifecycle calls.", minimum=4
     )
 
-    bind_host: str = host("127.0.0.1", "The address that the public and the task listener bind, unless they have one.")
-    public_bind_host: str | None = host(None, "The address of the public listener alone.")
-    task_bind_host: str | None = host(None, "The address of the task listener alone.")
+    bind_host: str = host("127.0.0.1", "The address of the public and the task listener, unless set for each.")
+    public_bind_host: str | None = host(None, "The address of the public listener.")
+    task_bind_host: str | None = host(None, "The address of the task listener.")
     internal_bind_host: str = host(
-        LOOPBACK, "The address of the internal listener. On another than loopback, metrics need a token."
+        LOOPBACK, "The address of the internal listener. On any address but loopback, metrics need a token."
     )
     public_port: int = port("Port of the public listener.")
     task_port: int = port("Port of the task listener.")
     internal_port: int = port("Port of the internal listener.")
-    public_connections: int = integer(512, "Connections that the public listener holds at once.", minimum=8)
+    public_connections: int = integer(512, "Maximum number of connections of the public listener.", minimum=8)
     task_connections: int = integer(1024, "The same for the task listener.", minimum=8)
     internal_connections: int = integer(1024, "The same for the internal listener.", minimum=8)
     http_address_connections: int = integer(
@@ -94,18 +94,20 @@ class Settings:
     )
     http_idle_seconds: float = seconds(75, "How long a connection may be idle between two requests.")
 
-    lease_seconds: float = seconds(120, "How long a claim holds without a heartbeat, unless the job says.")
+    lease_seconds: float = seconds(120, "How long a lease lasts without a heartbeat, unless the job sets it.")
     heartbeat_seconds: float = seconds(30, "How often a worker sends a heartbeat.")
-    max_attempts: int = integer(3, "How often a task is tried, unless the job says.")
-    retry_min_seconds: float = seconds(30, "The wait before the first retry of a failed task.")
-    retry_max_seconds: float = seconds(600, "The longest wait between retries of a failed task.")
-    timeout_seconds: float = seconds(1800, "The hard limit of one attempt, unless the job says.")
+    max_attempts: int = integer(3, "Maximum number of attempts of a task, unless the job sets it.")
+    retry_min_seconds: float = seconds(30, "Delay before the first retry of a failed task.")
+    retry_max_seconds: float = seconds(600, "Longest delay between retries of a failed task.")
+    timeout_seconds: float = seconds(1800, "Maximum duration of one attempt, unless the job sets it.")
     lambda_timeout_seconds: float = seconds(60, "The same for jobs with `runtime: lambda`.")
 
-    outbox_retry_min_seconds: float = seconds(1, "The first wait after an outbox row could not be sent.")
-    outbox_retry_max_seconds: float = seconds(300, "The longest wait between tries of an outbox row.")
+    outbox_retry_min_seconds: float = seconds(
+        1, "Delay before the first retry of an outbox row that could not be sent."
+    )
+    outbox_retry_max_seconds: float = seconds(300, "Longest delay between retries of an outbox row.")
     outbox_max_tries: int = integer(20, "Rejections by the transport after which an outbox row fails.")
-    relay_poll_seconds: float = seconds(1.0, "How often the relay looks for rows that nobody announced.")
+    relay_poll_seconds: float = seconds(1.0, "How often the relay polls for rows that other processes left.")
     relay_batch: int = integer(256, "Outbox rows of each kind that the relay sends at once.")
 
     artifact_max_bytes: int = integer(16 * _MIB, "The largest artifact that may be published.")
@@ -116,7 +118,7 @@ class Settings:
         "Bodies that a listener receives at once from callers who have shown no credential; a quarter for one address.",
         minimum=_MIB,
     )
-    group_commit_max: int = integer(128, "Calls gathered into one transaction; 1 turns gathering off.")
+    group_commit_max: int = integer(128, "Maximum number of calls in one transaction; 1 turns group commit off.")
     group_commit_lanes: int = integer(
         2, "Transactions of claims and heartbeats in flight at once, and as many of ordinary calls."
     )
@@ -127,20 +129,20 @@ class Settings:
         120, "How long lifecycle calls may wait without any progress before the liveness check fails."
     )
 
-    reaper_seconds: float = seconds(1.0, "How often the reaper looks for leases that ran out.")
+    reaper_seconds: float = seconds(1.0, "How often the reaper looks for expired leases.")
     retry_seconds: float = seconds(0.5, "How often the retry loop looks for retries that are due.")
     reconcile_seconds: float = seconds(60, "How often the reconciler looks for lost wake-ups.")
-    reconcile_grace_seconds: float = seconds(60, "How old a wake-up must be before it counts as lost.")
+    reconcile_grace_seconds: float = seconds(60, "Age at which a missing wake-up counts as lost.")
 
-    jwks_cache_seconds: float = seconds(300, "How long verifiers may keep the published keys.")
+    jwks_cache_seconds: float = seconds(300, "How long verifiers may cache the published keys.")
     credential_overlap_seconds: float = seconds(3600, "How long a rotated token is still accepted.")
 
     user_issuer: str = visible("trace", "The issuer (`iss`) of user tokens.")
-    user_audience: str = visible("trace.user", "The audience (`aud`) that user tokens must be for.")
+    user_audience: str = visible("trace.user", "The required audience (`aud`) of user tokens.")
     user_jwks: Path | str | None = jwks("The keys of an identity provider's user tokens, instead of the stack's own.")
     user_org_claim: str = visible("org", "The claim of a user token that holds the org.")
     user_roles_claim: str = visible("roles", "The claim of a user token that lists the roles.")
-    user_rate_per_second: int = integer(50, "Requests that one user may send per second, in the long run.")
+    user_rate_per_second: int = integer(50, "Average number of requests per second of one user.")
     user_rate_burst: int = integer(100, "Requests that one user may send at once.")
 
     quota_queued_tasks: int = integer(200_000, "Queued tasks of one org; 0 is no limit.", minimum=0)
@@ -148,7 +150,7 @@ class Settings:
         0, "Tasks of one org that run at once; 0 is no limit.", minimum=0, maximum=1_000_000
     )
     quota_units_per_range: int = integer(
-        100_000, "Units of one org that one range is split into; 0 is no limit but the million.", minimum=0
+        100_000, "Maximum number of units of one range; 0: the platform's limit of a million.", minimum=0
     )
     quota_stored_bytes: int = integer(0, "Bytes of committed files of one org; 0 is no limit.", minimum=0)
     quota_deploys_per_hour: int = integer(300, "New versions of one org in an hour; 0 is no limit.", minimum=0)
@@ -157,43 +159,43 @@ class Settings:
     )
 
     document_processes: int = integer(2, "Processes that read DAG documents; one org has all but one of them at most.")
-    document_seconds: float = seconds(20, "Processor time that reading one DAG document may take.")
-    document_queue: int = integer(8, "Documents of one org that may wait to be read; more are refused with 429.")
+    document_seconds: float = seconds(20, "CPU time for parsing one DAG document.")
+    document_queue: int = integer(8, "Documents of one org that may wait to be parsed; further ones get 429.")
 
-    webhook_max_bytes: int = integer(256 * 1024, "The largest body that a webhook takes.")
-    webhook_tolerance_seconds: float = seconds(300, "How far the time of a signature may be from now, either way.")
-    webhook_retention_days: int = integer(30, "How long a webhook remembers what was delivered: bodies and ids.")
+    webhook_max_bytes: int = integer(256 * 1024, "The largest body of a webhook delivery.")
+    webhook_tolerance_seconds: float = seconds(
+        300, "Maximum difference between the time of a signature and now, in either direction."
+    )
+    webhook_retention_days: int = integer(30, "How long bodies and ids of deliveries are kept.")
     webhook_rotation_seconds: float = seconds(86400, "How long a rotated secret of a webhook is still accepted.")
-    webhook_rate_per_second: int = integer(50, "Deliveries that one webhook takes per second, in the long run.")
-    webhook_rate_burst: int = integer(100, "Deliveries that one webhook takes at once.")
+    webhook_rate_per_second: int = integer(50, "Average number of deliveries per second of one webhook.")
+    webhook_rate_burst: int = integer(100, "Maximum number of deliveries of one webhook at once.")
 
     s3_endpoint: str | None = text(
         None,
         r"aws|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?",
         "`aws`, or an address like https://host:9000",
-        "The object store of your own instead of the embedded one: an address, or `aws` for S3 itself.",
+        "Your own object store instead of the embedded one: an address, or `aws` for Amazon S3.",
     )
     s3_region: str = text("us-east-1", r"[a-z0-9-]{1,40}", "a region", "The region of the object store.")
-    s3_access_key: str | None = secret("The key of an identity there; without one, the machine's own is used.")
+    s3_access_key: str | None = secret("The access key; without it, the machine's own credentials are used.")
     s3_secret_key: str | None = secret("The secret of that key.")
     s3_port: int = port("Port of the embedded object store.")
-    s3_timeout_seconds: float = seconds(60, "How long a worker waits for one answer of the object store.")
+    s3_timeout_seconds: float = seconds(60, "How long a worker waits for one reply of the object store.")
     object_store_sync: bool = switch(
         True,
         "Whether a unit is committed only when its files in the embedded object store are on the disk; if not, they may"
         " be lost in a power cut.",
     )
     s3_retry_seconds: float = seconds(
-        60, "How long a worker asks an object store again that does not answer; then the attempt fails, to be retried."
+        60, "How long a worker retries an object store that does not answer; then the attempt fails and is retried."
     )
-    staging_retention_days: int = integer(
-        7, "How long files, and scratch, are kept that an attempt wrote and nobody committed."
-    )
+    staging_retention_days: int = integer(7, "How long uncommitted files and scratch files of attempts are kept.")
     trigger_retention_days: int = integer(
-        30, "How long the idempotency keys of triggers are remembered; 0 for ever.", minimum=0
+        30, "How long the idempotency keys of triggers are kept; 0 for ever.", minimum=0
     )
     attempt_retention_days: int = integer(
-        30, "How long replaced attempts and the figures of Spark are kept; 0 for ever.", minimum=0
+        30, "How long replaced attempts and Spark statistics are kept; 0 for ever.", minimum=0
     )
     task_retention_days: int = integer(
         90,
@@ -217,14 +219,14 @@ class Settings:
     bundle_bucket: str = name("trace-bundles", "The bucket of users' uploaded code.")
 
     workers: int = integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
-    worker_slots: int = integer(16, "Tasks that one worker runs at once.", maximum=4096)
+    worker_slots: int = integer(16, "Maximum number of concurrent tasks of one worker.", maximum=4096)
     worker_reserved_slots: int = integer(
         1,
-        "Slots of a worker that are kept for orgs with no task in flight; at most an eighth of them.",
+        "Slots of a worker reserved for orgs with no task in flight; at most an eighth of all.",
         minimum=0,
         maximum=512,
     )
-    worker_runtime: str = name("ecs_platform", "The runtime whose tasks the worker takes.")
+    worker_runtime: str = name("ecs_platform", "The runtime whose tasks the worker claims.")
     worker_stop_seconds: float = seconds(
         20,
         "How long work in Spark may take to stop when its task is cancelled or out of time; then the worker ends the"
@@ -264,15 +266,15 @@ class Settings:
         "A TOML file that adds or changes runtimes and limits operators; see operating.md."
     )
     scheduler_poll_seconds: float = seconds(2, "How often the scheduler looks for new cron sources.")
-    scheduler_tolerance_seconds: float = seconds(
-        60, "How late a time of a cron source with `catch_up: none` may be seen and still be fired."
-    )
+    scheduler_tolerance_seconds: float = seconds(60, "How late a slot of a cron source with `catch_up: none` may fire.")
     scheduler_batch: int = integer(
-        100, "Missed times that the scheduler makes up for in one round, for each source.", maximum=10_000
+        100, "Missed slots of each source that the scheduler fires in one round.", maximum=10_000
     )
-    sinks: int = integer(0, "Sink processes that `trace up` starts, beside those of workers.", minimum=0, maximum=64)
-    worker_sink: bool = switch(True, "Whether a worker has a sink of buffered datasets beside it.")
-    sink_batches: int = integer(64, "Batches of one dataset that a sink takes at once.", maximum=1000)
+    sinks: int = integer(0, "Additional sink processes that `trace up` starts.", minimum=0, maximum=64)
+    worker_sink: bool = switch(True, "Whether a worker also runs a sink.")
+    sink_batches: int = integer(
+        64, "Maximum number of batches of one dataset that a sink merges at once.", maximum=1000
+    )
     # A sink that has not asked for a minute counts as gone.
     sink_poll_seconds: float = seconds(2, "How often a sink looks for new buffered datasets.", maximum=30)
     sink_spark_bytes: int = integer(
@@ -290,7 +292,7 @@ class Settings:
     )
     otlp_sample_ratio: float = ratio(1.0, "The share of traces that is recorded.")
 
-    test_clock: bool = switch(False, "Allow a replaced `trace_now()`; for tests alone.")
+    test_clock: bool = switch(False, "Allow a replaced `trace_now()`; only for tests.")
 
     @classmethod
     def load(

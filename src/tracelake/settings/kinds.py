@@ -170,7 +170,7 @@ def integer(default: int, doc: str, *, minimum: int = 1, maximum: int = 2**53) -
 
 
 def port(doc: str) -> Any:
-    return integer(0, f"{doc} 0 takes a free one.", minimum=0, maximum=65535)
+    return integer(0, f"{doc} 0: a free port.", minimum=0, maximum=65535)
 
 
 def switch(default: bool, doc: str) -> Any:

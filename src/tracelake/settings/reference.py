@@ -13,7 +13,7 @@ def reference_markdown() -> str:
         "Generated from `tracelake.settings`; do not edit by hand (`make docs`).",
         "",
         "Later wins: the default, `HOME/settings.toml` (`name = value`), the environment variable, the",
-        "command line. Unknown names and values that do not fit are refused at start.",
+        "command line. Unknown names and invalid values are rejected at start.",
         "",
         "| setting | variable | value | default | what it does |",
         "|---|---|---|---|---|",

@@ -65,7 +65,7 @@ FETCH_TASK = Route(
     _WORKER, "GET", "/internal/task-fetch", "Read a task; never a lease or a token",
     NoneType, claims.FetchReply, query=(p.TASK_ID,))
 RENEW_TOKEN = Route(
-    _WORKER, "POST", "/internal/task-token", "A fresh token for a current attempt",
+    _WORKER, "POST", "/internal/task-token", "A new token for the current attempt",
     claims.TokenRequest, claims.TokenReply, errors=("task_not_found", "fenced", "deadline_exceeded"))
 
 # Tasks
@@ -74,7 +74,7 @@ HEARTBEAT = Route(
     _TASK, "POST", "/v1/task/heartbeat", "Extend the lease",
     task_calls.HeartbeatRequest, task_calls.HeartbeatReply)
 COMPLETE = Route(
-    _TASK, "POST", "/v1/task/complete", "The attempt's final word",
+    _TASK, "POST", "/v1/task/complete", "The final report of an attempt",
     task_calls.CompleteRequest, task_calls.CompleteReply)
 ANNOUNCE_EVENTS = Route(
     _TASK, "POST", "/v1/task/events", "Announce updates of the task's own outputs",
@@ -119,7 +119,7 @@ LIST_OUTBOX = Route(
     _SERVICE, "GET", "/internal/outbox", "List outbox rows", NoneType, platform.OutboxReply,
     query=(p.word("status", Literal["pending", "failed"], "Both without it."), p.limit(most=1000, default=100)))
 REQUEUE_OUTBOX = Route(
-    _SERVICE, "POST", "/internal/outbox/requeue", "Try failed outbox rows again",
+    _SERVICE, "POST", "/internal/outbox/requeue", "Requeue failed outbox rows",
     platform.RequeueRequest, platform.RequeueReply, errors=("outbox_row_not_found",))
 LIST_DEAD_LETTERS = Route(
     _SERVICE, "GET", "/internal/dead-letters", "List dead letters",
@@ -128,13 +128,13 @@ DROP_DEAD_LETTERS = Route(
     _SERVICE, "POST", "/internal/dead-letters/drop", "Drop dead letters",
     platform.DropDeadLettersRequest, platform.DropDeadLettersReply, errors=("dead_letter_not_found",))
 PLAN_GC = Route(
-    _SERVICE, "GET", "/internal/gc", "What was kept long enough and would be removed",
+    _SERVICE, "GET", "/internal/gc", "What is past its retention and would be deleted",
     NoneType, retention.GcPlan)
 RUN_GC = Route(
-    _SERVICE, "POST", "/internal/gc", "Remove a bounded part of it now",
+    _SERVICE, "POST", "/internal/gc", "Delete a bounded part of it now",
     NoneType, retention.GcReply, idempotency=Idempotency.NEXT)
 LIST_QUOTAS = Route(
-    _SERVICE, "GET", "/internal/quotas", "What orgs may use, and what they use",
+    _SERVICE, "GET", "/internal/quotas", "The quotas of orgs and their usage",
     NoneType, quotas.QuotasReply)
 CHANGE_QUOTA = Route(
     _SERVICE, "POST", "/internal/quotas", "Set the weight and the quotas of an org",
@@ -143,11 +143,11 @@ CHANGE_QUOTA = Route(
 # The scheduler
 
 LIST_CRON_SOURCES = Route(
-    _SERVICE, "GET", "/internal/sources", "The sources that are at work",
+    _SERVICE, "GET", "/internal/sources", "The active sources",
     NoneType, sources.CronSourcesReply,
     query=(p.word("kind", Literal["cron"], "Of this kind.", required=True),))
 FIRE_SOURCE = Route(
-    _SERVICE, "POST", "/internal/sources/{job_id}/fire", "A slot of a cron source is due (idempotent by the slot)",
+    _SERVICE, "POST", "/internal/sources/{job_id}/fire", "Fire a slot of a cron source (idempotent by the slot)",
     sources.FireRequest, sources.FireReply, idempotency=_KEY)
 
 # Sinks
@@ -156,14 +156,14 @@ LIST_BUFFERS = Route(
     _SERVICE, "GET", "/internal/buffers", "The tables of buffered datasets",
     NoneType, buffers.BuffersReply)
 LIST_OPEN_BATCHES = Route(
-    _SERVICE, "POST", "/internal/buffer-open", "Which batches still wait",
+    _SERVICE, "POST", "/internal/buffer-open", "Which batches are not merged yet",
     buffers.BufferOpenRequest, buffers.BufferOpenReply, idempotency=_READ)
 COMMIT_BATCHES = Route(
-    _SERVICE, "POST", "/internal/buffer-committed", "Batches are in their table (idempotent)",
+    _SERVICE, "POST", "/internal/buffer-committed", "Report merged batches (idempotent)",
     buffers.BufferCommittedRequest, buffers.BufferCommittedReply,
     errors=("dataset_not_found", "publish_not_found", "commit_conflict"))
 REJECT_BATCH = Route(
-    _SERVICE, "POST", "/internal/buffer-rejected", "A batch cannot be taken (idempotent)",
+    _SERVICE, "POST", "/internal/buffer-rejected", "Report a rejected batch (idempotent)",
     buffers.BufferRejectedRequest, buffers.BufferRejectedReply, errors=("publish_not_found",))
 
 # Senders of webhooks
@@ -176,7 +176,7 @@ DELIVER = Route(
 # Probes
 
 HEALTHZ = Route(
-    _OPEN, "GET", "/healthz", "The process works off its calls", NoneType, platform.Health)
+    _OPEN, "GET", "/healthz", "The process makes progress", NoneType, platform.Health)
 READYZ = Route(
     _OPEN, "GET", "/readyz", "The stores answer", NoneType, platform.Health)
 METRICS = Route(
@@ -186,9 +186,9 @@ METRICS = Route(
 # Users
 
 WHOAMI = Route(
-    _USER, "GET", "/v1/whoami", "Who you are", NoneType, platform.WhoAmI)
+    _USER, "GET", "/v1/whoami", "The user, org and roles of the token", NoneType, platform.WhoAmI)
 SHOW_QUOTA = Route(
-    _READER, "GET", "/v1/quota", "What your org may use, and what it uses",
+    _READER, "GET", "/v1/quota", "The quotas of your org and their usage",
     NoneType, quotas.QuotaReply)
 
 # DAGs
@@ -217,7 +217,7 @@ TRIGGER = Route(
     TriggerRequest, TriggerReply, idempotency=_KEY, key="idempotency_key",
     errors=("input_not_found", "inputs_incomplete", "trigger_conflict", "trigger_invalid"))
 REBUILD = Route(
-    _WRITER, "POST", f"{_JOB}/rebuild", "Make the stale outputs of a job again (idempotent)", NoneType, RebuildReply)
+    _WRITER, "POST", f"{_JOB}/rebuild", "Rebuild the stale outputs of a job (idempotent)", NoneType, RebuildReply)
 
 # Webhooks
 
@@ -229,24 +229,24 @@ ROTATE_WEBHOOK = Route(
     NoneType, webhooks.WebhookReply, errors=("webhook_not_found",), idempotency=_KEY,
     query=(p.number("after", "Only if this is the rotation now: a repeated call rotates once.", least=1),))
 LIST_DELIVERIES = Route(
-    _READER, "GET", f"{_JOB}/deliveries", "What was delivered, newest first",
+    _READER, "GET", f"{_JOB}/deliveries", "Deliveries, newest first",
     NoneType, webhooks.DeliveriesPage, query=(p.limit(), p.CURSOR_NUMBER))
 READ_DELIVERY = Route(
-    _WRITER, "GET", f"{_JOB}/deliveries/{{delivery_id}}", "The body of one, as it came",
+    _WRITER, "GET", f"{_JOB}/deliveries/{{delivery_id}}", "The body of a delivery",
     NoneType, bytes, reply_media=BYTES)
 
 # Dead letters of buffered datasets
 
 LIST_DEAD_BATCHES = Route(
-    _READER, "GET", "/v1/dlq", "Batches that could not be taken, oldest first",
+    _READER, "GET", "/v1/dlq", "Rejected batches, oldest first",
     NoneType, buffers.DeadBatchesReply, query=(_OF_DATASET, p.limit(), p.CURSOR_NUMBER))
 SHOW_DEAD_BATCH = Route(
-    _READER, "GET", "/v1/dlq/{publish_id}", "One of them", NoneType, buffers.DeadBatch)
+    _READER, "GET", "/v1/dlq/{publish_id}", "A rejected batch", NoneType, buffers.DeadBatch)
 REPLAY_DEAD_BATCHES = Route(
-    _WRITER, "POST", "/v1/dlq-replay", "Give them to the sinks again",
+    _WRITER, "POST", "/v1/dlq-replay", "Replay rejected batches",
     buffers.DeadBatchesRequest, buffers.DeadBatchesChanged, errors=("dataset_not_found", "publish_not_found"))
 DROP_DEAD_BATCHES = Route(
-    _WRITER, "POST", "/v1/dlq-drop", "Forget them for good",
+    _WRITER, "POST", "/v1/dlq-drop", "Drop rejected batches",
     buffers.DeadBatchesRequest, buffers.DeadBatchesChanged, errors=("dataset_not_found", "publish_not_found"))
 
 # Sources
@@ -255,10 +255,10 @@ LIST_SOURCES = Route(
     _READER, "GET", "/v1/sources", "The sources of active versions, and their health",
     NoneType, SourcesReply)
 PAUSE_SOURCE = Route(
-    _WRITER, "POST", f"{_JOB}/pause", "Keep what a source says unrouted",
+    _WRITER, "POST", f"{_JOB}/pause", "Pause a source; its events are kept",
     NoneType, PauseReply, errors=("job_not_source",))
 RESUME_SOURCE = Route(
-    _WRITER, "POST", f"{_JOB}/resume", "Let a paused source go on",
+    _WRITER, "POST", f"{_JOB}/resume", "Resume a paused source",
     NoneType, PauseReply, errors=("job_not_source",))
 
 # Tasks, by users
@@ -280,10 +280,10 @@ CANCEL_TASK = Route(
     _WRITER, "POST", f"{_TASK_PATH}/cancel", "Cancel, or ask to stop",
     NoneType, platform.CancelReply, errors=("task_finished",))
 RETRY_TASK = Route(
-    _WRITER, "POST", f"{_TASK_PATH}/retry", "Try a failed task again",
+    _WRITER, "POST", f"{_TASK_PATH}/retry", "Retry a failed task",
     NoneType, RetryReply, errors=("task_finished",))
 SKIP_TASK = Route(
-    _WRITER, "POST", f"{_TASK_PATH}/skip", "Go on without a failed task",
+    _WRITER, "POST", f"{_TASK_PATH}/skip", "Skip a failed task",
     NoneType, SkipReply, errors=("task_not_failed",))
 
 # Data
@@ -301,7 +301,7 @@ SHOW_DATASET = Route(
     _READER, "GET", "/v1/datasets/{name}", "A dataset with its generations and consumers",
     NoneType, DatasetDetail)
 SHOW_LINEAGE = Route(
-    _READER, "GET", "/v1/datasets/{name}/lineage", "Which task made what, from what",
+    _READER, "GET", "/v1/datasets/{name}/lineage", "Which task wrote each unit, from which inputs",
     NoneType, LineageReply,
     query=(p.block("start", "Units that overlap the blocks from here ..."), p.block("end", "... to here."),
            p.UNIT, p.limit(), p.CURSOR_NUMBER))
@@ -323,7 +323,7 @@ READ_CONTENT = Route(
 # Explanations
 
 SHOW_OVERVIEW = Route(
-    _READER, "GET", "/v1/overview", "What every job of an active version has to do",
+    _READER, "GET", "/v1/overview", "Open work of every job of the active versions",
     NoneType, OverviewReply,
     query=(p.time("since", "Where the window starts, at most an hour ago; ten seconds ago without it."), _OF_DAG))
 SHOW_PRESSURE = Route(
@@ -333,16 +333,16 @@ EXPLAIN_TASK = Route(
     _READER, "GET", "/v1/why/task/{task_id}", "Why a task is not running or not done",
     NoneType, WhyReply)
 EXPLAIN_JOB = Route(
-    _READER, "GET", "/v1/why/job/{dag}/{job}", "Why a job makes or finishes no tasks",
+    _READER, "GET", "/v1/why/job/{dag}/{job}", "Why a job creates or finishes no tasks",
     NoneType, WhyReply)
 EXPLAIN_DATASET = Route(
-    _READER, "GET", "/v1/why/dataset/{name}", "Why a dataset is not fresh",
+    _READER, "GET", "/v1/why/dataset/{name}", "Why a dataset is not up to date",
     NoneType, WhyReply)
 
 # Admins
 
 LIST_AUDIT_LOG = Route(
-    _ADMIN, "GET", "/v1/audit", "What users changed, newest first",
+    _ADMIN, "GET", "/v1/audit", "Changes by users, newest first",
     NoneType, AuditPage, query=(p.limit(), p.CURSOR_NUMBER))
 
 # fmt: on
