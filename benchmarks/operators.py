@@ -9,11 +9,14 @@ store. The plain script has the same session with the same settings, reads the s
 same transformation, sorts each of its partitions as the task sorts its files, and writes zstd-compressed Parquet to the
 local disk by Spark's own writer. It uploads nothing, and its files may share blocks; the task's never do.
 
-Both are warm and take turns, ABBA. Memory is that of a process of its own for each task, all its children included
-(resident pages, summed up): at a quarter of the range, and at the whole range. The last line is one JSON object.
+Both are warm and take turns, ABBA: on the whole range, and on small units of 100 blocks, one after another. Memory is
+that of a process of its own for each task, all its children included (resident pages, summed up): at a quarter of the
+range, and at the whole range. The last line is one JSON object.
 
 - `rows_per_s`, `plain_rows_per_s`: medians, of rows that are read. `ratio`: median of the pairs; `spread`: quartiles.
-- `peak_mb_quarter`, `peak_mb`: the most memory that the task took.
+- `cpu_ratio`: seconds of processors that the script takes for one that the task takes; median of the pairs.
+- `small_cpu_ms`, `plain_small_cpu_ms`: milliseconds of processors for a small unit; medians.
+- `peak_mb_quarter`, `peak_mb`: the most memory that the task took; `memory_ratio`: the second by the first.
 """
 
 import argparse
@@ -25,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +38,7 @@ from uuid import uuid4
 import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.support.ingest_chain import cpu_seconds_below
 from benchmarks.support.operator_data import BLOCK_ROWS, LOGS_PER_BLOCK, make_chain, make_logs
 from benchmarks.support.operator_scripts import decode, integrity, query
 from benchmarks.support.options import Scale, make_parser, parse, say
@@ -47,6 +51,7 @@ from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 from tracelake.worker.spark import SparkOperators
 
 BUCKET = "bench"
+SMALL_BLOCKS = 100
 TRANSFORM = """
 SELECT block_number, log_index, lower(hex(address)) AS token, substring(topic1, 13, 20) AS sender,
        substring(topic2, 13, 20) AS receiver,
@@ -121,45 +126,46 @@ class Ground:
     def last_block(self, subject: Subject) -> int:
         return self.blocks[subject.tables[0].split("_", maxsplit=1)[0]] - 1
 
-    def task(self, subject: Subject, last: int) -> int:
+    def task(self, subject: Subject, last: int, first: int = 0) -> int:
         """Rows that came out."""
         inputs: list[Given] = [(name, self.files[name], None) for name in subject.tables]
         prefixes = {f"out{index}": f"s3://{BUCKET}/out{index}/{uuid4()}/" for index in range(subject.outputs)}
-        unit = make_unit((0, last))
+        unit = make_unit((first, last))
         context = make_context(subject.operator, subject.config, unit, inputs, prefixes)
         result = self.engine.operators()[subject.operator].run(context)
         return sum(output.row_count or 0 for output in result.outputs)
 
-    def plain(self, subject: Subject, last: int) -> int:
+    def plain(self, subject: Subject, last: int, first: int = 0) -> None:
         session = self.shared.get()
         frames = []
         for name in subject.tables:
             paths = self.engine.cache.link(self.files[name], self.root / "plain" / name)
-            frames.append(session.read.parquet(*map(str, paths)).filter(F.col("block_number").between(0, last)))
-        out = self.root / "plain-out"
+            frames.append(session.read.parquet(*map(str, paths)).filter(F.col("block_number").between(first, last)))
         frame = subject.plain(session, frames, last).sortWithinPartitions(*subject.order)
-        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(out))
-        return session.read.parquet(str(out)).count()
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(self.root / "plain-out"))
+
+    def plain_rows(self) -> int:
+        """That the script wrote last."""
+        return self.shared.get().read.parquet(str(self.root / "plain-out")).count()
 
 
 def measure(ground: Ground, name: str, rows: int, pairs: int) -> dict[str, Any]:
     subject = SUBJECTS[name]
     last = ground.last_block(subject)
-    sides: dict[str, Callable[[], int]] = {
-        "task": lambda: ground.task(subject, last),
-        "plain": lambda: ground.plain(subject, last),
+    sides: dict[str, Callable[[int, int], Any]] = {
+        "task": lambda first, last: ground.task(subject, last, first),
+        "plain": lambda first, last: ground.plain(subject, last, first),
     }
-    rows_out = {side: run() for side, run in sides.items()}  # and warms both up
-    if rows_out["task"] != rows_out["plain"]:
-        raise SystemExit(f"{name}: the task gave {rows_out['task']} rows, the plain script {rows_out['plain']}")
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for number in range(pairs):
-        for side in ("task", "plain") if number % 2 == 0 else ("plain", "task"):
-            began = time.perf_counter()
-            sides[side]()
-            seconds[side].append(time.perf_counter() - began)
-        say(f"{name} {number + 1}/{pairs}: task {seconds['task'][-1]:.1f} s, plain {seconds['plain'][-1]:.1f} s")
+    made = sides["task"](0, last)  # and warms both up
+    sides["plain"](0, last)
+    if made != ground.plain_rows():
+        raise SystemExit(f"{name}: the task gave {made} rows, the plain script {ground.plain_rows()}")
+    seconds, cpu = _take_turns(sides, [(0, last)] * pairs)
+    for task, plain in zip(seconds["task"], seconds["plain"], strict=True):
+        say(f"{name}: task {task:.1f} s, plain {plain:.1f} s")
     ratios = [plain / task for task, plain in zip(seconds["task"], seconds["plain"], strict=True)]
+    units = [(first, first + SMALL_BLOCKS - 1) for first in range(0, last - SMALL_BLOCKS, SMALL_BLOCKS)]
+    _, small_cpu = _take_turns(sides, (units * (4 * pairs))[: 4 * pairs])
     return {
         "rows_per_s": round(rows / statistics.median(seconds["task"])),
         "plain_rows_per_s": round(rows / statistics.median(seconds["plain"])),
@@ -167,7 +173,27 @@ def measure(ground: Ground, name: str, rows: int, pairs: int) -> dict[str, Any]:
         "spread": [round(value, 2) for value in statistics.quantiles(ratios, n=4, method="inclusive")[::2]]
         if pairs > 1
         else ratios * 2,
+        "cpu_ratio": round(
+            statistics.median(plain / task for task, plain in zip(cpu["task"], cpu["plain"], strict=True)), 2
+        ),
+        "small_cpu_ms": round(1000 * statistics.median(small_cpu["task"])),
+        "plain_small_cpu_ms": round(1000 * statistics.median(small_cpu["plain"])),
     }
+
+
+def _take_turns(
+    sides: Mapping[str, Callable[[int, int], Any]], units: Sequence[tuple[int, int]]
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds, and seconds of processors, that each side took for each unit."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    cpu: dict[str, list[float]] = {side: [] for side in sides}
+    for number, unit in enumerate(units):
+        for side in sides if number % 2 == 0 else reversed(list(sides)):
+            began, spent = time.perf_counter(), cpu_seconds_below(os.getpid())
+            sides[side](*unit)
+            seconds[side].append(time.perf_counter() - began)
+            cpu[side].append(max(0.01, cpu_seconds_below(os.getpid()) - spent))
+    return seconds, cpu
 
 
 def peak(ground: Ground, name: str, last: int) -> int:
@@ -271,6 +297,7 @@ def main() -> None:
             last = ground.last_block(SUBJECTS[name])
             found[name]["peak_mb_quarter"] = peak(ground, name, last // 4)
             found[name]["peak_mb"] = peak(ground, name, last)
+            found[name]["memory_ratio"] = round(found[name]["peak_mb"] / found[name]["peak_mb_quarter"], 2)
             say(f"{name}: {found[name]['peak_mb_quarter']} MB, then {found[name]['peak_mb']} MB")
     print(json.dumps(found))
 
