@@ -22,8 +22,7 @@ FROM t JOIN b ON b.block_number = t.block_number GROUP BY 1, 2
         ("integrity_check", integrity_check, {}, ("blocks", "transactions", "logs"), 1, 1),
         ("decode_logs", decode_logs, {}, ("logs",), 2, 1),
         ("spark_sql", spark_sql, {"query": "SELECT block_number, hex(data) AS d FROM logs"}, ("logs",), 1, 1),
-        # One more, to send the smaller side of the join to the other.
-        ("spark_sql", spark_sql, {"query": SUMMARY, "inputs": {"t": 0, "b": 1}}, ("logs", "blocks"), 1, 2),
+        ("spark_sql", spark_sql, {"query": SUMMARY, "inputs": {"t": 0, "b": 1}}, ("logs", "blocks"), 1, 1),
     ],
 )
 def test_jobs_and_tasks_of_a_small_unit(

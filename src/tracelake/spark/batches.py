@@ -8,6 +8,7 @@ below the largest that is taken.
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
@@ -20,6 +21,7 @@ from tracelake.model.dag import Schema
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.rows.encoder import UnwritableError, encode
 from tracelake.rows.reader import BadBatchError, BatchReader
+from tracelake.spark.parts import write_parts
 from tracelake.spark.signed import LendingTransfer, upload_first
 from tracelake.spark.writer import WrittenFile
 
@@ -32,7 +34,7 @@ _LENT_NAMES = 4096
 """So many batches can an attempt make on a cluster: about 32 GB of rows."""
 _KEY_LENGTH = 80
 """Characters of a value that an error shows."""
-_RESULT = "uri string, size long, etag string, sha256 string, row_count long"
+_REPORT = msgspec.json.Decoder(list[WrittenFile])
 
 
 Judge: TypeAlias = Callable[[bytes], None]
@@ -40,41 +42,65 @@ Judge: TypeAlias = Callable[[bytes], None]
 
 
 def write_batches(
-    frame: "DataFrame", prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = ""
+    frame: "DataFrame",
+    prefix: str,
+    transfer: FileTransfer,
+    schema: Schema | None = None,
+    dataset: str = "",
+    *,
+    unique: Sequence[str] = (),
 ) -> list[WrittenFile]:
     """All rows of the frame; judged by the schema, if there is one."""
     names: list[str] = []
     if isinstance(transfer, LendingTransfer):
         names = [_new_name(prefix) for _ in range(_LENT_NAMES)]
         transfer = transfer.lend(names=names)
-    rows = frame.mapInArrow(_writing(prefix, transfer, schema, dataset, names), _RESULT).collect()
-    return [
-        WrittenFile(ObjectMeta(row["uri"], row["size"], row["etag"], row["sha256"]), row["row_count"]) for row in rows
-    ]
+    make = partial(BatchSink, prefix, transfer, schema, dataset, names)
+    reports = write_parts(frame, make, unique=unique, single=False) or ()
+    return [file for report in reports for file in _REPORT.decode(report)]
 
 
-def _writing(
-    prefix: str, transfer: FileTransfer, schema: Schema | None = None, dataset: str = "", names: Sequence[str] = ()
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        judge = None if schema is None else make_judge(schema, dataset)
-        lines: list[bytes] = []
-        size = count = 0
-        for batch in batches:
-            slices = (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))
-            for rows, data in (piece for part in slices for piece in _pieces(part)):
-                if judge is not None:
-                    judge(data)
-                if lines and size + len(data) > MAX_BYTES:
-                    yield _upload(transfer, _candidates(prefix, names), lines, count)
-                    lines, size, count = [], 0, 0
-                lines.append(data)
-                size += len(data)
-                count += rows
-        if lines:
-            yield _upload(transfer, _candidates(prefix, names), lines, count)
+class BatchSink:
+    """Batches of one Spark task."""
 
-    return write
+    def __init__(
+        self,
+        prefix: str,
+        transfer: FileTransfer,
+        schema: Schema | None = None,
+        dataset: str = "",
+        names: Sequence[str] = (),
+        _number: int = 0,
+    ) -> None:
+        self._prefix, self._transfer, self._names = prefix, transfer, names
+        self._judge = None if schema is None else make_judge(schema, dataset)
+        self._lines: list[bytes] = []
+        self._size = self._count = 0
+        self.files: list[WrittenFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        slices = (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))
+        for rows, data in (piece for part in slices for piece in _pieces(part)):
+            if self._judge is not None:
+                self._judge(data)
+            if self._size + len(data) > MAX_BYTES:
+                self._flush()
+            self._lines.append(data)
+            self._size += len(data)
+            self._count += rows
+
+    def finish(self) -> str:
+        self._flush()
+        return msgspec.json.encode(self.files).decode()
+
+    def discard(self) -> None:
+        """Nothing is left: each batch is uploaded at once."""
+
+    def _flush(self) -> None:
+        if self._lines:
+            meta = _upload(self._transfer, _candidates(self._prefix, self._names), self._lines)
+            self.files.append(WrittenFile(meta, self._count))
+            self._lines, self._size, self._count = [], 0, 0
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
@@ -103,21 +129,12 @@ def _new_name(prefix: str) -> str:
     return f"{prefix}{uuid4().hex}.jsonl"
 
 
-def _upload(transfer: FileTransfer, names: Sequence[str], parts: list[bytes], count: int) -> pa.RecordBatch:
+def _upload(transfer: FileTransfer, names: Sequence[str], parts: list[bytes]) -> ObjectMeta:
     with tempfile.TemporaryFile(prefix="trace-batch-") as file:
         for part in parts:
             file.write(part)
         file.flush()
-        meta = upload_first(transfer, Path(f"/proc/self/fd/{file.fileno()}"), names)
-    return pa.RecordBatch.from_pydict(
-        {
-            "uri": [meta.uri],
-            "size": pa.array([meta.size], pa.int64()),
-            "etag": [meta.etag],
-            "sha256": pa.array([meta.sha256], pa.string()),
-            "row_count": pa.array([count], pa.int64()),
-        }
-    )
+        return upload_first(transfer, Path(f"/proc/self/fd/{file.fileno()}"), names)
 
 
 def make_judge(schema: Schema, dataset: str) -> Judge:

@@ -13,7 +13,9 @@ the server's own permissions behind it.
 """
 
 import json
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelake.catalogue.context import NonRetryableError
@@ -77,8 +79,38 @@ _TYPED_BY_TEXT = frozenset({"JsonToStructs", "VariantGet"})
 """What has its type from a text of the query."""
 
 
+_ROW_BY_ROW = frozenset({"CTERelationDef", "CTERelationRef", "Filter", "Project", "SubqueryAlias", "View", "WithCTE"})
+_MOST_PASSED = 1_024
+
+
 class PlanRefusedError(NonRetryableError):
     """Spark understood something that queries may not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a look at an analysed plan says of the query."""
+
+    row_by_row: bool = False
+    """Each row is made of one row of the one input, so that rows come in the order of the input."""
+
+
+class PassedQueries:
+    """Queries that passed both checks, by all that decides what Spark makes of them. A look at a node of a plan is a
+    round trip to Java, and a job runs the same query for each of its units."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Hashable, PlanFacts] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> PlanFacts | None:
+        return self._facts.get(key)
+
+    def add(self, key: Hashable, facts: PlanFacts) -> None:
+        with self._lock:
+            self._facts[key] = facts
+            if len(self._facts) > _MOST_PASSED:
+                del self._facts[next(iter(self._facts))]
 
 
 def check_parsed(session: "SparkSession", sql: str, views: Collection[str]) -> None:
@@ -126,14 +158,16 @@ def _check_literals(name: str, arguments: list[Any]) -> None:
                 raise PlanRefusedError(f"queries may not call {name} with this {kind.name}: {error}") from None
 
 
-def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
+def check_analysed(frame: "DataFrame", views: Collection[str]) -> PlanFacts:
     """What the names turned out to be. What is behind our views was there before the query."""
     java = getattr(frame, "_jdf", None)
     if java is None:
-        return
+        return PlanFacts()
+    plans: list[str] = []
     plan = java.queryExecution().analyzed()
     _check_type(plan.schema())
     for kind, name, node, above in _walk(plan, frozenset({"View"})):
+        plans += [name] if kind == "plan" else []
         # A join is looked at together with the filters right above it and the joins right below.
         if kind == "plan" and name in _JOINED and above not in _JOINED and unconnected_join(node):
             raise PlanRefusedError("queries may not join relations without an equality, unless one is small")
@@ -149,6 +183,7 @@ def check_analysed(frame: "DataFrame", views: Collection[str]) -> None:
                 raise PlanRefusedError(f"queries may not use {name}")
             if name in _TYPED_BY_TEXT:
                 _check_type(node.dataType())
+    return PlanFacts(plans.count("View") == 1 and _ROW_BY_ROW.issuperset(plans))
 
 
 def _check_type(java_type: Any) -> None:

@@ -112,8 +112,8 @@ class AttemptRunner:
             self.on_overdue()
 
 
-def _read(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
-    return reader.read(item.name, files, Selection(*item.unit.blocks, item.where))
+def _read(reader: Reader, session: "SparkSession", item: PayloadInput, files: Sequence[ObjectMeta]) -> "DataFrame":
+    return replace(reader, session=session).read(item.name, files, Selection(*item.unit.blocks, item.where))
 
 
 def _open(reader: Reader, item: PayloadInput, files: Sequence[ObjectMeta]) -> InputFiles:

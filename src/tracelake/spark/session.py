@@ -116,6 +116,8 @@ def _options(config: SparkConfig) -> dict[str, str]:
         # Several tasks share the session: a large one must not keep the small ones waiting.
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
+        # Asks Java for its setting, and looks for a notebook, at each step of each expression.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if config.local:
         (config.scratch / "parts").mkdir(exist_ok=True)

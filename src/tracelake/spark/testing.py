@@ -16,7 +16,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, uuid4
@@ -155,7 +155,9 @@ class Trial:
             context,
             self.session,
             self.transfer,
-            lambda item, files: reader.read(item.name, files, Selection(*item.unit.blocks, item.where)),
+            lambda session, item, files: replace(reader, session=session).read(
+                item.name, files, Selection(*item.unit.blocks, item.where)
+            ),
             open_files=lambda item, files: reader.open(item.name, files, Selection(*item.unit.blocks, item.where)),
         )
 

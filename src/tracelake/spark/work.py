@@ -4,8 +4,8 @@ An operator is a function from `SparkWork` to `OperatorResult`, in a file of its
 the DataFrame API alone, so that it runs the same on one machine, on a cluster and over Spark Connect.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from tracelake.model.locations import parse_uri
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.batches import write_batches
 from tracelake.spark.input_files import InputFiles
-from tracelake.spark.sizes import file_count, is_small, weigh
+from tracelake.spark.sizes import file_count, file_ranges, is_small, session_for_small, weigh
 from tracelake.spark.writer import Spread, Target, Written, WrittenFile, mark_success, write_empty, write_frame
 from tracelake.wire.task_calls import DatasetPublished, OutputReport, StorageRef
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, Unit
@@ -30,7 +30,7 @@ from tracelake.wire.units import EventIn, PayloadInput, TaskOutput, Unit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ReadFiles: TypeAlias = "Callable[[PayloadInput, Sequence[ObjectMeta]], DataFrame]"
+ReadFiles: TypeAlias = "Callable[[SparkSession, PayloadInput, Sequence[ObjectMeta]], DataFrame]"
 OpenFiles: TypeAlias = Callable[[PayloadInput, Sequence[ObjectMeta]], InputFiles]
 ReadTable: TypeAlias = "Callable[[PayloadInput, TableInput], tuple[DataFrame, int]]"
 
@@ -62,6 +62,8 @@ class SparkWork:
     """Inputs that were read and are tables: their units count commits, not blocks."""
     input_bytes: int | None = None
     """About how much there was to read; None before anything was."""
+    sources: dict[int, list[ObjectMeta] | TableInput] = field(default_factory=dict)
+    """By input: what the Dispatcher says it is; asked once."""
 
     @property
     def unit(self) -> Unit:
@@ -76,13 +78,29 @@ class SparkWork:
             raise NonRetryableError(f"the unit {self.unit.partition_key} is no range of blocks")
         return start, end
 
+    def settle(self, indexes: Collection[int]) -> None:
+        """Choose the session whose settings fit what these inputs hold; before any of them is read.
+
+        Tables stay where they are: how large they are is not known yet, and another session cannot see their frames."""
+        inputs = [item for item in self.context.inputs if item.input_index in indexes]
+        sources = [(item, self._source(item)) for item in inputs]
+        sizes = [None if isinstance(files, TableInput) else weigh(files, *item.unit.blocks) for item, files in sources]
+        known = [size for size in sizes if size is not None]
+        if sizes and len(known) == len(sizes) and is_small(sum(known)):
+            self.session = session_for_small(self.session)
+
+    def _source(self, item: PayloadInput) -> list[ObjectMeta] | TableInput:
+        if item.input_index not in self.sources:
+            self.sources[item.input_index] = self.context.files(item)
+        return self.sources[item.input_index]
+
     def read(self, input_index: int = 0) -> "DataFrame":
         self.stop_if_canceled()
         return self.read_input(next(item for item in self.context.inputs if item.input_index == input_index))
 
     def read_input(self, item: PayloadInput) -> "DataFrame":
         """The rows of an input: pinned to its generation, of its unit, with `where` applied."""
-        files = self.context.files(item)
+        files = self._source(item)
         if isinstance(files, TableInput):
             self.tables.add(item.input_index)
             frame, size = self.read_table(item, files)
@@ -90,7 +108,7 @@ class SparkWork:
             return frame
         size = weigh(files, *item.unit.blocks)
         self.input_bytes = size + (self.input_bytes or 0)
-        frame = self.read_files(item, files)
+        frame = self.read_files(self.session, item, files)
         return frame.coalesce(1) if is_small(size) else frame
 
     def open_input(self, item: PayloadInput) -> InputFiles | None:
@@ -118,24 +136,41 @@ class SparkWork:
         return Target(prefix, output.name or "data", self.transfer, block_column)
 
     def write(
-        self, frame: "DataFrame", output_index: int = 0, *, order: Sequence[str] = (), files: int | None = None
+        self,
+        frame: "DataFrame",
+        output_index: int = 0,
+        *,
+        order: Sequence[str] = (),
+        files: int | None = None,
+        unique: Sequence[str] = (),
+        row_by_row: bool = False,
     ) -> Written:
         """All rows of the frame as the content of an output, sorted; at least one file, also without rows.
 
-        Without `files` there is one file if little was read, and several, written side by side, if much was."""
+        Without `files` there is one file if little was read, and several, written side by side, if much was. No two
+        rows may agree in the columns `unique`. `row_by_row`: each row is made of one row of the one input."""
         self.stop_if_canceled()
         if self.output(output_index).storage.kind == "buffered":
-            return self._hand_over(frame, output_index)
+            return self._hand_over(frame, output_index, unique)
         target = self.target(output_index)
-        report = write_frame(frame, target, *self.blocks, order=order, spread=self.spread(files))
+        spread = self.spread(files)
+        if row_by_row and not spread.exact and not spread.small:
+            spread = replace(spread, in_place=self._in_place())
+        report = write_frame(frame, target, *self.blocks, order=order, spread=spread, unique=unique)
         return self.seal_output(output_index, report.files, None)
 
-    def _hand_over(self, frame: "DataFrame", output_index: int) -> Written:
+    def _in_place(self) -> tuple[tuple[int, int], ...]:
+        files = next(iter(self.sources.values()))
+        if len(self.sources) > 1 or isinstance(files, TableInput):
+            return ()
+        return file_ranges(files, *self.unit.blocks, self.session.sparkContext.defaultParallelism)
+
+    def _hand_over(self, frame: "DataFrame", output_index: int, unique: Sequence[str]) -> Written:
         """To the sinks: published when all of them are there, so that an attempt that fails on the way says nothing."""
         output = self.output(output_index)
         assert output.storage.buffer_prefix is not None
         schema = self.context.schema(output)
-        files = write_batches(frame, output.storage.buffer_prefix, self.transfer, schema, output.name)
+        files = write_batches(frame, output.storage.buffer_prefix, self.transfer, schema, output.name, unique=unique)
         for file in files:
             self.stop_if_canceled()
             self.context.publish(Batch(output, file.meta.uri, file.rows, file.meta.sha256))

@@ -1,5 +1,5 @@
 """The one writer of Parquet files: partitioned and sorted by block, written with pyarrow inside Spark's tasks, uploaded
-to the attempt's own prefix. What comes back to the driver are rows of the manifest, never the data.
+to the attempt's own prefix. What comes back to the driver are reports of parts, never the data.
 
 A file appears whole or not at all, and never replaces another: its name has a part that no other writer has, and it is
 created, not overwritten. Spark may run a part twice (a retry, a speculative copy, a straggler that nobody waits for):
@@ -10,20 +10,21 @@ and names the files that are the content; whatever else lies below the prefix is
 import contextlib
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.model.locations import MARKER_FORMAT
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.python_gc import settle
+from tracelake.spark.part_sinks import InPlaceSink, SplitSink, decode_report
+from tracelake.spark.parts import arrow_schema, write_parts
 from tracelake.spark.signed import LendingTransfer, upload_first
 
 if TYPE_CHECKING:
@@ -32,12 +33,8 @@ if TYPE_CHECKING:
 SUCCESS = "_SUCCESS"
 ROWS_PER_GROUP = 128 * 1024
 GROUP_BYTES = 32 * 1024 * 1024
-PartFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Split: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch]]]
 """From rows to rows of outputs, by their number."""
-_MANIFEST = "output int, uri string, size long, etag string, sha256 string, rows long"
-"""A row for each file; and for each part one for what it was given, and one for what it left out."""
-_RECEIVED, _DROPPED = -1, -2
 _NAMES_PER_FILE = 8
 """More than Spark tries a task."""
 
@@ -164,12 +161,18 @@ class Spread:
     """The rows are made from so little that one Spark task makes all of them."""
     exact: bool = False
     """Somebody asked for so many files. Otherwise rows that know no blocks are one file: nothing could name others."""
+    in_place: tuple[tuple[int, int], ...] = ()
+    """Blocks of the files that are read, none in two of them, if rows probably come as they are there."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitOutput:
     target: Target
     schema: pa.Schema
+
+    def open(self, order: Sequence[str]) -> PartWriter:
+        """A file of it."""
+        return PartWriter(self.target, self.schema, order=order)
 
 
 def write_frame(
@@ -180,14 +183,48 @@ def write_frame(
     *,
     order: Sequence[str] = (),
     spread: Spread = Spread(),  # noqa: B008 - it cannot be changed
+    unique: Sequence[str] = (),
 ) -> Written:
     """All rows of the frame, in one file that is named after the unit, or in several, named after their blocks."""
-    outputs = {0: SplitOutput(target, _arrow_schema(frame))}
-    return write_split(frame, outputs, _everything, start, end, order=order, spread=spread).written[0]
+    output = SplitOutput(target, arrow_schema(frame))
+    by = target.block_column
+    if spread.in_place and by in frame.columns and pa.types.is_integer(output.schema.field(by).type):
+        columns = list(order) or [by]
+        if columns[0] == by and (files := _write_in_place(frame, output, (start, end), columns, spread, unique)):
+            return Written(files)
+    written = write_split(frame, {0: output}, _everything, start, end, order=order, spread=spread, unique=unique)
+    return written.written[0]
 
 
 def _everything(batch: pa.RecordBatch) -> "list[tuple[int, pa.RecordBatch]]":
     return [(0, batch)]
+
+
+def _write_in_place(
+    frame: "DataFrame",
+    output: SplitOutput,
+    unit: tuple[int, int],
+    order: Sequence[str],
+    spread: Spread,
+    unique: Sequence[str],
+) -> list[WrittenFile]:
+    """A file for each that is read, without an exchange, and without a sort where blocks come in order: what the query
+    makes of rows rarely moves them. Each file looks whether that is so; if it is not, nothing is returned, and what was
+    written is no content of anything."""
+    ranges = spread.in_place
+    # Files have an order already. Where others come in it, each partition still has them in that of their blocks.
+    placed = frame if len(order) == 1 else frame.sortWithinPartitions(*order)
+    lent = replace(output, target=output.target.lend(ranges))
+    reports = write_parts(placed, partial(InPlaceSink, lent, unit, ranges, order), unique=unique, single=False)
+    if reports is None:
+        return []
+    files = [file for report in reports for file in decode_report(report).files]
+    if len({file.output for file in files}) < len(files):
+        return []  # two partitions had rows of one range
+    written = [WrittenFile(file.meta, file.rows) for file in files] or [
+        write_empty(output.target, output.schema, *unit)
+    ]
+    return sorted(written, key=lambda file: file.meta.uri)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +246,7 @@ def write_split(
     *,
     order: Sequence[str] = (),
     spread: Spread = Spread(),  # noqa: B008
+    unique: Sequence[str] = (),
 ) -> SplitWritten:
     """What `split` makes of the rows of the frame, each output in files of its own, in one pass.
 
@@ -227,20 +265,18 @@ def write_split(
         placed = placed.sortWithinPartitions(*columns)
     ranges = _ranges((start, end), by, files)
     lent = {number: replace(output, target=output.target.lend(ranges)) for number, output in outputs.items()}
-    function = _part_function(lent, split, by, (start, end), ranges, columns)
-    rows = placed.mapInArrow(function, _MANIFEST).collect()
+    make = partial(SplitSink, lent, split, by, (start, end), ranges, columns)
+    reports = [decode_report(report) for report in write_parts(placed, make, unique=unique, single=files == 1) or ()]
     files_by_output: dict[int, list[WrittenFile]] = {number: [] for number in outputs}
-    for row in rows:
-        if row.uri is not None:
-            meta = ObjectMeta(row.uri, row["size"], row.etag, row.sha256)
-            files_by_output[row.output].append(WrittenFile(meta, row["rows"]))
+    for file in (file for report in reports for file in report.files):
+        files_by_output[file.output].append(WrittenFile(file.meta, file.rows))
     for number, output in outputs.items():
         if not files_by_output[number]:
             files_by_output[number] = [write_empty(output.target, output.schema, start, end)]
     return SplitWritten(
         {number: Written(sorted(files, key=lambda file: file.meta.uri)) for number, files in files_by_output.items()},
-        sum(row["rows"] for row in rows if row.output == _RECEIVED),
-        sum(row["rows"] for row in rows if row.output == _DROPPED),
+        sum(report.received for report in reports),
+        sum(report.dropped for report in reports),
     )
 
 
@@ -307,77 +343,6 @@ def mark_success(target: Target, files: Sequence[WrittenFile]) -> None:
         target.transfer.upload(Path(f"/proc/self/fd/{marker.fileno()}"), target.prefix + SUCCESS)
 
 
-def _part_function(
-    outputs: Mapping[int, SplitOutput],
-    split: Split,
-    by: str | None,
-    unit: tuple[int, int],
-    ranges: Sequence[tuple[int, int]],
-    order: Sequence[str],
-) -> PartFunction:
-    def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
-        parts: dict[int, PartWriter] = {}
-        blocks: list[int] = []
-        received = dropped = 0
-        try:
-            for batch in batches:
-                received += batch.num_rows
-                if by is not None:
-                    blocks = _ends(batch.column(by), blocks)
-                    _check_blocks(batch.column(by), by, blocks, unit)
-                for number, rows in split(batch):
-                    if number not in outputs:
-                        dropped += rows.num_rows
-                    elif rows.num_rows:
-                        if number not in parts:
-                            parts[number] = PartWriter(outputs[number].target, outputs[number].schema, order=order)
-                        parts[number].write(rows)
-            unit_name = _named(ranges, blocks, by)
-            yield _manifest([(_RECEIVED, None, received), (_DROPPED, None, dropped)])
-            for number, part in parts.items():
-                file = part.upload(*unit_name)
-                yield _manifest([(number, file.meta, file.rows)])
-        finally:
-            for part in parts.values():
-                part.discard()
-
-    return write_part
-
-
-def _manifest(rows: "list[tuple[int, ObjectMeta | None, int]]") -> pa.RecordBatch:
-    metas = [meta for _, meta, _ in rows]
-    return pa.RecordBatch.from_pydict(
-        {
-            "output": pa.array([number for number, _, _ in rows], pa.int32()),
-            "uri": pa.array([meta and meta.uri for meta in metas], pa.string()),
-            "size": pa.array([meta and meta.size for meta in metas], pa.int64()),
-            "etag": pa.array([meta and meta.etag for meta in metas], pa.string()),
-            "sha256": pa.array([meta and meta.sha256 for meta in metas], pa.string()),
-            "rows": pa.array([count for _, _, count in rows], pa.int64()),
-        }
-    )
-
-
-def _ends(column: pa.Array, before: list[int]) -> list[int]:
-    """The lowest and the highest block so far; none while there are none."""
-    here = pc.min_max(column).as_py()
-    numbers = [int(number) for number in (*before, here["min"], here["max"]) if number is not None]
-    return [min(numbers), max(numbers)] if numbers else []
-
-
-def _check_blocks(column: pa.Array, name: str, blocks: Sequence[int], unit: tuple[int, int]) -> None:
-    """Whoever reads a unit asks for its blocks: rows of others, or of none, would be there and never be read."""
-    strange = [f"block {block}" for block in blocks if not unit[0] <= block <= unit[1]]
-    if column.null_count:
-        strange.append(f"no block ({name} is null)")
-    if strange:
-        raise NonRetryableError(
-            f"rows of {strange[0]} do not belong to the unit {unit[0]}-{unit[1]}, and nobody would read them: leave"
-            f" them out, or write what is of no block without a column {name}"
-        )
-
-
 def _ranges(unit: tuple[int, int], by: str | None, files: int) -> list[tuple[int, int]]:
     """What files are named after: the unit, equal parts of it, or numbers."""
     if files == 1:
@@ -391,22 +356,3 @@ def _ranges(unit: tuple[int, int], by: str | None, files: int) -> list[tuple[int
 
 def _width(start: int, end: int, files: int) -> int:
     return -(-(end - start + 1) // files)
-
-
-def _named(ranges: Sequence[tuple[int, int]], blocks: Sequence[int], by: str | None) -> tuple[int, int]:
-    if len(ranges) == 1:
-        return ranges[0]
-    if by is not None:
-        # Without a row there is nothing to name.
-        return next((part for part in ranges if blocks and part[0] <= blocks[0] <= part[1]), ranges[0])
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return ranges[0 if context is None else context.partitionId()]
-
-
-def _arrow_schema(frame: "DataFrame") -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")
-    return schema

@@ -15,6 +15,7 @@ from tests.spark.support import Bench
 from tracelake.catalogue.context import CanceledError, NonRetryableError
 from tracelake.spark.operators import OPERATORS
 from tracelake.spark.operators.spark_sql import run
+from tracelake.spark.sizes import session_for_small
 from tracelake.spark.work import SparkWork
 
 
@@ -193,8 +194,8 @@ def test_work_that_spark_was_told_to_stop_is_cancelled(job: Bench, spark: SparkS
         spark.sparkContext.setJobGroup("to-be-stopped", "a test", interruptOnCancel=True)
         read = work.read_files
 
-        def tell(item: Any, files: Any) -> Any:
-            frame = read(item, files)
+        def tell(session: Any, item: Any, files: Any) -> Any:
+            frame = read(session, item, files)
             started.set()
             return frame
 
@@ -216,10 +217,11 @@ def test_work_that_spark_was_told_to_stop_is_cancelled(job: Bench, spark: SparkS
 
 
 def test_settings_of_the_session_that_queries_rely_on(job: Bench, spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.ansi.enabled", "false")
-    spark.conf.set("spark.sql.variable.substitute", "true")
+    small = session_for_small(spark)
+    small.conf.set("spark.sql.ansi.enabled", "false")
+    small.conf.set("spark.sql.variable.substitute", "true")
     with pytest.raises(NonRetryableError, match="DIVIDE_BY_ZERO"):
         query(job, "SELECT 1 / (amount - amount) AS x FROM transfers")
-    assert spark.conf.get("spark.sql.variable.substitute") == "false"
-    assert spark.conf.get("spark.sql.runSQLOnFiles") == "false"
+    assert small.conf.get("spark.sql.variable.substitute") == "false"
+    assert small.conf.get("spark.sql.runSQLOnFiles") == "false"
     assert query(job, "SELECT timestamp_seconds(0) AS t").to_pylist()[0]["t"].isoformat() == "1970-01-01T00:00:00+00:00"

@@ -1,7 +1,7 @@
 """A SELECT over the inputs of a task.
 
 The query passed the gate when the DAG was deployed, and passes it again here: Spark gets the text that the gate wrote.
-Inputs become temporary views whose names no other attempt has, because all tasks of a worker share one session.
+Inputs become temporary views whose names no other attempt has, because tasks of a worker share sessions.
 """
 
 import re
@@ -15,7 +15,7 @@ from tracelake.catalogue.sql_findings import SqlRefusedError
 from tracelake.catalogue.sql_gate import GatedQuery
 from tracelake.catalogue.sql_nodes import NAME
 from tracelake.spark.failures import SparkFailedError, explain
-from tracelake.spark.plan_gate import check_analysed, check_parsed
+from tracelake.spark.plan_gate import PassedQueries, PlanFacts, check_analysed, check_parsed
 from tracelake.spark.work import SparkWork
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _SETTINGS = {
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]*)\] (?P<text>[^\n/]*?) ?SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _FINAL_STATES = ("0A", "21", "22", "42")
 """Classes of SQLSTATE that another attempt does not change: not supported, too many rows, bad data, bad names."""
+_passed = PassedQueries()
 _WITHOUT_FILES = frozenset({"void", "interval", "variant", "geometry", "geography"})
 
 
@@ -40,6 +41,7 @@ def run(work: SparkWork) -> OperatorResult:
     assert isinstance(config, SparkSqlConfig)
     query, sources = _resolve(work, config)
     parameters = _parameters(work, query)
+    work.settle([sources[name] for name in query.relations])
     _prepare(work.session)
     views = {
         name: f"trace_{work.context.task_id.hex}_{work.context.attempt}_{number}"
@@ -47,17 +49,19 @@ def run(work: SparkWork) -> OperatorResult:
     }
     with _names_of_the_query(work, {view: name for name, view in views.items()}):
         try:
+            frames = {name: work.read(sources[name]) for name in views}
             for name, view in views.items():
-                work.read(sources[name]).createOrReplaceTempView(view)
-            sql = query.sql(views)
-            check_parsed(work.session, sql, views.values())
-            frame = work.session.sql(sql, args=parameters)
-            check_analysed(frame, views.values())
+                frames[name].createOrReplaceTempView(view)
+            frame, facts = _query(work.session, query, views, frames, parameters)
             _check_result(work, frame, config)
-            if config.unique:
-                _check_unique(work, frame, config.unique)
             work.context.progress("the query runs")
-            report = work.write(frame, order=config.order_by or (), files=config.files)
+            report = work.write(
+                frame,
+                order=config.order_by or (),
+                files=config.files,
+                unique=config.unique,
+                row_by_row=facts.row_by_row,
+            )
         finally:
             for view in views.values():
                 work.session.catalog.dropTempView(view)
@@ -100,6 +104,36 @@ def _parameters(work: SparkWork, query: GatedQuery) -> dict[str, Any]:
     return {name: values[name] for name in query.parameters}
 
 
+def _query(
+    session: "SparkSession",
+    query: GatedQuery,
+    views: Mapping[str, str],
+    frames: "Mapping[str, DataFrame]",
+    parameters: dict[str, Any],
+) -> "tuple[DataFrame, PlanFacts]":
+    """The rows of the query, which passes Spark's own gate here, once for inputs of the same columns.
+
+    Apart from names of views, and values of parameters, all attempts at a query are the same to Spark: limits, by which
+    it tells that a relation is small, are numbers in the text."""
+    columns = tuple((name, frame.schema.json()) for name, frame in sorted(frames.items()))
+    kinds = tuple((name, type(value), _is_long(value)) for name, value in sorted(parameters.items()))
+    key = (query.text, columns, kinds)
+    facts = _passed.get(key)
+    sql = query.sql(views)
+    if facts is not None:
+        return session.sql(sql, args=parameters), facts
+    check_parsed(session, sql, views.values())
+    frame = session.sql(sql, args=parameters)
+    facts = check_analysed(frame, views.values())
+    _passed.add(key, facts)
+    return frame, facts
+
+
+def _is_long(value: object) -> bool:
+    """Spark gives numbers a type by their size."""
+    return isinstance(value, int) and not -(2**31) <= value < 2**31
+
+
 def _prepare(session: "SparkSession") -> None:
     for name, value in _SETTINGS.items():
         if session.conf.get(name) != value:
@@ -139,15 +173,6 @@ def _type_words(kind: Any) -> set[str]:
     name = kind.typeName()
     words = {"interval" if "interval" in name else name}
     return words.union(*(_type_words(item) for item in inner))
-
-
-def _check_unique(work: SparkWork, frame: "DataFrame", columns: list[str]) -> None:
-    import pyspark.sql.functions as F  # noqa: N812 - as everybody calls it
-
-    work.context.progress("looking for rows that are there twice")
-    twice = frame.groupBy(*columns).agg(F.count(F.lit(1)).alias("trace_rows")).where("trace_rows > 1").limit(1)
-    if twice.count():
-        raise NonRetryableError(f"two rows of the result agree in {', '.join(columns)}, which `unique` says none do")
 
 
 @contextmanager
