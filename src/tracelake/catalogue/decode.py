@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tracelake.catalogue.abi import AbiType, Array, Bytes, Event, EventParameter, Plain, Tuple, parse_event, read_event
-from tracelake.catalogue.spec import OperatorConfig, Writes
+from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec, Writes
 
 BUILT_IN = {
     "erc20.Transfer": "Transfer(address indexed from, address indexed to, uint256 value)",
@@ -148,3 +148,13 @@ def spark_type(abi_type: AbiType) -> str:
         case Tuple(names, types):
             fields = (f"`{name}`:{spark_type(kind)}" for name, kind in zip(names, types, strict=True))
             return f"struct<{','.join(fields)}>"
+
+
+SPEC = OperatorSpec(
+    "decode_logs",
+    DecodeLogsConfig,
+    "Decodes logs to typed columns by the ABI of their events; by default, token transfers.",
+    runtimes=WORKERS,
+    output_storage="s3",
+    only_files=True,
+)

@@ -1,11 +1,12 @@
 """Configs of the operators that read EVM chains."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, Writes
+from tracelake.catalogue.spec import WORKERS, ConfigFieldError, OperatorConfig, OperatorSpec, Writes
 
 EvmTable = Literal["blocks", "transactions", "logs"]
 EVM_TABLES: tuple[EvmTable, ...] = ("blocks", "transactions", "logs")
@@ -66,3 +67,15 @@ class EvmIngestConfig(OperatorConfig, frozen=True, kw_only=True):
         chosen_tables = self.tables != EVM_TABLES
         # A table without an output is not written.
         return Writes(len(self.tables), 0, f"tables: [{', '.join(self.tables)}]" if chosen_tables else "", "tables")
+
+
+SPEC = OperatorSpec(
+    "evm_ingest",
+    EvmIngestConfig,
+    "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
+    runtimes=WORKERS,
+    output_storage="s3",
+    only_files=True,
+    trusted=True,
+)
+ALIAS = replace(SPEC, name="cryo_ingest", summary="An alias of `evm_ingest`.")

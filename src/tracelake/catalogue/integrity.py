@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from tracelake.catalogue.spec import OperatorConfig, Writes
+from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec, Writes
 
 FINDING_COLUMNS = ("check", "block_number", "severity", "expected", "found", "detail")
 
@@ -16,3 +16,13 @@ class IntegrityCheckConfig(OperatorConfig, frozen=True, kw_only=True):
 
     def columns(self, output_index: int) -> tuple[str, ...]:  # noqa: ARG002 - there is one output
         return FINDING_COLUMNS
+
+
+SPEC = OperatorSpec(
+    "integrity_check",
+    IntegrityCheckConfig,
+    "Checks that the blocks, transactions and logs of a range are complete and consistent.",
+    runtimes=WORKERS,
+    output_storage="s3",
+    only_files=True,
+)

@@ -1,15 +1,15 @@
-"""The operators, one entry each."""
+"""The operators, sorted by name. The entries of Spark operators are in the modules of their configs."""
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tracelake.catalogue.decode import DecodeLogsConfig
-from tracelake.catalogue.evm import EvmIngestConfig
-from tracelake.catalogue.integrity import IntegrityCheckConfig
-from tracelake.catalogue.spec import OperatorConfig, OperatorSpec
-from tracelake.catalogue.sql import SparkSqlConfig
+from tracelake.catalogue.decode import SPEC as DECODE_LOGS
+from tracelake.catalogue.evm import ALIAS as CRYO_INGEST
+from tracelake.catalogue.evm import SPEC as EVM_INGEST
+from tracelake.catalogue.integrity import SPEC as INTEGRITY_CHECK
+from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec
+from tracelake.catalogue.sql import SPEC as SPARK_SQL
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]
@@ -52,35 +52,11 @@ class UdfConfig(OperatorConfig, frozen=True, kw_only=True):
     values: dict[str, Any] = {}
 
 
-_WORKERS = frozenset({"ecs_platform"})
-_EVM_INGEST = OperatorSpec(
-    "evm_ingest",
-    EvmIngestConfig,
-    "Reads a range of blocks of an EVM chain by JSON-RPC: `blocks`, `transactions`, `logs`.",
-    runtimes=_WORKERS,
-    output_storage="s3",
-    only_files=True,
-    trusted=True,
-)
 SPECS = (
-    replace(_EVM_INGEST, name="cryo_ingest", summary="An alias of `evm_ingest`."),
-    OperatorSpec(
-        "decode_logs",
-        DecodeLogsConfig,
-        "Decodes logs to typed columns by the ABI of their events; by default, token transfers.",
-        runtimes=_WORKERS,
-        output_storage="s3",
-        only_files=True,
-    ),
-    _EVM_INGEST,
-    OperatorSpec(
-        "integrity_check",
-        IntegrityCheckConfig,
-        "Checks that the blocks, transactions and logs of a range are complete and consistent.",
-        runtimes=_WORKERS,
-        output_storage="s3",
-        only_files=True,
-    ),
+    CRYO_INGEST,
+    DECODE_LOGS,
+    EVM_INGEST,
+    INTEGRITY_CHECK,
     OperatorSpec(
         "noop",
         NoopConfig,
@@ -108,21 +84,15 @@ SPECS = (
         "sleep",
         SleepConfig,
         "Waits `seconds`, then completes; fails its first `fail_attempts` attempts.",
-        runtimes=_WORKERS,
+        runtimes=WORKERS,
         fills_tables=True,
     ),
-    OperatorSpec(
-        "spark_sql",
-        SparkSqlConfig,
-        "Runs a SELECT over its inputs and writes the result.",
-        runtimes=_WORKERS,
-        output_storage="s3",
-    ),
+    SPARK_SQL,
     OperatorSpec(
         "ticker",
         TickerConfig,
         "Emits the number of each period of `seconds` since 1970 as it begins, plus `start`; for `always_on`.",
-        runtimes=_WORKERS,
+        runtimes=WORKERS,
         only_events=True,
     ),
     OperatorSpec(

@@ -8,6 +8,9 @@ import msgspec
 
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
+WORKERS = frozenset({"ecs_platform"})
+"""The runtimes of operators that workers run."""
+
 
 class ConfigFieldError(ValueError):
     """Raised by a config's own checks: what is wrong with one of its fields, and what to do."""

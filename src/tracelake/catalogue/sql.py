@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, ResultColumns, Writes
+from tracelake.catalogue.spec import WORKERS, ConfigFieldError, OperatorConfig, OperatorSpec, ResultColumns, Writes
 from tracelake.catalogue.sql_findings import MAX_LENGTH, SqlRefusedError
 
 if TYPE_CHECKING:
@@ -70,3 +70,12 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
     def columns(self, output_index: int) -> list[str] | None:  # noqa: ARG002 - there is one output
         result = self.result()
         return list(result.places) if result.complete else None
+
+
+SPEC = OperatorSpec(
+    "spark_sql",
+    SparkSqlConfig,
+    "Runs a SELECT over its inputs and writes the result.",
+    runtimes=WORKERS,
+    output_storage="s3",
+)
