@@ -326,7 +326,7 @@ def _json_parameter(item: Mapping[str, Any], depth: int) -> tuple[str, AbiType, 
         raise ValueError(f"types are nested deeper than {MAX_DEPTH}")
     name, type_text, indexed = item.get("name", ""), item.get("type"), item.get("indexed", False)
     if not isinstance(name, str) or (name and not _NAME.fullmatch(name)):
-        raise ValueError(f"{name!r} is no name of a parameter")
+        raise ValueError(f"{name!r} is not the name of a parameter")
     if not isinstance(type_text, str) or len(type_text) > MAX_TEXT or not isinstance(indexed, bool):
         raise ValueError('a parameter of a JSON ABI has "name", "type" and "indexed"')
     word, bracket, _ = type_text.partition("[")

@@ -56,7 +56,7 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
             hint = error.finding.suggestion
             if None in names:
                 index = names.index(None)
-                hint = f"Input {index} is no dataset: name it with `inputs: {{name: {index}}}`."
+                hint = f"Input {index} is not a dataset: name it with `inputs: {{name: {index}}}`."
             raise ConfigFieldError("query", str(error.finding), hint) from None
 
     def writes(self) -> Writes:

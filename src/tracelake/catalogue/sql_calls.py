@@ -146,7 +146,7 @@ class CallWriter(NodeWriter):
                 if word in OPTIONS:
                     OPTIONS[word](choice)
                 elif choice.lower() not in (MODES if word == "mode" else ("true", "false")):
-                    raise LiteralError("an option has a text that it knows")
+                    raise LiteralError("expected a known value of the option")
                 elif word != "mode" and word not in FLAG_OPTIONS:
                     raise LiteralError(f"there is no option {shown(word)}")
             except LiteralError as error:

@@ -249,7 +249,7 @@ class ExpressionWriter(CallWriter):
         self._only(node, "kind", "start", "start_side", "end", "end_side")
         kind = str(node.args.get("kind") or "ROWS").upper()
         if kind not in ("ROWS", "RANGE"):
-            self.refuse(node, "sql_construct", f"{shown(kind)} is no frame here", "Use ROWS or RANGE.")
+            self.refuse(node, "sql_construct", f"{shown(kind)} is not a supported frame", "Use ROWS or RANGE.")
         start = self._bound(node.args.get("start"), node.args.get("start_side"))
         if node.args.get("end") is None:
             return f"{kind} {start}"
@@ -260,7 +260,7 @@ class ExpressionWriter(CallWriter):
         if value == "CURRENT ROW" and not word:
             return "CURRENT ROW"
         if value is None or value == "CURRENT ROW" or word not in ("PRECEDING", "FOLLOWING"):
-            self.refuse(value, "sql_construct", "this is no bound of a frame", "Like `2 PRECEDING` or `CURRENT ROW`.")
+            self.refuse(value, "sql_construct", "expected a bound of a frame", "Like `2 PRECEDING` or `CURRENT ROW`.")
         return f"{'UNBOUNDED' if value == 'UNBOUNDED' else self.expression(value)} {word}"
 
     def _order(self, node: Any) -> str:

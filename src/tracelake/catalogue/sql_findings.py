@@ -15,7 +15,7 @@ CODES = {
     "sql_name": "A name is not letters, digits and _.",
     "sql_parameter": "There is no such parameter, or it stands inside quotes.",
     "sql_pattern": "A pattern is computed, is none, or may take too long to match.",
-    "sql_relation": "The query reads something that is no input of the job.",
+    "sql_relation": "The query reads something that is not an input of the job.",
     "sql_statement": "Not one SELECT.",
     "sql_syntax": "The text is not SQL.",
     "sql_text": "The query has a character that it may not have, or text that could be read in two ways.",

@@ -52,7 +52,7 @@ _REFUSED_TOKENS = {
     TokenType.HINT: ("sql_construct", "hints are not supported", "Spark decides how a query runs; leave the hint out."),
     TokenType.PIPE_GT: ("sql_construct", "`|>` is not supported", "Use WITH."),
     **dict.fromkeys(_OTHER_LITERALS, ("sql_text", "only '...' is text here", r"Write `\\` for a backslash.")),
-    **dict.fromkeys(_SIZED_TEXT, ("sql_construct", "{} is no type here", "Use STRING.")),
+    **dict.fromkeys(_SIZED_TEXT, ("sql_construct", "{} is not a supported type", "Use STRING.")),
 }
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _BRACKETS = (TokenType.L_PAREN, TokenType.L_BRACKET)
@@ -188,7 +188,7 @@ def gate(query: str, inputs: frozenset[str] | None = None) -> GatedQuery:
         raise _syntax(query, error) from None
     except _RereadError as error:
         message = "the query takes too long to read; it can be read in too many ways up to here"
-        hint = "Use WITH for what is inside, and names that are no types."
+        hint = "Use WITH for what is inside, and names that are not types."
         raise _refused(query, error.offset, "sql_limit", message, hint) from None
     except RecursionError:
         raise _too_deep(query, 0) from None
@@ -286,10 +286,12 @@ def _check_tokens(query: str, tokens: list[Token], places: dict[int, str]) -> No
             code, message, hint = _REFUSED_TOKENS[kind]
             raise _refused(query, token.start, code, message.format(shown(token.text)), hint)
         if kind is TokenType.HEX_STRING and query[token.start : token.start + 2].lower() != "x'":
-            raise _refused(query, token.start, "sql_text", "this is no number", "Bytes are written X'ff'.")
+            raise _refused(
+                query, token.start, "sql_text", "expected a number in decimal digits", "Bytes are written X'ff'."
+            )
         if kind is TokenType.STRING:
             if before is TokenType.STRING:
-                message = "two texts stand side by side"
+                message = "two text literals are adjacent"
                 raise _refused(query, token.start, "sql_text", message, r"Write `\'` for a quote in a text.")
             _check_string(query, token)
         before = kind
@@ -304,7 +306,9 @@ def _check_brackets(query: str, tokens: list[Token]) -> None:
         if kind in _PAIRS.values():
             opened.append(token)
         elif kind in _PAIRS and (not opened or opened.pop().token_type is not _PAIRS[kind]):
-            raise _refused(query, token.start, "sql_syntax", f"{shown(token.text)} closes nothing", "Look at brackets.")
+            raise _refused(
+                query, token.start, "sql_syntax", f"{shown(token.text)} closes no bracket", "Look at brackets."
+            )
         elif kind is TokenType.ALIAS and (
             index == len(tokens) - 1 or tokens[index + 1].token_type in (*_PAIRS, TokenType.COMMA)
         ):

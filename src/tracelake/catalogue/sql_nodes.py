@@ -92,7 +92,7 @@ class NodeWriter:
 
     def name(self, node: Any) -> str:
         if not isinstance(node, exp.Identifier):
-            self.refuse(node, "sql_name", "a name should stand here")
+            self.refuse(node, "sql_name", "expected a name")
         name = str(node.this)
         if not NAME.fullmatch(name):
             hint = "Names are letters, digits and _, beginning with a letter or _."
@@ -150,7 +150,7 @@ class NodeWriter:
         pattern = _DATE if kind == "DATE" else _TIMESTAMP
         if not isinstance(node.this, exp.Literal) or not pattern.fullmatch(value):
             hint = "Like `DATE '2024-01-31'` and `TIMESTAMP '2024-01-31 12:00:00'`."
-            self.refuse(node, "sql_text", f"{shown(value)} is no {kind}", hint)
+            self.refuse(node, "sql_text", f"{shown(value)} is not a valid {kind}", hint)
         return f"{kind} {text_literal(value)}"
 
     def _suffixed_number(self, node: Any) -> str | None:
@@ -170,7 +170,7 @@ class NodeWriter:
         if depth > MAX_TYPE_DEPTH:
             self.refuse(node, "sql_limit", f"a type has at most {MAX_TYPE_DEPTH} levels", "Use a flatter one.")
         if not isinstance(node, exp.DataType):
-            self.refuse(node, "sql_construct", "this is no type")
+            self.refuse(node, "sql_construct", "expected a type")
         self._only(node, "this", "expressions", "nested")
         kind = node.this.name if isinstance(node.this, exp.DType) else ""
         if kind == "ARRAY" and len(node.expressions) == 1:
@@ -184,7 +184,7 @@ class NodeWriter:
                 fields.append(f"{self.quoted(item.this)}: {self._type(item.args['kind'], depth + 1)}")
             return f"STRUCT<{', '.join(fields)}>"
         if kind not in _TYPES or (node.expressions and kind != "DECIMAL"):
-            self.refuse(node, "sql_construct", f"{shown(kind or str(node))} is no type here")
+            self.refuse(node, "sql_construct", f"{shown(kind or str(node))} is not a supported type")
         digits = []
         for item in node.expressions:
             size = plain_number(item.this)
@@ -204,7 +204,7 @@ class NodeWriter:
         number = value.this.this if isinstance(value, exp.Neg) else value.this
         sign = "-" if isinstance(value, exp.Neg) else ""
         if not re.fullmatch(r"-?[0-9]{1,12}(?:\.[0-9]{1,9})?", str(number)):
-            self.refuse(node, "sql_construct", f"{shown(str(number))} is no length of an interval")
+            self.refuse(node, "sql_construct", f"{shown(str(number))} is not the length of an interval")
         if "." in str(number) and word not in ("SECOND", "SECONDS"):
             self.refuse(node, "sql_construct", "only seconds of an interval have a fraction", "Use a smaller unit.")
         return f"INTERVAL '{sign}{number}' {word}"

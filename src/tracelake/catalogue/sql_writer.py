@@ -176,7 +176,7 @@ class QueryWriter(ExpressionWriter):
         if isinstance(node, exp.Lateral) and not node.args.get("view"):
             self._only(node, "this", "alias")
             if not isinstance(node.this, exp.Subquery):
-                self.refuse(node, "sql_relation", "no functions can be read from", "Use `LATERAL VIEW explode(...)`.")
+                self.refuse(node, "sql_relation", "functions cannot be read from", "Use `LATERAL VIEW explode(...)`.")
             self._only(node.this, "this")
             return f"LATERAL ({self.query(node.this.this)}){self._alias(node)}"
         return self._unknown(node)
@@ -203,7 +203,7 @@ class QueryWriter(ExpressionWriter):
             self.used_inputs.add(folded)
             relation = f"{MARK}{folded}{MARK}"
         else:
-            self.refuse(node, "sql_relation", f"{shown(name)} is no input of this job", self._readable(folded))
+            self.refuse(node, "sql_relation", f"{shown(name)} is not an input of this job", self._readable(folded))
         alias = self._alias(node) or f" AS `{name}`"
         return relation + alias
 
@@ -230,7 +230,9 @@ class QueryWriter(ExpressionWriter):
         self._only(node, "this", "side", "kind", "on", "using", "method")
         side, kind, method = (str(node.args.get(name) or "").upper() for name in ("side", "kind", "method"))
         if f"{side} {kind}".strip() not in _JOINS or method not in ("", "NATURAL"):
-            self.refuse(node, "sql_construct", f"{shown(' '.join((method, side, kind)).strip())} is no join here")
+            self.refuse(
+                node, "sql_construct", f"{shown(' '.join((method, side, kind)).strip())} is not a supported join"
+            )
         if COMMA in node.meta:
             return f", {self._relation(node.this)}"
         words = " ".join(word for word in (method, side, kind, "JOIN") if word)
@@ -250,7 +252,7 @@ class QueryWriter(ExpressionWriter):
             self._unknown(node)
         if str(call.this).lower() not in GENERATORS:
             hint = f"Use one of {', '.join(f'`{name}`' for name in sorted(GENERATORS))}."
-            self.refuse(call, "sql_function", f"{shown(str(call.this))} makes no rows", hint)
+            self.refuse(call, "sql_function", f"{shown(str(call.this))} is not a generator of rows", hint)
         alias = node.args.get("alias")
         if alias is None or alias.this is None:
             self.refuse(

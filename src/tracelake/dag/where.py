@@ -110,7 +110,7 @@ def parse_sql(text: str) -> Where:
     while True:
         kind, field = next(tokens)
         if kind not in ("word", "quoted"):
-            raise _SqlError(f"a field name should stand where {shown(field)} is")
+            raise _SqlError(f"expected a field name, received {shown(field)}")
         if kind == "word" and field.upper() in ("NOT", "AND", "OR", "IN", "TRUE", "FALSE", "NULL"):
             raise _SqlError(f"{shown(field)} is not supported here")
         if field in where:
@@ -122,7 +122,7 @@ def parse_sql(text: str) -> Where:
         if kind == "end":
             return where
         if kind != "word" or word.upper() != "AND":
-            raise _SqlError(f"AND should stand where {shown(word)} is")
+            raise _SqlError(f"expected AND, received {shown(word)}")
 
 
 def _condition(tokens: Iterator[tuple[str, str]]) -> Scalar | list[Scalar]:
@@ -130,7 +130,7 @@ def _condition(tokens: Iterator[tuple[str, str]]) -> Scalar | list[Scalar]:
     if (kind, word) == ("sign", "="):
         return _literal(*next(tokens))
     if kind != "word" or word.upper() != "IN":
-        raise _SqlError(f"= or IN should stand where {shown(word)} is")
+        raise _SqlError(f"expected = or IN, received {shown(word)}")
     _expect(tokens, "(")
     values: list[Scalar] = []
     while True:
@@ -157,7 +157,7 @@ def _literal(kind: str, word: str) -> Scalar:
         return word.upper() == "TRUE"
     if kind == "word" and word.upper() == "NULL":
         raise _SqlError("nothing is equal to NULL in SQL; the map form has `field: null`")
-    raise _SqlError(f"a literal should stand where {shown(word)} is")
+    raise _SqlError(f"expected a literal, received {shown(word)}")
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -178,7 +178,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 def _expect(tokens: Iterator[tuple[str, str]], *signs: str) -> str:
     kind, word = next(tokens)
     if kind != "sign" or word not in signs:
-        raise _SqlError(f"{' or '.join(signs)} should stand where {shown(word)} is")
+        raise _SqlError(f"expected {' or '.join(signs)}, received {shown(word)}")
     return word
 
 

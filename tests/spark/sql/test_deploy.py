@@ -42,7 +42,7 @@ def test_good_queries(config: str) -> None:
             "{query: SELECT * FROM third}",
             "query",
             "`third` is no input",
-            "Input 2 is no dataset: name it with `inputs:",
+            "Input 2 is not a dataset: name it with `inputs:",
         ),
         ("{query: SELECT 1 AS n, inputs: {x: 3}}", "inputs", "`x` is input 3, and the job has 3", ""),
         (

@@ -85,7 +85,7 @@ class _PatternParser:
     def read_pattern(self) -> PatternChoice:
         choice = self._read_choice(0)
         if self._place < len(self._text):
-            raise LiteralError("`)` of a pattern closes nothing")
+            raise LiteralError("the pattern has a `)` without a `(`")
         return choice
 
     def _read_choice(self, depth: int) -> PatternChoice:
@@ -124,7 +124,7 @@ class _PatternParser:
         if sign == "\\":
             return self._read_escape()
         if sign in "*+?{":
-            raise LiteralError("a quantifier stands behind nothing")
+            raise LiteralError("a quantifier follows nothing")
         if sign in "]}":
             raise LiteralError(f"write `\\\\{sign}` for a bracket as a character")
         return Characters(self._folded(_bits(sign)))
@@ -223,7 +223,7 @@ class _PatternParser:
 
     def _take(self) -> str:
         if self._place >= len(self._text):
-            raise LiteralError("the pattern ends too early")
+            raise LiteralError("the pattern is incomplete")
         self._place += 1
         return self._text[self._place - 1]
 

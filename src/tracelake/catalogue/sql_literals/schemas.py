@@ -73,7 +73,7 @@ class _TypeParser:
         elif word in _DECIMALS:
             self._read_digits()
         elif word not in _ATOMIC:
-            raise LiteralError("there is a word that is no type here")
+            raise LiteralError("expected a type like INT or ARRAY<STRING>")
 
     def read_fields(self, depth: int, end: str) -> None:
         while True:
@@ -89,7 +89,7 @@ class _TypeParser:
             if self._peek().lower() == "not":
                 self._take()
                 if self._take().lower() != "null":
-                    raise LiteralError("NOT NULL is all that may stand behind a type")
+                    raise LiteralError("only NOT NULL may follow a type")
             if self._peek() == end:
                 return
             self._expect(",")
@@ -122,13 +122,13 @@ class _TypeParser:
     def _take(self) -> str:
         word = self._peek()
         if not word:
-            raise LiteralError("the schema ends too early")
+            raise LiteralError("the schema is incomplete")
         self._index += 1
         return word
 
     def _expect(self, sign: str) -> None:
         if self._peek() != sign:
-            raise LiteralError(f"`{sign}` should stand somewhere in the schema")
+            raise LiteralError(f"the schema lacks a `{sign}`")
         self._index += 1
 
 
