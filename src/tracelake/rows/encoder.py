@@ -6,6 +6,7 @@ not finite, times without a zone, keys that are lists or objects.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -55,11 +56,11 @@ def _converter(name: str, kind: pa.DataType) -> Convert | None:
     if any(is_kind(kind) for is_kind in _PLAIN):
         return None
     if pa.types.is_floating(kind):
-        return lambda value: _finite(name, value)
+        return partial(_finite, name)
     if any(is_kind(kind) for is_kind in _BYTES):
-        return _hexadecimal
+        return lambda value: "0x" + value.hex()
     if pa.types.is_decimal(kind):
-        return _digits
+        return lambda value: format(value, "f")
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
             raise UnwritableError(f"the column `{name}` is a time without a zone; cast it to TIMESTAMP")
@@ -126,11 +127,3 @@ def _finite(name: str, value: float) -> float:
 
 def _not_finite(name: str) -> UnwritableError:
     return UnwritableError(f"the column `{name}` holds a number that is not finite, which JSON does not have")
-
-
-def _hexadecimal(value: bytes) -> str:
-    return "0x" + value.hex()
-
-
-def _digits(value: Any) -> str:
-    return format(value, "f")
