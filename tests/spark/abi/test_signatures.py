@@ -78,7 +78,7 @@ def test_keccak(message: bytes) -> None:
         ({"name": "A", "anonymous": True}, "anonymous"),
         ({"name": "A", "inputs": [{"type": "tuple"}]}, "at least one field"),
         ({"name": "A", "inputs": [{"type": "uint8[", "name": "x"}]}, "no ABI type"),
-        ({"name": "A", "inputs": [{"type": "uint8", "name": "x y"}]}, "no name"),
+        ({"name": "A", "inputs": [{"type": "uint8", "name": "x y"}]}, "name of a parameter"),
         ({"name": "A", "inputs": "uint8"}, "is a list"),
     ],
 )

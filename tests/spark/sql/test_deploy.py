@@ -35,13 +35,13 @@ def test_good_queries(config: str) -> None:
         (
             "{query: SELECT * FROM raw_block, inputs: {raw_blocks: 0}}",
             "query",
-            "`raw_block` is no input",
+            "`raw_block` is not an input",
             "Did you mean",
         ),
         (
             "{query: SELECT * FROM third}",
             "query",
-            "`third` is no input",
+            "`third` is not an input",
             "Input 2 is not a dataset: name it with `inputs:",
         ),
         ("{query: SELECT 1 AS n, inputs: {x: 3}}", "inputs", "`x` is input 3, and the job has 3", ""),

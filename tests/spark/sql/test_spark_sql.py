@@ -110,7 +110,7 @@ def test_unsigned_columns_are_wider_in_spark(bench: Bench) -> None:
         ("SELECT map('a', NULL) AS x", "void"),
         ("SELECT INTERVAL 1 DAY AS x", "interval"),
         ("SELECT '../../x' AS block_number FROM transfers", "block_number of the result is not a whole number"),
-        ("SELECT * FROM elsewhere", "`elsewhere` is no input"),
+        ("SELECT * FROM elsewhere", "`elsewhere` is not an input"),
         ("SELECT block_number + 500 AS block_number FROM transfers", "block 501 do not belong to the unit 0-10"),
         ("SELECT IF(amount = 4, NULL, block_number) AS block_number FROM transfers", "block_number is null"),
     ],
