@@ -1,7 +1,7 @@
 """Whether what a node said can be true: of the blocks that were asked for, of one piece, complete.
 
 What is not checked: hashes are compared, not computed, so a node that invents a whole consistent chain is believed.
-Every error names the block and the node's host.
+Every error names the block, and the node by its number (`RpcEndpoint.alias`).
 """
 
 from collections.abc import Callable, Sequence
