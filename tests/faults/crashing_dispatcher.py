@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import uvloop
-
 from tests.support.directory_store import DirectoryStore
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.db.transaction import Connection, Store
@@ -26,7 +24,7 @@ from tracelake.dispatcher.http import app
 from tracelake.ports import Message
 from tracelake.processes import dispatcher
 from tracelake.settings import Settings
-from tracelake.stack import logs
+from tracelake.stack.follow import run_process
 
 POINTS = ("before commit", "after commit", "before reply", "after publish")
 _PR_SET_PDEATHSIG = 1
@@ -74,11 +72,10 @@ def serve(point: str, number: int) -> None:
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     settings = Settings.load()
-    logs.configure("dispatcher", settings.log_level)
     # Objects as files: what is killed here is the Dispatcher.
     patch.object(dispatcher, "S3ObjectStore", lambda *_: DirectoryStore(settings.layout.objects)).start()
     Failpoints(point, number, settings.home / "reached").install()
-    uvloop.run(dispatcher._main(settings))
+    run_process("dispatcher", settings, dispatcher.serve_listeners)
 
 
 def main() -> None:

@@ -247,7 +247,7 @@ def test_bad_settings_are_one_line(stack: FakeStack) -> None:
     for arguments, text in (
         (("--public-port", "99999"), "public_port (from the command line): expected a whole number"),
         (("--set", "lease_second=1"), "did you mean lease_seconds?"),
-        (("--set", "nonsense"), "--set takes NAME=VALUE"),
+        (("--set", "nonsense"), "--set: expected NAME=VALUE"),
         (("--bind-host", "203.0.113.1"), "bind_host: 203.0.113.1 is not an address of this machine"),
     ):
         failed = stack.call("up", *arguments)

@@ -4,23 +4,27 @@ The registry names the files of the dataset; other files in the bucket were neve
 machine of the stack rows are read from the stores themselves, elsewhere over the public API.
 """
 
+import hashlib
 import os
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import click
+import msgspec
 import pyarrow as pa
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.cli.api_content import ApiContent
 from tracelake.cli.export import check_target, plain, write_rows
 from tracelake.cli.listing import Listing, ListingColumn
 from tracelake.cli.options import RANGE
 from tracelake.cli.session import Session, user_command
 from tracelake.client.errors import RemoteError
+from tracelake.client.user import UserClient
 from tracelake.errors import TraceError
 from tracelake.settings import Settings
 from tracelake.stack.dataset_rows import (
@@ -32,7 +36,7 @@ from tracelake.stack.dataset_rows import (
     read_table,
 )
 from tracelake.wire import routes
-from tracelake.wire.content import ContentRequest, RowsRequest
+from tracelake.wire.content import ContentReply, ContentRequest, ContentUnit, RowsRequest
 from tracelake.wire.platform import DatasetFilesRequest
 from tracelake.wire.task_calls import TableColumn
 
@@ -123,7 +127,7 @@ def _pieces(
 
 
 def _over_the_api(
-    content: ApiContent, request: ContentRequest, names: list[str] | None, head: int | None
+    content: "ApiContent", request: ContentRequest, names: list[str] | None, head: int | None
 ) -> Generator[pa.Table, None, None]:
     reply, files = content.list_files(request)
     if reply.columns is None:
@@ -142,7 +146,7 @@ def _choose_columns(
     return [columns[name] for name in names or columns]
 
 
-def _read_rows(content: ApiContent, request: RowsRequest) -> Generator[pa.Table, None, None]:
+def _read_rows(content: "ApiContent", request: RowsRequest) -> Generator[pa.Table, None, None]:
     """Yields rows by way of an unnamed file, so that nothing is shown or written before all of it has arrived."""
     with tempfile.TemporaryFile(prefix="trace-read-") as file:
         content.download_rows(request, file.write)
@@ -178,3 +182,71 @@ def _column(place: int, field: pa.Field) -> ListingColumn[list[Any]]:
         lambda row: "" if row[place] is None else str(row[place]),
         right=any(is_one(field.type) for is_one in is_number),
     )
+
+
+# --- over the API
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFile:
+    version: UUID
+    unit: ContentUnit
+    number: int
+    """Its index in the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContent:
+    """The files and rows of a dataset over the public API, for callers without the files of the stack's machine."""
+
+    session: Session
+    dataset: str
+
+    def list_files(self, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
+        """The first page of the reply, and the files of all pages."""
+        return self.session.run(lambda client: self._list(client, request))
+
+    def download(self, file: ApiFile, path: Path) -> None:
+        """Downloads the committed bytes; raises TraceError if others arrive."""
+        self.session.run(lambda client: self._download(client, file, path))
+
+    def download_rows(self, request: RowsRequest, sink: Callable[[bytes], object]) -> None:
+        """Downloads the rows of a table, as an Arrow stream."""
+        self.session.run(lambda client: client.stream(routes.READ_ROWS, request, sink, name=self.dataset))
+
+    async def _list(self, client: UserClient, request: ContentRequest) -> tuple[ContentReply, list[ApiFile]]:
+        first = reply = await client.call(routes.LIST_CONTENT, request, name=self.dataset)
+        files = _files(first)
+        while reply.next is not None:
+            reply = await client.call(
+                routes.LIST_CONTENT, msgspec.structs.replace(request, page=reply.next), name=self.dataset
+            )
+            files += _files(reply)
+        return first, files
+
+    async def _download(self, client: UserClient, file: ApiFile, path: Path) -> None:
+        pinned = file.unit.files[file.number]
+        content, offset = hashlib.sha256(), 0
+        with path.open("wb") as target:
+            while offset < pinned.size:
+                piece = await client.call(
+                    routes.READ_CONTENT,
+                    name=self.dataset,
+                    version=file.version,
+                    start=file.unit.start,
+                    end=file.unit.end,
+                    revision=file.unit.revision,
+                    file=file.number,
+                    offset=offset,
+                )
+                if not piece:
+                    raise TraceError("content_mismatch")
+                content.update(piece)
+                target.write(piece)
+                offset += len(piece)
+        if offset != pinned.size or pinned.sha256 not in (None, content.hexdigest()):
+            raise TraceError("content_mismatch")
+
+
+def _files(reply: ContentReply) -> list[ApiFile]:
+    return [ApiFile(reply.dataset_version, unit, number) for unit in reply.units for number in range(len(unit.files))]

@@ -43,7 +43,7 @@ EXIT_INTERRUPTED = 130
 )
 @json_flag("Print one JSON object at the end; what happens goes to stderr.")
 def command(keep: bool, rpc: str | None, blocks: BlockRange | None, as_json: bool) -> None:
-    """From a chain to flows of tokens, on a stack of its own, while parts of it are killed.
+    """Run a demonstration: from a chain to flows of tokens, on a stack of its own, while parts of it are killed.
 
     A recorded chain of 4,000 blocks is served as a node would. A range of it is split, read in parallel, checked, its
     token transfers decoded, and summed up per token and hour, on Spark; two jobs collect large transfers in one table
@@ -92,7 +92,7 @@ def _print(document: dict[str, Any]) -> None:
 
 @dataclass
 class Demo:
-    """One run. Whatever happens, `run` leaves a stack only if it was asked to, and all went well."""
+    """One run of the demo. `run` leaves a stack only if it was asked to, and all went well."""
 
     scratch: Path
     plan: plan.DemoPlan

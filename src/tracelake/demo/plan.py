@@ -1,4 +1,4 @@
-"""What a demo is about: the chain, the blocks, the DAG that reads them.
+"""The plan of a demo: the chain, the blocks, the DAG that reads them.
 
 A node of the person's own is asked before anything is started: which chain it is of, how far it has come, whether it
 has the blocks. Of its address only scheme, host and port are ever shown.
@@ -23,9 +23,9 @@ DAG = "token_flows"
 SOURCE = "backfill"
 SPLIT = "split"
 WRITERS = ("by_token", "by_sender")
-"""Those that write to the table."""
+"""The jobs that write to the table."""
 JOBS = ("ingest", "check", "decode", "summarise", *WRITERS)
-"""Those that do each unit of blocks, in the order in which they come."""
+"""The jobs that compute each unit of blocks, in order."""
 TABLE = "large_transfers"
 DATASETS = ("blocks", "transactions", "logs", "findings", "transfers", "undecodable", "hourly_flows")
 
@@ -33,7 +33,7 @@ UNITS = 8
 _SMALLEST_UNIT, _LARGEST_UNIT = 50, 1000
 _DEFAULT_BLOCKS = 100
 _BEHIND_HEAD = 10
-"""So many blocks of a chain of one's own are left alone by default: they may be replaced yet."""
+"""How many of the newest blocks of a live chain are left out by default, because they may still be replaced."""
 _PATIENCE_SECONDS = 15.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _PACKAGE = files("tracelake.demo")
@@ -49,7 +49,7 @@ class DemoPlan:
     recording: Path | None = None
     """The recorded chain, or None for a chain of the person's own."""
     url: str | None = field(default=None, repr=False)
-    """Of the person's own node; it may hold a key."""
+    """The address of the user's own node; it may hold a key."""
     label: str = "the recorded chain"
 
     @property
@@ -70,7 +70,7 @@ class DemoPlan:
 
 
 def unit_for(blocks: int) -> int:
-    """So that there are some units to do side by side, and not a great many."""
+    """The size of a unit: several units for parallel work, but not a great many."""
     steps = -(-blocks // (UNITS * _SMALLEST_UNIT))
     return min(max(steps, 1) * _SMALLEST_UNIT, _LARGEST_UNIT)
 
@@ -87,7 +87,7 @@ def recorded(blocks: BlockRange | None) -> DemoPlan:
 
 
 def own(address: str, blocks: BlockRange | None) -> DemoPlan:
-    """Of the node at this address, which is a URL, or a name: then `TRACE_RPC_<NAME>` holds it."""
+    """The plan for the node at this URL, or at the one that `TRACE_RPC_<NAME>` holds."""
     url = _address(address)
     try:
         endpoint = parse_endpoint(url)

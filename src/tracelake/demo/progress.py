@@ -1,4 +1,4 @@
-"""How far each job is: tasks done of those to do, blocks a second, time left. Arithmetic alone."""
+"""Computes the progress of each job: finished tasks, blocks a second, time left."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class JobProgress:
     began: datetime | None = None
     """When its first task was claimed."""
     ended: datetime | None = None
-    """When its last one was finished; None as long as there are others."""
+    """When its last task finished; None while others are open."""
 
     @property
     def finished(self) -> bool:
@@ -42,7 +42,7 @@ class JobProgress:
 
 
 def measure(plan: DemoPlan, tasks: Iterable[TaskRow]) -> list[JobProgress]:
-    """In the order of the jobs."""
+    """The progress of each job, in their order."""
     by_job: dict[str, list[TaskRow]] = {job: [] for job in (SPLIT, *JOBS)}
     for task in tasks:
         if task.job in by_job:

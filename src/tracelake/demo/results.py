@@ -1,6 +1,6 @@
-"""What was made: the datasets as they are, numbers of the work, and whether it is right.
+"""The results of a demo: its datasets, figures of the work, and whether they are right.
 
-Which files are a dataset, the registry says; they are read with pyarrow, by ETag. The summary and the table are
+The registry names the files of a dataset; they are read with pyarrow, by ETag. The summary and the table are
 recomputed here from the decoded transfers, without Spark.
 """
 
@@ -36,7 +36,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One dataset."""
+    """The size of one dataset."""
 
     name: str
     rows: int
@@ -65,7 +65,7 @@ class Flow:
 class Results:
     made: list[Made]
     flows: list[Flow]
-    """By token and hour."""
+    """The flows by token and hour."""
     findings: int
     checks: list[Check]
     tasks: int
@@ -133,13 +133,13 @@ def _made(name: str, dataset: DatasetRow, details: Sequence[TaskDetail], files: 
 
 
 def summed(flows: pa.Table) -> list[Flow]:
-    """One for each token and hour: an hour may lie in more than one unit of blocks."""
+    """The flows, one for each token and hour; an hour may lie in more than one unit of blocks."""
     hours = pc.cast(pc.cast(flows["hour"], pa.timestamp("s")), pa.int64())
     return _grouped(hours, flows["token"], flows["standard"], flows["transfers"], flows["amount"])
 
 
 def recomputed(blocks: pa.Table, transfers: pa.Table, first: int) -> list[Flow]:
-    """The same out of the decoded transfers."""
+    """The same flows, computed from the decoded transfers."""
     times = np.zeros(blocks.num_rows, dtype=np.int64)
     times[blocks["block_number"].to_numpy().astype(np.int64) - first] = blocks["timestamp"].to_numpy()
     hours = times[transfers["block_number"].to_numpy().astype(np.int64) - first] // _HOUR * _HOUR
@@ -191,7 +191,7 @@ def _same(ours: Sequence[Flow], theirs: Sequence[Flow]) -> bool:
 
 
 def verify_table(plan: DemoPlan, story: Story, transfers: pa.Table, rows: Sequence[Row]) -> list[Check]:
-    """That it has each row once, whichever of its writers came last."""
+    """Checks that the table has each row once, whichever of its writers came last."""
     expected = large_transfers(plan, transfers)
     actual = {(row.block_number, row.log_index): row for row in rows}
     once = len(rows) == len(actual) and actual.keys() == expected.keys()
@@ -204,7 +204,7 @@ def verify_table(plan: DemoPlan, story: Story, transfers: pa.Table, rows: Sequen
 
 
 def large_transfers(plan: DemoPlan, transfers: pa.Table) -> dict[tuple[int, int], tuple[str, set[str]]]:
-    """By block and log: the amount, and which job finds it. As the queries of the two jobs say it."""
+    """The amount of each large transfer and the jobs whose queries find it, by block and log."""
     transfers_by_key: dict[tuple[int, int], tuple[str, set[str]]] = {}
     places: Counter[tuple[object, ...]] = Counter()
     tokens = transfers.filter(pc.equal(transfers["standard"], "erc20"))

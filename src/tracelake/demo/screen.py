@@ -1,4 +1,4 @@
-"""What a person sees while it works: a bar for each job on a terminal; elsewhere a line now and then.
+"""The screen of a demo: a bar for each job on a terminal; elsewhere a line now and then.
 
 What happens is said once, with the seconds since the start, above the bars or between the lines.
 """
@@ -89,7 +89,7 @@ def _left(job: JobProgress, now: datetime) -> str:
 
 
 def _slowest(jobs: Sequence[JobProgress], now: datetime) -> str:
-    """How fast the job is that will end last, as far as that is known."""
+    """The rate of the job that will end last, as far as it is known."""
     estimates = [(left, job) for job in jobs if not job.finished and (left := job.left(now)) is not None]
     if not estimates:
         return ""

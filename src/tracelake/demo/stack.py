@@ -38,7 +38,7 @@ SETTINGS = {
     "spark_master": "local[2]",
 }
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a Java that lives a minute: it compiles little, and quickly."""
+"""Options for a Java that lives a minute: it compiles little, and quickly."""
 _TRIES = 3
 _TAKEN = "address already in use"
 _MOST_LINES = 6
@@ -72,7 +72,7 @@ class DemoStack:
         raise DemoError("the stack did not start: " + ("\n".join(lines) or "no reason given"))
 
     def _launch(self) -> bytes:
-        """What it says when it is ready; nothing if it ended before."""
+        """Starts the stack and returns the line that it prints when ready; empty if it ended before."""
         command = [sys.executable, "-m", "tracelake", "up", f"--home={self.home.root}", "--json", *self._settings()]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -8,23 +8,23 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
-
-import asyncpg
 
 from tracelake.cli.status import read_parts
 from tracelake.cli.text import clean, count, unit_text
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
+from tracelake.db.migrate import Connection
 from tracelake.demo import DemoError
 from tracelake.demo.plan import DAG, TABLE, WRITERS, DemoPlan
 from tracelake.demo.screen import DemoScreen
 from tracelake.model.buffered import quoted, table_name
 from tracelake.settings.home import Home
+from tracelake.stack.provision import connected
 from tracelake.wire import routes
 from tracelake.wire.buffers import BufferedDataset, DeadBatch
 from tracelake.wire.tasks import TaskRow
@@ -41,7 +41,7 @@ _ROWS = "SELECT block_number, log_index, amount::text AS amount, found FROM {} O
 class SinkKill:
     at: float
     batches: int
-    """That were in the table then."""
+    """How many batches were in the table then."""
     back: float | None = None
     """Seconds until the supervisor had started it again."""
     seconds: float | None = None
@@ -54,9 +54,9 @@ class TableStory:
     refused: list[str] = field(default_factory=list)
     """The errors of tasks whose rows did not fit the schema."""
     retried: int = 0
-    """Those of them that completed with the right schema."""
+    """How many of them completed with the right schema."""
     batches: int = 0
-    """In the table, at the end."""
+    """How many batches are in the table at the end."""
     dead: int = 0
     """Dead letters, at the end."""
 
@@ -190,16 +190,8 @@ class DemoTable:
             batches: int = await data.fetchval("SELECT count(*) FROM buffer_commits")
         return batches
 
-    def _dsn(self) -> str:
-        return Path(self._stack.data_dsn_file).read_text().strip()
-
-    @asynccontextmanager
-    async def _data(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-        data = await asyncpg.connect(self._dsn())
-        try:
-            yield data
-        finally:
-            await data.close()
+    def _data(self) -> "AbstractAsyncContextManager[Connection]":
+        return connected(Path(self._stack.data_dsn_file).read_text().strip())
 
 
 def _reason(task: TaskRow) -> str:

@@ -131,7 +131,7 @@ def next_steps(console: Console, plan: DemoPlan, kept_home: Home | None) -> None
 
 
 def trace_command() -> str:
-    """How to call this program here, so that a line can be copied."""
+    """The command that calls this program here, so that a line can be copied."""
     script = Path(sys.executable).with_name("trace")
     if not script.exists():
         return f"{shlex.quote(sys.executable)} -m tracelake"

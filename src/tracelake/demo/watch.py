@@ -47,7 +47,7 @@ class Return:
     attempt: int
     worker: str
     seconds: float
-    """From the kill until it was claimed again."""
+    """The seconds from the kill until the task was claimed again."""
 
 
 def _seconds(kill: "Kill") -> float:
@@ -61,9 +61,9 @@ class Kill:
     left: dict[UUID, str]
     """Its tasks, by name."""
     back: float | None = None
-    """After how many seconds the supervisor had started it again."""
+    """The seconds until the supervisor had started it again."""
     expired: set[UUID] = field(default_factory=set)
-    """Those of its tasks whose lease has run out."""
+    """The tasks whose lease has expired."""
     returns: dict[UUID, Return] = field(default_factory=dict)
 
     @property
@@ -77,10 +77,10 @@ class Kill:
 
 @dataclass(slots=True)
 class Story:
-    """What happened, for whoever tells it."""
+    """What happened in a run."""
 
     seconds: float = 0.0
-    """From the trigger to the last task."""
+    """The seconds from the trigger to the last task."""
     kill: Kill | None = None
     tasks: list[TaskRow] = field(default_factory=list)
     table: TableStory = field(default_factory=TableStory)

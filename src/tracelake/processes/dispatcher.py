@@ -12,7 +12,6 @@ from pathlib import Path
 
 import asyncpg
 import click
-import uvloop
 
 from tracelake.adapters.disk_sync import DiskSync
 from tracelake.adapters.document_processes import DocumentProcesses
@@ -21,6 +20,7 @@ from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, StorePatience
 from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.cli.options import home_option
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.http.connections import ListenerLimits
@@ -32,9 +32,9 @@ from tracelake.model.backoff import Backoff
 from tracelake.processes.table_rows import DataTables
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import dispatcher_config, take_config
-from tracelake.stack import descriptors, listeners, logs
+from tracelake.stack import descriptors, listeners
 from tracelake.stack.credentials import LiteCredentials
-from tracelake.stack.follow import stop_event
+from tracelake.stack.follow import run_process
 from tracelake.stack.provision import migrate_dsn
 from tracelake.stack.renewal import read_renewal
 from tracelake.stack.tls import TlsFiles, certificate_end, ensure_tls
@@ -47,7 +47,7 @@ _START_WAIT = Backoff(0.1, 5.0)
 
 
 def _patience(settings: Settings) -> StorePatience:
-    """Somebody waits for each answer, so the Dispatcher is never more patient than this."""
+    """The timeouts of the object store: short, because a caller waits for each answer."""
     return StorePatience(
         min(ASKING.request_seconds, settings.s3_timeout_seconds),
         min(ASKING.retry_seconds, settings.s3_retry_seconds),
@@ -56,14 +56,14 @@ def _patience(settings: Settings) -> StorePatience:
 
 
 def _disk_sync(settings: Settings) -> Callable[[], Awaitable[None]] | None:
-    """For the embedded store, whose files are on this machine."""
+    """The flush of the embedded store, whose files are on this machine; None for another store."""
     if settings.s3_endpoint is not None or not settings.object_store_sync:
         return None
     return DiskSync(settings.layout.objects).run
 
 
 def listener_limits(settings: Settings) -> dict[str, ListenerLimits]:
-    """What each listener may hold, within the limit of open files of this process."""
+    """The limits of each listener, within the limit of open files of this process."""
     limits = {name: getattr(settings, f"{name}_connections") for name in listeners.LISTENERS}
     connections = descriptors.share_connections(limits, descriptors.raise_limit())
     return {
@@ -214,21 +214,19 @@ async def check_clock(dsn: str, name: str, *, allow_test_clock: bool) -> None:
         )
 
 
-async def _main(settings: Settings) -> None:
-    stop = stop_event()
-    sockets = listeners.inherited() or listeners.bind(settings)
-    await serve(settings, sockets, stop)
+async def serve_listeners(settings: Settings, stop: asyncio.Event) -> None:
+    """Serves on the sockets of the supervisor, or on new ones, until `stop` is set."""
+    await serve(settings, listeners.inherited() or listeners.bind(settings), stop)
 
 
 @click.command(short_help="Run one Dispatcher process (what `trace up` starts).")
-@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
-def command(home: str | None) -> None:
+@home_option
+def command(home: Path | None) -> None:
     """Run one Dispatcher process.
 
     `trace up` starts and supervises it; run it by itself only against databases of your own
     (TRACE_STATE_DSN, TRACE_QUEUE_DSN). Any number may run against the same databases.
     """
     settings = Settings.load({"home": home})
-    logs.configure("dispatcher", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
-    uvloop.run(_main(settings))
+    run_process("dispatcher", settings, serve_listeners)

@@ -107,7 +107,7 @@ def plan_parts(
 
 
 def _names(command: str, number: int) -> list[tuple[str, str]]:
-    """Of some parts that run the same command, with the command."""
+    """The names of parts that run the same command, each with the command."""
     return [(command if number == 1 else f"{command}-{index}", command) for index in range(1, number + 1)]
 
 

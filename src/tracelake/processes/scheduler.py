@@ -5,23 +5,23 @@ It finds the Dispatcher by `HOME/stack.json` and waits for it.
 
 import asyncio
 import logging
+from pathlib import Path
 
 import click
-import uvloop
 
+from tracelake.cli.options import home_option
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.scheduler import Scheduler, SchedulerConfig
 from tracelake.settings import Settings
 from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
-from tracelake.stack import logs
-from tracelake.stack.follow import follow_stack, stop_event
+from tracelake.stack.follow import follow_stack, run_process
 
 logger = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
-    """Until told to stop. A stack that was started again has other addresses: the scheduler moves with it."""
+    """Serves until `stop` is set. A stack that was started again has other addresses: the scheduler moves with it."""
 
     async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
         http = HttpClient(stack.internal_url, stack.ca_file)
@@ -36,18 +36,13 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     logger.info("scheduler stops")
 
 
-async def _main(settings: Settings) -> None:
-    await serve(settings, stop_event())
-
-
 @click.command(short_help="Run one scheduler process (what `trace up` starts).")
-@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
-def command(home: str | None) -> None:
+@home_option
+def command(home: Path | None) -> None:
     """Run one scheduler process: it fires cron sources when their time comes.
 
     `trace up` starts and supervises one; a second one on the same home does no harm, and takes over when the first is
     away.
     """
     settings = Settings.load({"home": home})
-    logs.configure("scheduler", settings.log_level)
-    uvloop.run(_main(settings))
+    run_process("scheduler", settings, serve)

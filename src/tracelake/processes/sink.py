@@ -8,13 +8,14 @@ import logging
 import os
 import shutil
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 import click
-import uvloop
 
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.cli.options import home_option
 from tracelake.client import FileCredential, HttpClient, InternalClient
 from tracelake.model.backoff import Backoff
 from tracelake.ports import FileTransfer
@@ -25,8 +26,7 @@ from tracelake.sink.config import SinkConfig
 from tracelake.sink.loop import Sink
 from tracelake.sink.spark_load import SparkLoader
 from tracelake.spark.session import SharedSession, SparkConfig
-from tracelake.stack import logs
-from tracelake.stack.follow import follow_stack, stop_event
+from tracelake.stack.follow import follow_stack, run_process
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def sink_config(settings: Settings) -> SinkConfig:
 async def run_sink(
     settings: Settings, stack: Stack, shared: SharedSession, transfer: FileTransfer, stop: asyncio.Event
 ) -> None:
-    """Until told to stop; the session stays whoever's it is."""
+    """Runs a sink until `stop` is set; the Spark session belongs to the caller."""
     async with AsyncExitStack() as closing:
         # One more receive than a sink allows itself: it is the sink that says what became of a batch.
         queue = PostgresQueue(settings.resolve_queue_dsn(), max_receives=settings.queue_max_receives + 1)
@@ -69,7 +69,7 @@ async def run_sink(
 async def keep_sink(
     settings: Settings, stack: Stack, shared: SharedSession, transfer: FileTransfer, leave: asyncio.Event
 ) -> None:
-    """Beside something else, which goes on whatever happens to it."""
+    """Runs a sink beside a worker until `leave` is set, and starts it again when it fails."""
     failures = 0
     while not leave.is_set():
         stop = asyncio.Event()
@@ -105,18 +105,13 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     logger.info("sink stops")
 
 
-async def _main(settings: Settings) -> None:
-    await serve(settings, stop_event())
-
-
 @click.command(short_help="Run one sink process (a worker of `trace up` has one beside it).")
-@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
-def command(home: str | None) -> None:
+@home_option
+def command(home: Path | None) -> None:
     """Run one sink process: it turns published batches into rows of buffered datasets.
 
     The workers that `trace up` starts have a sink beside them (`worker_sink`); any number may be added by hand on the
     same home, and none of them knows of the others.
     """
     settings = Settings.load({"home": home})
-    logs.configure("sink", settings.log_level)
-    uvloop.run(_main(settings))
+    run_process("sink", settings, serve)

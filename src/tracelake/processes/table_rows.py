@@ -13,7 +13,7 @@ from tracelake.wire.task_calls import TableColumn
 
 @dataclass(frozen=True, slots=True)
 class DataTables:
-    """What decodes rows is loaded when somebody asks for some."""
+    """Streams rows of tables; the libraries that decode them are loaded with the first call."""
 
     dsn: Callable[[], str]
 

@@ -12,11 +12,11 @@ import socket
 from pathlib import Path
 
 import click
-import uvloop
 
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import WORKING, StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
+from tracelake.cli.options import home_option
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes.sink import keep_sink
 from tracelake.settings import Settings
@@ -27,7 +27,7 @@ from tracelake.spark.child.sandbox import protect_memory
 from tracelake.spark.evm.endpoints import resolve_with
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.stack import logs
-from tracelake.stack.follow import follow_stack, stop_event
+from tracelake.stack.follow import follow_stack, run_process
 from tracelake.stack.job_secrets import secret_provider
 from tracelake.stack.rpc_addresses import resolver
 from tracelake.worker import Worker, WorkerConfig
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_engine(settings: Settings) -> SparkOperators:
-    """For one run of this process: what an earlier one left is of no use to anybody."""
+    """Builds the engine of this process, with a scratch directory of its own."""
     resolve_with(resolver(settings.layout, settings.org))
     scratch = settings.layout.spark / f"worker-{os.getpid()}"
     config = SparkConfig(
@@ -82,7 +82,7 @@ def build_engine(settings: Settings) -> SparkOperators:
 
 
 def _bytes(amount: str) -> int:
-    """Of a setting like 512m or 2g."""
+    """The number of bytes of an amount like 512m or 2g."""
     return int(amount[:-1]) * 2 ** (30 if amount[-1] in "gG" else 20)
 
 
@@ -116,7 +116,7 @@ def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Wor
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
-    """Until told to stop. A stack that was started again has other addresses: the worker moves with it."""
+    """Serves until `stop` is set. A stack that was started again has other addresses: the worker moves with it."""
 
     async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
         _sweep(settings.layout.spark)
@@ -142,30 +142,25 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """What processes left that were killed."""
+    """Removes the scratch directories of workers that were killed."""
     for left in directory.glob("worker-*"):
         pid = left.name.removeprefix("worker-")
         if not pid.isdigit() or not Path("/proc", pid).exists():
             shutil.rmtree(left, ignore_errors=True)
 
 
-async def _main(settings: Settings) -> None:
-    await serve(settings, stop_event())
-
-
 @click.command(short_help="Run one worker process (what `trace up` starts).")
-@click.option("--home", type=click.Path(), help="Where the stack keeps everything it stores.")
+@home_option
 @click.option("--slots", "worker_slots", type=int, help="Tasks to run at once.")
 @click.option("--runtime", "worker_runtime", help="The runtime whose tasks to take.")
-def command(home: str | None, worker_slots: int | None, worker_runtime: str | None) -> None:
+def command(home: Path | None, worker_slots: int | None, worker_runtime: str | None) -> None:
     """Run one worker process.
 
     `trace up` starts and supervises some; any number may be added by hand on the same home. On SIGTERM it finishes
     what runs, and after ten seconds hands the rest to whoever is there; sources it hands over at once.
     """
     settings = Settings.load({"home": home, "worker_slots": worker_slots, "worker_runtime": worker_runtime})
-    logs.configure("worker", settings.log_level)
     logs.clean_prints()
     # What users wrote runs in processes of the same user.
     protect_memory()
-    uvloop.run(_main(settings))
+    run_process("worker", settings, serve)

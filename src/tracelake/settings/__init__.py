@@ -1,4 +1,4 @@
-"""What a person has configured: settings, the home of a stack, runtimes; and the config objects of the parts."""
+"""The configuration: settings, the home of a stack, runtimes, and the config objects of the parts."""
 
 from tracelake.settings.declarations import Settings
 from tracelake.settings.loading import CHILD_VARIABLE, SECRET_PREFIX, SettingsError

@@ -47,7 +47,7 @@ _SPARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting of every process; `Settings.load()` is how one gets it."""
+    """The settings of every process; `Settings.load()` reads them."""
 
     home: Path = directory(Path("~/.trace"), "Where the stack keeps everything it stores.")
     log_level: str = choice("info", ("debug", "info", "warning", "error"), "The minimum level of log messages.")
@@ -238,19 +238,14 @@ class Settings:
         "a master: local[*], local[4], spark://host:7077, sc://host:15002, yarn or k8s://https://host:443",
         "Where Spark runs; see docs/spark.md.",
     )
-    spark_memory: str = memory(
-        "1g",
-        "Memory of each Spark driver; in local mode it does the work.",
-    )
-    spark_isolation: str = text(
+    spark_memory: str = memory("1g", "Memory of each Spark driver; in local mode it does the work.")
+    spark_isolation: str = choice(
         "org",
-        r"org|shared",
-        "org or shared",
+        ("org", "shared"),
         "Whether each org has a Spark process, or application, of its own in a worker (`org`), or all share one.",
     )
     spark_overhead: str = memory(
-        "2g",
-        "Memory that the Spark process of an org may take beyond `spark_memory`; one that takes more is ended.",
+        "2g", "Memory that the Spark process of an org may take beyond `spark_memory`; one that takes more is ended."
     )
     spark_processes: int = integer(
         4, "Orgs that have a Spark process in one worker at the same time; others wait their turn.", maximum=256
@@ -296,12 +291,9 @@ class Settings:
 
     @classmethod
     def load(
-        cls,
-        overrides: Mapping[str, object] | None = None,
-        *,
-        environ: Mapping[str, str] | None = None,
+        cls, overrides: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
     ) -> "Settings":
-        """Read everything once. Overrides that are None count as not given."""
+        """Reads all settings once. Overrides that are None count as not given."""
         settings = cls(**load_values(DECLARED, overrides or {}, os.environ if environ is None else environ))
         _check_together(settings)
         return settings
@@ -311,7 +303,7 @@ class Settings:
         return Home(self.home)
 
     def to_environment(self) -> dict[str, str]:
-        """What a child process needs to read the same settings; secrets stay in their files."""
+        """The variables with which a child process reads the same settings; secrets stay in their files."""
         return {
             variable_of(name): spec.metadata["kind"].show(getattr(self, name))
             for name, spec in DECLARED.items()
@@ -338,7 +330,7 @@ class Settings:
         return self.data_dsn or _read_dsn("data_dsn", self.layout.data_dsn_file)
 
     def resolve_data_read_dsn(self) -> str:
-        """Of a role that reads and cannot write."""
+        """The address for a role that may only read."""
         return self.data_read_dsn or self.data_dsn or _read_dsn("data_read_dsn", self.layout.data_read_dsn_file)
 
     def resolve_object_store(self) -> S3Access:
@@ -363,10 +355,8 @@ def _check_together(settings: Settings) -> None:
     if settings.user_jwks is not None and settings.user_issuer == DECLARED["user_issuer"].default:
         raise SettingsError("user_jwks needs user_issuer: the issuer whose keys these are")
     claims = ("iss", "aud", "sub", "iat", "exp", "nbf")
-    if settings.user_org_claim == settings.user_roles_claim or {*claims} & {
-        settings.user_org_claim,
-        settings.user_roles_claim,
-    }:
+    own_claims = (settings.user_org_claim, settings.user_roles_claim)
+    if len({*own_claims}) < 2 or {*claims} & {*own_claims}:
         raise SettingsError("user_org_claim and user_roles_claim must be two claims of their own")
     for smaller, larger in (
         ("heartbeat_seconds", "lease_seconds"),
@@ -398,9 +388,7 @@ def _read_access(path: Path) -> S3Access:
     try:
         return read_access(path)
     except FileNotFoundError:
-        raise SettingsError(
-            f"s3_endpoint is not set and {path} does not exist; start the stack with `trace up`, or set "
-            "TRACE_S3_ENDPOINT"
-        ) from None
+        message = f"s3_endpoint is not set and {path} does not exist; start the stack with `trace up`"
+        raise SettingsError(f"{message}, or set TRACE_S3_ENDPOINT") from None
     except (OSError, ValueError):
         raise SettingsError(f"{path} cannot be read") from None

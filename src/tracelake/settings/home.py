@@ -28,142 +28,56 @@ class CredentialFiles:
     admin_token: Path
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
-    """Paths only; `make` creates the directories."""
+    """The paths of one stack; `make` creates the directories."""
 
-    root: Path
-
-    @property
-    def postgres(self) -> Path:
-        return self.root / "postgres"
-
-    @property
-    def postgres_state(self) -> Path:
-        return self.postgres / "state"
-
-    @property
-    def postgres_data(self) -> Path:
-        return self.postgres / "data"
-
-    @property
-    def tls(self) -> Path:
-        return self.root / "tls"
-
-    @property
-    def keys(self) -> Path:
-        return self.root / "keys"
-
-    @property
-    def secrets(self) -> Path:
-        return self.root / "secrets"
-
-    @property
-    def objects(self) -> Path:
-        return self.root / "objects"
-
-    @property
-    def spark(self) -> Path:
-        """What Spark leaves on the way, and copies of files; may be removed while nothing runs."""
-        return self.root / "spark"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def run(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.run / "up.lock"
-
-    @property
-    def parts_file(self) -> Path:
-        """What `trace up` last said about its parts; `trace status` reads it."""
-        return self.run / "parts.json"
-
-    @property
-    def renewal_file(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.postgres = root / "postgres"
+        self.postgres_state = self.postgres / "state"
+        self.postgres_data = self.postgres / "data"
+        self.tls = root / "tls"
+        self.keys = root / "keys"
+        self.secrets = root / "secrets"
+        self.objects = root / "objects"
+        self.spark = root / "spark"
+        """Temporary files of Spark, and copies of files; may be removed while nothing runs."""
+        self.logs = root / "logs"
+        self.run = root / "run"
+        self.lock_file = self.run / "up.lock"
+        self.parts_file = self.run / "parts.json"
+        """The state of the parts, which `trace up` writes and `trace status` reads."""
+        self.renewal_file = self.run / "renewal.json"
         """How the last renewals of credentials went; `trace status` and the Dispatcher read it."""
-        return self.run / "renewal.json"
-
-    @property
-    def ports_file(self) -> Path:
+        self.ports_file = self.run / "ports.json"
         """The ports of the last run, which the next one takes again."""
-        return self.run / "ports.json"
-
-    @property
-    def settings_file(self) -> Path:
-        return self.root / "settings.toml"
-
-    @property
-    def stack_file(self) -> Path:
-        return self.root / "stack.json"
-
-    @property
-    def state_dsn_file(self) -> Path:
-        return self.secrets / "state.dsn"
-
-    @property
-    def queue_dsn_file(self) -> Path:
-        return self.secrets / "queue.dsn"
-
-    @property
-    def data_dsn_file(self) -> Path:
-        return self.secrets / "data.dsn"
-
-    @property
-    def data_read_dsn_file(self) -> Path:
-        return self.secrets / "data_read.dsn"
-
-    @property
-    def rpc_file(self) -> Path:
-        """The person's: RPC endpoints by name."""
-        return self.root / "rpc.toml"
-
-    @property
-    def rpc_environment_file(self) -> Path:
-        return self.secrets / "rpc.json"
-
-    @property
-    def secrets_file(self) -> Path:
-        """The person's: secrets of jobs, by org."""
-        return self.root / "secrets.toml"
-
-    @property
-    def secrets_environment_file(self) -> Path:
-        return self.secrets / "job-secrets.json"
-
-    @property
-    def object_store_file(self) -> Path:
-        return self.secrets / "object-store.json"
-
-    @property
-    def object_store_config(self) -> Path:
-        return self.secrets / "object-store"
+        self.stack_file = root / "stack.json"
+        self.settings_file = root / "settings.toml"
+        self.rpc_file = root / "rpc.toml"
+        """Written by the user: RPC endpoints by name."""
+        self.secrets_file = root / "secrets.toml"
+        """Written by the user: secrets of jobs, by org."""
+        self.state_dsn_file = self.secrets / "state.dsn"
+        self.queue_dsn_file = self.secrets / "queue.dsn"
+        self.data_dsn_file = self.secrets / "data.dsn"
+        self.data_read_dsn_file = self.secrets / "data_read.dsn"
+        self.rpc_environment_file = self.secrets / "rpc.json"
+        self.secrets_environment_file = self.secrets / "job-secrets.json"
+        self.object_store_file = self.secrets / "object-store.json"
+        self.object_store_config = self.secrets / "object-store"
 
     def log_file(self, part: str) -> Path:
         return self.logs / f"{part}.log"
 
     def make(self) -> None:
-        """Make the directories. A directory that holds other things is not turned into a home."""
+        """Creates the directories. A directory that holds other files is not turned into a home."""
         if self.root.is_dir() and not self.run.is_dir():
             ours = (self.settings_file, self.rpc_file, self.secrets_file)
             others = sorted(path.name for path in self.root.iterdir() if path not in ours)
             if others:
                 raise HomeError(f"{self.root} is not a home of trace and not empty ({others[0]}); give another --home")
         private_directory(self.root)
-        for directory in (
-            self.postgres,
-            self.tls,
-            self.keys,
-            self.secrets,
-            self.objects,
-            self.logs,
-            self.run,
-        ):
+        for directory in (self.postgres, self.tls, self.keys, self.secrets, self.objects, self.logs, self.run):
             private_directory(directory)
 
     def write_stack(self, stack: Stack) -> None:

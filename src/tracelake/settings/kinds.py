@@ -10,6 +10,7 @@ from typing import Any
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 _HOST = re.compile(r"^[A-Za-z0-9.:_-]{1,253}$")
 _HTTPS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?")
+_DSN = re.compile(r"postgres(ql)?://.*", re.DOTALL)
 _MEMORY = re.compile(r"[1-9][0-9]{0,5}[mgMG]")
 _VISIBLE = re.compile(r"[!-~]{1,300}")
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -94,8 +95,8 @@ class SwitchKind(SettingKind):
 
 
 class TextKind(SettingKind):
-    def __init__(self, pattern: re.Pattern[str], expected: str) -> None:
-        self.pattern, self.expected = pattern, expected
+    def __init__(self, pattern: re.Pattern[str], expected: str, *, secret: bool = False) -> None:
+        self.pattern, self.expected, self.secret = pattern, expected, secret
 
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not self.pattern.fullmatch(value):
@@ -104,26 +105,6 @@ class TextKind(SettingKind):
 
     def show(self, value: Any) -> str:
         return "" if value is None else str(value)
-
-
-class DsnKind(SettingKind):
-    expected = "an address like postgresql://user:password@host:5432/database"
-    secret = True
-
-    def parse(self, value: object) -> str:
-        if not isinstance(value, str) or not value.startswith(("postgresql://", "postgres://")):
-            raise ValueError
-        return value
-
-
-class SecretKind(SettingKind):
-    expected = "visible characters without spaces"
-    secret = True
-
-    def parse(self, value: object) -> str:
-        if not isinstance(value, str) or not _VISIBLE.fullmatch(value):
-            raise ValueError
-        return value
 
 
 class DirectoryKind(SettingKind):
@@ -206,11 +187,12 @@ def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
 
 
 def secret(doc: str) -> Any:
-    return setting(SecretKind(), None, doc)
+    return setting(TextKind(_VISIBLE, "visible characters without spaces", secret=True), None, doc)
 
 
 def dsn(doc: str) -> Any:
-    return setting(DsnKind(), None, doc)
+    expected = "an address like postgresql://user:password@host:5432/database"
+    return setting(TextKind(_DSN, expected, secret=True), None, doc)
 
 
 def directory(default: Path, doc: str) -> Any:

@@ -19,9 +19,10 @@ Declared: TypeAlias = Mapping[str, Field[Any]]
 
 # Set by Trace for its own children and tasks, or read by the commands of people; not settings.
 CHILD_VARIABLE = "TRACE_SUPERVISED"
-"""Set for children of `trace up`: their settings come from it alone, whatever became of the file meanwhile."""
+"""Set for children of `trace up`: their settings come from their environment alone, even if the file has changed."""
 _INTERNAL = frozenset({"TRACE_LISTEN_FDS", "TRACE_TASK_CAPABILITY_TOKEN", "TRACE_TOKEN", CHILD_VARIABLE})
 
+_MAX_BYTES = 1024 * 1024
 SECRET_PREFIX = "TRACE_SECRET_"  # noqa: S105 - of variables
 _OTHERS = ("TRACE_RPC_", SECRET_PREFIX)
 """Families of variables that are no settings: RPC endpoints and secrets of jobs."""
@@ -80,19 +81,31 @@ def _read_environment(declared: Declared, environ: Mapping[str, str]) -> dict[st
     return values
 
 
+def read_toml(path: Path, name: str) -> dict[str, Any]:
+    """The document in the file, which errors call `name`. A file that does not exist raises FileNotFoundError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise SettingsError(f"{name} is larger than {_MAX_BYTES} bytes")
+        return tomllib.loads(data.decode("utf-8"))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SettingsError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{name} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{name} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise SettingsError(f"{name} is not valid TOML") from None
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_bytes().decode("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+        document = read_toml(path, str(path)) if path.parent.is_dir() else {}
+    except FileNotFoundError:
         return {}
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path} is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    except (RecursionError, ValueError):
-        raise SettingsError(f"{path} is not valid TOML") from None
     if "home" in document:
         raise SettingsError(f"home cannot be set in {path}, which lies inside it; use TRACE_HOME or --home")
     return document

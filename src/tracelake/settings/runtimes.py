@@ -14,7 +14,6 @@ in one sentence that says where.
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +23,11 @@ from tracelake.catalogue import CATALOGUE
 from tracelake.model.job import BUFFER_QUEUES
 from tracelake.model.runtime import BUILT_IN, LAMBDA, Runtime, RuntimeKind, RuntimeRegistry
 from tracelake.settings.declarations import Settings
-from tracelake.settings.loading import SettingsError, short
+from tracelake.settings.loading import SettingsError, read_toml, short
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _QUEUE = re.compile(r"[a-z][a-z0-9._-]{0,79}")
 _MAX_SECONDS = 7 * 24 * 3600
-_MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ _OPERATOR_FIELDS: Mapping[str, _Field] = {
 
 
 def load_runtimes(settings: Settings) -> RuntimeRegistry:
-    """What this process must know of runtimes. Reads the file once; a change needs a restart."""
+    """The runtimes that this process knows. The file is read once; a change needs a restart."""
     runtimes = dict(BUILT_IN.runtimes)
     lambda_default = math.ceil(settings.lambda_timeout_seconds)
     runtimes[LAMBDA] = replace(runtimes[LAMBDA], default_timeout_seconds=lambda_default)
@@ -106,21 +104,9 @@ def worker_queue(settings: Settings, registry: RuntimeRegistry) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise SettingsError(f"{path} (runtimes_file) is larger than {_MAX_BYTES} bytes")
-        return tomllib.loads(data.decode("utf-8"))
+        return read_toml(path, f"{path} (runtimes_file)")
     except FileNotFoundError:
         raise SettingsError(f"{path} (runtimes_file) does not exist") from None
-    except OSError as error:
-        raise SettingsError(f"{path} (runtimes_file) cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path} (runtimes_file) is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} (runtimes_file) is not valid TOML: {error}") from None
-    except (RecursionError, ValueError):
-        raise SettingsError(f"{path} (runtimes_file) is not valid TOML") from None
 
 
 def _tables(document: Mapping[str, Any], key: str, path: Path) -> dict[str, dict[str, Any]]:

@@ -52,7 +52,7 @@ def _state_dsn(settings: Settings) -> str:
 
 
 def _put(partial: Path, file: Path) -> None:
-    """Under its name, unless somebody else has put a file there meanwhile."""
+    """Puts the file under its name, unless somebody else has put one there meanwhile."""
     try:
         file.hardlink_to(partial)
     except FileExistsError:

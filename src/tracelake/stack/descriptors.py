@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 RESERVED = 256
 MOST = 65_536
-"""More is of no use, and some programs that inherit it visit every number."""
+"""The highest limit that is set: more is of no use, and some programs that inherit it try every number."""
 LEAST = 8
 """Connections that a listener has in any case."""
 

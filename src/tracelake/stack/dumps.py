@@ -28,11 +28,11 @@ class BackupError(Exception):
 class Dump:
     file: Path
     made_at: str
-    """As the file says it: the clock of the machine that made it."""
+    """The time in the file, by the clock of the machine that wrote it."""
 
 
 def inspect(file: Path) -> Dump:
-    """What the file says of itself. Raises BackupError unless it is a dump of a state database."""
+    """Reads the header of the file. Raises BackupError unless it is a dump of a state database."""
     listing = run_program("pg_restore", "--list", str(file))
     if listing.returncode != 0:
         raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is not whole: {reason(listing)}")
@@ -101,7 +101,7 @@ def without_password(dsn: str) -> tuple[str, str | None]:
 
 
 def with_database(dsn: str, database: str) -> str:
-    """The same server and role, another database."""
+    """The address of another database, by the same role on the same server."""
     return _joined(urlsplit(dsn)._replace(path=f"/{database}"))
 
 

@@ -1,4 +1,4 @@
-"""Processes that work for a stack find it by `HOME/stack.json`, wait for it, and move with it when it restarts."""
+"""Runs the processes of a stack: they find it by `HOME/stack.json`, wait for it, and follow it when it restarts."""
 
 import asyncio
 import logging
@@ -6,8 +6,12 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import uvloop
+
 from tracelake.model.backoff import Backoff
+from tracelake.settings import Settings
 from tracelake.settings.home import Home, Stack
+from tracelake.stack import logs
 
 logger = logging.getLogger(__name__)
 
@@ -15,8 +19,18 @@ _WAIT = Backoff(0.1, 2.0)
 _WATCH_SECONDS = 2.0
 
 
+def run_process(name: str, settings: Settings, serve: Callable[[Settings, asyncio.Event], Awaitable[None]]) -> None:
+    """Serves in this process until SIGTERM or SIGINT, with its logs on standard error."""
+
+    async def main() -> None:
+        await serve(settings, stop_event())
+
+    logs.configure(name, settings.log_level)
+    uvloop.run(main())
+
+
 def stop_event() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT to the running loop's process."""
+    """An event that SIGTERM or SIGINT to this process sets."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -27,7 +41,8 @@ def stop_event() -> asyncio.Event:
 async def follow_stack(
     home: Home, stop: asyncio.Event, serve: Callable[[Stack, asyncio.Event], Awaitable[None]]
 ) -> None:
-    """Serve one stack after the other until told to stop. `serve` gets an event that says when to leave its stack."""
+    """Serves one stack after the other until `stop` is set. `serve` gets an event that is set when it is to leave its
+    stack."""
     while (stack := await _wait_for_stack(home, stop)) is not None:
         leave = asyncio.Event()
         watching = asyncio.create_task(_watch(home, stack, stop, leave))
@@ -57,7 +72,7 @@ async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
 
 
 async def _watch(home: Home, stack: Stack, stop: asyncio.Event, leave: asyncio.Event) -> None:
-    """Set `leave` when told to stop, or when another stack has taken the place of this one."""
+    """Sets `leave` when `stop` is set, or when another stack has taken the place of this one."""
     while home.read_stack() in (None, stack):
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)

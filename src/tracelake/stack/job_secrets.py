@@ -1,4 +1,4 @@
-"""Where workers of one machine find the secrets of jobs: a file, and the environment of `trace up`.
+"""The secrets of jobs for the workers of one machine: in a file, and in the environment of `trace up`.
 
 The environment (`TRACE_SECRET_<ORG>__<NAME>`) reaches the workers by a file that only they can read; no child has it in
 its own environment. A worker that is started by hand has one of its own.
@@ -47,7 +47,7 @@ NAME = re.compile(SECRET_NAME)
 
 
 def from_environment(environ: Mapping[str, str]) -> Tables:
-    """By org and name. The first `__` ends the org; a variable that says none is nobody's, and refused."""
+    """The secrets in the environment, by org and name. The first `__` ends the org; without one it is refused."""
     tables: Tables = {}
     for variable, value in environ.items():
         if not variable.startswith(SECRET_PREFIX):
@@ -61,7 +61,7 @@ def from_environment(environ: Mapping[str, str]) -> Tables:
 
 
 def keep_environment(home: Home) -> None:
-    """What this process was told by its environment, for the workers that it starts."""
+    """Stores the secrets of this process's environment for the workers that it starts."""
     write_private(home.secrets_environment_file, json.dumps(from_environment(os.environ)) + "\n")
 
 
@@ -78,7 +78,8 @@ def read_environment(home: Home) -> Tables:
 
 @functools.cache
 def _own_environment() -> Tables:
-    """Read once and put away: what this process starts (Java, Python for Spark) must not inherit it."""
+    """Reads the secrets of the environment once and removes them: child processes (Java, Python for Spark) must not
+    inherit them."""
     tables = from_environment(os.environ)
     for variable in [name for name in os.environ if name.startswith(SECRET_PREFIX)]:
         del os.environ[variable]

@@ -16,7 +16,7 @@ from tracelake.stack.machine import free_port
 
 
 def read_ports(path: Path) -> dict[str, int]:
-    """By name; whatever is no port is left out."""
+    """The ports by name; invalid ones are left out."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
         ports = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
         return {name: port for name, port in ports.items() if 0 < port < 65536}
@@ -34,7 +34,7 @@ def again(before: Mapping[str, int], name: str, *, taken_port: int = 0) -> int:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could bind it now."""
+    """Whether a server could bind the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

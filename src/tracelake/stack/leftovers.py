@@ -8,8 +8,10 @@ and so does `trace up` in its own cluster. On a server of somebody else `trace u
 import asyncpg
 
 from tracelake.db.migrate import Connection
+from tracelake.model.buffered import quoted
 from tracelake.stack.dumps import database_of
 from tracelake.stack.postgres import EmbeddedPostgres
+from tracelake.stack.provision import connected
 
 _SIZES = """
     SELECT datname::text AS name, pg_size_pretty(pg_database_size(oid)) AS size FROM pg_database
@@ -26,10 +28,6 @@ def replaced(state: str) -> str:
     return f"{state}_replaced"
 
 
-def quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
-
-
 async def drop(administrator: Connection, state: str) -> list[str]:
     """Drop both, if they are there; answers the names of those that were."""
     names = [row["name"] for row in await administrator.fetch(_NAMES, [restored(state), replaced(state)])]
@@ -39,35 +37,29 @@ async def drop(administrator: Connection, state: str) -> list[str]:
 
 
 async def clear(cluster: EmbeddedPostgres | None, dsn: str | None) -> list[str]:
-    """At a start: what a killed restore left in the cluster of this home goes, or is looked for beside the database of
-    this DSN. Answers what a person should know of it, since it takes as much disk as the state."""
+    """Drops at a start what a killed restore left in the cluster of this home, or finds it beside the database of this
+    DSN. Returns sentences for people, because it takes as much disk as the state."""
     if cluster is not None:
         return await drop_from(cluster, cluster.databases[0].name)
     return [] if dsn is None else await find(dsn)
 
 
 async def drop_from(cluster: EmbeddedPostgres, state: str) -> list[str]:
-    """What a killed restore left in a cluster of ours goes; answers a sentence for each."""
-    administrator = await asyncpg.connect(cluster.superuser_dsn())
-    try:
+    """Drops what a killed restore left in an embedded cluster; returns a sentence for each."""
+    async with connected(cluster.superuser_dsn()) as administrator:
         if not await administrator.fetchval(_IS_THERE, state):
             return []  # no restore leaves that: whatever it is, it may be all that there is
         rows = await administrator.fetch(_SIZES, [restored(state), replaced(state)])
         await drop(administrator, state)
-    finally:
-        await administrator.close()
     return [f"Dropped the database {row['name']} ({row['size']}), left by a restore that was killed." for row in rows]
 
 
 async def find(dsn: str) -> list[str]:
-    """What a killed restore left beside this state database; answers a sentence for each."""
+    """Finds what a killed restore left beside this state database; returns a sentence for each."""
     state = database_of(dsn)
     try:
-        connection = await asyncpg.connect(dsn)
-        try:
+        async with connected(dsn) as connection:
             rows = await connection.fetch(_NAMES, [restored(state), replaced(state)])
-        finally:
-            await connection.close()
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return []  # whoever needs this database says what is wrong with it
     return [

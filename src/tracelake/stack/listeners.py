@@ -80,7 +80,7 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 def url(listener: socket.socket, host: str) -> str:
-    """How a program on this machine reaches the listener."""
+    """The address by which a program on this machine reaches the listener."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
     address = everywhere.get(host, host)
     if ":" in address:

@@ -1,4 +1,4 @@
-"""One `trace up` per home: a file lock that ends with its holder, however that ends."""
+"""A file lock that allows one `trace up` per home; it ends with its holder, however that ends."""
 
 import contextlib
 import fcntl

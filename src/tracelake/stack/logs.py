@@ -99,7 +99,7 @@ class _CleanStream:
 
 
 def clean_prints() -> None:
-    """For a process that runs what others wrote."""
+    """Blanks secrets in what this process prints; for a process that runs code of others."""
     sys.stdout = cast(TextIO, _CleanStream(sys.stdout))
     sys.stderr = cast(TextIO, _CleanStream(sys.stderr))
 

@@ -1,4 +1,4 @@
-"""What an embedded Postgres needs from the machine: binaries, a launcher, sockets, ports, its processes."""
+"""Finds what an embedded Postgres needs on the machine: binaries, a launcher, sockets, ports, its processes."""
 
 import contextlib
 import hashlib
@@ -93,7 +93,7 @@ def binary(name: str) -> Path:
 
 
 def inner_uid_of_root() -> int:
-    """Who root becomes inside the namespace: initdb looks the user up by name, so it must exist."""
+    """The user that root becomes inside the namespace; it must exist, because initdb looks it up by name."""
     uids = sorted(entry.pw_uid for entry in pwd.getpwall() if 0 < entry.pw_uid < 65534)
     return 1000 if 1000 in uids or not uids else uids[0]
 

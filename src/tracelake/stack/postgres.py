@@ -12,7 +12,7 @@ system user and changes the modes of parent directories). What this module promi
   each role to its databases and rejects everything else.
 - **As root** the server runs in a user namespace (see `launch.py`), since Postgres refuses root.
 
-`processes.provision` creates the roles and databases.
+`provision` creates the roles and databases.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from urllib.parse import quote
 
 import asyncpg
 
+from tracelake.model.buffered import quoted
 from tracelake.settings.home import private_directory, sync_directory, write_private
 from tracelake.stack.launch import EXIT_NO_NAMESPACE
 from tracelake.stack.machine import (
@@ -123,7 +124,7 @@ class EmbeddedPostgres:
     # -- making and starting -----------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Everything that must hold before the server starts; repeat it before every start."""
+        """Creates and configures the cluster, and ends leftovers; runs before every start."""
         ensure_socket_directory(self.socket_dir)
         private_directory(self.secrets_dir)
         self._initialise()
@@ -136,7 +137,7 @@ class EmbeddedPostgres:
         return launched([str(binary("postgres")), "-D", str(self.data_dir)], death_signal=signal.SIGINT)
 
     def environment(self) -> dict[str, str]:
-        """Nothing of the caller's: PG* variables would change where and how the server runs."""
+        """An environment without the caller's: PG* variables would change where and how the server runs."""
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
     def start(self) -> "subprocess.Popen[bytes]":
@@ -162,7 +163,7 @@ class EmbeddedPostgres:
         return True
 
     def last_words(self) -> str:
-        """What the server last said about why it does not run."""
+        """The last reason in the log why the server does not run."""
         lines = self.log_file.read_text(errors="replace")[-8192:].splitlines()
         fatal = [line for line in lines if re.search("FATAL|PANIC", line)] or lines
         return re.sub(r"^.*(FATAL|PANIC): +", "", fatal[-1]) if fatal else "it said nothing"
@@ -262,7 +263,7 @@ class EmbeddedPostgres:
             _WRITTEN,
             f"listen_addresses = '{'127.0.0.1' if self.tcp else ''}'",
             f"port = {self.port}",
-            f"unix_socket_directories = {_quoted(_quoted_identifier(str(self.socket_dir)))}",
+            f"unix_socket_directories = {_quoted(quoted(str(self.socket_dir)))}",
             "unix_socket_permissions = 0700",
             *_SETTINGS,
         ]
@@ -324,7 +325,3 @@ _SETTINGS = (
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _quoted_identifier(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'

@@ -19,7 +19,7 @@ _READ_SECONDS = 4.0
 
 
 class Readiness(NamedTuple):
-    """What `GET /readyz` says."""
+    """The answer of `GET /readyz`."""
 
     answers: bool
     ready: bool = False

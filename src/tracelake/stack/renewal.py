@@ -26,7 +26,7 @@ _sleep = asyncio.sleep
 
 
 class RenewalState(msgspec.Struct, frozen=True, kw_only=True):
-    """How the last rounds went; times are seconds since the epoch."""
+    """The outcome of the last rounds; times are seconds since the epoch."""
 
     failures: int = 0
     """Rounds that failed since the last one that succeeded."""
@@ -35,7 +35,7 @@ class RenewalState(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: float | None = None
 
     def describe_failure(self) -> str | None:
-        """For people; None if the last round succeeded."""
+        """The failure for people; None if the last round succeeded."""
         if not self.failures:
             return None
         since = "" if self.renewed_at is None else f" since {datetime.fromtimestamp(self.renewed_at, UTC):%F %T} UTC"
@@ -70,7 +70,7 @@ class CredentialRenewal:
             pause = await self.run_once()
 
     async def run_once(self) -> float:
-        """One round; answers how long to wait for the next."""
+        """Runs one round; returns the seconds to wait for the next."""
         now = time.time()
         try:
             await asyncio.to_thread(self._renew)
@@ -97,13 +97,13 @@ class CredentialRenewal:
 
 
 def _describe(error: Exception) -> str:
-    """Without the text of the exception, which may quote a key."""
+    """The error without its text, which may quote a key."""
     detail = error.strerror if isinstance(error, OSError) and error.strerror else ""
     return f"{type(error).__name__}: {detail}" if detail else type(error).__name__
 
 
 def read_renewal(path: Path) -> RenewalState:
-    """What the supervisor last wrote; a state without failures where there is none, as without `trace up`."""
+    """The state that the supervisor last wrote; one without failures if there is none, as without `trace up`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=RenewalState)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):

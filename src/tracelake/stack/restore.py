@@ -26,11 +26,11 @@ from tracelake.db.transaction import Store
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.loops.reconciler import Reconciler
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.model.buffered import quoted
 from tracelake.settings import Settings
 from tracelake.stack import dumps, leftovers, lock
 from tracelake.stack.clusters import Clusters
 from tracelake.stack.dumps import BackupError, Dump
-from tracelake.stack.leftovers import quoted
 from tracelake.stack.machine import PostgresError
 from tracelake.stack.postgres import DatabaseSpec, EmbeddedPostgres
 from tracelake.stack.provision import migrate_dsn, provision
@@ -41,7 +41,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RestorePlace:
-    """Where the state database is, and how to reach it while it is being replaced."""
+    """The state database, and the addresses that reach it while it is being replaced."""
 
     state: str
     administer: str
@@ -183,7 +183,7 @@ def _load(dump: Dump, dsn: str) -> None:
 
 
 async def _make_safe(place: RestorePlace, dump: Dump, config: DispatcherConfig) -> Report:
-    """Everything that the loaded state needs before it may take the other's place."""
+    """Prepares the loaded state to take the place of the other: migrations, rewind, wake-ups."""
     dsn = place.owner(place.restored)
     store = Store(dsn, size=2, name="state", command_timeout=600.0)
     await store.open()

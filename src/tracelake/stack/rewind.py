@@ -1,4 +1,4 @@
-"""What a state database needs after it was set back to an earlier moment.
+"""Makes a state database that was set back to an earlier moment safe to continue from.
 
 The world went on after the dump: workers hold attempts that it does not know, numbers were given out, files were
 written. The rows of the dump are right as they are; what must not happen is that something of the lost time is taken
@@ -43,7 +43,7 @@ from tracelake.model.task import Task
 
 SEQUENCE_GAP = 1_000_000_000
 ATTEMPT_GAP = 1_000
-"""How far numbers are moved on where nobody knows which were given out."""
+"""How far numbers are moved on where it is unknown which were given out."""
 
 _PAGE = 5_000
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -95,10 +95,10 @@ _NEW_EPOCH = "UPDATE orgs SET routing_epoch = greatest(routing_epoch, $1) + $2"
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, in numbers."""
+    """The numbers of what was changed."""
 
     continued: bool
-    """Whether the replaced state was what had become of the dump."""
+    """Whether the replaced state descended from the dump."""
     leases_ended: int
     attempts_moved: int
     sequences_moved: int
@@ -111,7 +111,7 @@ class _Replaced:
     def __init__(self, connection: "Connection | None") -> None:
         self._connection = connection
         self.continued = connection is not None
-        """Whether it is what became of the dump, and has told everything that it was asked."""
+        """Whether it descends from the dump, and has answered every question."""
 
     async def ask(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         if self._connection is None:
@@ -186,7 +186,7 @@ async def _end_leases(store: Store, config: DispatcherConfig) -> int:
 
 
 def _once_more(task: Task) -> Task:
-    """With an attempt left, unless somebody wants it to end: this one is taken away, through no fault of its own."""
+    """The task with an attempt left, unless it is being cancelled: it lost its attempt through no fault of its own."""
     if task.may_retry or task.cancel_requested:
         return task
     return replace(task, max_attempts=task.attempt + 1)

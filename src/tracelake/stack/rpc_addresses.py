@@ -1,4 +1,4 @@
-"""Where workers find the RPC endpoints of chains, by org and name: the environment, else `HOME/rpc.toml`.
+"""The RPC endpoints of chains for workers, by org and name: from the environment, else from `HOME/rpc.toml`.
 
 An endpoint costs money, and its address carries a key, so each belongs to an org, and a task reaches those of its own
 org alone. `TRACE_RPC_<NAME>`, and what stands outside the tables of the file, is of the stack's own org (the setting
@@ -22,14 +22,14 @@ from tracelake.settings.home import Home, write_private
 from tracelake.spark.evm.endpoints import PREFIX, ResolveEndpoints, RpcEndpoint, endpoints_of
 
 OrgAddresses: TypeAlias = dict[str, dict[str, str]]
-"""By org and name of the endpoints: the URLs of their nodes, separated by commas."""
+"""The URLs of nodes, separated by commas, by org and name of the endpoints."""
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}", re.ASCII)
 _DEFAULT = "default"
 
 
 class StackAddresses(msgspec.Struct, frozen=True, kw_only=True):
-    """What `trace up` hands to its workers."""
+    """The addresses that `trace up` hands to its workers."""
 
     orgs: OrgAddresses = {}
     recorded: str | None = None
@@ -37,7 +37,7 @@ class StackAddresses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_environment(home: Home, own_org: str, recorded: str | None = None) -> None:
-    """What this process was told by its environment, and the address of the recorded chain, for its workers."""
+    """Stores the addresses of the environment, and that of the recorded chain, for the workers of this process."""
     addresses = StackAddresses(orgs=_from_environment(os.environ, own_org), recorded=recorded)
     write_private(home.rpc_environment_file, msgspec.json.encode(addresses) + b"\n")
 
@@ -60,7 +60,7 @@ def resolver(home: Home, own_org: str) -> ResolveEndpoints:
 
 
 def read_addresses(home: Home, own_org: str, org: str) -> dict[str, str]:
-    """Those of one org, by name. What `trace up` was told by its environment comes before the file."""
+    """The addresses of one org, by name. Those of the environment of `trace up` come before those of the file."""
     try:
         stack_addresses = msgspec.json.decode(home.rpc_environment_file.read_bytes(), type=StackAddresses)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):

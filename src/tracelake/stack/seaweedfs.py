@@ -27,13 +27,13 @@ from tracelake.stack.machine import ensure_socket_directory, socket_directory, w
 from tracelake.stack.store_security import write_security
 
 REGION = "us-east-1"
-"""What SeaweedFS calls every place."""
+"""The region that SeaweedFS reports."""
 _IDENTITY = "platform"
 _VOLUME_MB = 1024
 _SOCKETS = Path("/tmp")  # noqa: S108 - the program's own choice
 _PARTS = ("s3", "master", "volume", "filer")
 _INNER = 10_000
-"""How far above a port the one for calls between its parts is."""
+"""The distance from a port to its gRPC port, for calls between the parts."""
 
 
 class ObjectStoreError(Exception):
@@ -42,7 +42,7 @@ class ObjectStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StorePorts:
-    """Each has a second one 10,000 above it, for calls between its parts."""
+    """The ports of the parts; each has a gRPC port 10,000 above it, for calls between them."""
 
     s3: int
     master: int
@@ -70,7 +70,7 @@ class StorePorts:
 
     @property
     def sockets(self) -> list[Path]:
-        """Beside each gRPC port, of the same number; the program has no option to put them elsewhere."""
+        """The sockets beside the gRPC ports; the program has no option to put them elsewhere."""
         return [path for part, port in dataclasses.asdict(self).items() for path in _grpc_sockets(port, part)]
 
     def remove_sockets(self) -> None:
@@ -96,7 +96,7 @@ class EmbeddedObjectStore:
         return read_access(self.access_file)
 
     def prepare(self) -> None:
-        """Before every start: keys if there are none, and the configuration that they are part of."""
+        """Creates missing keys and writes the configuration; runs before every start."""
         self._clean_up_before()
         private_directory(self.data_dir)
         for elections in self.data_dir.glob("m[0-9]*"):
@@ -158,7 +158,7 @@ class EmbeddedObjectStore:
         return {"HOME": str(self.config_dir), "PATH": os.environ.get("PATH", ""), "GOMEMLIMIT": "512MiB"}
 
     def ready(self) -> bool:
-        """Whether S3 answers, and refuses somebody without a name."""
+        """Whether S3 answers, and refuses anonymous requests."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.ports.s3, timeout=3.0)
             connection.request("GET", "/")
@@ -172,7 +172,7 @@ class EmbeddedObjectStore:
         shutil.rmtree(self._http_sockets, ignore_errors=True)
 
     def _clean_up_before(self) -> None:
-        """What a run left that nobody could clean up after, also on other ports, if nobody has these now."""
+        """Removes the sockets of a killed run, also those of its other ports unless they are in use now."""
         self.ports.remove_sockets()
         with contextlib.suppress(OSError, ValueError, TypeError):
             previous = StorePorts(*json.loads(self.ports_file.read_text()))

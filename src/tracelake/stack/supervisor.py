@@ -42,8 +42,8 @@ class PartState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What to run. `prepare` runs before every start (in a thread); `ready` is asked until it says yes; `clean_up` runs
-    after every end."""
+    """A child process to run. `prepare` runs before every start (in a thread), `clean_up` after every end; `ready` is
+    asked until it is true."""
 
     name: str
     stage: int
@@ -52,7 +52,7 @@ class Part:
     log_file: Path
     pass_fds: tuple[int, ...] = ()
     start_seconds: float | None = None
-    """How long it may take to be ready; None is the supervisor's own patience."""
+    """How long it may take to be ready; None is the supervisor's default."""
     prepare: Callable[[], None] | None = None
     ready: Callable[[], Awaitable[bool]] | None = None
     alive: Callable[[], Awaitable[bool]] | None = None
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartView:
-    """What people see of a part; `since` is the time (epoch) of its last change of state."""
+    """The visible state of a part; `since` is the time (epoch) of its last change."""
 
     name: str
     state: PartState
@@ -74,13 +74,13 @@ class PartView:
     since: float
     note: str = ""
     ended: str = ""
-    """How it ended the last time, for as long as the stack runs; and when (epoch)."""
+    """How it last ended in this run of the stack; `ended_at` is when (epoch)."""
     ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPatience:
-    """How long the supervisor waits for what; tests use short ones."""
+    """The timeouts and limits of the supervisor; tests use short ones."""
 
     backoff_min: float = 0.2
     backoff_max: float = 10.0

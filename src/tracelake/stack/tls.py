@@ -63,7 +63,7 @@ def ensure_tls(directory: Path, *bind_hosts: str, now: Callable[[], datetime] = 
 
 
 def certificate_end(path: Path) -> datetime:
-    """Until when the certificate in that file is valid."""
+    """The end of the validity of the certificate in that file."""
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
 
 

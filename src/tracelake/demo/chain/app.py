@@ -20,7 +20,7 @@ _JSON = (b"content-type", b"application/json")
 
 
 class RequestPace:
-    """So many HTTP requests a second, with as many saved up as one second gives; then how long to wait."""
+    """Allows so many HTTP requests a second, with a burst of one second; `wait` returns how long the next must wait."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second

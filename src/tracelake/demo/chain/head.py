@@ -1,4 +1,4 @@
-"""How much of the chain is to be seen. The rest of a recording is the future, and can be let in while serving."""
+"""The number of visible blocks. The rest of a recording is the future, and can be made visible while serving."""
 
 import mmap
 import struct
@@ -17,7 +17,7 @@ class Visible:
         self.set(blocks)
 
     def set(self, blocks: int) -> None:
-        """At least the first block is always there, and never more than were recorded."""
+        """Shows so many blocks: at least the first, and never more than were recorded."""
         _COUNT.pack_into(self._shared, 0, max(1, min(blocks, self._of)))
 
     def grow(self, blocks: int) -> None:

@@ -15,7 +15,7 @@ MAX_FILTER_LOGS = 20_000
 
 NULL = b"null"
 _HEADS = frozenset({"latest", "safe", "finalized", "pending"})
-"""Nothing is ever undone here and nothing waits, so all of them are the newest visible block."""
+"""Tags that all mean the newest visible block: nothing is ever undone here, and nothing is pending."""
 
 
 class Methods:

@@ -1,4 +1,4 @@
-"""How a recording holds one block: what a node repeats in its answers is left out, and put back when it is read.
+"""Packs one block for a recording: what a node repeats in its answers is left out, and put back when it is read.
 
 A node says the hash, number and time of a block again in each of its transactions, receipts and logs, and much else
 follows from what stands beside it. Each object becomes the list of its values, led by the number of its shape (its

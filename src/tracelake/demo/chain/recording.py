@@ -17,7 +17,7 @@ from tracelake.demo.chain.packing import Json, Packed, Packer
 FORMAT = "tracelake-chain"
 VERSION = 1
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""No block is near it; a file that says so is damaged, or wants to fill the memory."""
+"""The largest size of a block; a file that declares more is damaged, or meant to fill the memory."""
 
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 * 1024 * 1024, "lc": 3}]
 
@@ -27,17 +27,17 @@ class RecordingError(ValueError):
 
 
 class RecordingHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording says about itself."""
+    """The header of a recording."""
 
     format: str
     version: int
     chain_id: str
-    """As eth_chainId answered it."""
+    """The answer of eth_chainId."""
     client: str
-    """As web3_clientVersion answered it."""
+    """The answer of web3_clientVersion."""
     blocks: int
     about: dict[str, Any] = {}
-    """How it was made; nothing reads it but people."""
+    """How it was recorded, for people."""
 
 
 class RecordedBlock(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from tracelake.demo.chain.methods import Methods
 from tracelake.demo.chain.recording import Recording, RecordingError
 from tracelake.demo.chain.rpc import Rpc
 from tracelake.demo.chain.store import ChainStore
+from tracelake.one_write import OneWrite
 
 HOST = "127.0.0.1"
 MAX_WORKERS = 16
@@ -38,35 +39,9 @@ MAX_DIGITS = 18
 _GROWTH_STEP_SECONDS = 0.05
 
 
-class _Together:
-    """A transport that sends head and body of an answer in one system call."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, []
-            self._transport.writelines(parts)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
 class _ChainProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast("asyncio.Transport", _Together(transport, self.loop)))
+        super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop)))
 
 
 class _ChainUvicorn(uvicorn.Server):
@@ -184,7 +159,7 @@ async def _grow(visible: Visible, per_second: float) -> None:
 
 
 def _obey_stdin(loop: asyncio.AbstractEventLoop, visible: Visible, stop: asyncio.Event) -> None:
-    """Only a pipe or socket has somebody at its other end; a terminal or /dev/null says nothing about a parent."""
+    """Obeys standard input if it is a pipe or socket; a terminal or /dev/null does not end with a parent."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, ValueError, OSError):

@@ -12,7 +12,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StoredLog(msgspec.Struct, frozen=True, gc=False):
-    """What a filter looks at, and the log itself as it is sent."""
+    """The fields that a filter compares, and the log as it is sent."""
 
     address: str
     topics: tuple[str, ...]
@@ -22,9 +22,9 @@ class StoredLog(msgspec.Struct, frozen=True, gc=False):
 class StoredBlock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hash: str
     full: bytes
-    """With whole transactions."""
+    """The block with its whole transactions."""
     brief: bytes
-    """With the hashes of its transactions."""
+    """The block with the hashes of its transactions."""
     receipts: bytes
     transactions: tuple[str, ...]
     logs: tuple[StoredLog, ...]

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tracelake.dispatcher.http.accepting import Acceptor
 from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, ConnectionTable, ListenerLimits, Stage
+from tracelake.one_write import OneWrite
 
 MAX_HEAD_BYTES = 128 * 1024  # a capability token may have half of that
 
@@ -32,32 +33,6 @@ UVICORN: dict[str, Any] = {
     "timeout_keep_alive": 75,
 }
 """How every listener is served; a benchmark serves its peers in the same way."""
-
-
-class _OneWrite:
-    """A transport that sends head and body of a reply together: one TLS record and one system call instead of two."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, []
-            self._transport.write(b"".join(parts))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 class _Protocol(HttpToolsProtocol):
@@ -76,7 +51,7 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._record.abort = transport.abort
         self._record.enter(Stage.HEAD, self.loop.time())
-        super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))
+        super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._table.remove(self._record)
