@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -30,13 +30,18 @@ $(VENV)/runtime: $(VENV)/made requirements/runtime.txt requirements/build.txt py
 	@$(PY) -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
+# Java starts in half of the time with it, and without it where it cannot be made.
+$(VENV)/classes: $(VENV)/runtime
+	@$(PY) -m tracelake.spark.class_archive
+	@touch $@
+
 $(VENV)/dev: $(VENV)/runtime requirements/dev.txt
 	@echo "Installing test tools ..."
 	@$(PIP) -r requirements/dev.txt
 	@touch $@
 
-setup: $(VENV)/runtime ## Install what running needs
-setup-dev: $(VENV)/dev ## Install what testing needs
+setup: $(VENV)/classes ## Install what running needs
+setup-dev: $(VENV)/classes $(VENV)/dev ## Install what testing needs
 
 demo: setup ## From a chain to flows of tokens on a stack of its own, while parts of it are killed
 	@$(PY) -m tracelake demo

@@ -16,9 +16,10 @@ def test_a_crash_of_java_is_reported_beside_the_logs(tmp_path: Path) -> None:
     logs, current = tmp_path / "the logs", tmp_path / "current"
     for directory in (logs, current, tmp_path / "scratch"):
         directory.mkdir()
-    options = _options(SparkConfig(tmp_path / "scratch", crash_directory=logs))["spark.driver.extraJavaOptions"]
+    java = find_java(tmp_path)
+    options = _options(SparkConfig(tmp_path / "scratch", crash_directory=logs), java)["spark.driver.extraJavaOptions"]
     (bridge,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
-    command = [str(find_java(tmp_path).home / "bin" / "java"), *shlex.split(options), "-cp", str(bridge)]
+    command = [str(java.home / "bin" / "java"), *shlex.split(options), "-cp", str(bridge)]
     process = subprocess.Popen(
         [*command, "py4j.GatewayServer", "0"], cwd=current, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

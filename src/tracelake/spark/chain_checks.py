@@ -86,11 +86,11 @@ def _add_sums(
     by_block: dict[int, dict[str, Any]], table: pa.Table, index: str, kind: str, more: dict[str, pa.Array]
 ) -> None:
     columns = {"number": _to_int64(table["block_number"]), "place": _to_int64(table[index]), **more}
-    wanted: list[Any] = [([], "count_all"), ("place", "count_distinct"), ("place", "min"), ("place", "max")]
+    aggregates: list[Any] = [([], "count_all"), ("place", "count_distinct"), ("place", "min"), ("place", "max")]
     if "gas" in columns and (pc.max(columns["gas"]).as_py() or 0) * table.num_rows > _INT64_MAX:
         columns["gas"] = columns["gas"].cast(pa.decimal128(38, 0))  # a sum of int64 would wrap around
     sums = pa.table(columns).group_by("number", use_threads=False)
-    totals = sums.aggregate([*wanted, *((name, "sum") for name in more)])
+    totals = sums.aggregate([*aggregates, *((name, "sum") for name in more)])
     for row in totals.to_pylist():
         block = by_block.setdefault(row["number"], {})
         block[kind], block[f"different_{kind}"] = row["count_all"], row["place_count_distinct"]
@@ -113,8 +113,8 @@ def _count_strays(transactions: pa.Table, logs: pa.Table) -> list[tuple[int, int
         )
 
     keys = ["number", "index", "hash"]
-    known = places(transactions).group_by(keys, use_threads=False).aggregate([])
-    strays = places(logs).join(known, keys, join_type="left anti", use_threads=False)
+    existing_places = places(transactions).group_by(keys, use_threads=False).aggregate([])
+    strays = places(logs).join(existing_places, keys, join_type="left anti", use_threads=False)
     counts = strays.group_by("number", use_threads=False).aggregate([([], "count_all")])
     return list(zip(counts["number"].to_pylist(), counts["count_all"].to_pylist(), strict=True))
 
@@ -270,12 +270,12 @@ def _total_blocks(blocks: pa.Table) -> pa.Table:
 def _align(table: pa.Table, number: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Values]:
     """The columns with a row for each number; null where the table has none."""
     table = table.sort_by("number")
-    known = table["number"].to_numpy()
-    rows = np.searchsorted(known, number)
-    missing = rows == len(known)
+    numbers = table["number"].to_numpy()
+    rows = np.searchsorted(numbers, number)
+    missing = rows == len(numbers)
     rows[missing] = 0
-    if len(known):
-        missing |= known[rows] != number
+    if len(numbers):
+        missing |= numbers[rows] != number
     indices = pa.array(rows, mask=missing)
     return {name: table[name].combine_chunks().take(indices) for name in table.column_names if name != "number"}
 

@@ -89,8 +89,10 @@ def wait_for_end() -> None:
         process.wait()
 
 
-def end(session: "SparkSession") -> None:
-    """The session and its Java process, dead or alive. Nothing of it is left when this returns."""
+def end(session: "SparkSession", seconds: float = _END_SECONDS) -> None:
+    """The session and its Java process, dead or alive. Nothing of it is left when this returns.
+
+    `seconds`: how long Java may take to end before it is killed."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -107,7 +109,7 @@ def end(session: "SparkSession") -> None:
     if gateway is not None:
         with contextlib.suppress(Exception):
             gateway.shutdown()
-        _end_process(getattr(gateway, "proc", None))
+        _end_process(getattr(gateway, "proc", None), seconds)
 
 
 def kill(session: "SparkSession") -> None:
@@ -121,13 +123,13 @@ def kill(session: "SparkSession") -> None:
     end(session)
 
 
-def _end_process(process: Any) -> None:
+def _end_process(process: Any, seconds: float) -> None:
     if process is None:
         return
     with contextlib.suppress(OSError):
         process.stdin.close()  # Java ends when nobody can speak to it any more
     try:
-        process.wait(_END_SECONDS)
+        process.wait(seconds)
     except TimeoutExpired:
         process.kill()
         process.wait()

@@ -79,13 +79,13 @@ def _matches(column: pa.ChunkedArray, value: Scalar | list[Scalar]) -> pa.Chunke
     """True or false for each row, never null."""
     values = value if isinstance(value, list) else [value]
     binary = pa.types.is_binary(column.type)
-    known = [to_literal(item, binary=binary) for item in values if item is not None]
+    literals = [to_literal(item, binary=binary) for item in values if item is not None]
     try:
-        value_set = pa.array(known, column.type)
+        value_set = pa.array(literals, column.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        raise NonRetryableError(f"`where` compares a column of {column.type} with {known!r}") from None
+        raise NonRetryableError(f"`where` compares a column of {column.type} with {literals!r}") from None
     condition = pc.is_in(column, value_set=value_set)
-    return condition if len(known) == len(values) else pc.or_(condition, pc.is_null(column))
+    return condition if len(literals) == len(values) else pc.or_(condition, pc.is_null(column))
 
 
 def to_literal(value: Scalar, *, binary: bool) -> Any:

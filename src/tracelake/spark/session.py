@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelake.spark import gateway
-from tracelake.spark.java import find_java
+from tracelake.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +44,16 @@ logger.conf.level = error
 logger.pools.name = org.apache.spark.scheduler.FairSchedulableBuilder
 logger.pools.level = error
 """
+
+_SHORT_WORK = (
+    # Most work is short: the optimizing compiler waits until code has run ten times as often as it would by itself.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+    # A small heap on few cores: collectors that run beside the work take cores from it.
+    "-XX:+UseSerialGC",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +95,19 @@ def open_session(config: SparkConfig) -> "SparkSession":
         for name, value in _sql_options().items():
             session.conf.set(name, value)
     else:
-        os.environ["JAVA_HOME"] = str(find_java(config.scratch).home)
+        java = find_java(config.scratch)
+        os.environ["JAVA_HOME"] = str(java.home)
         if config.local:
             # Nobody else has to find it, and Spark looks for another address with many words.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         options = {"spark.app.name": "trace", "spark.master": config.master}
-        session = gateway.start({**options, **_options(config), **config.options})
+        session = gateway.start({**options, **_options(config, java), **config.options})
     if not config.local:
         ship_code(session, config)
     return session
 
 
-def _options(config: SparkConfig) -> dict[str, str]:
+def _options(config: SparkConfig, java: Java) -> dict[str, str]:
     log4j = config.scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(level=config.log_level))
     options = _sql_options() | {
@@ -105,6 +116,8 @@ def _options(config: SparkConfig) -> dict[str, str]:
             [
                 f'-Dlog4j2.configurationFile="{log4j.as_uri()}"',
                 *_crash_options(config.crash_directory or config.scratch),
+                *java.archive_options(),
+                *(_SHORT_WORK if config.local else ()),
                 *config.java_options,
             ]
         ),
