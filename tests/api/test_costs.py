@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from tests.api.support import World
+from tests.support.bulk_state import FINISHED_TASKS, ROUTED_EVENTS
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.buffers import dead_batches
 from tracelake.dispatcher.views import commits, dags, datasets, events, files, jobs, lineage, tasks
@@ -18,14 +19,6 @@ from tracelake.model.ids import new_id
 ROWS = 20_000
 LARGE = ("tasks", "events", "manifests", "dataset_units", "buffer_publishes")
 
-_TASKS = """
-    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, attempt, lease_token, outcome, finished_at)
-    SELECT gen_random_uuid(), $1, $2, '[]', 'Completed', 1, gen_random_uuid(), 'Completed', trace_now()
-    FROM generate_series(1, $3)"""
-_EVENTS = """
-    INSERT INTO events (org_id, producer, dataset_uuid, dataset_version, unit, cursor, state, routed_seq)
-    SELECT $1, 'cron:' || n, $2, $3, 'c:' || n, n, 'Routed', nextval('events_routed_seq')
-    FROM generate_series(1, $4::bigint) n"""
 _COMMITS = """
     WITH m AS (
         INSERT INTO manifests (manifest_id, dataset_uuid, dataset_version, unit, revision, task_id, attempt, prefix,
@@ -48,8 +41,8 @@ def world(harness: DispatcherHarness) -> World:
     """Most rows are somebody else's, but many are the org's own."""
     other, world = World(harness), World(harness)
     for owner, rows in ((other, 3 * ROWS), (world, ROWS)):
-        owner.sql(_TASKS, owner.org_id, owner.fetch, rows)
-        owner.sql(_EVENTS, owner.org_id, *owner.ticks, rows)
+        owner.sql(FINISHED_TASKS, owner.org_id, owner.fetch, "Completed", rows)
+        owner.sql(ROUTED_EVENTS, owner.org_id, *owner.ticks, rows)
         owner.sql(_COMMITS, *owner.blocks, owner.task(owner.fetch, "Completed"), rows)
         owner.sql(_BATCHES, owner.org_id, owner.task(owner.fetch, "Completed"), *owner.alerts, rows // 2)
     world.task(world.fetch, "Running")

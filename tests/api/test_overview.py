@@ -10,6 +10,7 @@ import pytest
 
 from tests.api.support import World
 from tests.api.test_costs import assert_none_scans, plans
+from tests.support.bulk_state import QUEUED_TASKS
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.views import overview, paging
 from tracelake.dispatcher.views.tasks import first_id
@@ -19,9 +20,6 @@ _MANY_OLD = """
     INSERT INTO tasks (task_id, org_id, job_id, inputs, status, attempt, lease_token, outcome, finished_at)
     SELECT ('00000000' || substr(id::text, 9))::uuid, $1, $2, '[]', 'Completed', 1, id, 'Completed', trace_now()
     FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, $3)) ids"""
-_MANY_READY = """
-    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, ready_at)
-    SELECT gen_random_uuid(), $1, $2, '[]', 'Queued', trace_now() FROM generate_series(1, $3)"""
 _EVENTS = """
     INSERT INTO events (org_id, producer, dataset_uuid, dataset_version, unit, cursor, state, routed_seq, created_at)
     SELECT $1, 'cron:' || n, $2, $3, 'c:' || n, n, 'Routed', nextval('events_routed_seq'), $6
@@ -209,7 +207,7 @@ def test_costs_follow_what_is_live(world: World, harness: DispatcherHarness) -> 
     for owner, rows in ((other, 40_000), (world, 20_000)):
         owner.sql(_MANY_OLD, owner.org_id, owner.fetch, rows)
         owner.sql(_EVENTS, owner.org_id, *owner.ticks, 1, rows, before)
-    world.sql(_MANY_READY, world.org_id, world.fetch, 10)
+    world.sql(QUEUED_TASKS, world.org_id, world.fetch, 10, 0.0)
     world.sql("VACUUM ANALYZE tasks")
     world.sql("VACUUM ANALYZE events")
     arguments = (world.org_id, start, new_id(), None, paging.CAP, None)

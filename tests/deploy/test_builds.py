@@ -10,6 +10,7 @@ import pytest
 
 from tests.deploy.support import Text, chain, dataset, everything, node, say, state_of, task
 from tests.deploy.test_cutover import Crash, CrashingStore
+from tests.support.bulk_state import CANCEL_TASK
 from tests.support.dags import activate, actor, deploy, edge, job, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.deploy.builds import Builds
@@ -78,9 +79,7 @@ def test_a_finished_build_cuts_over_by_itself(harness: DispatcherHarness) -> Non
     drain(harness, fresh)
     made = task(harness, job_id(harness, "d", "a", building=True), cursor=3)
     assert run_builds(harness) == 0
-    harness.sql(
-        "UPDATE tasks SET status = 'Canceled', finished_at = trace_now(), ready_at = NULL WHERE task_id = $1", made
-    )
+    harness.sql(CANCEL_TASK, made)
     late = say(harness, output(harness, "d", "tick"), 4)
     assert run_builds(harness) == 1
     assert run_builds(harness) == 0

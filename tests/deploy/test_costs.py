@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from tests.deploy.support import chain
+from tests.support.bulk_state import ROUTED_EVENTS
 from tests.support.dags import deploy, job, output
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
@@ -33,10 +34,6 @@ _TASKS = """
            CASE WHEN $4 = 'Queued' THEN trace_now() END, CASE WHEN $4 <> 'Queued' THEN trace_now() END,
            CASE WHEN $4 = 'Canceled' THEN 'Dropped' END, $3, 0, $4 || n, n, n
     FROM generate_series(1, $5::bigint) n"""
-_EVENTS = """
-    INSERT INTO events (org_id, producer, dataset_uuid, dataset_version, unit, cursor, state, routed_seq)
-    SELECT $1, 'cron:' || n, $2, $3, 'c:' || n, n, 'Routed', nextval('events_routed_seq')
-    FROM generate_series(1, $4::bigint) n"""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +51,7 @@ def large(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         ):
             row = job(harness, "d", name)
             harness.sql(_TASKS, row["org_id"], row["job_id"], row["node_id"], status, number)
-        harness.sql(_EVENTS, row["org_id"], *output(harness, "d", "tick"), FINISHED)
+        harness.sql(ROUTED_EVENTS, row["org_id"], *output(harness, "d", "tick"), FINISHED)
         harness.sql("VACUUM ANALYZE")
         yield harness
     finally:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.deploy.support import chain, node, say, task
 from tests.deploy.test_builds import built, drain, start
+from tests.support.bulk_state import CANCEL_TASK
 from tests.support.dags import activate, deploy, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.deploy import builds, tasks
@@ -176,12 +177,12 @@ def test_tasks_that_return_keep_a_build_open(harness: DispatcherHarness, monkeyp
     monkeypatch.setattr(builds, "SWEEPS", 0)
     assert deploy(harness, str(chain(a=2))).state == "Building"
     drain(harness, built(harness))
-    harness.sql("UPDATE tasks SET status = 'Canceled', finished_at = now(), ready_at = NULL WHERE status = 'Queued'")
+    harness.sql(CANCEL_TASK, None)
     assert run_builds(harness) == 0, "two have yet to come back"
     monkeypatch.setattr(builds, "SWEEPS", 9)
     assert run_builds(harness) > 0
     assert statuses(harness, made)["Queued", None] == 2
-    harness.sql("UPDATE tasks SET status = 'Canceled', finished_at = now(), ready_at = NULL WHERE status = 'Queued'")
+    harness.sql(CANCEL_TASK, None)
     assert run_builds(harness) == 1
 
 

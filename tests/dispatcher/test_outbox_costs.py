@@ -16,6 +16,7 @@ import pytest
 
 from tests.routing.support import Flow
 from tests.routing.test_routing import FEED
+from tests.support.bulk_state import QUEUED_TASKS
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.engine.tables import batch_rows
@@ -36,9 +37,6 @@ _BACKLOG = """
            CASE WHEN n % 5 IN (0, 2) THEN 'Failed' ELSE 'Pending' END, 1,
            trace_now() + CASE WHEN n % 5 = 3 THEN interval '1 hour' ELSE interval '0' END
     FROM generate_series(1, $1) n"""
-_READY = """
-    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, ready_at)
-    SELECT gen_random_uuid(), $1, $2, '[]', 'Queued', trace_now() - interval '1 hour' FROM generate_series(1, $3)"""
 _THEIRS = """
     INSERT INTO outbox (kind, queue, key) SELECT 'task_wakeup', 'q', task_id FROM tasks ORDER BY task_id LIMIT 100"""
 
@@ -56,7 +54,7 @@ def dsn(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     async def fill() -> None:
         connection = await asyncpg.connect(state)
         await connection.execute(_BACKLOG, BACKLOG)
-        await connection.execute(_READY, row["org_id"], row["job_id"], 5 * PAGE)
+        await connection.execute(QUEUED_TASKS, row["org_id"], row["job_id"], 5 * PAGE, 3600.0)
         await connection.execute(_THEIRS)
         await connection.execute("VACUUM ANALYZE outbox")
         await connection.execute("ANALYZE tasks")

@@ -11,6 +11,7 @@ import pytest
 from tests.monitoring.situations import HEAD, PIPE, Stage
 from tests.routing.support import Flow
 from tests.support import dags
+from tests.support.bulk_state import FINISHED_TASKS, QUEUED_TASKS, ROUTED_EVENTS
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
 from tracelake.dispatcher.loops import gauges, named
@@ -18,17 +19,6 @@ from tracelake.dispatcher.outbox import admin
 
 ROWS = 4_000
 
-_DONE = """
-    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, attempt, lease_token, outcome, finished_at)
-    SELECT gen_random_uuid(), $1, $2, '[]', 'Completed', 1, gen_random_uuid(), 'Completed', trace_now()
-    FROM generate_series(1, $3)"""
-_LIVE = """
-    INSERT INTO tasks (task_id, org_id, job_id, inputs, status, ready_at)
-    SELECT gen_random_uuid(), $1, $2, '[]', 'Queued', trace_now() FROM generate_series(1, $3)"""
-_EVENTS = """
-    INSERT INTO events (org_id, producer, dataset_uuid, dataset_version, unit, cursor, state, routed_seq)
-    SELECT $1, 'x', $2, $3, 'c:' || n, n, 'Routed', nextval('events_routed_seq')
-    FROM generate_series(1, $4::bigint) n"""
 _BATCHES = """
     INSERT INTO buffer_publishes (publish_id, org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri,
         size_bytes, etag, content_type, committed_at, dead_at, dead_code, dead_reason)
@@ -67,9 +57,9 @@ def dsn(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         flow.deploy(PIPE)
         flow.deploy(HEAD.replace("name: d", "name: e", 1))
         row = dags.job(harness, "d", "step")
-        harness.sql(_DONE, row["org_id"], row["job_id"], 10 * ROWS)
-        harness.sql(_LIVE, row["org_id"], row["job_id"], ROWS)
-        harness.sql(_EVENTS, row["org_id"], *dags.output(harness, "d", "src"), ROWS)
+        harness.sql(FINISHED_TASKS, row["org_id"], row["job_id"], "Completed", 10 * ROWS)
+        harness.sql(QUEUED_TASKS, row["org_id"], row["job_id"], ROWS, 0.0)
+        harness.sql(ROUTED_EVENTS, row["org_id"], *dags.output(harness, "d", "src"), ROWS)
         harness.sql(_OUTBOX, 5 * ROWS)
         Stage(harness, "others").buffers().publish([{"key": 1}])
         harness.sql(_BATCHES, 10 * ROWS)

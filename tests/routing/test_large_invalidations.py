@@ -7,6 +7,7 @@ import pytest
 from tests.routing.support import Flow, block
 from tests.routing.test_routing import FEED, Feeder
 from tests.support import dags
+from tests.support.bulk_state import CANCEL_TASK
 from tracelake.dispatcher.engine.catch_up import invalidation_drain
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 
@@ -21,9 +22,6 @@ _CURSOR_TASKS = """
     SELECT gen_random_uuid(), $1, $2, 'Completed', 1, 'Completed', gen_random_uuid(), trace_now(), '[]', '{}',
            $3, 0, 'c:' || n * 10, n * 10 - 9, n * 10, revision, $6
     FROM generate_series(1, $4::int) n, unnest($5::text[]) AS revision"""
-
-
-_CANCEL = "UPDATE tasks SET status = 'Canceled', finished_at = trace_now(), ready_at = NULL WHERE status = 'Queued'"
 
 
 @pytest.fixture
@@ -154,14 +152,14 @@ def test_one_in_a_history_is_built_before_it_counts(flow: Flow, feeder: Feeder) 
     )
     assert flow.deploy(text).state == "Building"
     assert round_of_drain(flow)
-    flow.harness.sql(_CANCEL)
+    flow.harness.sql(CANCEL_TASK, None)
     assert set(work(flow)) == {"late"}
     assert dags.run_builds(flow.harness) == 0, "units of it are still to be made"
     while work(flow):
         round_of_drain(flow)
     again = invalidation(flow)
     assert flow.units("late") == sorted((unit, again) for unit in RANGES)
-    flow.harness.sql(_CANCEL)
+    flow.harness.sql(CANCEL_TASK, None)
     assert dags.run_builds(flow.harness) == 1
 
 
