@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -48,21 +49,25 @@ class Echo(base.Request, frozen=True, kw_only=True):
 # --- the applications
 
 
+class OpenGatekeeper(Gatekeeper):
+    """The comparison is about HTTP: nobody has credentials here, as in the peers."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def admit(self, request: HttpRequest[Any], header: Callable[[str], str | None]) -> None:
+        pass
+
+
 def trace_app() -> ListenerApp:
     async def echo(request: HttpRequest[Echo]) -> Echo:
         return request.body
-
-    class Open:
-        """The comparison is about HTTP: nobody has credentials here, as in the peers."""
-
-        async def admit(self, request: HttpRequest[Any], header: object) -> None:
-            pass
 
     route = Route(Access((Listener.TASK,), Principal.NOBODY), "POST", PATH, "Echo", Echo, Echo)
     return ListenerApp(
         "task",
         Router([answer(route, echo)]),
-        cast(Gatekeeper, Open()),
+        OpenGatekeeper(),
         Metrics(),
         body_max_bytes=1024 * 1024,
         batch_body_max_bytes=1024 * 1024,

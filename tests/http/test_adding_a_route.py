@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import MutableMapping
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -49,8 +49,8 @@ async def write_note(request: HttpRequest[NoteRequest]) -> NoteReply:
     return NoteReply(dag=request["dag"], text=request.body.text, copies=request["copies"])
 
 
-class InProcess:
-    """An `HttpClient` whose server is an application in this process."""
+class InProcessClient(HttpClient):
+    """Its server is an application in this process."""
 
     def __init__(self) -> None:
         self._app = ListenerApp(
@@ -64,7 +64,7 @@ class InProcess:
             anonymous_body_bytes=1000,
         )
 
-    async def request(self, method: str, path: str, *, body: bytes | None = None, **_: Any) -> HttpReply:
+    async def request(self, method: str, path: str, *, body: bytes | None = None, **_options: Any) -> HttpReply:
         url = urlsplit(path)
         scope = {"type": "http", "method": method, "path": url.path, "query_string": url.query.encode(), "headers": []}
         sent: list[MutableMapping[str, Any]] = []
@@ -81,7 +81,7 @@ class InProcess:
 
 @pytest.fixture
 def client() -> UserClient:
-    return UserClient(cast(HttpClient, InProcess()), TextCredential("token"))
+    return UserClient(InProcessClient(), TextCredential("token"))
 
 
 def test_it_is_served_and_called_by_its_declaration(client: UserClient) -> None:

@@ -1,10 +1,11 @@
 """Nobody sends a large body before a credential was seen; and metrics are open on loopback alone."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.assembly import Ports
+from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.http.bodies import ADDRESS_SHARE, ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.router import HttpRequest
@@ -94,22 +96,17 @@ class OneToken:
         return token == self.token
 
 
-class FixedClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-
 def admit_metrics(headers: Mapping[str, str], monitoring: OneToken | None) -> str | None:
     """The code of the refusal, if it is refused."""
-    anything = cast(Any, None)
+    unused: Any = None
     gatekeeper = Gatekeeper(
-        tasks=anything,
-        users=anything,
+        tasks=unused,
+        users=unused,
         worker=OneToken("worker"),
         service=OneToken("service"),
         monitoring=monitoring,
         rates=RateLimiter(1, 1),
-        clock=cast(Any, FixedClock()),
+        clock=StoreClock(),
         metrics=Metrics(),
     )
     route = next(route for route in ROUTES if route.path == "/metrics")
@@ -141,10 +138,11 @@ def test_metrics_on_loopback_need_none() -> None:
     assert admit_metrics({}, None) is None
 
 
-class BoundSocket:
-    """As much of a listening socket as is asked for before it is served."""
+class BoundSocket(socket.socket):
+    """Claims to be bound to an address that this machine may not have."""
 
     def __init__(self, address: str) -> None:
+        super().__init__()
         self.address = address
 
     def getsockname(self) -> tuple[str, int]:
@@ -173,5 +171,5 @@ def test_the_internal_listeners_address_decides_about_metrics(
     settings = Settings.load({"home": tmp_path}, environ=environment | {"TRACE_S3_ENDPOINT": "http://127.0.0.1:1"})
     sockets = {"public": BoundSocket("127.0.0.1"), "task": BoundSocket("127.0.0.1"), "internal": BoundSocket(address)}
     with pytest.raises(AssembledError) as assembled:
-        asyncio.run(dispatcher_process.serve(settings, cast(Any, sockets), asyncio.Event()))
+        asyncio.run(dispatcher_process.serve(settings, sockets, asyncio.Event()))
     assert assembled.value.args == (is_open,)
