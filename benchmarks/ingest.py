@@ -87,7 +87,7 @@ class Load:
 LOADS = (
     Load(4000, 11, 8, len(CRYO_SETTINGS), 20.0),
     Load(4000, 5, 8, len(CRYO_SETTINGS), 20.0),
-    Load(200, 1, 1, 1, 0.1),
+    Load(100, 1, 0, 1, 0.1),
 )
 
 

@@ -81,7 +81,7 @@ def idle_megabytes(process: OrgProcess, seconds: float) -> float:
 
 
 def measure(root: Path, scale: Scale) -> dict[str, object]:
-    pairs, warm_up, idle = scale.pick((31, 20, 25.0), (9, 10, 25.0), (2, 1, 1.0))
+    pairs, warm_up, idle = scale.pick((31, 20, 25.0), (9, 10, 25.0), (1, 0, 0.1))
     tasks = Tasks(root)
     transfer = tasks.trial.transfer
     config = OrgProcessConfig(

@@ -106,7 +106,9 @@ async def reading_of(healthy: Healthy, beside: Company, seconds: float) -> Slice
             over.set()
 
 
-async def in_company(opened: Opened, rounds: int, seconds: float) -> tuple[list[Round], list[Depths], int]:
+async def in_company(
+    opened: Opened, rounds: int, seconds: float, backlog: int
+) -> tuple[list[Round], list[Depths], int]:
     say("a healthy branch beside others ...")
     clients, state = opened.clients, opened.state
     speakers = {each.job: each for each in await claim_speakers(clients, SOURCES, 8)}
@@ -115,7 +117,7 @@ async def in_company(opened: Opened, rounds: int, seconds: float) -> tuple[list[
     calm = Flood(clients, free, FREE, replace(FLOOD, late=FLOOD_PER_S // FLOOD.taken - 1))
     storm = Flood(clients, limited, LIMITED, FLOOD)
     unlimited = Flood(clients, free, FREE, FLOOD)
-    drain = Backlog(await opened.kept(speakers["keeper"]), BACKLOG)
+    drain = Backlog(await opened.kept(speakers["keeper"]), backlog)
     pair: dict[str, Company] = {"calm": calm, "storm": storm}
     everyone = {"silent": Company(), **pair, "drain": drain, "unlimited": unlimited}
     jobs = [await job_id(state, dag, job) for dag, job in LIMITED_JOBS]
@@ -153,28 +155,28 @@ def series_of(rounds: Sequence[Round], name: str, of: Callable[[Slice], float]) 
     return Series([of(readings[name]) for readings in rounds if name in readings])
 
 
-async def sustained(opened: Opened, rounds: int) -> dict[str, Series]:
+async def sustained(opened: Opened, rounds: int, events: int) -> dict[str, Series]:
     say("events into a branch that is full ...")
     full = await Sustained.of(opened.user, opened.clients, opened.state, PRODUCERS)
-    await full.batch(5_000, BATCH, BATCH_PRODUCERS)
-    await full.single(1_000)
+    await full.batch(events // 2, BATCH, BATCH_PRODUCERS)
+    await full.single(events // 10)
     subjects = {
-        "batch": lambda: full.batch(10_000, BATCH, BATCH_PRODUCERS),
-        "single": lambda: full.single(2_000),
+        "batch": lambda: full.batch(events, BATCH, BATCH_PRODUCERS),
+        "single": lambda: full.single(events // 5),
     }
     series = await interleave(subjects, rounds, say)
     return {"sustained_events_per_s": series["batch"], "sustained_single_per_s": series["single"]}
 
 
-async def resumed(kept: Kept, rounds: int) -> dict[str, Series]:
-    say(f"a source that kept {DRAIN_EVENTS:,} events goes on ...")
+async def resumed(kept: Kept, rounds: int, events: int) -> dict[str, Series]:
+    say(f"a source that kept {events:,} events goes on ...")
     claimable, tasks = Series(), Series()
     for number in within(DRAIN_SECONDS, rounds, at_least=3):
-        reading = await kept.drain(DRAIN_EVENTS)
+        reading = await kept.drain(events)
         claimable.values.append(reading.claimable_s)
         tasks.values.append(reading.tasks_s)
         say(f"round {number + 1}/{rounds}: tasks {reading.tasks_s:.2f} s  claimable {reading.claimable_s:.2f} s")
-    per_s = Series([DRAIN_EVENTS / seconds for seconds in claimable.values])
+    per_s = Series([events / seconds for seconds in claimable.values])
     return {"resume_drain_s": claimable, "resume_tasks_s": tasks, "drain_events_per_s": per_s}
 
 
@@ -189,10 +191,10 @@ def compare(rounds: Sequence[Round]) -> dict[str, Series]:
 
 async def measure(stack: PressureStack, scale: Scale) -> dict[str, object]:
     opened = await Opened.of(stack)
-    rounds, seen, said = await in_company(opened, scale.pick(21, 5, 1), 1.0)
+    rounds, seen, said = await in_company(opened, *scale.pick((21, 1.0, BACKLOG), (5, 1.0, BACKLOG), (1, 0.3, 1_000)))
     figures = compare(rounds)
-    figures |= await sustained(opened, scale.pick(7, 3, 1))
-    figures |= await resumed(await opened.kept(), scale.pick(7, 2, 1))
+    figures |= await sustained(opened, *scale.pick((7, 10_000), (3, 10_000), (1, 1_600)))
+    figures |= await resumed(await opened.kept(), *scale.pick((7, DRAIN_EVENTS), (2, DRAIN_EVENTS), (1, 1_000)))
     await opened.close()
     result: dict[str, object] = {"benchmark": "pressure", "pairs": len(rounds)}
     for name, series in figures.items():

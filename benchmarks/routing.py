@@ -30,6 +30,7 @@ from benchmarks.support.options import Scale, parse_scale, say
 from benchmarks.support.routing_stack import (
     CHAIN,
     FAN_DAG,
+    FAN_UNITS,
     FEED_DAG,
     SINGLE_DAG,
     RoutingStack,
@@ -61,6 +62,7 @@ RANGES = 100_000
 
 async def registry(empty: RoutingStack, full: RoutingStack, rounds: int, scale: Scale) -> dict[str, Series]:
     dags, ranges = scale.pick((CROWD_DAGS, RANGES), (CROWD_DAGS, RANGES), (1, 1_000))
+    warm_up, calls = scale.pick((200, 150), (200, 150), (10, 10))
     say("a full registry: storing it ...")
     await full.deploy(*(crowd_dag(f"crowd_{number}", CROWD_JOBS) for number in range(dags)))
     subjects: list[OneByOne] = []
@@ -75,10 +77,10 @@ async def registry(empty: RoutingStack, full: RoutingStack, rounds: int, scale: 
             await register_ranges(connection, feeder, ranges)
             await connection.close()
         subjects.append(OneByOne(clients, feeder, gaps=ranges, seed=1))
-    await medians_ms(subjects, 200)
+    await medians_ms(subjects, warm_up)
     without, with_it = Series(), Series()
     for number in range(rounds):
-        for series, median in zip((without, with_it), await medians_ms(subjects, 150), strict=True):
+        for series, median in zip((without, with_it), await medians_ms(subjects, calls), strict=True):
             series.values.append(median)
         say(f"round {number + 1}/{rounds}: empty {without.values[-1]:.2f} ms  full {with_it.values[-1]:.2f} ms")
     await asyncio.gather(*(each.close() for each in opened))
@@ -141,11 +143,11 @@ async def paced(stack: RoutingStack, rounds: int, seconds: float) -> dict[str, S
     return {"route_p50_ms": p50, "route_p99_ms": p99, "accept_p50_ms": accept}
 
 
-async def fan_out(stack: RoutingStack, rounds: int) -> dict[str, Series]:
-    say("one range into 10,000 units ...")
+async def fan_out(stack: RoutingStack, rounds: int, units: int) -> dict[str, Series]:
+    say(f"one range into {units:,} units ...")
     await stack.deploy(FAN_DAG)
     user, queue = stack.user(), await asyncpg.connect(stack.queue_dsn)
-    fan = FanOut(user, queue)
+    fan = FanOut(user, queue, units)
     await fan.seconds()
     series = await interleave({"fan-out": fan.seconds}, rounds, say, show=lambda seconds: f"{seconds:.2f} s")
     await user.close()
@@ -162,7 +164,7 @@ def main() -> None:
             figures |= uvloop.run(registry(stack, full, rounds, scale))
         figures |= uvloop.run(paced(stack, scale.pick(7, 3, 1), scale.pick(4.0, 2.0, 0.5)))
         figures |= uvloop.run(hops(stack, rounds))
-        figures |= uvloop.run(fan_out(stack, scale.pick(7, 2, 1)))
+        figures |= uvloop.run(fan_out(stack, *scale.pick((7, FAN_UNITS), (2, FAN_UNITS), (1, 200))))
         peak_mb = stack.dispatcher_peak_mb()
     result: dict[str, object] = {"benchmark": "routing", "rounds": rounds, "events_per_s": RATE}
     for name, series in figures.items():

@@ -16,7 +16,6 @@ from benchmarks.support.routing_stack import (
     CHAIN,
     FAN,
     FAN_SIZE,
-    FAN_UNITS,
     FEEDERS,
     READERS,
     Watch,
@@ -292,14 +291,15 @@ class BareHop:
 class FanOut:
     """From sending the trigger until the last of the wake-ups could be received; nobody receives them."""
 
-    def __init__(self, user: UserClient, queue: Database) -> None:
+    def __init__(self, user: UserClient, queue: Database, units: int) -> None:
         self._user = user
         self._queue = queue
+        self._units = units
         self._watch = Watch(0.01)
         self._rounds = itertools.count()
 
     async def seconds(self) -> float:
-        blocks = FAN_UNITS * FAN_SIZE
+        blocks = self._units * FAN_SIZE
         first = next(self._rounds) * blocks
         started = time.perf_counter()
         unit = BlockRange(start=first, end=first + blocks - 1)
@@ -309,9 +309,9 @@ class FanOut:
             count: int = await self._queue.fetchval(
                 "SELECT count(*) FROM messages WHERE queue = $1 AND visible_at <= trace_now()", f"tasks.{FAN}"
             )
-            return count >= FAN_UNITS
+            return count >= self._units
 
         seconds = await self._watch.seconds(started, all_there)
         gone = await self._queue.execute("DELETE FROM messages WHERE queue = $1", f"tasks.{FAN}")
-        assert gone == f"DELETE {FAN_UNITS}", gone
+        assert gone == f"DELETE {self._units}", gone
         return seconds
