@@ -5,9 +5,18 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import pytest
+
 from tests.support.real_stack import RealStack
 from tracelake.client.stack import Stack
 from tracelake.stack.probe import ready
+
+DAG = """\
+name: unfinished
+jobs:
+  - { name: head, activation: source, source: { kind: manual } }
+  - { name: work, activation: reactive, operator: noop, runtime: by_hand, inputs: [{ from: { job: head } }] }
+"""
 
 
 def get(url: str, path: str, ca_file: str) -> tuple[int, str]:
@@ -53,3 +62,16 @@ def test_the_stack_serves_and_a_killed_dispatcher_comes_back_at_the_same_address
         "the Dispatcher to come back",
     )
     assert shared_stack.stack == running
+
+
+def test_a_timeout_describes_the_stack(shared_stack: RealStack) -> None:
+    shared_stack.deploy("unfinished", DAG)
+    shared_stack.shell("trace trigger unfinished/head --cursor 1")
+    (task_id,) = shared_stack.await_tasks("unfinished", "work", "queued", 1)
+    with pytest.raises(AssertionError, match="timed out after 0 s waiting for what never happens") as failure:
+        shared_stack.wait_until(lambda: False, "what never happens", timeout=0)
+    report = str(failure.value)
+    assert f"task_id={task_id} status=Queued attempt=0 " in report
+    assert "dispatcher: running" in report
+    assert "The last lines of worker.log\n{" in report
+    shared_stack.finish(task_id, "Completed")

@@ -49,8 +49,9 @@ RUNTIMES = '[runtimes.by_hand]\nkind = "queue"\n[runtimes.spare]\nkind = "queue"
 STOP_SECONDS = 180
 LOG_LINES = 30
 UNFINISHED = """
-    SELECT dag_name, name, unit_key, task_id::text, status, attempt, max_attempts, error
-    FROM tasks JOIN jobs USING (job_id) WHERE status NOT IN ('Completed', 'Canceled') ORDER BY task_id LIMIT 50"""
+    SELECT j.dag_name, j.name, t.unit_key, t.task_id::text, t.status, t.attempt, t.max_attempts, t.error
+    FROM tasks t JOIN jobs j USING (job_id) WHERE t.status NOT IN ('Completed', 'Canceled')
+    ORDER BY t.task_id LIMIT 50"""
 
 
 class RealStack:
@@ -171,14 +172,16 @@ class RealStack:
         wait_until(condition, what, timeout, interval=0.1, report=self.report)
 
     def report(self) -> str:
-        """Describes the stack for the output of a failed test. A part of it that cannot be had is left out."""
+        """Describes the stack for the output of a failed test. It never fails itself."""
         sections: list[str] = []
         with suppress(OSError, ValueError):
             parts = [f"{name}: {part['state']}, process {part['pid']}" for name, part in self.parts().items()]
             sections.append("\n".join(["Parts", *parts]))
-        with suppress(OSError, asyncpg.PostgresError):
+        try:
             tasks = [" ".join(f"{name}={value}" for name, value in row.items()) for row in self.sql(UNFINISHED)]
-            sections.append("\n".join(["Unfinished tasks", *(tasks or ["none"])]))
+        except (OSError, asyncpg.PostgresError) as error:
+            tasks = [f"the state database does not tell them: {error!r}"]
+        sections.append("\n".join(["Unfinished tasks", *(tasks or ["none"])]))
         for log in sorted(self.home.logs.glob("worker*.log")):
             lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
             sections.append("\n".join([f"The last lines of {log.name}", *lines]))
