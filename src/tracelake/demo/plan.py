@@ -29,7 +29,7 @@ JOBS = ("ingest", "check", "decode", "summarise", *WRITERS)
 TABLE = "large_transfers"
 DATASETS = ("blocks", "transactions", "logs", "findings", "transfers", "undecodable", "hourly_flows")
 
-UNITS = 8
+UNITS = 4
 _SMALLEST_UNIT, _LARGEST_UNIT = 50, 1000
 _DEFAULT_BLOCKS = 100
 _BEHIND_HEAD = 10
