@@ -59,9 +59,11 @@ PYTEST := $(PY) -m pytest --numprocesses 4 --dist worksteal
 test: lint ## Style, types, import rules, and the tests of units and components (minutes)
 	@$(PYTEST) -m "not soak and not system"
 
-# Here groups of tests share a JVM or a stack, and each group stays in one process: see tests/support/scheduling.py.
+# Groups of system tests share a JVM or a stack, and each group stays in one process: see tests/support/scheduling.py.
+SYSTEM_PYTEST := $(PY) -m pytest --numprocesses 4 --dist loadscope --no-loadscope-reorder
+
 test-system: setup-dev ## Whole stacks, Spark, crash points, costs, the demo, runbooks, and every benchmark in its smoke mode
-	@$(PY) -m pytest --numprocesses 4 --dist loadscope --no-loadscope-reorder -m "not soak and system"
+	@$(SYSTEM_PYTEST) -m "not soak and system"
 	@$(MAKE) --no-print-directory bench-smoke
 
 soak: setup-dev ## The same properties with volume (long)

@@ -36,7 +36,7 @@ def recipe(goal: str) -> str:
 
 def selection(goal: str) -> Expression:
     """What the goal gives to `pytest -m`. Anything after it could leave tests out unseen, so there is nothing."""
-    (match,) = re.finditer(r'^\t@\$\(PYTEST\) -m "([^"]*)"$', recipe(goal), re.MULTILINE)
+    (match,) = re.finditer(r'^\t@\$\((?:SYSTEM_)?PYTEST\) -m "([^"]*)"$', recipe(goal), re.MULTILINE)
     return Expression.compile(match[1])
 
 
@@ -50,20 +50,22 @@ def test_a_test_without_a_marker_is_quick() -> None:
     assert selection("test").evaluate(lambda *_, **__: False)
 
 
-def options() -> list[str]:
+def options(name: str) -> str:
     makefile = (ROOT / "Makefile").read_text()
-    (words,) = re.findall(r"^PYTEST := \$\(PY\) -m pytest (.*)$", makefile, re.MULTILINE)
-    return str(words).split()
+    (words,) = re.findall(rf"^{name} := \$\(PY\) -m pytest (.*)$", makefile, re.MULTILINE)
+    return str(words)
 
 
 def test_no_option_leaves_tests_out() -> None:
-    assert re.fullmatch(r"--numprocesses \d+ --dist worksteal", " ".join(options()))
+    assert re.fullmatch(r"--numprocesses \d+ --dist worksteal", options("PYTEST"))
+    assert re.fullmatch(r"--numprocesses \d+ --dist loadscope --no-loadscope-reorder", options("SYSTEM_PYTEST"))
 
 
 def test_a_process_that_dies_fails_its_test_and_the_run_ends(tmp_path: Path) -> None:
     (tmp_path / "test_dies.py").write_text(DYING)
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-p", "no:schemathesis"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-p", "no:schemathesis", *options(), "."],
+        [*command, *options("PYTEST").split(), "."],
         cwd=tmp_path,
         capture_output=True,
         text=True,

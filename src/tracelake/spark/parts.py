@@ -57,11 +57,11 @@ def write_parts(frame: "DataFrame", make: MakeSink, *, unique: Sequence[str] = (
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     keys = [StructField(f"key{number}", kinds[name]) for number, name in enumerate(unique)]
     columns = StructType([StructField("part", IntegerType()), StructField("report", StringType()), *keys])
-    written = frame.mapInArrow(_part_function(make, unique, arrow_schema(frame)), columns)
+    part_rows = frame.mapInArrow(_part_function(make, unique, arrow_schema(frame)), columns)
     if not unique:
-        reports = [row.report for row in written.collect()]
+        reports = [row.report for row in part_rows.collect()]
     else:
-        (row,) = _count(written, [key.name for key in keys], single=single).collect()
+        (row,) = _count(part_rows, [key.name for key in keys], single=single).collect()
         if row.twice:
             raise NonRetryableError(f"two rows of the result agree in {', '.join(unique)}, which `unique` says none do")
         reports = row.reports

@@ -85,8 +85,8 @@ class SparkWork:
         inputs = [item for item in self.context.inputs if item.input_index in indexes]
         sources = [(item, self._source(item)) for item in inputs]
         sizes = [None if isinstance(files, TableInput) else weigh(files, *item.unit.blocks) for item, files in sources]
-        known = [size for size in sizes if size is not None]
-        if sizes and len(known) == len(sizes) and is_small(sum(known)):
+        file_sizes = [size for size in sizes if size is not None]
+        if sizes and len(file_sizes) == len(sizes) and is_small(sum(file_sizes)):
             self.session = session_for_small(self.session)
 
     def _source(self, item: PayloadInput) -> list[ObjectMeta] | TableInput:

@@ -192,8 +192,8 @@ def write_frame(
         columns = list(order) or [by]
         if columns[0] == by and (files := _write_in_place(frame, output, (start, end), columns, spread, unique)):
             return Written(files)
-    written = write_split(frame, {0: output}, _everything, start, end, order=order, spread=spread, unique=unique)
-    return written.written[0]
+    result = write_split(frame, {0: output}, _everything, start, end, order=order, spread=spread, unique=unique)
+    return result.written[0]
 
 
 def _everything(batch: pa.RecordBatch) -> "list[tuple[int, pa.RecordBatch]]":
@@ -221,10 +221,9 @@ def _write_in_place(
     files = [file for report in reports for file in decode_report(report).files]
     if len({file.output for file in files}) < len(files):
         return []  # two partitions had rows of one range
-    written = [WrittenFile(file.meta, file.rows) for file in files] or [
-        write_empty(output.target, output.schema, *unit)
-    ]
-    return sorted(written, key=lambda file: file.meta.uri)
+    content = [WrittenFile(file.meta, file.rows) for file in files]
+    content = content or [write_empty(output.target, output.schema, *unit)]
+    return sorted(content, key=lambda file: file.meta.uri)
 
 
 @dataclass(frozen=True, slots=True)
