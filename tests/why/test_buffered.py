@@ -135,7 +135,7 @@ def test_a_full_backlog_is_named_by_the_dataset_and_by_those_it_stops(buffers: B
     assert commands(said(reply, "backlog_full")) == ["trace pressure"]
     stopped = said(flow.why_job("left", "transfers"), "pressure")
     assert stopped["text"] == (
-        "It makes no tasks of transfers__head_0, because the backlog of large is full for 0s "
+        "It creates no tasks from transfers__head_0, because the backlog of large is full for 0s "
         "(2 of 2 batches; goes on below 50 %); 1 event waits."
     )
     assert commands(stopped) == ["trace pressure", "trace why large"]

@@ -37,7 +37,7 @@ def test_jobs_that_said_nothing_of_it(flow: Situation) -> None:
     flow.complete(task, flow.claim(task))
     reply = flow.why_dataset()
     assert (codes(reply), reply["state"]) == (["dataset_empty"], "waiting")
-    text = "It has no event yet: d/step has done everything that came in, and said nothing of it."
+    text = "It has no event yet: d/step has processed every event, and reported no event of it."
     assert said(reply, "dataset_empty")["text"] == text
     assert commands(said(reply, "dataset_empty")) == ["trace tasks --dag d --job step"]
 
@@ -60,9 +60,7 @@ def test_the_first_cause_before_it(flow: Situation) -> None:
     flow.fail(failed)
     reply = flow.why_dataset()
     assert codes(reply) == ["edge_held", "upstream"]
-    assert said(reply, "upstream")["text"].startswith(
-        "The cause is d/make, 1 job before it: Its input d__src_0 is held"
-    )
+    assert said(reply, "upstream")["text"].startswith("The cause is d/make, 1 job upstream: Its input d__src_0 is held")
     assert commands(said(reply, "upstream")) == ["trace why d/make"]
     assert f"trace retry {failed}" in commands(said(reply, "edge_held"))
 
@@ -73,7 +71,7 @@ def test_nothing_yet_leads_to_the_source(flow: Situation) -> None:
     assert codes(reply) == ["input_empty", "upstream", "source_never_fired"]
     assert said(reply, "input_empty")["text"] == "d/step: its input d__make_0 has no event yet."
     assert said(reply, "source_never_fired")["text"] == "d/src: Nobody has triggered it yet."
-    assert "d/src, 2 jobs before it" in said(reply, "upstream")["text"]
+    assert "d/src, 2 jobs upstream" in said(reply, "upstream")["text"]
 
 
 def test_a_cause_in_another_dag(flow: Situation) -> None:
@@ -90,7 +88,7 @@ publish:
     )
     reply = flow.why_dataset("more")
     assert codes(reply) == ["input_empty", "upstream", "tasks_ready"]
-    assert "d/make, 2 jobs before it" in said(reply, "upstream")["text"]
+    assert "d/make, 2 jobs upstream" in said(reply, "upstream")["text"]
 
 
 def test_an_awaited_input_of_a_join_is_followed_and_the_other_is_not(flow: Situation) -> None:
@@ -121,7 +119,7 @@ publish:
     flow.trigger("d", "left", range={"start": 20, "end": 29})  # near has something to do too, but nobody waits for it
     reply = flow.why_dataset()
     assert codes(reply) == ["join_waits", "upstream", "tasks_ready"]
-    assert "d/slow, 1 job before it" in said(reply, "upstream")["text"]
+    assert "d/slow, 1 job upstream" in said(reply, "upstream")["text"]
 
 
 OTHER = CHAIN.replace(

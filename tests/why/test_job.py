@@ -67,7 +67,7 @@ def test_tasks_that_wait_run_and_are_done(flow: Situation) -> None:
     reply = flow.why_job("make")
     assert codes(reply) == ["tasks_ready"]
     assert "2 tasks of it wait for a worker of ecs_platform, the oldest for 1m." in reply["summary"]
-    assert "No task of ecs_platform is running now: see whether a worker is there." in reply["summary"]
+    assert "No task of ecs_platform is running now: check whether a worker runs." in reply["summary"]
     assert commands(reply["reasons"][0])[1:] == ["trace status", "trace worker --runtime ecs_platform"]
     flow.claim(first)
     assert codes(flow.why_job("make")) == ["tasks_ready", "tasks_running"]
@@ -172,7 +172,7 @@ def test_stopped_by_a_full_queue(flow: Situation) -> None:
     assert codes(reply) == ["pressure"]
     reason = said(reply, "pressure")
     assert reason["text"] == (
-        "It makes no tasks of d__src_0, because d/step is full for 3m "
+        "It creates no tasks from d__src_0, because d/step is full for 3m "
         "(2 of 2 queued; goes on below 50 %); 3 events wait."
     )
     assert commands(reason) == ["trace pressure", "trace why d/step"]
@@ -313,7 +313,7 @@ def test_a_worker_that_is_not_heard_of(flow: Situation) -> None:
     reply = flow.why_job("make")
     assert (codes(reply), reply["state"]) == (["tasks_unheard"], "waiting")
     text = said(reply, "tasks_unheard")["text"]
-    assert text.startswith("1 task of it is with a worker that is not heard of; the lease ends in ")
+    assert text.startswith("1 task of it is with a worker that sends no heartbeats; the lease ends in ")
     assert commands(said(reply, "tasks_unheard")) == [f"trace why {task}"]
 
 
@@ -329,12 +329,11 @@ def test_a_quota_that_holds_the_org_back(flow: Situation) -> None:
         reply = flow.why_job("step")
         reason = said(reply, "over_quota")
         assert reason["text"] == (
-            "Its organisation has 3 queued tasks and its quota is 2, so no tasks are made of what comes in; "
-            "1 event waits."
+            "Its organisation has 3 queued tasks and its quota is 2, so no tasks are created; 1 event waits."
         )
         assert commands(reason) == ["trace quota"]
         assert "edge_draining" not in codes(reply), "it does not catch up while it is held back"
-        assert "what comes to it is kept and makes no tasks" in said(flow.why_job("src"), "over_quota")["text"]
+        assert "its events are kept and create no tasks" in said(flow.why_job("src"), "over_quota")["text"]
         assert "over_quota" in codes(flow.why_dataset())
         quotas.set_use({}, {org_id: 1234})
         assert "stores 1,234 bytes and its quota is 1,000, so" in said(flow.why_job("step"), "over_quota")["text"]

@@ -31,7 +31,7 @@ def test_manual(flow: Situation) -> None:
     flow.trigger("d", "src", cursor=3)
     reply = flow.why_job("src")
     assert codes(reply) == ["up_to_date"]
-    assert "The last it said was cursor 3 of d__src_0, 0s ago." in reply["summary"]
+    assert "Its last event was cursor 3 of d__src_0, 0s ago." in reply["summary"]
 
 
 def test_cron_names_its_schedule(flow: Situation) -> None:
@@ -58,7 +58,7 @@ def test_paused(flow: Situation) -> None:
 
 def test_a_run_from_its_start_to_its_first_word(flow: Situation) -> None:
     flow.deploy(document("always_on"))
-    assert "has not been made yet" in said(flow.why_job("src"), "source_starting")["text"]
+    assert "has not been created yet" in said(flow.why_job("src"), "source_starting")["text"]
     flow.harness.run(flow.harness.dispatcher.monitor.run_once())
     run = flow.one("src")
     assert commands(said(flow.why_job("src"), "source_starting"))[0] == f"trace why {run}"
@@ -90,7 +90,7 @@ def test_a_run_that_failed_for_good(flow: Situation) -> None:
 def test_a_run_that_ended(flow: Situation) -> None:
     run = run_of(flow)
     flow.complete(run, flow.claim(run))
-    assert "ended by itself" in said(flow.why_job("src"), "source_ended")["text"]
+    assert "returned" in said(flow.why_job("src"), "source_ended")["text"]
 
 
 def test_a_run_that_somebody_cancelled(flow: Situation) -> None:
@@ -118,7 +118,7 @@ def test_a_run_whose_worker_is_not_heard_of(flow: Situation) -> None:
     flow.harness.advance(90)
     reply = flow.why_job("src")
     assert codes(reply) == ["source_unheard"]
-    assert "The worker of its run was last heard of 1m ago; its lease ends in " in reply["summary"]
+    assert "The worker of its run sent its last heartbeat 1m ago; its lease ends in " in reply["summary"]
     (shown,) = flow.ask_sources()
     assert (shown["state"], "silent_since" in shown) == ("running", True)
 
@@ -134,7 +134,7 @@ def test_only_a_run_is_told_something_by_a_full_queue(flow: Situation, kind: str
         flow.say(run, flow.claim(run), flow.event("d", "src", cursor=1))
     text = said(flow.why_job("src"), "pressure")["text"]
     told = "It is told to pause, because d/read is full"
-    kept = "What comes to it is kept and makes no tasks, because d/read is full"
+    kept = "Its events are kept and create no tasks, because d/read is full"
     assert text.startswith(told if kind == "always_on" else kept)
 
 

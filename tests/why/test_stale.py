@@ -89,14 +89,16 @@ def test_stale_outputs_are_marked_and_made_again(flow: Flow, strategy: str) -> N
     mark = stale(flow)["seen"]
     assert (mark.because, mark.job, mark.rebuilding) == ("out", "reader/read", False)
     assert set(stale(flow)) == {"seen"}
-    assert why(flow, "seen")["outputs_stale"].startswith("reader/read made units of it from an older generation of out")
+    assert why(flow, "seen")["outputs_stale"].startswith(
+        "reader/read computed units of it from an older generation of out"
+    )
 
     before = len(flow.tasks("read"))
     assert not rebuild(flow).duplicate
     assert rebuild(flow).duplicate
     flow.drain()
     assert stale(flow)["seen"].rebuilding
-    assert "being made again" in why(flow, "seen")["outputs_stale"]
+    assert "being recomputed" in why(flow, "seen")["outputs_stale"]
     again = flow.tasks("read", "Queued")
     assert (len(again), len(flow.tasks("read"))) == (2, before + 2), "each unit once"
     flow.pass_on(again[0]["task_id"])

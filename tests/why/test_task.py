@@ -41,7 +41,7 @@ def test_a_worker_that_is_not_heard_of(flow: Situation) -> None:
     flow.harness.advance(80)
     reply = flow.why_task(task)
     assert reply["state"] == "waiting"
-    assert "attempt 1 for 1m, but was last heard of 1m ago; its lease ends in " in said(reply, "unheard")["text"]
+    assert "attempt 1 for 1m, but sent its last heartbeat 1m ago; its lease ends in " in said(reply, "unheard")["text"]
 
 
 def test_a_lease_that_ran_out_and_was_not_judged_yet(flow: Situation) -> None:

@@ -154,7 +154,7 @@ def _letters(row: asyncpg.Record) -> list[Reason]:
             lambda it: f"{batches} {it.of} {were} refused, {newest}{age} ago: {line}{what}.",
             ("see what is wrong", f"trace dlq show {row['publish_id']}"),
             *(() if one else (("see them all", f"trace dlq list --dataset {name}"),)),
-            ("once it is mended", f"trace dlq replay --dataset {name}"),
+            ("once it is fixed", f"trace dlq replay --dataset {name}"),
             references=[("dataset", name)],
         )
     ]

@@ -109,7 +109,7 @@ async def _unrouted(connection: Connection, row: asyncpg.Record, name: str) -> l
             reasons.append(reason("events_await_commit", text, step, references=refers))
         else:
             text = (
-                f"The newest event ({unit_words(event['unit'])}, {age} ago) was said for older inputs than its unit "
+                f"The newest event ({unit_words(event['unit'])}, {age} ago) comes from older inputs than its unit "
                 "was completed with, and is not passed on."
             )
             reasons.append(reason("events_outdated", text, step, references=refers))
@@ -121,10 +121,10 @@ def _fresh(row: asyncpg.Record, writers: list[Subject]) -> Reason:
     if row["unit"] is None:
         first = writers[0]
         have = "has" if len(writers) == 1 else "have"
-        text = f"It has no event yet: {by} {have} done everything that came in, and said nothing of it."
+        text = f"It has no event yet: {by} {have} processed every event, and reported no event of it."
         step = ("see what was done", f"trace tasks --dag {first.dag} --job {first.job}")
         return reason("dataset_empty", text, step, references=[("job", writer.name) for writer in writers])
-    text = f"It has everything that {by} and the jobs before it have to give.{_newest(row)}"
+    text = f"It contains everything that {by} and the upstream jobs have produced.{_newest(row)}"
     return reason("fresh", text, references=[("job", writer.name) for writer in writers])
 
 
@@ -162,11 +162,11 @@ async def _stale(connection: Connection, row: asyncpg.Record) -> list[Reason]:
     for item in await connection.fetch(_STALE, row["dataset_uuid"], row["current_version"]):
         because, job = item["because"], item["job"]
         rebuilt = since(item["since"], row["now"])
-        text = f"{job} made units of it from an older generation of {because}, which was rebuilt {rebuilt} ago"
+        text = f"{job} computed units of it from an older generation of {because}, which was rebuilt {rebuilt} ago"
         if item["rebuilding"]:
-            text, step = f"{text}; they are being made again.", ("see it", f"trace tasks --dag {item['dag_name']}")
+            text, step = f"{text}; they are being recomputed.", ("see it", f"trace tasks --dag {item['dag_name']}")
         else:
-            text, step = f"{text}.", ("make them again", f"trace rebuild {job}")
+            text, step = f"{text}.", ("recompute them", f"trace rebuild {job}")
         reasons.append(reason("outputs_stale", text, step, references=[("job", job), ("dataset", because)]))
     return reasons
 
@@ -232,7 +232,7 @@ def _in_dataset(name: str, reader: Subject, causes: list[Reason]) -> Reason:
 
 def _upstream(subject: Subject, distance: int, causes: list[Reason]) -> Reason:
     steps = "1 job" if distance == 1 else f"{distance} jobs"
-    text = f"The cause is {subject.name}, {steps} before it: {causes[0].text}"
+    text = f"The cause is {subject.name}, {steps} upstream: {causes[0].text}"
     return reason("upstream", text, ("see more", f"trace why {subject.name}"), references=[("job", subject.name)])
 
 

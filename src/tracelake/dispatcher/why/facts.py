@@ -182,7 +182,7 @@ async def describe_workers(
     add = () if here else (("start one more worker", f"trace worker --runtime {runtime}"),)
     if not jobs:
         stack = ("see the parts of the stack", "trace status")
-        return f"No task of {runtime} is running now: see whether a worker is there.", (stack, *add)
+        return f"No task of {runtime} is running now: check whether a worker runs.", (stack, *add)
     total, most = sum(row["number"] for row in jobs), jobs[0]
     name = f"{most['dag_name']}/{most['name']}"
     claimed = since(max(row["newest"] for row in jobs), now)

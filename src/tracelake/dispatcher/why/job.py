@@ -54,7 +54,7 @@ async def job_reasons(connection: Connection, subject: Subject, pressure: Pressu
     reasons: list[Reason] = []
     if pressure.overuse is not None:
         events = max((edge["backlog"] for edge in edges), default=0)
-        reasons.append(over_quota(pressure.overuse, f"no tasks are made of what comes in; {waiting(events)}"))
+        reasons.append(over_quota(pressure.overuse, f"no tasks are created; {waiting(events)}"))
     for edge in edges:
         reasons += await _edge(connection, subject, edge, pressure, behind.get(edge["dataset"], []))
     if subject.joins and all(edge["newest_at"] is not None for edge in edges):
@@ -87,11 +87,13 @@ async def _edge(
     backlog, refers = waiting(edge["backlog"]), [("dataset", edge["dataset"])]
     cause = pressure.on_edge(subject.node_id, (edge["dataset_uuid"], edge["dataset_version"]), behind=behind)
     if cause is not None and cause.state == "paused":
-        return [paused(cause.name, f"{cause.words}, so no tasks are made of {dataset}; {backlog}.")]
+        return [paused(cause.name, f"{cause.words}, so no tasks are created from {dataset}; {backlog}.")]
     own = cause is not None and cause.node_id == subject.node_id  # of that `_own_queue` tells
     if cause is not None and not own:
         words = cause.words
-        stopped = pressed(cause, lambda it: f"{it.subject} makes no tasks of {dataset}, because {words}; {backlog}.")
+        stopped = pressed(
+            cause, lambda it: f"{it.subject} creates no tasks from {dataset}, because {words}; {backlog}."
+        )
         return [stopped]
     if edge["failed_units"]:
         return [await _held_edge(connection, subject, edge)]
@@ -156,7 +158,7 @@ def _passed(subject: Subject, edge: asyncpg.Record, pressure: Pressure) -> list[
                 f"{it.possessive} input {dataset} is at cursor {edge['routed']}; the newest event, cursor {cursor}, is "
                 "not above it, so it makes no task."
             ),
-            ("make its task by hand", f"{again} --input {edge['input_index']}" if edge["input_index"] else again),
+            ("create its task", f"{again} --input {edge['input_index']}" if edge["input_index"] else again),
             references=[("dataset", dataset)],
         )
     ]
@@ -212,7 +214,7 @@ async def _tasks(connection: Connection, subject: Subject) -> list[Reason]:
         left = (row["at"] - subject.now).total_seconds()
         ends = f"ends in {span(left)}" if left > 0 else "has ended"
         first = "the" if row["number"] == 1 else "the first"
-        text = f"{_is(row)} with a worker that is not heard of; {first} lease {ends}, and then it is tried again."
+        text = f"{_is(row)} with a worker that sends no heartbeats; {first} lease {ends}, and then it is tried again."
         reasons.append(_of_tasks("tasks_unheard", row, text, ("see it", f"trace why {row['first']}")))
     if row := tasks.get("running"):
         text = f"{_is(row)} running, the longest for {since(row['at'], subject.now)}."

@@ -48,21 +48,21 @@ def _stopped(subject: Subject, pressure: Pressure) -> list[Reason]:
         by = f"by {pause.by} {since(pause.at, pause.now)} ago"
         return [paused(subject.name, lambda it: f"{it.subject} was paused {by}.")]
     if pressure.overuse is not None:
-        return [over_quota(pressure.overuse, "what comes to it is kept and makes no tasks")]
+        return [over_quota(pressure.overuse, "its events are kept and create no tasks")]
     cause = pressure.on_source(subject.node_id)
     if cause is None:
         return []
     because = f"because {cause.words}"
     if subject.source != "always_on":
-        return [pressed(cause, f"What comes to it is kept and makes no tasks, {because}.")]
-    return [pressed(cause, lambda it: f"{it.subject} is told to pause, {because}; what it says all the same is kept.")]
+        return [pressed(cause, f"Its events are kept and create no tasks, {because}.")]
+    return [pressed(cause, lambda it: f"{it.subject} is told to pause, {because}; its events are kept.")]
 
 
 async def _run_reasons(
     connection: Connection, subject: Subject, run: asyncpg.Record | None, *, silent: bool
 ) -> list[Reason]:
     if run is None:
-        not_made = "run has not been made yet; this is done by itself within seconds."
+        not_made = "run has not been created yet; this happens within seconds."
         return [reason("source_starting", lambda it: f"{it.possessive} {not_made}")]
     task = [("task", run["task_id"])]
     see = ("see its run", f"trace why {run['task_id']}")
@@ -80,8 +80,8 @@ async def _run_reasons(
             left = (run["lease_expires_at"] - subject.now).total_seconds()
             ends = f"ends in {span(left)}" if left > 0 else "has ended"
             text = (
-                f"The worker of its run was last heard of {since(run['heard_at'], subject.now)} ago; its lease {ends}, "
-                "and then it is started again."
+                f"The worker of its run sent its last heartbeat {since(run['heard_at'], subject.now)} ago; "
+                f"its lease {ends}, and then it is started again."
             )
             return [reason("source_unheard", text, see, references=task)]
         case "Running" if silent:
@@ -103,17 +103,17 @@ def _never(subject: Subject) -> Reason:
         return reason("source_no_events", text, ("see its jobs", f"trace jobs {subject.dag}"))
     if subject.source == "cron":
         schedule = f"schedule ({source.schedule}, {source.time_zone}) has not come round since it was deployed."
-        step = ("set it off now", f"trace trigger {subject.name} --cursor N")
+        step = ("trigger it now", f"trace trigger {subject.name} --cursor N")
         return reason("source_never_fired", lambda it: f"{it.possessive} {schedule}", step)
     text = "Nobody has triggered it yet."
-    return reason("source_never_fired", text, ("set it off", f"trace trigger {subject.name} --range START-END"))
+    return reason("source_never_fired", text, ("trigger it", f"trace trigger {subject.name} --range START-END"))
 
 
 def _spoke(subject: Subject, last_update: asyncpg.Record | None) -> Reason:
     if last_update is None:
         return reason("up_to_date", lambda it: f"{it.subject} is running.")
     ago = since(last_update["created_at"], subject.now)
-    text = f"The last it said was {unit_words(last_update['unit'])} of {last_update['name']}, {ago} ago."
+    text = f"Its last event was {unit_words(last_update['unit'])} of {last_update['name']}, {ago} ago."
     return reason("up_to_date", text, references=[("dataset", last_update["name"])])
 
 
@@ -123,7 +123,7 @@ def _is_canceled(run: asyncpg.Record) -> bool:
 
 
 def _ended(subject: Subject, run: asyncpg.Record) -> Reason:
-    how = "ended by itself" if run["status"] == "Completed" else "was cancelled"
+    how = "returned" if run["status"] == "Completed" else "was cancelled"
     age = since(run["finished_at"], subject.now)
     again = run["status"] == "Canceled"
     step = ("start it again", f"trace retry {run['task_id']}") if again else ("see it", f"trace tasks {run['task_id']}")

@@ -19,7 +19,7 @@ def limit_words(limit_key: str, limit: asyncpg.Record | None, job: str) -> str:
 
 
 def paused(name: str, text: Sentence) -> Reason:
-    return reason("source_paused", text, ("let it go on", f"trace resume {name}"), references=[("job", name)])
+    return reason("source_paused", text, ("resume it", f"trace resume {name}"), references=[("job", name)])
 
 
 def pressed(cause: Cause, text: Sentence) -> Reason:

@@ -108,12 +108,12 @@ def _running(row: asyncpg.Record) -> Reason:
         text += f" and was asked to stop{asker}; its lease ends {_until(lease, now)} if it does not."
         return reason("stopping", text, see, references=_job(row))
     if lease <= now:
-        text += f", but its lease ran out {since(lease, now)} ago without a word."
+        text += f", but its lease ran out {since(lease, now)} ago without a heartbeat."
         return reason("lease_overdue", text, see, references=_job(row))
     if row["silent"]:
         text += (
-            f", but was last heard of {since(row['heard_at'], now)} ago; its lease ends {_until(lease, now)}, and then "
-            "it is tried again."
+            f", but sent its last heartbeat {since(row['heard_at'], now)} ago; "
+            f"its lease ends {_until(lease, now)}, and then it is tried again."
         )
         return reason("unheard", text, see, references=_job(row))
     text += f"; its lease holds for {span((lease - now).total_seconds())} more."
