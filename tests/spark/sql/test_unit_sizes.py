@@ -176,6 +176,8 @@ def test_rows_that_stay_in_order_are_written_file_by_file(large: Bench) -> None:
         (([8, 2], [10, 12], [28]), "SELECT block_number FROM rows"),
         (([2, 10], [8, 12], [28]), "SELECT block_number FROM rows"),
         (([2], [28], [12]), "SELECT block_number FROM rows"),
+        # Larger files come first: two of these are read by one Spark task, in order, and the third by another.
+        (([2] * 100_000, [5], [8] * 500), "SELECT block_number FROM rows"),
         (([5] * 30_000 + [4] * 90_000, [12], [28]), "SELECT block_number FROM rows"),  # more is to come when it is seen
     ],
 )
