@@ -26,12 +26,13 @@ import msgspec
 from benchmarks.support.options import parse_scale
 from tracelake.demo.chain.recording import RecordedBlock, Recording
 from tracelake.spark.evm.answers import Block, Receipt
-from tracelake.spark.evm.calls import answers_of
+from tracelake.spark.evm.calls import PackingDecoder, answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.chunk import stretches
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.fetch import make_tables
 from tracelake.spark.evm.node import RpcOptions
+from tracelake.spark.evm.packed import pack_regular_block, pack_regular_receipts
 from tracelake.spark.evm.rpc import RpcPool
 
 RECORDING = Path(__file__).parents[1] / "examples" / "token_flows" / "chain.jsonl.xz"
@@ -55,8 +56,9 @@ class Answers:
             self.receipts.append(
                 msgspec.json.encode([{"id": place, "result": one.receipts} for place, one in enumerate(part)])
             )
-        self._block_answers = answers_of(Block)
-        self._receipt_answers = answers_of(list[Receipt])
+        self._block_answers, self._receipt_answers = answers_of(Block), answers_of(list[Receipt])
+        self._packed_blocks = PackingDecoder(Block, pack_regular_block)
+        self._packed_receipts = PackingDecoder(list[Receipt], pack_regular_receipts)
 
     def parse(self) -> int:
         for raw in (*self.blocks, *self.receipts):
@@ -73,10 +75,10 @@ class Answers:
     def decode(self) -> int:
         rows = first = 0
         for raw, raw_receipts in zip(self.blocks, self.receipts, strict=True):
-            read = [answer.result for answer in self._block_answers.decode(raw)]
+            read = [answer.result for answer in self._packed_blocks.decode(raw, STRETCH)]
             numbers = range(first, first + len(read))
             blocks = check_blocks(numbers, read, "")
-            told = [answer.result for answer in self._receipt_answers.decode(raw_receipts)]
+            told = [answer.result for answer in self._packed_receipts.decode(raw_receipts, STRETCH)]
             receipts = [check_receipts(*one, "") for one in zip(numbers, blocks, told, strict=True)]
             rows += sum(table.num_rows for table in make_tables(blocks, receipts, TABLES, CHAIN_ID).values())
             first += len(read)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.chain import recorded
 from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
-from tracelake.spark.evm.check import check_blocks, check_receipts, counted
+from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.errors import (
     AnswerError,
     ForeignReceiptsError,
@@ -16,6 +16,7 @@ from tracelake.spark.evm.errors import (
     WrongBlockError,
     WrongReceiptsError,
 )
+from tracelake.spark.evm.packed import counted, pack_regular_block, pack_regular_receipts
 
 HOST = "https://node:443"
 OTHER = "0x" + "ab" * 32
@@ -100,8 +101,9 @@ def test_receipts(break_it: Callable[[Block, list[Receipt]], None], error: type[
     block, receipts = answers()
     check_receipts(NUMBER, block, receipts, HOST)
     break_it(block, receipts)
-    with pytest.raises(error, match=f"^{HOST}: .*block {NUMBER}"):
-        check_receipts(NUMBER, block, receipts, HOST)
+    for packed in (receipts, pack_regular_receipts(receipts)):
+        with pytest.raises(error, match=f"^{HOST}: .*block {NUMBER}"):
+            check_receipts(NUMBER, block, packed, HOST)
 
 
 def test_receipts_in_another_order_are_put_right() -> None:
@@ -133,8 +135,9 @@ def test_transactions(field: str, value: Any, error: type[AnswerError]) -> None:
     block, _ = answers()
     assert check_blocks([NUMBER], [block], HOST) == [block]
     setattr(block.transactions[1], field, value)
-    with pytest.raises(error, match=f"block {NUMBER}"):
-        check_blocks([NUMBER], [block], HOST)
+    for packed in (block, pack_regular_block(block)):
+        with pytest.raises(error, match=f"block {NUMBER}"):
+            check_blocks([NUMBER], [packed], HOST)
 
 
 def test_zeros_in_front_of_a_number_change_nothing() -> None:

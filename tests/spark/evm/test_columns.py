@@ -2,13 +2,15 @@
 
 from contextlib import suppress
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.spark.evm.columns import BadHexError, binary, distinct, integers, lists, numbers, words, zeros_in
+from tracelake.spark.evm.columns import BadHexError, binary, integers, numbers, spread_lists, words, zeros_in
 from tracelake.spark.evm.errors import ValueTooLargeError
+from tracelake.spark.evm.texts import Texts
 
 BYTES = st.binary(max_size=40)
 MANY = 300
@@ -42,7 +44,8 @@ def test_zero_bytes_are_counted(values: list[bytes]) -> None:
 
 @given(st.lists(st.lists(WORD, max_size=4)))
 def test_topics(values: list[list[bytes]]) -> None:
-    columns = lists("it", [["0x" + item.hex() for item in items] for items in values], 4, 32)
+    items = Texts.of(["0x" + item.hex() for some in values for item in some])
+    columns = spread_lists("it", items, np.array([len(some) for some in values], np.int64), 4, 32)
     for place, column in enumerate(columns):
         column.validate(full=True)
         assert column.to_pylist() == [items[place] if place < len(items) else None for items in values]
@@ -68,9 +71,9 @@ def test_many_numbers(values: list[int | None], zeros: str) -> None:
 @given(st.lists(st.integers(0, 2**256 - 1)))
 def test_words(values: list[int]) -> None:
     texts = [hex(value) for value in values]
-    exact = integers("it", texts)
-    assert exact == values
-    assert words("it", exact).to_pylist() == [value.to_bytes(32, "big") for value in values]
+    column, exact = words("it", texts)
+    assert integers("it", texts) == exact == values
+    assert column.to_pylist() == [value.to_bytes(32, "big") for value in values]
 
 
 def test_the_largest_and_one_more() -> None:
@@ -80,7 +83,7 @@ def test_the_largest_and_one_more() -> None:
             with pytest.raises(ValueTooLargeError, match="a value of it is"):
                 numbers("it", values, kind)
     with pytest.raises(ValueTooLargeError):
-        words("it", [2**256])
+        words("it", [hex(2**256)])
 
 
 def test_a_column_that_saturates_holds_the_largest_instead_of_one_more() -> None:
@@ -110,6 +113,9 @@ BAD_BYTES = [
     "-0x1",
     "0x_1",
     "\x00x12",
+    "0x\n",
+    "0x12\n",
+    "0x12\n0x34",
 ]
 
 
@@ -137,6 +143,8 @@ BAD_NUMBERS = [
     "0x\u0661",
     "1e3",
     "0b1",
+    "0x1\n",
+    "0x1\n0x2",
 ]
 
 
@@ -148,7 +156,7 @@ def test_what_is_no_number(bad: str, beside: list[str]) -> None:
             numbers("it", values, "uint64")
 
 
-@given(st.lists(st.text(alphabet="0123456789abcdefABCDEFxX_ -+", max_size=6), min_size=1, max_size=4))
+@given(st.lists(st.text(alphabet="0123456789abcdefABCDEFxX_ -+\n", max_size=6), min_size=1, max_size=4))
 def test_any_text_is_decoded_rightly_or_refused(texts: list[str]) -> None:
     """Two wrong values must not make up for each other."""
     digits = set("0123456789abcdefABCDEF")
@@ -182,12 +190,12 @@ def test_another_width_is_refused() -> None:
     with pytest.raises(BadHexError, match="address"):
         binary("address", ["0x" + "00" * 20, "0x" + "00" * 21], 20)
     with pytest.raises(BadHexError):
-        lists("topics", [["0x00"]], 4, 32)
+        spread_lists("topics", Texts.of(["0x00"]), np.array([1]), 4, 32)
 
 
-@given(st.lists(st.text(alphabet="01abFx", max_size=4), min_size=1, max_size=4), st.integers(0, 3))
+@given(st.lists(st.text(alphabet="01abFx\n", max_size=4), min_size=1, max_size=4), st.integers(0, 3))
 def test_wrong_numbers_do_not_make_up_for_each_other(texts: list[str], place: int) -> None:
-    right = all(text[:2] == "0x" and len(text) > 2 and "x" not in text[2:] for text in texts)
+    right = all(text[:2] == "0x" and len(text) > 2 and not set("x\n") & set(text[2:]) for text in texts)
     for values in (texts, ["0x1"] * MANY + texts, texts[:place] + ["0x1"] * MANY + texts[place:]):
         try:
             numbers("it", values, "uint64")
@@ -197,19 +205,12 @@ def test_wrong_numbers_do_not_make_up_for_each_other(texts: list[str], place: in
             assert right
 
 
-@given(st.lists(st.text(alphabet="01abFx", max_size=6), min_size=1, max_size=4))
+@given(st.lists(st.text(alphabet="01abFx\n", max_size=6), min_size=1, max_size=4))
 def test_wrong_lengths_do_not_make_up_for_each_other(texts: list[str]) -> None:
-    right = all(text[:2] == "0x" and len(text) == 4 and "x" not in text[2:] for text in texts)
+    right = all(text[:2] == "0x" and len(text) == 4 and not set("x\n") & set(text[2:]) for text in texts)
     try:
         found = binary("it", texts, 1).to_pylist()
     except BadHexError:
         assert not right
     else:
         assert found == [bytes.fromhex(text[2:]) for text in texts]
-
-
-@given(st.lists(st.sampled_from(["0x1", "0x2", "0x01"])))
-def test_each_text_once(texts: list[str]) -> None:
-    found, which = distinct(texts)
-    assert len(set(found)) == len(found)
-    assert [found[place] for place in which.tolist()] == texts

@@ -12,24 +12,42 @@ from tests.spark.evm.support import expected
 from tests.support.chain import recorded
 from tracelake.demo.chain.recording import RecordedBlock
 from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
-from tracelake.spark.evm.calls import answers_of
+from tracelake.spark.evm.calls import AnswerDecoder, PackingDecoder, answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.fetch import make_tables
+from tracelake.spark.evm.packed import pack_receipts, pack_regular_block, pack_regular_receipts
 from tracelake.spark.evm.tables import SCHEMAS, logs_table
 
 MAINNET = Path(__file__).parent / "data" / "mainnet"
 CONFORMANCE = Path(__file__).parents[2] / "chain" / "data" / "rpc_conformance"
 TABLES = ("blocks", "transactions", "logs")
+TYPED = (answers_of(Block), answers_of(list[Receipt]))
+PACKED = (
+    PackingDecoder(Block, pack_regular_block, least=0),
+    PackingDecoder(list[Receipt], pack_regular_receipts, least=0),
+)
 Json = dict[str, Any]
 
 
 def tables_of(blocks: list[Json], receipts: list[list[Json]], chain_id: int = 1) -> dict[str, list[Json]]:
-    """Through the very decoders, checks and tables that the operator uses."""
+    """Through the very decoders, checks and tables that the operator uses; packed or not, they are the same."""
+    packed = _tables_of(blocks, receipts, chain_id, *PACKED)
+    assert packed == _tables_of(blocks, receipts, chain_id, *TYPED)
+    return packed
+
+
+def _tables_of(
+    blocks: list[Json],
+    receipts: list[list[Json]],
+    chain_id: int,
+    block_answers: AnswerDecoder,
+    receipt_answers: AnswerDecoder,
+) -> dict[str, list[Json]]:
     said = [{"jsonrpc": "2.0", "id": place, "result": block} for place, block in enumerate(blocks)]
     told = [{"jsonrpc": "2.0", "id": place, "result": of_block} for place, of_block in enumerate(receipts)]
     numbers = [int(block["number"], 16) for block in blocks]
-    read = [answer.result for answer in answers_of(Block).decode(msgspec.json.encode(said))]
-    fates = [answer.result for answer in answers_of(list[Receipt]).decode(msgspec.json.encode(told))]
+    read = [answer.result for answer in block_answers.decode(msgspec.json.encode(said))]
+    fates = [answer.result for answer in receipt_answers.decode(msgspec.json.encode(told))]
     checked = check_blocks(numbers, read, "node")
     kept = [check_receipts(*one, "node") for one in zip(numbers, checked, fates, strict=True)]
     made = make_tables(checked, kept, TABLES, chain_id)
@@ -230,9 +248,9 @@ def test_receipts_before_byzantium_as_a_node_said_them() -> None:
         transactions=[receipt.transaction_hash for receipt in receipts],
     )
     checked = check_receipts(483920, header, receipts, "node")
-    assert {receipt.status for receipt in checked} == {None}
+    assert {receipt.status for receipt in receipts} == {None}
     wanted = [json.loads(line) for line in (folder / "expected_logs.json").read_text().splitlines()]
-    made = logs_table([header], [checked], 1).to_pylist()
+    made = logs_table([header], pack_receipts([checked]), 1).to_pylist()
     for row, log in zip(made, sorted(wanted, key=lambda log: log["log_index"]), strict=True):
         assert (row["block_number"], row["log_index"], row["transaction_index"]) == (
             483920,
@@ -284,7 +302,7 @@ def test_receipts_of_the_specification(receipts: list[Json]) -> None:
     wanted = expected(
         [RecordedBlock(number=number, block={**_no_block(number), "transactions": []}, receipts=receipts)], 1
     )
-    assert logs_table([header], [checked], 1).to_pylist() == wanted["logs"]
+    assert logs_table([header], pack_receipts([checked]), 1).to_pylist() == wanted["logs"]
 
 
 def _no_block(number: int) -> Json:

@@ -1,6 +1,7 @@
 """JSON-RPC calls and the forms that their answers have."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -9,6 +10,7 @@ from tracelake.spark.evm.errors import AnswerError
 
 T = TypeVar("T")
 Call = tuple[str, list[Any]]
+_NULL = b"null"
 
 
 class RpcErrorBody(msgspec.Struct, frozen=True, gc=False):
@@ -22,18 +24,63 @@ class RpcAnswer(msgspec.Struct, Generic[T], frozen=True, gc=False):
     error: RpcErrorBody | None = None
 
 
+class RawAnswer(msgspec.Struct, frozen=True, gc=False):
+    id: int | str | float | None = None
+    result: msgspec.Raw = msgspec.Raw(_NULL)
+    error: RpcErrorBody | None = None
+
+
 class AnswerDecoder:
     """Decodes the answers to calls whose results are all of one type: a batch has a list, a single call an object."""
 
-    __slots__ = ("_one", "decode")
+    __slots__ = ("_list", "_one")
 
     def __init__(self, kind: Any) -> None:
-        self.decode = msgspec.json.Decoder(list[RpcAnswer[kind]]).decode
+        self._list = msgspec.json.Decoder(list[RpcAnswer[kind]])
         self._one = msgspec.json.Decoder(RpcAnswer[kind])
 
-    def decode_single(self, raw: bytes) -> list[RpcAnswer[Any]]:
+    def decode(self, raw: bytes | bytearray, count: int = 1) -> list[RpcAnswer[Any]]:  # noqa: ARG002
+        """`count`: how many calls it answers."""
+        return self._list.decode(raw)
+
+    def decode_single(self, raw: bytes | bytearray) -> list[RpcAnswer[Any]]:
         """An object, though some proxies wrap it in a list."""
         return self.decode(raw) if raw.lstrip()[:1] == b"[" else [self._one.decode(raw)]
+
+
+class PackingDecoder(AnswerDecoder):
+    """Makes something smaller of each result that is large.
+
+    Results are decoded one by one: the objects of one fit into the processor's caches, those of a batch do not."""
+
+    __slots__ = ("_answers", "_least", "_pack", "_result")
+
+    def __init__(self, kind: Any, pack: Callable[[Any], Any], *, least: int = 32 * 1024) -> None:
+        """`least`: from so many bytes on, on the average of an answer, it is worth while."""
+        super().__init__(kind)
+        self._pack = pack
+        self._least = least
+        self._answers = msgspec.json.Decoder(list[RawAnswer])
+        self._result = msgspec.json.Decoder(kind)
+
+    def decode(self, raw: bytes | bytearray, count: int = 1) -> list[RpcAnswer[Any]]:
+        if len(raw) >= self._least * count:
+            with suppress(msgspec.ValidationError):
+                return [self._packed(answer) for answer in self._answers.decode(raw)]
+        return super().decode(raw)  # if it is not valid, this says where in the whole answer that is
+
+    def decode_single(self, raw: bytes | bytearray) -> list[RpcAnswer[Any]]:
+        if raw.lstrip()[:1] == b"[":
+            return self.decode(raw)
+        (answer,) = super().decode_single(raw)
+        if answer.result is None or len(raw) < self._least:
+            return [answer]
+        return [RpcAnswer(answer.id, self._pack(answer.result), answer.error)]
+
+    def _packed(self, answer: RawAnswer) -> RpcAnswer[Any]:
+        is_null = len(answer.result) == len(_NULL) and bytes(answer.result) == _NULL
+        result = None if is_null else self._pack(self._result.decode(answer.result))
+        return RpcAnswer(answer.id, result, answer.error)
 
 
 def answers_of(kind: Any) -> AnswerDecoder:

@@ -6,7 +6,7 @@ Every error names the block, and the node by its number (`RpcEndpoint.alias`).
 
 from collections.abc import Callable, Sequence
 
-from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
+from tracelake.spark.evm.answers import Block, Receipt
 from tracelake.spark.evm.calls import quantity
 from tracelake.spark.evm.errors import (
     AnswerError,
@@ -17,22 +17,12 @@ from tracelake.spark.evm.errors import (
     WrongBlockError,
     WrongReceiptsError,
 )
-
-_COUNTED = [hex(number) for number in range(4096)]
-
-
-def counted(count: int) -> list[str]:
-    """0x0, 0x1, ... as nodes number what is in a block."""
-    while len(_COUNTED) < count:
-        _COUNTED.append(hex(len(_COUNTED)))
-    return _COUNTED[:count]
+from tracelake.spark.evm.packed import MOST_TOPICS, AnyBlock, AnyReceipts, PackedReceipts, counted, hashes_of
 
 
-def check_blocks(
-    numbers: Sequence[int], blocks: Sequence[Block | BlockHeader | None], host: str
-) -> list[Block | BlockHeader]:
+def check_blocks(numbers: Sequence[int], blocks: Sequence[AnyBlock | None], host: str) -> list[AnyBlock]:
     """All there, numbered as asked, each the child of the one before it."""
-    checked: list[Block | BlockHeader] = []
+    checked: list[AnyBlock] = []
     for number, block in zip(numbers, blocks, strict=True):
         if block is None:
             raise MissingAnswerError(f"null for block {number}", host=host)
@@ -46,8 +36,9 @@ def check_blocks(
     return checked
 
 
-def _check_transactions(number: int, block: Block | BlockHeader, host: str) -> None:
-    if isinstance(block, BlockHeader):
+def _check_transactions(number: int, block: AnyBlock, host: str) -> None:
+    """A block without its transactions has none to check, and one that is packed was checked for that."""
+    if not isinstance(block, Block):
         return
     transactions = block.transactions
     if {transaction.block_hash for transaction in transactions} - {block.hash, None}:
@@ -59,17 +50,19 @@ def _check_transactions(number: int, block: Block | BlockHeader, host: str) -> N
             raise WrongBlockError(f"the transactions of block {number} are not numbered from 0 on", host=host)
 
 
-def check_receipts(
-    number: int, block: Block | BlockHeader, receipts: Sequence[Receipt] | None, host: str
-) -> list[Receipt]:
+def check_receipts(number: int, block: AnyBlock, receipts: AnyReceipts | None, host: str) -> AnyReceipts:
     """One for each transaction, in their order, of this very block, with logs numbered without a gap."""
     if receipts is None:
         raise MissingAnswerError(f"null for the receipts of block {number}", host=host)
-    hashes = block.transactions if isinstance(block, BlockHeader) else [one.hash for one in block.transactions]
-    if len(receipts) != len(hashes):
+    hashes = hashes_of(block)
+    count = len(receipts.hashes) if isinstance(receipts, PackedReceipts) else len(receipts)
+    if count != len(hashes):
         raise WrongReceiptsError(
-            f"block {number} has {len(hashes)} transactions, and there are {len(receipts)} receipts", host=host
+            f"block {number} has {len(hashes)} transactions, and there are {count} receipts", host=host
         )
+    if isinstance(receipts, PackedReceipts):
+        _check_packed(number, block, hashes, receipts, host)
+        return receipts
     if {receipt.block_hash for receipt in receipts} - {block.hash}:
         raise ForeignReceiptsError(f"receipts of block {number} are of another block with that number", host=host)
     present = list(receipts)
@@ -81,7 +74,15 @@ def check_receipts(
     return present
 
 
-def _check_logs(number: int, block: Block | BlockHeader, receipts: Sequence[Receipt], host: str) -> None:
+def _check_packed(number: int, block: AnyBlock, hashes: Sequence[str], receipts: PackedReceipts, host: str) -> None:
+    """They are in order and of one block, with their logs, or they would not be packed."""
+    if receipts.block_hash not in (block.hash, None):
+        raise ForeignReceiptsError(f"receipts of block {number} are of another block with that number", host=host)
+    if receipts.hashes.to_list() != hashes:
+        raise WrongReceiptsError(f"receipts of block {number} are of other transactions", host=host)
+
+
+def _check_logs(number: int, block: AnyBlock, receipts: Sequence[Receipt], host: str) -> None:
     logs = [log for receipt in receipts for log in receipt.logs]
     if not logs:
         return
@@ -95,7 +96,7 @@ def _check_logs(number: int, block: Block | BlockHeader, receipts: Sequence[Rece
     owners = [receipt.transaction_hash for receipt in receipts for _ in receipt.logs]
     if [log.transaction_hash for log in logs] != owners:
         raise WrongReceiptsError(f"logs of block {number} say they are of other transactions", host=host)
-    if max([len(log.topics) for log in logs]) > 4:
+    if max([len(log.topics) for log in logs]) > MOST_TOPICS:
         raise AnswerError(f"a log of block {number} has more than four topics", host=host)
 
 

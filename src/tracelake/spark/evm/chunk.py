@@ -8,10 +8,12 @@ What fails is told as a row (`kind`, `message`), not raised: Spark would wrap it
 while the chunk was read, the chunk is read again.
 """
 
+import gc
 import threading
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,7 +31,8 @@ from tracelake.spark.writer import PartWriter, Target
 
 STREAMS = 3
 _STRETCH_BYTES = 4 * 1024 * 1024
-_MOST_BLOCKS = 100
+_FIRST_BLOCKS, _MOST_BLOCKS = 8, 100
+"""Of a stretch: while nobody knows how large blocks are, and at most."""
 _READINGS = 3
 _KEPT_POOLS = 4
 SKIPPED = "skipped"
@@ -110,7 +113,8 @@ class Chunks:
         for reading in range(_READINGS):
             writers = {table: PartWriter(target, SCHEMAS[table]) for table, target in self.targets.items()}
             try:
-                parent, head = read_chunk(pool, first, last, writers)
+                with _uncollected():
+                    parent, head = read_chunk(pool, first, last, writers)
                 return [
                     {
                         "table": table,
@@ -135,6 +139,18 @@ class Chunks:
         raise AssertionError("unreachable")
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is read has no cycles, and looking for them again and again among so many objects takes its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartWriter]) -> tuple[str, str]:
     """The parent's hash of the first block and the hash of the last one."""
     parent, previous = "", None
@@ -151,7 +167,7 @@ def read_chunk(pool: RpcPool, first: int, last: int, writers: Mapping[str, PartW
 
 def stretches(pool: RpcPool, first: int, last: int, tables: Collection[str]) -> Iterator[Stretch]:
     """In the order of the blocks, `STREAMS` of them on their way at a time."""
-    size, following = min(pool.options.batch_size, _MOST_BLOCKS), first
+    size, following = min(pool.options.batch_size, _FIRST_BLOCKS), first
     coming: deque[Future[Stretch]] = deque()
     stop = threading.Event()
     with ThreadPoolExecutor(STREAMS, thread_name_prefix="rpc") as threads:

@@ -6,22 +6,23 @@ Every value is checked, though none is looked at by itself: a text that is not e
 
 import binascii
 from collections.abc import Sequence
-from itertools import chain
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tracelake.spark.evm.errors import ValueTooLargeError
+from tracelake.spark.evm.texts import END, Flags, Texts
 
 _DIGITS = b"0123456789abcdefABCDEF"
-_ZERO, _X = ord("0"), ord("x")
+_ZERO, _X, _END = ord("0"), ord("x"), ord(END)
 _MOST = {"uint32": 2**32 - 1, "uint64": 2**64 - 1}
-_LONGEST = 18
-"""Letters of a number of 64 bits."""
-_MANY = 256
-"""From so many on it is worth while to parse them together."""
+_NUMBER_BYTES = 8
 WORD_BYTES = 32
+_PREFIX_LETTERS = 2
+Letters = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
 
 
 class BadHexError(ValueError):
@@ -31,69 +32,85 @@ class BadHexError(ValueError):
         super().__init__(f"a value of {name} is not as it should be")
 
 
-def binary(name: str, values: Sequence[str | None], width: int | None = None) -> pa.Array:
+def binary(name: str, values: Sequence[str | None] | Texts, width: int | None = None) -> pa.Array:
     """0x and an even number of digits each; with a width, of so many bytes. None stays null."""
-    valid = None
-    present: Sequence[str | None] = values
-    if None in values:
-        valid = np.fromiter([value is not None for value in values], np.bool_, len(values))
-        present = [value for value in values if value is not None]
-    if width is not None:
-        content: bytes = _decode_fixed(name, present, width).tobytes()
-        sizes = np.full(len(present), width, np.int64)
-    else:
-        sizes, content = _decode(name, present)
-    if valid is not None:
-        spread = np.zeros(len(values), np.int64)
-        spread[valid] = sizes
-        sizes = spread
-    return _binary_array(name, sizes, content, valid)
+    texts = _texts(values)
+    if width is None:
+        return _binary_of_any_length(name, texts)
+    content = fixed(name, texts, width).tobytes()
+    if texts.nulls is None:
+        return _binary_array(name, np.full(texts.count, width, np.int64), content, None)
+    return _binary_array(name, np.where(texts.nulls, 0, width), content, ~texts.nulls)
 
 
-def _decode_fixed(name: str, values: Sequence[str | None], width: int) -> npt.NDArray[np.uint8]:
-    """The bytes of values that must all have so many, a row for each."""
-    if not values:
-        return np.empty((0, width), np.uint8)
-    letters = 2 + 2 * width
-    if set(map(len, values)) != {letters}:  # type: ignore[arg-type]
+def fixed(name: str, texts: Texts, width: int) -> npt.NDArray[np.uint8]:
+    """The bytes of values that must all have so many, a row for each; nulls have none."""
+    letters = _PREFIX_LETTERS + 2 * width
+    raw = _ascii(name, texts)
+    if len(raw) != texts.count * (letters + 1):
         raise BadHexError(name)
+    text = np.frombuffer(raw, np.uint8).reshape(-1, letters + 1)
+    if (text[:, 0] != _ZERO).any() or (text[:, 1] != _X).any() or (text[:, letters] != _END).any():
+        raise BadHexError(name)
+    return np.frombuffer(_unhexed(name, text[:, _PREFIX_LETTERS:letters].tobytes()), np.uint8).reshape(-1, width)
+
+
+def _binary_of_any_length(name: str, texts: Texts) -> pa.Array:
+    raw = _ascii(name, texts)
+    starts, lengths = _lines(name, np.frombuffer(raw, np.uint8), texts.count)
+    if (lengths % 2).any():
+        raise BadHexError(name)
+    # With two zeros for its end and one for its x, what is between two values is bytes as well, which nobody wants.
+    letters = np.frombuffer(bytearray(raw.replace(b"\n", b"00")), np.uint8)
+    starts += np.arange(texts.count)
+    letters[starts + 1] = _ZERO
+    content = _unhexed(name, letters.data)
+    if len(content) >= 2**31:
+        raise ValueTooLargeError(f"the values of {name} have more than 2 GiB together: ask for fewer blocks at once")
+    offsets = np.zeros(2 * texts.count + 1, np.int32)
+    offsets[1::2] = starts // 2 + 1
+    offsets[2::2] = (starts + lengths) // 2
+    pairs = pa.Array.from_buffers(pa.binary(), 2 * texts.count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+    places = np.arange(1, 2 * texts.count, 2)
+    if texts.nulls is None:
+        return pairs.take(pa.array(places))
+    spread = np.zeros(len(texts), np.int64)
+    spread[~texts.nulls] = places
+    return pairs.take(pa.array(spread, mask=texts.nulls))
+
+
+def _texts(values: Sequence[str | None] | Texts) -> Texts:
+    return values if isinstance(values, Texts) else Texts.of(values)
+
+
+def _ascii(name: str, texts: Texts) -> bytes:
     try:
-        joined = "".join(values).encode("ascii")  # type: ignore[arg-type]
-        text = np.frombuffer(joined, np.uint8).reshape(-1, letters)
-        if (text[:, 0] != _ZERO).any() or (text[:, 1] != _X).any():
-            raise BadHexError(name)
-        return np.frombuffer(binascii.unhexlify(text[:, 2:].tobytes()), np.uint8).reshape(-1, width)
-    except (UnicodeEncodeError, binascii.Error):
+        return texts.lines.encode("ascii")
+    except UnicodeEncodeError:
         raise BadHexError(name) from None
 
 
-def _decode(name: str, values: Sequence[str | None]) -> tuple[npt.NDArray[np.int64], bytes]:
-    """How many bytes each has, and the bytes of all of them."""
-    count = len(values)
-    lengths = np.fromiter(map(len, values), np.int64, count)  # type: ignore[arg-type]
-    joined = "".join(values)  # type: ignore[arg-type]
-    if not count:
-        return lengths, b""
-    if not joined.isascii() or (lengths < 2).any() or (lengths % 2).any():
-        raise BadHexError(name)
-    starts = np.cumsum(lengths) - lengths
-    letters = np.frombuffer(bytearray(joined, "ascii"), np.uint8)
-    if (letters[starts] != _ZERO).any() or (letters[starts + 1] != _X).any():
-        raise BadHexError(name)
-    # With its x made a 0 each prefix is a byte as well, which is taken out afterwards; any other x is no digit.
-    letters[starts + 1] = _ZERO
+def _unhexed(name: str, digits: bytes | memoryview) -> bytes:
     try:
-        decoded = np.frombuffer(binascii.unhexlify(letters.data), np.uint8)
+        return binascii.unhexlify(digits)
     except binascii.Error:
         raise BadHexError(name) from None
-    keep = np.ones(len(decoded), np.bool_)
-    keep[starts // 2] = False
-    return lengths // 2 - 1, decoded[keep].tobytes()
 
 
-def _binary_array(
-    name: str, sizes: npt.NDArray[np.int64], content: bytes, valid: npt.NDArray[np.bool_] | None
-) -> pa.Array:
+def _lines(name: str, letters: Letters, count: int) -> tuple[Places, Places]:
+    """Where each value starts, and how many letters it has. Each begins with 0x."""
+    ends = np.flatnonzero(letters == _END)
+    if len(ends) != count:
+        raise BadHexError(name)
+    starts = np.zeros(count, np.int64)
+    starts[1:] = ends[:-1] + 1
+    lengths = ends - starts
+    if (lengths < _PREFIX_LETTERS).any() or (letters[starts] != _ZERO).any() or (letters[starts + 1] != _X).any():
+        raise BadHexError(name)
+    return starts, lengths
+
+
+def _binary_array(name: str, sizes: npt.NDArray[np.int64], content: bytes, valid: Flags | None) -> pa.Array:
     if len(content) >= 2**31:
         raise ValueTooLargeError(f"the values of {name} have more than 2 GiB together: ask for fewer blocks at once")
     offsets = np.zeros(len(sizes) + 1, np.int32)
@@ -102,51 +119,69 @@ def _binary_array(
     return pa.Array.from_buffers(pa.binary(), len(sizes), [bits, pa.py_buffer(offsets), pa.py_buffer(content)])
 
 
-def numbers(name: str, values: Sequence[str | None], kind: str, *, saturate: bool = False) -> pa.Array:
+def numbers(name: str, values: Sequence[str | None] | Texts, kind: str, *, saturate: bool = False) -> pa.Array:
     """0x and at least one digit each. None stays null.
 
     `saturate`: a larger number than the column holds becomes the largest that it does hold.
     """
-    mask = None
-    if None in values:
-        mask = np.fromiter([value is None for value in values], np.bool_, len(values))
-        values = ["0x0" if value is None else value for value in values]
-    parsed = _parse(name, values) if len(values) >= _MANY else None  # type: ignore[arg-type]
-    if parsed is None or int(parsed.max()) > _MOST[kind]:
-        exact = integers(name, values)
+    texts = _texts(values)
+    parsed = _parse(name, texts, _NUMBER_BYTES)
+    numerals = None if parsed is None else parsed.view(">u8").reshape(-1).astype(np.uint64)
+    if numerals is None or (len(numerals) and int(numerals.max()) > _MOST[kind]):
+        exact = integers(name, [text for text in texts.to_list() if text is not None])
         if saturate:
             exact = [min(value, _MOST[kind]) for value in exact]
-        elif exact and max(exact) > _MOST[kind]:
+        elif max(exact) > _MOST[kind]:
             raise ValueTooLargeError(f"a value of {name} is {max(exact)}, and its column holds {_MOST[kind]} at most")
-        parsed = np.array(exact, np.uint64)
-    return pa.array(parsed.astype(kind), mask=mask)
+        numerals = np.array(exact, np.uint64)
+    if texts.nulls is None:
+        return pa.array(numerals.astype(kind))
+    spread = np.zeros(len(texts), kind)
+    spread[~texts.nulls] = numerals
+    return pa.array(spread, mask=texts.nulls)
 
 
-def _parse(name: str, values: Sequence[str]) -> npt.NDArray[np.uint64] | None:
-    """All at once; None if one has more digits than 64 bits can have, were they not zeros."""
-    count = len(values)
-    lengths = np.fromiter(map(len, values), np.int64, count)
-    if lengths.max() > _LONGEST:
+def _parse(name: str, texts: Texts, width: int) -> Letters | None:
+    """Numbers as so many bytes each, the highest first; None if one has more digits than fit, were they not zeros."""
+    raw = _ascii(name, texts)
+    starts, lengths = _lines(name, np.frombuffer(raw, np.uint8), texts.count)
+    digits = lengths - _PREFIX_LETTERS
+    if not texts.count:
+        return np.empty((0, width), np.uint8)
+    if int(digits.min()) < 1:
+        raise BadHexError(name)
+    longest = int(digits.max())
+    if longest > 2 * width:
         return None
-    if lengths.min() <= 2:
-        raise BadHexError(name)
-    joined = "".join(values)
-    if not joined.isascii():
-        raise BadHexError(name)
-    raw = joined.encode()
-    starts = np.cumsum(lengths) - lengths
-    letters = np.frombuffer(raw, np.uint8)
-    if (letters[starts] != _ZERO).any() or (letters[starts + 1] != _X).any() or raw.count(b"x") != count:
-        raise BadHexError(name)
-    filled = "".join([value.rjust(_LONGEST, "0") for value in values]).replace("x", "0")
-    try:
-        decoded = np.frombuffer(binascii.unhexlify(filled), np.uint8)
-    except binascii.Error:
-        raise BadHexError(name) from None
-    parsed: npt.NDArray[np.uint64] = (
-        decoded.reshape(count, -1)[:, 1:].copy().view(">u8").reshape(count).astype(np.uint64)
-    )
+    # Windows that end where the numbers end; what is before a number in its window counts as zeros.
+    longest += longest % 2
+    windows = _windows(raw, starts + lengths - longest, longest)
+    np.copyto(windows, _ZERO, where=np.arange(longest, 0, -1) > digits[:, None])
+    parsed = np.zeros((texts.count, width), np.uint8)
+    decoded = np.frombuffer(_unhexed(name, windows.data), np.uint8)
+    parsed[:, width - longest // 2 :] = decoded.reshape(texts.count, -1)
     return parsed
+
+
+def _windows(raw: bytes, starts: Places, width: int) -> Letters:
+    """A row for each place: so many letters from there on. Places may lie before the beginning."""
+    padded = b"\x00" * width + raw
+    items = np.ndarray((len(raw) + 1,), np.dtype((np.void, width)), padded, strides=(1,))
+    return items[starts + width].view(np.uint8).reshape(-1, width)
+
+
+def words(name: str, values: Sequence[str | None] | Texts) -> tuple[pa.Array, list[int]]:
+    """Numbers as 32 bytes each, the highest first; and as they are."""
+    texts = _texts(values)
+    parsed = _parse(name, texts, WORD_BYTES)
+    exact = integers(name, texts.to_list())
+    if parsed is not None:
+        content = parsed.tobytes()
+    elif max(exact).bit_length() > 8 * WORD_BYTES:
+        raise ValueTooLargeError(f"a value of {name} has more than {8 * WORD_BYTES} bits")
+    else:
+        content = b"".join([number.to_bytes(WORD_BYTES, "big") for number in exact])
+    return _binary_array(name, np.full(texts.count, WORD_BYTES, np.int64), content, None), exact
 
 
 def integers(name: str, values: Sequence[str | None]) -> list[int]:
@@ -162,41 +197,22 @@ def integers(name: str, values: Sequence[str | None]) -> list[int]:
     return parsed
 
 
-def words(name: str, values: Sequence[int]) -> pa.Array:
-    """Numbers as 32 bytes each, the highest first."""
-    if values and max(values).bit_length() > 8 * WORD_BYTES:
-        raise ValueTooLargeError(f"a value of {name} has more than {8 * WORD_BYTES} bits")
-    content = b"".join([number.to_bytes(WORD_BYTES, "big") for number in values])
-    return _binary_array(name, np.full(len(values), WORD_BYTES, np.int64), content, None)
-
-
 def zeros_in(values: pa.Array) -> npt.NDArray[np.uint32]:
     """How many bytes of each are zero."""
     _, raw_offsets, content = values.buffers()
-    offsets = np.frombuffer(raw_offsets, np.int32, len(values) + 1)
-    sums = np.zeros(int(offsets[-1]) + 1, np.uint32)
-    if content is not None:
-        np.cumsum(np.frombuffer(content, np.uint8, int(offsets[-1])) == 0, out=sums[1:], dtype=np.uint32)
-    totals: npt.NDArray[np.uint32] = sums[offsets[1:]] - sums[offsets[:-1]]
-    return totals
+    offsets = np.frombuffer(raw_offsets, np.int32, len(values) + 1).tolist()
+    raw = b"" if content is None else content.to_pybytes()
+    return np.fromiter(map(raw.count, repeat(0), offsets, offsets[1:]), np.uint32, len(values))
 
 
-def lists(name: str, values: Sequence[Sequence[str]], places: int, width: int) -> list[pa.Array]:
-    """The first, second, ... item of each list as a column of its own; null where a list is shorter."""
-    counts = np.fromiter(map(len, values), np.int64, len(values))
-    different, which = distinct(list(chain.from_iterable(values)))
-    items = _decode_fixed(name, different, width)
+def spread_lists(name: str, items: Texts, counts: Places, places: int, width: int) -> list[pa.Array]:
+    """The first, second, ... item of each list as a column of its own; null where a list is shorter. `items`: of all
+    lists together; `counts`: how many each has."""
+    decoded = fixed(name, items, width).view(np.dtype((np.void, width))).reshape(-1)
     starts = np.cumsum(counts) - counts
     columns = []
     for place in range(places):
         present = counts > place
-        data = items[which[starts[present] + place]].tobytes()
-        columns.append(_binary_array(name, np.where(present, width, 0), data, None if present.all() else present))
+        content = decoded[starts[present] + place].tobytes()
+        columns.append(_binary_array(name, np.where(present, width, 0), content, None if present.all() else present))
     return columns
-
-
-def distinct(values: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Each text once, and which of them stands at each place: for what is decoded dearly and says the same often."""
-    unique = list(dict.fromkeys(values))
-    place_of = {value: place for place, value in enumerate(unique)}
-    return unique, np.fromiter(map(place_of.__getitem__, values), np.int64, len(values))

@@ -13,7 +13,7 @@ from typing import cast
 import pyarrow as pa
 
 from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
-from tracelake.spark.evm.calls import CallSet, answers_of
+from tracelake.spark.evm.calls import CallSet, PackingDecoder, answers_of
 from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
 from tracelake.spark.evm.errors import (
@@ -24,14 +24,23 @@ from tracelake.spark.evm.errors import (
     ValueTooLargeError,
 )
 from tracelake.spark.evm.node import ProgressDeadline, RpcNode
+from tracelake.spark.evm.packed import (
+    AnyBlock,
+    AnyReceipts,
+    PackedBlock,
+    hashes_of,
+    pack_receipts,
+    pack_regular_block,
+    pack_regular_receipts,
+)
 from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 
 _RECEIPTS = "eth_getBlockReceipts"
 _MOST_READINGS = 4
-_blocks = answers_of(Block)
+_blocks = PackingDecoder(Block, pack_regular_block)
 _headers = answers_of(BlockHeader)
-_block_receipts = answers_of(list[Receipt])
+_block_receipts = PackingDecoder(list[Receipt], pack_regular_receipts)
 _receipts = answers_of(Receipt)
 
 
@@ -85,8 +94,8 @@ class _Reading:
     """What one node has answered of a stretch so far."""
 
     def __init__(self, node: RpcNode, numbers: Sequence[int], tables: Collection[str]) -> None:
-        self.blocks: list[Block | BlockHeader] = []
-        self.receipts: list[list[Receipt]] = []
+        self.blocks: list[AnyBlock] = []
+        self.receipts: list[AnyReceipts] = []
         self._node = node
         self._numbers = numbers
         self._full = "transactions" in tables
@@ -112,17 +121,14 @@ class _Reading:
 
     def _read_receipts(self, deadline: ProgressDeadline) -> None:
         if self._receipt_calls is None:
-            self._hashes = [
-                block.transactions if isinstance(block, BlockHeader) else [one.hash for one in block.transactions]
-                for block in self.blocks
-            ]
+            self._hashes = [hashes_of(block) for block in self.blocks]
             self._places = [place for place, hashes in enumerate(self._hashes) if hashes]
             self._receipt_calls = CallSet([(_RECEIPTS, [hex(self._numbers[place])]) for place in self._places])
         if self._single_calls is None:
             self._read_by_block(self._receipt_calls, deadline)
         if self._single_calls is not None:
             self._node.complete(self._single_calls, _receipts, deadline)
-        answers: list[Sequence[Receipt] | None] = [[] for _ in self._numbers]
+        answers: list[AnyReceipts | None] = [[] for _ in self._numbers]
         for place, receipts in zip(self._places, self._receipt_calls.results, strict=True):
             answers[place] = receipts
         self._add_singles(answers)
@@ -166,7 +172,7 @@ class _Reading:
             return False
         return True
 
-    def _add_singles(self, answers: list[Sequence[Receipt] | None]) -> None:
+    def _add_singles(self, answers: list[AnyReceipts | None]) -> None:
         if self._single_calls is None or self._receipt_calls is None:
             return
         singles = iter(self._single_calls.results)
@@ -177,14 +183,15 @@ class _Reading:
 
 
 def make_tables(
-    blocks: Sequence[Block | BlockHeader], receipts: Sequence[Sequence[Receipt]], tables: Collection[str], chain_id: int
+    blocks: Sequence[AnyBlock], receipts: Sequence[AnyReceipts], tables: Collection[str], chain_id: int
 ) -> dict[str, pa.Table]:
     results = {}
+    packed = pack_receipts(receipts)
     if "blocks" in tables:
         results["blocks"] = blocks_table(blocks, chain_id)
     if "transactions" in tables:
-        results["transactions"] = transactions_table(cast("Sequence[Block]", blocks), receipts, chain_id)
+        results["transactions"] = transactions_table(cast("Sequence[Block | PackedBlock]", blocks), packed, chain_id)
     if "logs" in tables:
         transaction_hashes = results["transactions"]["transaction_hash"] if "transactions" in results else None
-        results["logs"] = logs_table(blocks, receipts, chain_id, transaction_hashes)
+        results["logs"] = logs_table(blocks, packed, chain_id, transaction_hashes)
     return results

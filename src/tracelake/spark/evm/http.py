@@ -8,6 +8,7 @@ and its compression are checked, its size and its time are bounded. What a statu
 import email.utils
 import http.client
 import io
+import ipaddress
 import socket
 import ssl
 import threading
@@ -21,10 +22,16 @@ from typing import Any
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import IncompleteAnswerError, RpcError, TooLargeError, UnavailableError
 
+try:
+    from isal import isal_zlib  # type: ignore[import-not-found,unused-ignore]
+except ImportError:  # there is no wheel of it for every machine; zlib takes twice the time
+    isal_zlib = zlib  # type: ignore[misc,assignment,unused-ignore]
+
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Also when unpacked."""
 _PIECE = 1024 * 1024
 _LONGEST_RETRY_AFTER = 300.0
+_BadGzipError: type[Exception] = isal_zlib.error  # type: ignore[assignment,unused-ignore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class HttpOptions:
 @dataclass(frozen=True, slots=True)
 class NodeReply:
     status: int
-    body: bytes
+    body: bytes | bytearray
     retry_after: float | None = None
     """Seconds."""
 
@@ -54,7 +61,7 @@ class HttpNode:
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._tls = ssl.create_default_context() if endpoint.scheme == "https" else None
-        self._headers = {"content-type": "application/json", "accept-encoding": "gzip", "user-agent": "tracelake"}
+        self._headers = {"content-type": "application/json", "user-agent": "tracelake"}
         if endpoint.authorization is not None:
             self._headers["authorization"] = endpoint.authorization
 
@@ -73,7 +80,7 @@ class HttpNode:
                 if used and self._clock() < until:
                     continue  # it had been closed while it was idle, which says nothing about the node
                 raise self._failure(error) from None
-            except (OSError, http.client.HTTPException, zlib.error, ValueError) as error:
+            except (OSError, http.client.HTTPException, _BadGzipError, ValueError) as error:
                 connection.close()
                 raise self._failure(error) from None
             except BaseException:
@@ -102,9 +109,12 @@ class HttpNode:
         return http.client.HTTPConnection(place.host, place.port, timeout=seconds), False
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes, until: float) -> tuple[NodeReply, bool]:
-        if connection.sock is not None:
+        if connection.sock is None:
+            connection.connect()
+        else:
             connection.sock.settimeout(self._options.connect_seconds)  # it has what was left of the time before
-        connection.request("POST", self.endpoint.path, body, self._headers)
+        encoding = "identity" if _is_near(connection.sock) else "gzip"
+        connection.request("POST", self.endpoint.path, body, {**self._headers, "accept-encoding": encoding})
         connection.response_class = partial(_Response, left=lambda: until - self._clock())  # type: ignore[assignment]
         response = connection.getresponse()
         raw = self._read(response, until)
@@ -115,22 +125,44 @@ class HttpNode:
             raise UnavailableError("an answer in an encoding that nobody asked for", host=self.endpoint.alias)
         return NodeReply(response.status, raw, _seconds(response.getheader("retry-after"))), not response.will_close
 
-    def _read(self, response: http.client.HTTPResponse, until: float) -> bytes:
+    def _read(self, response: http.client.HTTPResponse, until: float) -> bytes | bytearray:
+        length = response.length
+        answer = self._read_parts(response, until) if length is None else self._read_length(response, length, until)
+        if response.length:
+            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.alias)
+        response.close()  # it may be open still, and an open one keeps the connection from being used again
+        return answer
+
+    def _read_length(self, response: http.client.HTTPResponse, length: int, until: float) -> bytearray:
+        """Into one buffer."""
+        self._check_size(length)
+        answer = bytearray(length)
+        with memoryview(answer) as view:
+            done = 0
+            while done < length and (count := response.readinto(view[done : done + _PIECE])):
+                done += count
+                self._check_time(until)
+        return answer
+
+    def _read_parts(self, response: http.client.HTTPResponse, until: float) -> bytes:
         parts, size = [], 0
         while part := response.read1(_PIECE):
             parts.append(part)
             size += len(part)
-            if size > MAX_ANSWER_BYTES:
-                raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.alias)
-            if self._clock() > until:
-                raise IncompleteAnswerError("the answer came too slowly", host=self.endpoint.alias)
-        if response.length:
-            raise IncompleteAnswerError("the answer was cut short", host=self.endpoint.alias)
-        response.close()  # `read1` leaves it open, and an open one keeps the connection from being used again
+            self._check_size(size)
+            self._check_time(until)
         return b"".join(parts)
 
-    def _unpack(self, raw: bytes) -> bytes:
-        unpacker = zlib.decompressobj(wbits=31)
+    def _check_size(self, size: int) -> None:
+        if size > MAX_ANSWER_BYTES:
+            raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.alias)
+
+    def _check_time(self, until: float) -> None:
+        if self._clock() > until:
+            raise IncompleteAnswerError("the answer came too slowly", host=self.endpoint.alias)
+
+    def _unpack(self, raw: bytes | bytearray) -> bytes:
+        unpacker = isal_zlib.decompressobj(wbits=31)
         answer = unpacker.decompress(raw, MAX_ANSWER_BYTES)
         if unpacker.unconsumed_tail:
             raise TooLargeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes", host=self.endpoint.alias)
@@ -174,6 +206,13 @@ class _Timed(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
+
+
+def _is_near(sock: socket.socket) -> bool:
+    """Whether the other end is on this machine or in this network: packing an answer costs more time there than it
+    saves. A proxy of this network that leads elsewhere counts as near."""
+    address = sock.getpeername()[0]
+    return ipaddress.ip_address(address.partition("%")[0]).is_private
 
 
 def _seconds(retry_after: str | None) -> float | None:

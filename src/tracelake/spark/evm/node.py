@@ -42,6 +42,8 @@ _ids = itertools.count(1)
 _CALLS_SHARE = 5
 """A batch is at most this part of the calls that a second has, so that one request never takes all of them."""
 _MISSING_SECONDS = 600.0
+_ANSWER_BYTES = 8 * 1024 * 1024
+"""What the answer to one request should have at most, so that memory follows from it and not from the batch size."""
 _STEP_SECONDS = 0.5
 _PRECEDENCE: tuple[type[RpcError], ...] = (
     QuotaExhaustedError,
@@ -144,6 +146,8 @@ class RpcNode:
         self._limited_until = float("-inf")
         self._limits_in_a_row = 0
         self._missing: dict[str, float] = {}
+        self._call_bytes: dict[str, float] = {}
+        """By method, of the latest answer."""
 
     @property
     def batch_size(self) -> int:
@@ -170,7 +174,7 @@ class RpcNode:
     def complete(self, call_set: CallSet, decoder: AnswerDecoder, deadline: ProgressDeadline) -> None:
         """Asks for all that is open, in as many requests as it takes. After an error the answers so far are there."""
         while call_set.open:
-            places = call_set.open[: self.batch_size]
+            places = call_set.open[: self._fitting(call_set.calls[call_set.open[0]][0])]
             sent_at = self._wait_for_turn(len(places), deadline)
             answers: dict[int, Any] = {}
             error: RpcError | None
@@ -216,6 +220,11 @@ class RpcNode:
         at_least = error.retry_after or 0.0 if isinstance(error, RateLimitedError) else 0.0
         rest = max(at_least, pause * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads tries
         self.rests_until = max(self.rests_until, now + rest)
+
+    def _fitting(self, method: str) -> int:
+        """How many calls of this method one request may carry."""
+        call_bytes = self._call_bytes.get(method, 1.0)
+        return min(self.batch_size, max(1, int(_ANSWER_BYTES / call_bytes)))
 
     def _judge_size(self, call_set: CallSet, places: Sequence[int], answer_count: int) -> None:
         if answer_count == len(places):
@@ -290,6 +299,7 @@ class RpcNode:
         single = len(calls) == 1
         reply = self._http.post(msgspec.json.encode(bodies[0] if single else bodies), until=deadline.until)
         answers = self._decode(reply, decoder, calls)
+        self._call_bytes[calls[0][0]] = max(1.0, len(reply.body) / len(calls))
         outcomes: list[RpcAnswer[Any] | RpcError | None] = [None] * len(calls)
         for answer in answers:
             place = _place(answer, first, single)
@@ -310,7 +320,7 @@ class RpcNode:
         problem: Exception | None = None
         if reply.status == 200 or reply.body[:1] in (b"[", b"{"):
             try:
-                answers = decoder.decode_single(reply.body) if single else decoder.decode(reply.body)
+                answers = decoder.decode_single(reply.body) if single else decoder.decode(reply.body, len(calls))
                 # Statuses of refusals come with bodies that look like answers without a result.
                 if reply.status == 200 or any(answer.id is not None for answer in answers):
                     return answers

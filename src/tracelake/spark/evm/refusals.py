@@ -94,7 +94,7 @@ class ProviderRefusal:
     """It is about the request as such, not about one call of a batch."""
 
 
-def refusal_in(body: bytes) -> tuple[int | None, str]:
+def refusal_in(body: bytes | bytearray) -> tuple[int | None, str]:
     """The code and the words in a body of any form. A web page has its title; what is unknown has none."""
     text = body[:_MOST_JSON]
     if text.lstrip()[:1] == b"<":

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
-from tracelake.spark.evm.columns import BadHexError, binary, distinct, integers, lists, numbers, words, zeros_in
+from tracelake.spark.evm.answers import Block
+from tracelake.spark.evm.columns import BadHexError, binary, numbers, spread_lists, words, zeros_in
+from tracelake.spark.evm.packed import MOST_TOPICS, AnyBlock, PackedBlock, PackedReceipts, transaction_columns
+from tracelake.spark.evm.texts import Texts
 
-_HASH, _ADDRESS, _TOPICS = 32, 20, 4
+_HASH, _ADDRESS = 32, 20
 
 BLOCKS = pa.schema(
     [
@@ -74,7 +76,7 @@ LOGS = pa.schema(
 SCHEMAS = {"blocks": BLOCKS, "transactions": TRANSACTIONS, "logs": LOGS}
 
 
-def blocks_table(blocks: Sequence[Block | BlockHeader], chain_id: int) -> pa.Table:
+def blocks_table(blocks: Sequence[AnyBlock], chain_id: int) -> pa.Table:
     return _table(
         BLOCKS,
         binary("block_hash", [block.hash for block in blocks], _HASH),
@@ -89,73 +91,70 @@ def blocks_table(blocks: Sequence[Block | BlockHeader], chain_id: int) -> pa.Tab
     )
 
 
-def transactions_table(blocks: Sequence[Block], receipts: Sequence[Sequence[Receipt]], chain_id: int) -> pa.Table:
-    rows = [transaction for block in blocks for transaction in block.transactions]
-    fates = [receipt for of_block in receipts for receipt in of_block]
-    counts = np.fromiter([len(block.transactions) for block in blocks], np.int64, len(blocks))
-    values, which = distinct([row.value for row in rows])
-    places = pa.array(which)
-    exact = integers("value", values)
-    input_data = binary("input", [row.input for row in rows])
-    sizes = np.diff(np.frombuffer(input_data.buffers()[1], np.int32, len(rows) + 1)).astype(np.uint32)
+def transactions_table(
+    blocks: Sequence[Block | PackedBlock], receipts: Sequence[PackedReceipts], chain_id: int
+) -> pa.Table:
+    rows = transaction_columns(blocks)
+    counts = _counts(receipts)
+    values, amounts = words("value", rows["value"])
+    names = {amount: str(amount) for amount in set(amounts)}
+    input_data = binary("input", rows["input"])
+    sizes = np.diff(np.frombuffer(input_data.buffers()[1], np.int32, len(amounts) + 1)).astype(np.uint32)
     zeros = zeros_in(input_data)
-    prices = [
-        fate.effective_gas_price if row.gas_price is None else row.gas_price
-        for row, fate in zip(rows, fates, strict=True)
-    ]
     return _table(
         TRANSACTIONS,
         pa.array(np.repeat(_numbers_of(blocks), counts)),
         pa.array(_positions(counts).astype(np.uint64)),
-        binary("transaction_hash", [row.hash for row in rows], _HASH),
-        numbers("nonce", [row.nonce for row in rows], "uint64"),
-        binary("from_address", [row.from_ for row in rows], _ADDRESS),
-        binary("to_address", [row.to for row in rows], _ADDRESS),
-        words("value", exact).take(places),
-        pa.array([str(value) for value in exact], pa.string()).take(places),
-        pa.array([float(value) for value in exact], pa.float64()).take(places),
+        binary("transaction_hash", rows["hash"], _HASH),
+        numbers("nonce", rows["nonce"], "uint64"),
+        binary("from_address", rows["from_"], _ADDRESS),
+        binary("to_address", rows["to"], _ADDRESS),
+        values,
+        pa.array(list(map(names.__getitem__, amounts)), pa.string()),
+        pa.array(np.fromiter(map(float, amounts), np.float64, len(amounts))),
         input_data,
-        _saturated("gas_limit", [row.gas for row in rows]),
-        numbers("gas_used", [fate.gas_used for fate in fates], "uint64"),
-        _saturated("gas_price", prices),
-        numbers("transaction_type", ["0x0" if row.type is None else row.type for row in rows], "uint32"),
-        _saturated("max_priority_fee_per_gas", [row.max_priority_fee_per_gas for row in rows]),
-        _saturated("max_fee_per_gas", [row.max_fee_per_gas for row in rows]),
-        _success([fate.status for fate in fates]),
+        _saturated("gas_limit", rows["gas"]),
+        numbers("gas_used", Texts.concat([of_block.gas_used for of_block in receipts]), "uint64"),
+        _saturated("gas_price", _prices(rows["gas_price"], receipts)),
+        _types(rows["type"]),
+        _saturated("max_priority_fee_per_gas", rows["max_priority_fee_per_gas"]),
+        _saturated("max_fee_per_gas", rows["max_fee_per_gas"]),
+        _success([status for of_block in receipts for status in of_block.statuses]),
         pa.array(sizes),
         pa.array(zeros),
         pa.array(sizes - zeros),
-        _same(chain_id, len(rows)),
+        _same(chain_id, len(amounts)),
     )
 
 
 def logs_table(
-    blocks: Sequence[Block | BlockHeader],
-    receipts: Sequence[Sequence[Receipt]],
+    blocks: Sequence[AnyBlock],
+    receipts: Sequence[PackedReceipts],
     chain_id: int,
     hashes: pa.Array | pa.ChunkedArray | None = None,
 ) -> pa.Table:
     """`hashes`: those of the transactions, if they were decoded before; a log's is its receipt's."""
-    fates = [receipt for of_block in receipts for receipt in of_block]
-    rows = [log for fate in fates for log in fate.logs]
-    by_fate = np.fromiter([len(fate.logs) for fate in fates], np.int64, len(fates))
-    fates_of = np.fromiter(map(len, receipts), np.int64, len(receipts))
+    by_fate = np.concatenate([np.empty(0, np.int64), *(of_block.log_counts for of_block in receipts)])
+    fates_of = _counts(receipts)
     passed = np.concatenate(([0], np.cumsum(by_fate)))
     ends = np.cumsum(fates_of)
     by_block = passed[ends] - passed[ends - fates_of]
     places = _positions(fates_of)
     if hashes is None:
-        hashes = binary("transaction_hash", [fate.transaction_hash for fate in fates], _HASH)
+        hashes = binary("transaction_hash", Texts.concat([of_block.hashes for of_block in receipts]), _HASH)
+    topic_counts = np.concatenate([np.empty(0, np.int64), *(of_block.topic_counts for of_block in receipts)])
     return _table(
         LOGS,
         pa.array(np.repeat(_numbers_of(blocks), by_block)),
         pa.array(np.repeat(places, by_fate).astype(np.uint32)),
         pa.array(_positions(by_block).astype(np.uint32)),
-        hashes.take(pa.array(np.repeat(np.arange(len(fates)), by_fate))),
-        binary("address", [log.address for log in rows], _ADDRESS),
-        *lists("topics", [log.topics for log in rows], _TOPICS, _HASH),
-        binary("data", [log.data for log in rows]),
-        _same(chain_id, len(rows)),
+        hashes.take(pa.array(np.repeat(np.arange(len(by_fate)), by_fate))),
+        binary("address", Texts.concat([of_block.address for of_block in receipts]), _ADDRESS),
+        *spread_lists(
+            "topics", Texts.concat([of_block.topics for of_block in receipts]), topic_counts, MOST_TOPICS, _HASH
+        ),
+        binary("data", Texts.concat([of_block.data for of_block in receipts])),
+        _same(chain_id, len(topic_counts)),
     )
 
 
@@ -163,7 +162,29 @@ def _table(schema: pa.Schema, *columns: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(list(columns), schema=schema)
 
 
-def _saturated(name: str, values: Sequence[str | None]) -> pa.Array:
+def _prices(prices: Texts, receipts: Sequence[PackedReceipts]) -> Texts:
+    """Where a transaction does not say its price, its receipt may."""
+    if prices.nulls is None:
+        return prices
+    others = Texts.concat([of_block.gas_price for of_block in receipts])
+    if not (prices.is_sound and others.is_sound):
+        raise BadHexError("gas_price")
+    pairs = zip(prices.to_list(), others.to_list(), strict=True)
+    return Texts.of([other if mine is None else mine for mine, other in pairs])
+
+
+def _types(types: Texts) -> pa.Array:
+    """Before there were types, all were what is type 0 now."""
+    column = numbers("transaction_type", types, "uint32")
+    return column if types.nulls is None else column.fill_null(0)
+
+
+def _counts(receipts: Sequence[PackedReceipts]) -> npt.NDArray[np.int64]:
+    """Of each block, of its receipts, which are as many as its transactions."""
+    return np.array([count for of_some in receipts for count in of_some.counts], np.int64)
+
+
+def _saturated(name: str, values: Sequence[str | None] | Texts) -> pa.Array:
     return numbers(name, values, "uint64", saturate=True)
 
 
@@ -171,7 +192,7 @@ def _same(value: int, count: int) -> pa.Array:
     return pa.array(np.full(count, value, np.uint64))
 
 
-def _numbers_of(blocks: Sequence[Block | BlockHeader]) -> npt.NDArray[np.uint32]:
+def _numbers_of(blocks: Sequence[AnyBlock]) -> npt.NDArray[np.uint32]:
     block_numbers: npt.NDArray[np.uint32] = numbers(
         "block_number", [block.number for block in blocks], "uint32"
     ).to_numpy(zero_copy_only=False)
@@ -190,6 +211,8 @@ def _success(statuses: Sequence[str | None]) -> pa.Array:
     distinct_statuses = set(statuses)
     if distinct_statuses <= {"0x1"}:
         return pa.array(np.ones(len(statuses), np.bool_))
+    if distinct_statuses <= {"0x0", "0x1"}:
+        return pa.array(np.fromiter(map("0x1".__eq__, statuses), np.bool_, len(statuses)))
     if distinct_statuses - {"0x0", "0x1", None}:
         raise BadHexError("success")
     return pa.array([None if status is None else status == "0x1" for status in statuses], pa.bool_())
