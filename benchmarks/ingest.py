@@ -17,6 +17,12 @@ store), until the operator has worked for 20 seconds: (wall time of the tasks - 
 the operator, where a task lasts from the moment it is made until it is Completed, by the state database, and the time
 inside the operator is what the worker measures around it.
 
+`dense_...`: the same against blocks like mainnet's (`support/dense_chain.py`: 150 to 200 transactions and 300 and more
+logs each), `gzip_...` with answers to ours that are compressed (cryo asks for none that are). `..._cpu_s` and
+`..._peak_mb` are of all processes of a side: ours with Spark's Java, and its Python processes alone as `_reader`.
+`floor_fetch_ratio` is our CPU time over that of asking for the same with our own HTTP client and throwing it away;
+`floor_decode_ratio` the same with what came made into msgspec's objects, the least that a decoder in Python does.
+
 The last line is one JSON object.
 """
 
@@ -32,12 +38,24 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.support.ingest_chain import Replay, asked_by_cryo, asked_by_ours, cpu_seconds, cpu_seconds_below
+from benchmarks.support.ingest_chain import (
+    RECORDED,
+    Replay,
+    asked_by_cryo,
+    asked_by_ours,
+    cpu_seconds,
+    cpu_seconds_below,
+    dense,
+    forget_peaks,
+    peak_megabytes,
+    processes_below,
+)
+from benchmarks.support.ingest_floors import floor_seconds
 from benchmarks.support.ingest_ours import BATCH, CHUNK, Ours
 from benchmarks.support.ingest_peer import CRYO_SETTINGS, Cryo, find_cryo
 from benchmarks.support.ingest_platform import Platform
 from benchmarks.support.ingest_rows import compare
-from benchmarks.support.options import parse_scale, say
+from benchmarks.support.options import make_parser, parse, say
 from benchmarks.support.stats import Series, ratio
 from tracelake.spark.session import SharedSession, SparkConfig
 
@@ -50,14 +68,21 @@ class Side:
     blocks: int
     run: Callable[[Path], float]
     cpu: Callable[[], float]
+    processes: Callable[[], list[int]]
     seconds: Series = field(default_factory=Series)
     own: Series = field(default_factory=Series)
     server: Series = field(default_factory=Series)
+    peaks: Series = field(default_factory=Series)
+    reader_peaks: Series = field(default_factory=Series)
 
     def measure(self, scratch: Path, server: int) -> float:
         directory = Path(tempfile.mkdtemp(dir=scratch))
+        processes = self.processes()
+        forget_peaks(processes)
         own, served = self.cpu(), cpu_seconds(server)
         seconds = self.run(directory)
+        self.peaks.values.append(peak_megabytes(processes))
+        self.reader_peaks.values.append(peak_megabytes([pid for pid in processes if _is_reader(pid)]))
         self.own.values.append(self.cpu() - own)
         self.server.values.append(cpu_seconds(server) - served)
         self.seconds.values.append(seconds)
@@ -85,16 +110,28 @@ class Load:
 
 
 LOADS = (
-    Load(4000, 11, 8, len(CRYO_SETTINGS), 20.0),
-    Load(4000, 5, 8, len(CRYO_SETTINGS), 20.0),
-    Load(100, 1, 0, 1, 0.1),
+    (Load(4000, 11, 8, len(CRYO_SETTINGS), 20.0), Load(640, 9, 3, len(CRYO_SETTINGS), 0.0)),
+    (Load(4000, 5, 8, len(CRYO_SETTINGS), 20.0), Load(320, 5, 2, 3, 0.0)),
+    (Load(100, 1, 0, 1, 0.1), Load(8, 1, 0, 1, 0.0)),
 )
+"""Of the recorded chain, and of the dense one."""
+_DENSE_CHUNKS = 4
 
 
-def compare_speed(replay: Replay, scratch: Path, load: Load, cryo: Cryo) -> dict[str, float | list[float]]:
+def _is_reader(pid: int) -> bool:
+    """One of Spark's Python processes."""
+    try:
+        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def compare_speed(
+    replay: Replay, scratch: Path, load: Load, cryo: Cryo, chunk_blocks: int = CHUNK
+) -> tuple[dict[str, float | list[float]], Side, Side]:
     os.environ["TRACE_RPC_DEFAULT"] = replay.url
     shared = SharedSession(SparkConfig(scratch / "spark", log_level="error"))
-    ours = Ours(shared.get(), chain_id=replay.chain_id, blocks=load.blocks)
+    ours = Ours(shared.get(), chain_id=replay.chain_id, blocks=load.blocks, chunk_blocks=chunk_blocks)
     try:
         _same_output(ours, cryo, scratch)
         say("cryo's settings, the fastest of three readings each:")
@@ -105,8 +142,15 @@ def compare_speed(replay: Replay, scratch: Path, load: Load, cryo: Cryo) -> dict
                 run(Path(directory))
         say(f"reading {load.blocks} blocks, {load.rounds} rounds ...")
         mine = os.getpid()
-        left = Side("ours", load.blocks, ours.run, lambda: cpu_seconds_below(mine, without=[replay.pid, cryo.pid]))
-        right = Side("cryo", load.blocks, cryo.run, lambda: cpu_seconds(cryo.pid))
+        others = [replay.pid, cryo.pid]
+        left = Side(
+            "ours",
+            load.blocks,
+            ours.run,
+            lambda: cpu_seconds_below(mine, without=others),
+            lambda: processes_below(mine, without=others),
+        )
+        right = Side("cryo", load.blocks, cryo.run, lambda: cpu_seconds(cryo.pid), lambda: [cryo.pid])
         for number in range(load.rounds):
             for side in (left, right) if number % 2 == 0 else (right, left):
                 side.measure(scratch, replay.pid)
@@ -126,7 +170,7 @@ def compare_speed(replay: Replay, scratch: Path, load: Load, cryo: Cryo) -> dict
     alone = [f"asked as by {name} {value:,.0f} blocks/s" for name, value in ceilings.items()]
     say(f"  the server alone: {', '.join(alone)}")
     say(f"  ours over cryo: {ratios.median:.2f} (quartiles {ratios.spread[0]:.2f} to {ratios.spread[1]:.2f})")
-    return {
+    measured: dict[str, float | list[float]] = {
         "ours_blocks_per_s": round(load.blocks / left.seconds.median),
         "cryo_blocks_per_s": round(load.blocks / right.seconds.median),
         "vs_cryo": round(ratios.median, 3),
@@ -134,6 +178,25 @@ def compare_speed(replay: Replay, scratch: Path, load: Load, cryo: Cryo) -> dict
         "vs_cryo_cpu": round(right.own.median / left.own.median, 3),
         "server_blocks_per_s": round(ceilings["cryo"]),
     }
+    return measured, left, right
+
+
+def compare_dense(python: Path, scratch: Path, load: Load) -> dict[str, float | list[float]]:
+    results: dict[str, float | list[float]] = {}
+    for name, gzip in (("dense", False), ("gzip", True)):
+        say(f"blocks like mainnet's, {'compressed for ours' if gzip else 'plain'}: {load.blocks} of them are made ...")
+        with Replay(dense(load.blocks, gzip=gzip)) as replay, Cryo(python, replay.url, load.blocks) as cryo:
+            chunk_blocks = max(1, load.blocks // _DENSE_CHUNKS)
+            speed, ours, peer = compare_speed(replay, scratch, load, cryo, chunk_blocks)
+            results |= {f"{name}_vs_cryo": speed["vs_cryo"], f"{name}_vs_cryo_spread": speed["vs_cryo_spread"]}
+            results |= {f"{name}_cpu_s": round(ours.own.median, 2), f"{name}_cryo_cpu_s": round(peer.own.median, 2)}
+            results |= {f"{name}_peak_mb": round(ours.peaks.median), f"{name}_cryo_peak_mb": round(peer.peaks.median)}
+            results[f"{name}_reader_peak_mb"] = round(ours.reader_peaks.median)
+            if not gzip:
+                fetched, decoded = floor_seconds(replay.url, load.blocks, rounds=load.rounds)
+                results["floor_fetch_ratio"] = round(ours.own.median / fetched, 2)
+                results["floor_decode_ratio"] = round(ours.own.median / decoded, 2)
+    return {**results, "dense_blocks": load.blocks}
 
 
 def _same_output(ours: Ours, cryo: Cryo, scratch: Path) -> None:
@@ -144,22 +207,31 @@ def _same_output(ours: Ours, cryo: Cryo, scratch: Path) -> None:
 
 
 def main() -> None:
-    load = parse_scale(__doc__).pick(*LOADS)
+    parser = make_parser(__doc__)
+    parser.add_argument("--dense", action="store_true", help="only blocks like mainnet's")
+    options = parse(parser)
+    load, dense_load = options.scale.pick(*LOADS)
     python = find_cryo()
     if python is None:
         sys.exit("cryo is not installed here: run `make bench-ingest`, or name its Python in TRACE_CRYO_PYTHON")
     scratch = Path(tempfile.mkdtemp(prefix="trace-bench-"))
     try:
-        with Replay() as replay:
-            say(f"ours: chunks of {CHUNK} blocks, {BATCH} calls a request; cryo: one of {len(CRYO_SETTINGS)} settings")
-            with Cryo(python, replay.url, load.blocks) as cryo:
-                found = compare_speed(replay, scratch, load, cryo)
-            say(f"the platform: tasks through a stack, {load.operator_seconds:.0f} s inside the operator ...")
-            with Platform(replay.url, replay.chain_id, load.blocks) as platform:
-                overhead = uvloop.run(platform.measure(load.operator_seconds, say))
+        measured = {} if options.more.dense else compare_recorded(python, scratch, load)
+        measured |= compare_dense(python, scratch, dense_load)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(json.dumps({**found, **overhead, "blocks": load.blocks}))
+    print(json.dumps(measured))
+
+
+def compare_recorded(python: Path, scratch: Path, load: Load) -> dict[str, float | list[float]]:
+    with Replay(RECORDED) as replay:
+        say(f"ours: chunks of {CHUNK} blocks, {BATCH} calls a request; cryo: one of {len(CRYO_SETTINGS)} settings")
+        with Cryo(python, replay.url, load.blocks) as cryo:
+            measured, _, _ = compare_speed(replay, scratch, load, cryo)
+        say(f"the platform: tasks through a stack, {load.operator_seconds:.0f} s inside the operator ...")
+        with Platform(replay.url, replay.chain_id, load.blocks) as platform:
+            overhead = uvloop.run(platform.measure(load.operator_seconds, say))
+    return {**measured, **overhead, "blocks": load.blocks}
 
 
 if __name__ == "__main__":

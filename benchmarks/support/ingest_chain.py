@@ -18,9 +18,18 @@ RECORDING = Path(__file__).parents[2] / "examples" / "token_flows" / "chain.json
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+RECORDED = ("tracelake.demo.chain.server", "--recording", str(RECORDING), "--no-gzip")
+"""The module that serves the recorded chain, and its arguments."""
+
+
+def dense(blocks: int, *, gzip: bool = False) -> tuple[str, ...]:
+    """The module that serves blocks like mainnet's."""
+    return ("benchmarks.support.dense_server", "--blocks", str(blocks), *(["--gzip"] if gzip else []))
+
+
 class Replay:
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tracelake.demo.chain.server", "--recording", str(RECORDING), "--no-gzip"]
+    def __init__(self, module: Sequence[str] = RECORDED) -> None:
+        command = [sys.executable, "-m", *module]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         said = json.loads(self._process.stdout.readline())
@@ -104,6 +113,32 @@ def cpu_seconds_below(pid: int, *, without: Sequence[int] = ()) -> float:
         children = [child for one in Path(f"/proc/{pid}/task").iterdir() for child in _children(one)]
         total += sum(cpu_seconds_below(child, without=without) for child in children if child not in without)
     return total
+
+
+def processes_below(pid: int, *, without: Sequence[int] = ()) -> list[int]:
+    found = [pid]
+    with contextlib.suppress(OSError):
+        children = [child for one in Path(f"/proc/{pid}/task").iterdir() for child in _children(one)]
+        for child in children:
+            if child not in without:
+                found += processes_below(child, without=without)
+    return found
+
+
+def forget_peaks(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_megabytes(pids: Sequence[int]) -> float:
+    """The most that each had in memory since its peak was forgotten, together; what they share counts for each."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return total / 1024
 
 
 def _children(thread: Path) -> list[int]:
