@@ -39,6 +39,7 @@ QUERIES = [
     " SELECT t.k, o.k AS other FROM top t JOIN others o ON o.n = t.n WHERE t.place <= 2",
     "SELECT x, count(*) AS n FROM facts GROUP BY x",
     "SELECT transform(array(n, k), e -> coalesce(e, 0) + 1) AS a, named_struct('p', price, 'w', word) AS s FROM facts",
+    "SELECT CAST(timestamp_seconds(k) AS STRING) AS t, date_trunc('hour', timestamp_seconds(k * 1000)) AS h FROM facts",
 ]
 
 
