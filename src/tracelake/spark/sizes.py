@@ -83,8 +83,8 @@ def file_ranges(
     if start is None or end is None or None in matches or len(files) > 2 * file_count(sum(file.size for file in files)):
         return ()
     most = min(_SPLIT_BYTES, max(_OPEN_BYTES, sum(file.size + _OPEN_BYTES for file in files) // max(1, cores)))
-    named_ranges = sorted((int(match[1]), int(match[2])) for match in matches if match is not None)
-    ranges = tuple((max(start, first), min(end, last)) for first, last in named_ranges if first <= end and last >= start)
+    names = sorted((int(match[1]), int(match[2])) for match in matches if match is not None)
+    ranges = tuple((max(start, first), min(end, last)) for first, last in names if first <= end and last >= start)
     apart = all(one[1] < other[0] for one, other in pairwise(ranges))
     return ranges if apart and max(file.size for file in files) <= most else ()
 
