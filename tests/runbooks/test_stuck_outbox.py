@@ -78,7 +78,7 @@ def test_the_page(shared_stack: RealStack) -> None:
         queue("ALTER TABLE messages DROP CONSTRAINT IF EXISTS mistake")
     assert queue("SELECT FROM dead_letters") == []
     assert "dead_letter_not_found" in stack.shell("trace outbox drop 1", fine=(1,))
-    assert "or say --all" in stack.shell("trace outbox drop", fine=(2,))
+    assert "or --all" in stack.shell("trace outbox drop", fine=(2,))
     assert stack.trace("outbox drop --all") == {"dropped": 0}
     stack.finish(dead_task, "Completed")
     held = "SELECT key FROM messages WHERE queue = 'tasks.by_hand'"

@@ -168,7 +168,7 @@ def look_at_rows(home: str, file: Path, expected: Expected) -> None:
     assert written.stdout == f"{expected.transfers:,} rows in {file}.\n"
     assert pq.read_table(file).num_rows == expected.transfers
     for arguments, said in (
-        (("transfer",), "no such dataset"),
+        (("transfer",), "There is no dataset `transfer`"),
         (("blocks", "--columns", "nothing"), "there is no column nothing; there are block_hash"),
         (("blocks", "--range", f"{LAST + 1000}-{LAST + 2000}", "--output", str(file), "--force"), "nothing to write"),
         (("blocks", "--output", str(file)), "exists: replace it with --force"),

@@ -26,6 +26,8 @@ BYTES_PER_FILE = 32 * 1024 * 1024
 MOST_FILES = 64
 _SPLIT_BYTES, _OPEN_BYTES = 128 * 1024 * 1024, 4 * 1024 * 1024
 """How Spark cuts files for its tasks, unless it is told otherwise."""
+_LEAST_BYTES = 2 * 1024 * 1024
+"""Of a file, on average, that a result may have files of the same blocks as what was read."""
 _SMALL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -80,7 +82,7 @@ def file_ranges(
     """Which blocks of the unit each file holds, if none are in two files, and Spark reads each file in one task;
     otherwise, and where files are many and small, nothing."""
     matches = [_NAMED.search(file.uri) for file in files]
-    if start is None or end is None or None in matches or len(files) > 2 * file_count(sum(file.size for file in files)):
+    if start is None or end is None or None in matches or sum(file.size for file in files) < len(files) * _LEAST_BYTES:
         return ()
     most = min(_SPLIT_BYTES, max(_OPEN_BYTES, sum(file.size + _OPEN_BYTES for file in files) // max(1, cores)))
     names = sorted((int(match[1]), int(match[2])) for match in matches if match is not None)

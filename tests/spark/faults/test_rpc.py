@@ -63,7 +63,7 @@ def test_a_node_that(name: str, chain: ServedChain, bench: Bench) -> None:
     break_it(chain)
     bench.outputs = list(TABLES)
     # What is known of nodes is kept from task to task, by their settings: each of these tests begins with none.
-    impatient = {**CONFIG, "retry_seconds": 1 + list(FAULTS).index(name) / 100}
+    impatient = {**CONFIG, "retry_seconds": 3 + list(FAULTS).index(name) / 100}
     with pytest.raises(IngestError, match=rf"^{kind}: blocks \d+ to \d+: node-1: ") as caught:
         bench.run("evm_ingest", run, impatient, blocks=(0, BLOCKS - 1))
     assert not [secret for secret in ("passw0rd", "k3y-of-mine") if secret in str(caught.value)]

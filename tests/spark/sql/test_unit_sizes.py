@@ -250,3 +250,4 @@ def test_files_that_spark_cuts_and_files_that_are_many() -> None:
     assert file_ranges(files(200, 200), 0, 9, 2) == ()
     assert file_ranges(files(100, 1, 1), 0, 9, 2) == ()
     assert file_ranges(files(*([0.5] * 50)), 0, 99, 2) == ()
+    assert len(file_ranges(files(*([3.5] * 8)), 0, 9, 2)) == 8
