@@ -36,6 +36,8 @@ SETTINGS = {
     "sinks": "1",
     "worker_slots": "4",
     "spark_master": "local[2]",
+    # Two workers on few cores: a process that waits for another org would take its start from the work.
+    "spark_spare": "false",
 }
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options for a Java that lives a minute: it compiles little, and quickly."""
