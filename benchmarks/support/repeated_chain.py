@@ -7,6 +7,7 @@ those of the recording with the number of the repetition in their last digits. A
 import argparse
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,20 +23,73 @@ from tracelake.demo.chain.methods import Methods
 from tracelake.demo.chain.recording import Recording
 from tracelake.demo.chain.rpc import Rpc
 from tracelake.demo.chain.server import ChainServer, bound_socket
-from tracelake.demo.chain.store import ChainStore, StoredBlock
+from tracelake.demo.chain.store import ChainStore, StoredBlock, StoredLog
 
 RECORDING = Path(__file__).parents[2] / "examples" / "token_flows" / "chain.jsonl.xz"
 _DIGITS = 6
 """Of a hash: the number of the repetition."""
 
 
+class Template:
+    """A text in which some words change from one repetition to the next."""
+
+    def __init__(self, text: bytes, words: Sequence[str]) -> None:
+        parts = re.split(b"(" + b"|".join(re.escape(word.encode()) for word in words) + b")", text)
+        places = {word.encode(): number for number, word in enumerate(words)}
+        self._parts = parts
+        self._words = [(place, places[parts[place]]) for place in range(1, len(parts), 2)]
+
+    def fill(self, words: Sequence[bytes]) -> bytes:
+        parts = self._parts.copy()
+        for place, number in self._words:
+            parts[place] = words[number]
+        return b"".join(parts)
+
+
+class RepeatedBlock:
+    """A block of the recording: what changes in it, and its answers as templates."""
+
+    def __init__(self, place: int, block: StoredBlock) -> None:
+        header: dict[str, str] = msgspec.json.decode(block.brief)
+        self.place, self.block = place, block
+        self.time = int(header["timestamp"], 16)
+        self._parent = header["parentHash"]
+        self._hashes = (block.hash, *block.transactions)
+        numbers = [f'umber":"{hex(place)}"', f'imestamp":"{hex(self.time)}"']
+        words = [*numbers, *self._hashes, *([self._parent] if place else [])]
+        if not place:  # its parent is the last block of the repetition before, and zeros stand for other things too
+            words.append(f'"parentHash":"{self._parent}"')
+        self._full, self._brief, self._receipts = (
+            Template(text, words) for text in (block.full, block.brief, block.receipts)
+        )
+        self._logs = [Template(log.body, words) for log in block.logs]
+
+    def repeat(self, number: int, repetition: int, seconds: int, last: str) -> StoredBlock:
+        hashes = [_renamed(name, repetition) for name in self._hashes]
+        parent = _renamed(self._parent, repetition)
+        if not self.place:
+            parent = f'"parentHash":"{_renamed(last, repetition - 1)}"'
+        time = hex(self.time + repetition * seconds)
+        words = [f'umber":"{hex(number)}"', f'imestamp":"{time}"', *hashes, parent]
+        new = [word.encode() for word in words]
+        logs = zip(self.block.logs, self._logs, strict=True)
+        return StoredBlock(
+            hash=hashes[0],
+            full=self._full.fill(new),
+            brief=self._brief.fill(new),
+            receipts=self._receipts.fill(new),
+            transactions=tuple(hashes[1:]),
+            logs=tuple(StoredLog(log.address, log.topics, template.fill(new)) for log, template in logs),
+        )
+
+
 class RepeatedBlocks(Sequence[StoredBlock]):
     def __init__(self, blocks: Sequence[StoredBlock], times: int) -> None:
-        self._blocks = blocks
+        self._blocks = [RepeatedBlock(place, block) for place, block in enumerate(blocks)]
         self._times = times
-        first, last = (int(_header(block)["timestamp"], 16) for block in (blocks[0], blocks[-1]))
-        self._seconds = (last - first) // (len(blocks) - 1) + last - first
-        self._make = lru_cache(maxsize=4096)(self._repeat)  # one block is asked for several times in a row
+        duration = self._blocks[-1].time - self._blocks[0].time
+        self._seconds = duration + duration // (len(blocks) - 1)
+        self._make = lru_cache(maxsize=20_000)(self._repeat)  # a block is asked for several times, not always in a row
 
     def __len__(self) -> int:
         return len(self._blocks) * self._times
@@ -53,40 +107,12 @@ class RepeatedBlocks(Sequence[StoredBlock]):
         repetition, place = divmod(number, len(self._blocks))
         block = self._blocks[place]
         if not repetition:
-            return block
-        header = _header(block)
-        time = int(header["timestamp"], 16)
-        parent = header["parentHash"]
-        changes = [
-            (f'umber":"{hex(place)}"', f'umber":"{hex(number)}"'),
-            (f'imestamp":"{hex(time)}"', f'imestamp":"{hex(time + repetition * self._seconds)}"'),
-            (parent, _renamed(parent, repetition) if place else _renamed(self._blocks[-1].hash, repetition - 1)),
-            *((name, _renamed(name, repetition)) for name in (block.hash, *block.transactions)),
-        ]
-        pairs = [(old.encode(), new.encode()) for old, new in changes]
-
-        def change(text: bytes) -> bytes:
-            for old, new in pairs:
-                text = text.replace(old, new)
-            return text
-
-        return StoredBlock(
-            hash=_renamed(block.hash, repetition),
-            full=change(block.full),
-            brief=change(block.brief),
-            receipts=change(block.receipts),
-            transactions=tuple(_renamed(name, repetition) for name in block.transactions),
-            logs=tuple(msgspec.structs.replace(log, body=change(log.body)) for log in block.logs),
-        )
+            return block.block
+        return block.repeat(number, repetition, self._seconds, self._blocks[-1].block.hash)
 
 
 def _renamed(name: str, repetition: int) -> str:
     return f"{name[:-_DIGITS]}{repetition:0{_DIGITS}x}" if repetition else name
-
-
-def _header(block: StoredBlock) -> dict[str, str]:
-    header: dict[str, str] = msgspec.json.decode(block.brief)
-    return header
 
 
 def main() -> None:
@@ -95,7 +121,8 @@ def main() -> None:
     times = parser.parse_args().times
     recording = Recording(RECORDING)
     store = ChainStore.load(recording, chain_id=recording.head.chain_id, client=recording.head.client)
-    store.blocks = RepeatedBlocks(store.blocks, times)  # type: ignore[assignment]
+    if times > 1:
+        store.blocks = RepeatedBlocks(store.blocks, times)  # type: ignore[assignment]
     uvloop.run(_serve(store))
 
 
