@@ -137,6 +137,7 @@ MEGA = 2**20
 def large(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Three files of ten blocks each, with a row in every other block, and none that is small."""
     monkeypatch.setattr(sizes, "SMALL_BYTES", 0)
+    monkeypatch.setattr(sizes, "_LEAST_BYTES", 1)
     monkeypatch.setattr(sizes, "BYTES_PER_FILE", 1)
     monkeypatch.setattr(sizes, "MOST_FILES", 4)
     bench.outputs = ["out"]
