@@ -104,6 +104,17 @@ class PipelineStack(RealStack):
     def trigger(self, first: int, last: int) -> None:
         self.shell(f"trace trigger flows/ranges --range {first * BLOCKS}-{(last + 1) * BLOCKS - 1}")
 
+    def kill_part_at_work(self, name: str, first: int, last: int) -> int:
+        """Kill a part of the stack while tasks of these units run: the node does not answer them until then."""
+        assert self.node is not None
+        self.node.send_signal(signal.SIGSTOP)
+        try:
+            self.trigger(first, last)
+            self.wait_until(lambda: bool(self.tasks("flows", "ingest", "running")), "a task to run")
+            return self.kill_part(name)
+        finally:
+            self.node.send_signal(signal.SIGCONT)
+
     def task(self, job: str, number: int) -> asyncpg.Record | None:
         """The task of a unit, or None while there is none."""
         rows = self.sql(TASK, job, f"{number * BLOCKS}-{(number + 1) * BLOCKS - 1}")
@@ -206,13 +217,9 @@ def test_a_range_becomes_files_whatever_goes_away(stack: PipelineStack) -> None:
 
     # The object store, then the worker, is killed while tasks are at work; the supervisor starts it again.
     killed = {}
-    stack.trigger(2, 3)
-    stack.wait_until(lambda: bool(stack.tasks("flows", "ingest", "running")), "a task to run")
-    killed["object-store"] = stack.kill_part("object-store")
+    killed["object-store"] = stack.kill_part_at_work("object-store", 2, 3)
     stack.await_units(2, 3)
-    stack.trigger(4, 4)
-    stack.wait_until(lambda: bool(stack.tasks("flows", "ingest", "running")), "the next task to run")
-    killed["worker"] = stack.kill_part("worker")
+    killed["worker"] = stack.kill_part_at_work("worker", 4, 4)
     stack.await_units(4)
     for name, pid in killed.items():
         assert stack.parts()[name]["pid"] != pid
