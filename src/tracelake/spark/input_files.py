@@ -61,7 +61,24 @@ class InputFiles:
             yield self.paths[number]
             return
         with downloaded(self.transfer, file) as path:
+            check_columns(self.name, (self.files[0], self.schema), (file, pq.read_schema(path)))
             yield path
+
+
+def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:
+    """That two files of an input have the same columns, in whatever order."""
+    columns = [{field.name: str(field.type) for field in schema} for _, schema in (one, other)]
+    if columns[0] == columns[1]:
+        return
+    files = [meta.uri.rsplit("/", 1)[1] for meta, _ in (one, other)]
+    column = next(column for column in {**columns[0], **columns[1]} if columns[0].get(column) != columns[1].get(column))
+    differences = " and ".join(
+        f"{has.get(column, 'missing')} in {file}" for has, file in zip(columns, files, strict=True)
+    )
+    raise NonRetryableError(
+        f"the files of {name} differ: the column {column} is {differences}. Trigger the job that writes {name} again"
+        " for the blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
+    )
 
 
 @contextmanager

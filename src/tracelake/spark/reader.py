@@ -26,7 +26,7 @@ from tracelake.catalogue.context import NonRetryableError, TableInput
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.files import FileCache
-from tracelake.spark.input_files import BLOCK, InputFiles, downloaded, to_literal
+from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
 from tracelake.spark.signed import lend_files
 from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.task_calls import TableColumn
@@ -178,22 +178,6 @@ def kept_values(columns: Sequence[TableColumn], where: Where | None) -> dict[str
         values = value if isinstance(value, list) else [value]
         by_column[field] = [item if item is None or convert is None else convert(item) for item in values]
     return by_column
-
-
-def check_columns(name: str, one: tuple[ObjectMeta, pa.Schema], other: tuple[ObjectMeta, pa.Schema]) -> None:
-    """That two files of an input have the same columns, in whatever order."""
-    columns = [{field.name: str(field.type) for field in schema} for _, schema in (one, other)]
-    if columns[0] == columns[1]:
-        return
-    files = [meta.uri.rsplit("/", 1)[1] for meta, _ in (one, other)]
-    column = next(column for column in {**columns[0], **columns[1]} if columns[0].get(column) != columns[1].get(column))
-    differences = " and ".join(
-        f"{has.get(column, 'missing')} in {file}" for has, file in zip(columns, files, strict=True)
-    )
-    raise NonRetryableError(
-        f"the files of {name} differ: the column {column} is {differences}. Trigger the job that writes {name} again"
-        " for the blocks of the older one, or deploy it with bootstrap: {reset_outputs: true}"
-    )
 
 
 def signed(schema: pa.Schema) -> pa.Schema:
