@@ -37,6 +37,10 @@ class Step:
     limits: Limits
     how: str
 
+    def __repr__(self) -> str:
+        """On one line of a report."""
+        return f"{self.word}({self.pick}, {self.number}, {self.limits}, {self.how!r})"
+
 
 STEP = st.builds(
     Step,

@@ -210,7 +210,9 @@ class PressedWorld(World):
     def work(self, task_ids: list[UUID]) -> None:
         """All of them in two calls, as a worker with many slots does."""
         claims = [{"task_id": str(task_id), "worker_id": "w"} for task_id in task_ids]
-        answers = self.harness.worker("POST", "/internal/task-claim-batch", {"claims": claims}).body["answers"]
+        reply = self.harness.worker("POST", "/internal/task-claim-batch", {"claims": claims})
+        assert reply.status == 200, reply
+        answers = reply.body["answers"]
         calls = []
         for task_id, answer in zip(task_ids, answers, strict=True):
             lease = answer["body"]
@@ -221,7 +223,7 @@ class PressedWorld(World):
             events = [{name: out[name] for name in names} | said for out in lease["task"]["outputs"]]
             body = fence(str(task_id), lease, status="Completed", events=events)
             calls.append({"call": "complete", "capability_token": lease["capability_token"], "body": body})
-        replies = self.harness.call("task", "POST", "/v1/task/batch", {"calls": calls}).body["answers"]
+        replies = self.harness.task_batch(calls)
         assert {reply["status"] for reply in replies} <= {200}, replies
 
     # Loops

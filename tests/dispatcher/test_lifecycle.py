@@ -292,7 +292,7 @@ def test_batches_answer_each_item_by_itself(harness: DispatcherHarness) -> None:
     calls.append(
         {"call": "heartbeat", "capability_token": leases[0]["capability_token"], "body": fence(tasks[1], leases[1])}
     )
-    answers = harness.call("task", "POST", "/v1/task/batch", {"calls": calls}).body["answers"]
+    answers = harness.task_batch(calls)
     assert [answer["status"] for answer in answers] == [200] * 6 + [401, 403]
     assert {harness.row(task_id)["status"] for task_id in tasks} == {"Completed"}
 

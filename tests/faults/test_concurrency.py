@@ -77,7 +77,7 @@ def test_bad_input_in_a_batch_is_nobody_elses_trouble(harness: DispatcherHarness
         events = bad[index // 2] if index % 2 else {"events": [said | {"cursor": index}]}
         body = fence(task_id, lease, status="Completed", **events)
         calls.append({"call": "complete", "capability_token": lease["capability_token"], "body": body})
-    answers = harness.call("task", "POST", "/v1/task/batch", {"calls": calls}).body["answers"]
+    answers = harness.task_batch(calls)
     assert [answer["status"] for answer in answers] == [200, 403, 200, 422, 200, 422]
     assert [harness.row(task_id)["status"] for task_id in tasks] == ["Completed", "Running"] * 3
     assert sorted(row["cursor"] for row in harness.sql("SELECT cursor FROM events")) == [0, 2, 4]

@@ -283,6 +283,6 @@ def test_bad_claims_among_good_ones(harness: DispatcherHarness) -> None:
         {"call": "complete", "capability_token": lease["capability_token"], "body": fence(task_id, lease)}
         for task_id, lease in zip(tasks, leases, strict=True)
     ]
-    answers = harness.call("task", "POST", "/v1/task/batch", {"calls": calls}).body["answers"]
+    answers = harness.task_batch(calls)
     assert [answer["body"]["error"]["details"]["field"] for answer in answers] == ["status", "status"]
     assert content(harness) == before
