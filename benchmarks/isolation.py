@@ -27,10 +27,10 @@ from benchmarks.support.stats import Series
 from tracelake.catalogue.context import OperatorContext
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.testing import BUCKET, Trial, make_context, make_unit
-from tracelake.worker.org_launch import OrgProcessConfig
-from tracelake.worker.org_process import OrgProcess
-from tracelake.worker.org_processes import OrgProcesses
-from tracelake.worker.process_tree import read_parents
+from tracelake.worker.org_process.launch import OrgProcessConfig
+from tracelake.worker.org_process.pool import OrgProcesses
+from tracelake.worker.org_process.process import OrgProcess
+from tracelake.worker.org_process.process_tree import read_parents
 from tracelake.worker.spark import SparkOperators
 
 QUERY = "SELECT block_number, count(*) AS n, sum(amount) AS total FROM transfers GROUP BY block_number"

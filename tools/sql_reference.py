@@ -1,16 +1,16 @@
 """The reference page of the functions that queries may call."""
 
-from tracelake.catalogue.sql_functions.kinds import KINDS
-from tracelake.catalogue.sql_functions.refused import REFUSED
-from tracelake.catalogue.sql_functions.signatures import GROUPS
-from tracelake.catalogue.sql_functions.vocabulary import BARE_NAMES
+from tracelake.catalogue.sql.functions.kinds import KINDS
+from tracelake.catalogue.sql.functions.refused import REFUSED
+from tracelake.catalogue.sql.functions.signatures import GROUPS
+from tracelake.catalogue.sql.functions.vocabulary import BARE_NAMES
 
 
 def functions_markdown() -> str:
     lines = [
         "# Functions in queries",
         "",
-        "Generated from `tracelake.catalogue.sql_functions`; do not edit by hand (`make docs`).",
+        "Generated from `tracelake.catalogue.sql.functions`; do not edit by hand (`make docs`).",
         "",
         "What a query of [spark_sql](../operators/spark_sql.md) may call. Spark's own manual says what each does.",
         "Every argument has a kind: `value` is any expression, every other kind is",

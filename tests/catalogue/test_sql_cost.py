@@ -4,9 +4,9 @@ from contextlib import suppress
 
 import pytest
 
-from tracelake.catalogue import sql_gate
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_gate import MAX_HEIGHT, MAX_NESTING, gate
+from tracelake.catalogue.sql import gate as sql_gate
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.gate import MAX_HEIGHT, MAX_NESTING, gate
 
 LEVELS = MAX_NESTING - 1
 STEPS_PER_TOKEN = 20

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tracelake.catalogue import sql_relations
-from tracelake.catalogue.sql_calls import STEPS
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_gate import gate
-from tracelake.catalogue.sql_sequences import BLOCKS_OF_UNIT
+from tracelake.catalogue.sql import relations as sql_relations
+from tracelake.catalogue.sql.calls import STEPS
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.gate import gate
+from tracelake.catalogue.sql.sequences import BLOCKS_OF_UNIT
 
 
 def code(query: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.security.bombs import BOMBS, INPUTS
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_gate import gate
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.gate import gate
 
 
 def test_the_corpus_is_large_and_names_are_unique() -> None:

@@ -21,10 +21,10 @@ from tracelake.spark.child import sandbox
 from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.testing import BUCKET, Trial, make_unit
 from tracelake.wire.units import PayloadInput
-from tracelake.worker.org_launch import OrgProcessConfig
-from tracelake.worker.org_process import OrgProcess
-from tracelake.worker.org_processes import OrgProcesses
-from tracelake.worker.process_tree import family, read_parents
+from tracelake.worker.org_process.launch import OrgProcessConfig
+from tracelake.worker.org_process.pool import OrgProcesses
+from tracelake.worker.org_process.process import OrgProcess
+from tracelake.worker.org_process.process_tree import family, read_parents
 
 SQL = "tracelake.spark.operators.spark_sql"
 COUNT = "SELECT block_number, count(*) AS n FROM transfers GROUP BY block_number"

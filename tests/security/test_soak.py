@@ -22,7 +22,7 @@ from tests.security.test_process_isolation import pool as pool
 from tests.security.test_process_isolation import root as root
 from tests.support.postgres import wait_until
 from tracelake.errors import TraceError
-from tracelake.worker.org_processes import OrgProcesses
+from tracelake.worker.org_process.pool import OrgProcesses
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

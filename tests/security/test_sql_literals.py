@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake.catalogue.sql_literals import formats, paths, patterns, schemas, words
-from tracelake.catalogue.sql_literals.errors import LiteralError
-from tracelake.catalogue.sql_literals.pattern_parser import (
+from tracelake.catalogue.sql.literals import formats, paths, patterns, schemas, words
+from tracelake.catalogue.sql.literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.pattern_parser import (
     Anchor,
     Characters,
     PatternChoice,

@@ -30,7 +30,7 @@ from tracelake.spark.session import SharedSession
 from tracelake.spark.tables import Snapshot
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import CursorRange, Unit
-from tracelake.worker.broker import AttemptBroker
+from tracelake.worker.org_process.broker import AttemptBroker
 from tracelake.worker.spark import SparkOperators
 
 
@@ -149,7 +149,7 @@ def test_all_parts_are_of_one_moment(keep: Callable[[Schema], Kept], spark: Spar
 def test_for_a_cluster_they_are_files_of_one_moment(
     keep: Callable[[Schema], Kept], spark: SparkSession, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracelake.worker.broker.ROWS_PER_PART", 1)
+    monkeypatch.setattr("tracelake.worker.org_process.broker.ROWS_PER_PART", 1)
     kept = keep(EVERY)
     kept.commit([LEAST, MOST], [{"key": "c", "number": 0}])
     item = kept.item(0, 1)

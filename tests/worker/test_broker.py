@@ -27,7 +27,7 @@ from tracelake.spark.child.messages import (
     UrlsAnswer,
 )
 from tracelake.spark.testing import BUCKET, DirectoryTransfer, Trial, make_unit
-from tracelake.worker.broker import AttemptBroker
+from tracelake.worker.org_process.broker import AttemptBroker
 
 UNIT = make_unit((0, 9))
 

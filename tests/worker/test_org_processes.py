@@ -14,10 +14,10 @@ from tracelake.catalogue.context import AttemptLostError, CanceledError, Operato
 from tracelake.ports import FileTransfer
 from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.testing import DirectoryTransfer, make_context, make_unit
-from tracelake.worker import org_processes
-from tracelake.worker.org_launch import OrgProcessConfig
-from tracelake.worker.org_process import CRASHED, IDLE, LOST_ALONE, LOST_BESIDE, MEMORY, OrgProcess
-from tracelake.worker.org_processes import OrgProcesses
+from tracelake.worker.org_process import pool
+from tracelake.worker.org_process.launch import OrgProcessConfig
+from tracelake.worker.org_process.pool import OrgProcesses
+from tracelake.worker.org_process.process import CRASHED, IDLE, LOST_ALONE, LOST_BESIDE, MEMORY, OrgProcess
 
 
 class PretendProcess(OrgProcess):
@@ -197,7 +197,7 @@ def test_who_is_cancelled_waits_no_longer(station: Station) -> None:
 
 
 def test_an_idle_process_ends_and_a_spare_is_there_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(org_processes, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "_SETTLE_SECONDS", 0.0)
     station = Station(spare=True, idle_seconds=0.1)
     try:
         wait_until(lambda: station.processes.spare is not None, "the spare")

@@ -18,7 +18,7 @@ from tracelake.catalogue.operators import (
     UdfConfig,
 )
 from tracelake.catalogue.spec import ConfigFieldError, OperatorConfig, OperatorSpec
-from tracelake.catalogue.sql import SparkSqlConfig
+from tracelake.catalogue.sql.config import SparkSqlConfig
 from tracelake.errors import TraceError
 
 __all__ = [

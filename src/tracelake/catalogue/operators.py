@@ -9,7 +9,7 @@ from tracelake.catalogue.evm import ALIAS as CRYO_INGEST
 from tracelake.catalogue.evm import SPEC as EVM_INGEST
 from tracelake.catalogue.integrity import SPEC as INTEGRITY_CHECK
 from tracelake.catalogue.spec import WORKERS, OperatorConfig, OperatorSpec
-from tracelake.catalogue.sql import SPEC as SPARK_SQL
+from tracelake.catalogue.sql.config import SPEC as SPARK_SQL
 from tracelake.model.runtime import DISPATCHER, LAMBDA
 
 Blocks = Annotated[int, Meta(ge=1, le=2**62)]

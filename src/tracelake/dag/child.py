@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> None:
     for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         with suppress(ValueError, OSError):  # the machine allows less already
             resource.setrlimit(kind, (limit, limit))
-    import tracelake.catalogue.sql_gate  # noqa: F401 - now, so that no document waits for it
+    import tracelake.catalogue.sql.gate  # noqa: F401 - now, so that no document waits for it
 
     serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
 

@@ -32,8 +32,8 @@ from tracelake.stack.job_secrets import secret_provider
 from tracelake.stack.rpc_addresses import resolver
 from tracelake.worker import Worker, WorkerConfig
 from tracelake.worker.operators import OPERATORS
-from tracelake.worker.org_launch import OrgProcessConfig
-from tracelake.worker.org_processes import OrgProcesses
+from tracelake.worker.org_process.launch import OrgProcessConfig
+from tracelake.worker.org_process.pool import OrgProcesses
 from tracelake.worker.spark import SparkOperators
 
 logger = logging.getLogger(__name__)

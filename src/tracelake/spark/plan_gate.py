@@ -1,6 +1,6 @@
 """The second gate for SQL from a DAG: what Spark itself understood, before anything of it runs.
 
-The first gate (`catalogue.sql_gate`) wrote the text. Here Spark's own parser reads it, and its tree may hold only known
+The first gate (`catalogue.sql.gate`) wrote the text. Here Spark's own parser reads it, and its tree may hold only known
 kinds of nodes, functions of the list, our views and the query's own common table expressions; then the same again for
 the analysed plan, where every leaf must be one of our views or rows that stand in the query.
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.catalogue.sql_functions.kinds import Form
-from tracelake.catalogue.sql_functions.signatures import SIGNATURES
-from tracelake.catalogue.sql_literals.errors import LiteralError
+from tracelake.catalogue.sql.functions.kinds import Form
+from tracelake.catalogue.sql.functions.signatures import SIGNATURES
+from tracelake.catalogue.sql.literals.errors import LiteralError
 from tracelake.spark.plan_joins import unconnected_join
 
 if TYPE_CHECKING:

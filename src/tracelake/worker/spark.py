@@ -2,7 +2,7 @@
 
 Operators of the platform's own code (`trusted` in the catalogue) share the worker's session, which is opened when the
 first of them comes. Everything that evaluates what users wrote runs in the process of its org
-(`worker/org_processes.py`), unless `isolation` is None: then all share the session.
+(`worker/org_process/pool.py`), unless `isolation` is None: then all share the session.
 
 Work in the shared session that does not stop within `stop_seconds` ends it, with its Java process, and the other
 tasks that ran there begin anew at no cost of an attempt.
@@ -31,7 +31,7 @@ from tracelake.spark.reader import TableReader
 from tracelake.spark.runner import AttemptRunner
 from tracelake.spark.session import SharedSession
 from tracelake.worker.operators import Operator
-from tracelake.worker.org_processes import OrgProcesses
+from tracelake.worker.org_process.pool import OrgProcesses
 
 REPLACED = "the worker replaced its Spark session, because another task in it did not stop"
 

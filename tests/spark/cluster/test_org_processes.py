@@ -18,8 +18,8 @@ from tests.support.chain import ServedChain
 from tracelake.adapters.s3.access import S3Access
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
-from tracelake.worker.org_launch import OrgProcessConfig
-from tracelake.worker.org_processes import OrgProcesses
+from tracelake.worker.org_process.launch import OrgProcessConfig
+from tracelake.worker.org_process.pool import OrgProcesses
 from tracelake.worker.spark import SparkOperators
 
 ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.sql.corpus import FACTS, OTHERS
-from tracelake.catalogue.sql_gate import gate
-from tracelake.catalogue.sql_nodes import NAME
+from tracelake.catalogue.sql.gate import gate
+from tracelake.catalogue.sql.nodes import NAME
 
 VIEWS = {"facts": "facts", "others": "others"}
 ARGUMENTS = {"start": 1, "end": 3, "after": 0, "to": 3, "partition_key": "1-3"}

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from tests.spark.sql.queries import BENIGN
 from tests.spark.sql.tables import BLOCKS, TRANSFERS, signed
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_functions import FUNCTIONS
-from tracelake.catalogue.sql_gate import gate
-from tracelake.catalogue.sql_nodes import text_literal
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.functions import FUNCTIONS
+from tracelake.catalogue.sql.gate import gate
+from tracelake.catalogue.sql.nodes import text_literal
 from tracelake.spark.plan_gate import check_analysed, check_parsed
 
 VIEWS = {"transfers": "transfers", "blocks": "blocks"}

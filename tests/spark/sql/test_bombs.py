@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.security.bombs import BOMBS, INPUTS
-from tracelake.catalogue.sql_gate import gate
+from tracelake.catalogue.sql.gate import gate
 from tracelake.spark.plan_gate import check_analysed, check_parsed
 
 DEADLINE_SECONDS = 60

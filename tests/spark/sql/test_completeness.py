@@ -12,11 +12,11 @@ import pytest
 
 from tests.spark.sql.corpus import CORPUS
 from tests.spark.sql.queries import BENIGN
-from tracelake.catalogue import sql_calls, sql_expressions, sql_nodes, sql_writer
-from tracelake.catalogue.sql_expressions import _BINARY, _RULES, ExpressionWriter
-from tracelake.catalogue.sql_gate import gate
+from tracelake.catalogue.sql import calls, expressions, nodes, writer
+from tracelake.catalogue.sql.expressions import _BINARY, _RULES, ExpressionWriter
+from tracelake.catalogue.sql.gate import gate
 
-WRITERS = (sql_calls, sql_expressions, sql_nodes, sql_writer)
+WRITERS = (calls, expressions, nodes, writer)
 REFUSALS = ("self.refuse(", "self._unknown(", "self._refuse_argument(", "self._refuse_function(")
 LEADS_TO_REFUSAL = "part = part.this"
 """The parser adds brackets by itself only around what is refused then."""

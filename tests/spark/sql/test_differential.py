@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from tests.spark.sql.corpus import CORPUS, REFUSED_BY_SPARK
 from tests.spark.sql.differential import VIEWS, Differential
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_functions import FUNCTIONS
-from tracelake.catalogue.sql_gate import _DIALECT, gate
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.functions import FUNCTIONS
+from tracelake.catalogue.sql.gate import _DIALECT, gate
 
 BOUNDED = settings(
     max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.spark.sql.hostile import HOSTILE
 from tests.spark.sql.queries import BENIGN
 from tracelake.catalogue import read_config
-from tracelake.catalogue.sql_findings import CODES, SqlRefusedError
-from tracelake.catalogue.sql_functions import FUNCTIONS
-from tracelake.catalogue.sql_functions.refused import REFUSED
-from tracelake.catalogue.sql_gate import GatedQuery, gate
-from tracelake.catalogue.sql_nodes import text_literal
-from tracelake.catalogue.sql_writer import MARK
+from tracelake.catalogue.sql.findings import CODES, SqlRefusedError
+from tracelake.catalogue.sql.functions import FUNCTIONS
+from tracelake.catalogue.sql.functions.refused import REFUSED
+from tracelake.catalogue.sql.gate import GatedQuery, gate
+from tracelake.catalogue.sql.nodes import text_literal
+from tracelake.catalogue.sql.writer import MARK
 from tracelake.errors import TraceError
 
 INPUTS = frozenset({"transfers", "blocks"})

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tracelake.catalogue.sql_literals import formats, paths, patterns, schemas
-from tracelake.catalogue.sql_literals.errors import LiteralError
-from tracelake.catalogue.sql_nodes import text_literal
+from tracelake.catalogue.sql.literals import formats, paths, patterns, schemas
+from tracelake.catalogue.sql.literals.errors import LiteralError
+from tracelake.catalogue.sql.nodes import text_literal
 
 BOUNDED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -14,8 +14,8 @@ from tests.spark.sql.corpus import CORPUS, FACTS, OTHERS
 from tests.spark.sql.differential import ARGUMENTS
 from tests.spark.sql.hostile import HOSTILE
 from tests.spark.sql.tables import BLOCKS, TRANSFERS, signed
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_gate import gate
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.gate import gate
 from tracelake.spark.plan_gate import PlanRefusedError, check_analysed, check_parsed
 
 VIEWS = ["v_transfers", "v_blocks"]

@@ -3,12 +3,12 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_functions import FUNCTIONS
-from tracelake.catalogue.sql_functions.kinds import KINDS
-from tracelake.catalogue.sql_functions.refused import REFUSED
-from tracelake.catalogue.sql_functions.signatures import SIGNATURES
-from tracelake.catalogue.sql_gate import gate
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.functions import FUNCTIONS
+from tracelake.catalogue.sql.functions.kinds import KINDS
+from tracelake.catalogue.sql.functions.refused import REFUSED
+from tracelake.catalogue.sql.functions.signatures import SIGNATURES
+from tracelake.catalogue.sql.gate import gate
 
 GRAMMAR = {"timestampadd", "timestampdiff"}
 """Calls that are grammar to Spark, and in no registry of it."""

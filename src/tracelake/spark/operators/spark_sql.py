@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelake.catalogue.context import CanceledError, NonRetryableError, OperatorResult
-from tracelake.catalogue.sql import SparkSqlConfig
-from tracelake.catalogue.sql_findings import SqlRefusedError
-from tracelake.catalogue.sql_gate import GatedQuery
-from tracelake.catalogue.sql_nodes import NAME
+from tracelake.catalogue.sql.config import SparkSqlConfig
+from tracelake.catalogue.sql.findings import SqlRefusedError
+from tracelake.catalogue.sql.gate import GatedQuery
+from tracelake.catalogue.sql.nodes import NAME
 from tracelake.spark.failures import SparkFailedError, explain
 from tracelake.spark.plan_gate import PassedQueries, PlanFacts, check_analysed, check_parsed
 from tracelake.spark.work import SparkWork

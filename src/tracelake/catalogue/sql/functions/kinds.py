@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 
-from tracelake.catalogue.sql_literals import formats, paths, patterns, schemas, words
+from tracelake.catalogue.sql.literals import formats, paths, patterns, schemas, words
 
 
 class Form(Enum):

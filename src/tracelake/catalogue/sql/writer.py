@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_expressions import ExpressionWriter
-from tracelake.catalogue.sql_findings import shown
-from tracelake.catalogue.sql_functions.signatures import GENERATORS
-from tracelake.catalogue.sql_functions.vocabulary import INSTEAD
-from tracelake.catalogue.sql_nodes import offset
+from tracelake.catalogue.sql.expressions import ExpressionWriter
+from tracelake.catalogue.sql.findings import shown
+from tracelake.catalogue.sql.functions.signatures import GENERATORS
+from tracelake.catalogue.sql.functions.vocabulary import INSTEAD
+from tracelake.catalogue.sql.nodes import offset
 
 MARK = "\x00"
 """Encloses the name of an input in the written text; no other part contains it."""

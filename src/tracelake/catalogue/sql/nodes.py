@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_findings import Finding, SqlRefusedError, position, shown
-from tracelake.catalogue.sql_functions.vocabulary import INTERVAL_UNITS
+from tracelake.catalogue.sql.findings import Finding, SqlRefusedError, position, shown
+from tracelake.catalogue.sql.functions.vocabulary import INTERVAL_UNITS
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PLAIN = re.compile(r"[A-Za-z0-9 _.,:;/+*()<>=!?@#%&|^~\[\]-]")

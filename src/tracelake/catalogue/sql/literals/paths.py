@@ -2,7 +2,7 @@
 
 import re
 
-from tracelake.catalogue.sql_literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.errors import LiteralError
 
 MAX_LENGTH = 500
 MAX_STEPS = 32

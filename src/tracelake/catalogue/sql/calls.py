@@ -1,4 +1,4 @@
-"""Writes calls of functions, and checks each argument against its kind in `sql_functions`."""
+"""Writes calls of functions, and checks each argument against its kind in `functions`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_findings import shown
-from tracelake.catalogue.sql_functions.kinds import FLAG_OPTIONS, KINDS, MODES, OPTIONS, ArgumentKind, Form
-from tracelake.catalogue.sql_functions.refused import REFUSED
-from tracelake.catalogue.sql_functions.signatures import AGGREGATES, SIGNATURES, Signature
-from tracelake.catalogue.sql_functions.vocabulary import EXTRACTED, INSTEAD, UNITS
-from tracelake.catalogue.sql_literals.errors import LiteralError
-from tracelake.catalogue.sql_literals.patterns import check_like, check_pattern
-from tracelake.catalogue.sql_nodes import NodeWriter, plain_number, plain_text
-from tracelake.catalogue.sql_sequences import MAX_SEQUENCE, count_steps
+from tracelake.catalogue.sql.findings import shown
+from tracelake.catalogue.sql.functions.kinds import FLAG_OPTIONS, KINDS, MODES, OPTIONS, ArgumentKind, Form
+from tracelake.catalogue.sql.functions.refused import REFUSED
+from tracelake.catalogue.sql.functions.signatures import AGGREGATES, SIGNATURES, Signature
+from tracelake.catalogue.sql.functions.vocabulary import EXTRACTED, INSTEAD, UNITS
+from tracelake.catalogue.sql.literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.patterns import check_like, check_pattern
+from tracelake.catalogue.sql.nodes import NodeWriter, plain_number, plain_text
+from tracelake.catalogue.sql.sequences import MAX_SEQUENCE, count_steps
 
 DEGREE = "degree"
 """In the `meta` of a pattern: the power of the length of a text that matching may cost."""

@@ -1,4 +1,4 @@
-"""Bounds the number of rows that a query makes from those of its inputs, and the size of its plan; see `sql_cost`.
+"""Bounds the number of rows that a query makes from those of its inputs, and the size of its plan; see `cost`.
 
 The relations of a FROM must be joined by equalities, or all but one group of them must be known to be small. Otherwise
 Spark compares every row with every other one, which is harmful even for small inputs. Spark expands a common table
@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_cost import (
+from tracelake.catalogue.sql.cost import (
     DATA_ITEMS,
     UNIT,
     ColumnCosts,
@@ -21,8 +21,8 @@ from tracelake.catalogue.sql_cost import (
     Scope,
     is_generator,
 )
-from tracelake.catalogue.sql_functions.signatures import AGGREGATES
-from tracelake.catalogue.sql_nodes import plain_number
+from tracelake.catalogue.sql.functions.signatures import AGGREGATES
+from tracelake.catalogue.sql.nodes import plain_number
 
 MAX_ROWS = 1_000_000
 """The most rows that one row of an input may become, or that a query without inputs may make."""

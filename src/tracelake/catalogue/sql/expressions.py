@@ -1,4 +1,4 @@
-"""Writes the expressions of a checked query anew, for Spark; see `sql_writer`, which writes the queries around them.
+"""Writes the expressions of a checked query anew, for Spark; see `writer`, which writes the queries around them.
 
 Every kind of node has a rule here that says how it is written, and every rule names the parts it knows; a node without
 a rule, or with a part that its rule does not name, is refused.
@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_calls import CallWriter
-from tracelake.catalogue.sql_findings import shown
-from tracelake.catalogue.sql_functions.vocabulary import BARE_NAMES, INSTEAD
-from tracelake.catalogue.sql_nodes import plain_text
+from tracelake.catalogue.sql.calls import CallWriter
+from tracelake.catalogue.sql.findings import shown
+from tracelake.catalogue.sql.functions.vocabulary import BARE_NAMES, INSTEAD
+from tracelake.catalogue.sql.nodes import plain_text
 
 WRITTEN = "written"
 """In the `meta` of brackets that are in the text."""

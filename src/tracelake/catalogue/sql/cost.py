@@ -2,7 +2,7 @@
 size of the plan when Spark expands the query.
 
 The size of an input is unknown, so everything is relative to it: a cell of an input is 1, a literal of the query its
-length divided by 16. Each column of each relation has a `Cost`, and `sql_functions` tells for each function how large
+length divided by 16. Each column of each relation has a `Cost`, and `functions` tells for each function how large
 its result is. Names do not hide costs: a column of a subquery costs as much as its expression, so doubling a text
 forty times costs 2^40 wherever the forty steps stand.
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_calls import DEGREE, STEPS
-from tracelake.catalogue.sql_functions.signatures import AGGREGATES, GENERATORS, SIGNATURES
-from tracelake.catalogue.sql_nodes import plain_number, plain_text
+from tracelake.catalogue.sql.calls import DEGREE, STEPS
+from tracelake.catalogue.sql.functions.signatures import AGGREGATES, GENERATORS, SIGNATURES
+from tracelake.catalogue.sql.nodes import plain_number, plain_text
 
 MAX_GROWTH = 100_000
 """The largest growth of a value, relative to a cell of an input."""
@@ -124,7 +124,7 @@ class Scope:
 
 
 class ExpressionCost:
-    """Measures expressions. `sql_relations` measures the queries inside them."""
+    """Measures expressions. `relations` measures the queries inside them."""
 
     def query(self, node: Any, scope: Scope) -> Cost:
         """The cost of a scalar subquery."""

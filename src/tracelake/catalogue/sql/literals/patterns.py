@@ -11,8 +11,8 @@ counted (`degree`) and limited; see `_Ambiguity`.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tracelake.catalogue.sql_literals.errors import LiteralError
-from tracelake.catalogue.sql_literals.pattern_parser import (
+from tracelake.catalogue.sql.literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.pattern_parser import (
     MAX_LENGTH,
     MAX_REPEATS,
     Anchor,

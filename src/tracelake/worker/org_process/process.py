@@ -44,9 +44,9 @@ from tracelake.spark.child.messages import (
 )
 from tracelake.spark.failures import SparkFailedError
 from tracelake.spark.gateway import relay_log
-from tracelake.worker.broker import AttemptBroker
-from tracelake.worker.org_launch import OrgProcessConfig, launch, make_directory, start_message
-from tracelake.worker.process_tree import family, own_bytes, read_parents
+from tracelake.worker.org_process.broker import AttemptBroker
+from tracelake.worker.org_process.launch import OrgProcessConfig, launch, make_directory, start_message
+from tracelake.worker.org_process.process_tree import family, own_bytes, read_parents
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tracelake.catalogue.sql_nodes import plain_number, plain_text
+from tracelake.catalogue.sql.nodes import plain_number, plain_text
 
 MAX_SEQUENCE = 100_000
 BLOCKS_OF_UNIT = 10_000

@@ -1,7 +1,7 @@
 """Every function that a query may call, with the kind of each argument and the size of its result.
 
 An entry is `(kind, kind?, ...) result: names`. `?` marks an optional argument; `...` repeats the last kind, `...2` the
-last two. A function with two forms stands in two entries. `kinds` defines the kinds. The result tells `sql_cost` how
+last two. A function with two forms stands in two entries. `kinds` defines the kinds. The result tells `cost` how
 large a value comes out: `one` (a number, a date), `most` (as large as the largest argument), `sum` (as all arguments
 together), `x2`, `x6` (that often the sum), `product` (of all arguments), `joined` (the first argument, with the others
 between its parts), `made` (as large as the number it is given), `rows` (all rows of a group).
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracelake.catalogue.sql_functions.kinds import KINDS, ArgumentKind
+from tracelake.catalogue.sql.functions.kinds import KINDS, ArgumentKind
 
 _GROUPS = {
     "Aggregates": """

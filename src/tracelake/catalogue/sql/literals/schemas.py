@@ -6,7 +6,7 @@ imports while they look at the schema, so no form of it is accepted.
 
 import re
 
-from tracelake.catalogue.sql_literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.errors import LiteralError
 
 MAX_LENGTH = 10_000
 MAX_DEPTH = 16

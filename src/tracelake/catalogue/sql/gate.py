@@ -1,13 +1,13 @@
-"""The gate for SQL from a DAG, in the Dispatcher: no Spark, no Java, and nothing of the query is believed.
+"""The gate for SQL from a DAG: it runs in the Dispatcher, without Spark or Java, and trusts nothing in a query.
 
-The cost of a query is bounded before anything else is: length, words and nesting by limits, and the parser's own
-backtracking by a budget (see `_GateParser`), so that a small text cannot keep a processor busy.
+First it bounds its own work: length, tokens and nesting by limits, and the parser's backtracking by a budget (see
+`_GateParser`), so that a small text cannot keep a processor busy.
 
-The text is looked at five times: as characters and tokens (nothing hidden, nothing too large, one SELECT), as a tree
-(every node by a rule, see `sql_writer`, and every argument by its kind, see `sql_functions`), by writing it anew, for
-what it may cost (`sql_cost`, `sql_relations`), and by comparing the words of both texts (nothing lost, see
-`sql_alignment`). Spark gets what was written, never what came in, so a text that two parsers read differently is
-harmless. The worker asks Spark's own parser once more (`spark.plan_gate`).
+It examines a query in five steps: as characters and tokens (nothing hidden, nothing too large, one SELECT); as a tree
+(every node by a rule, see `writer`, and every argument by its kind, see `functions`); by rewriting it; for what it may
+cost (`cost`, `relations`); and by comparing the words of both texts (nothing lost, see `alignment`). Spark gets the
+rewritten text alone, so a text that two parsers read differently is harmless. The worker has Spark's own parser check
+it once more (`spark.plan_gate`).
 """
 
 import re
@@ -23,14 +23,14 @@ from sqlglot.parser import Parser
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from tracelake.catalogue.sql_alignment import first_difference
-from tracelake.catalogue.sql_cost import CostError
-from tracelake.catalogue.sql_expressions import WRITTEN
-from tracelake.catalogue.sql_findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
-from tracelake.catalogue.sql_nodes import TYPED
-from tracelake.catalogue.sql_nodes import offset as place_of
-from tracelake.catalogue.sql_relations import QueryCost
-from tracelake.catalogue.sql_writer import COMMA, MARK, QueryWriter, result_columns
+from tracelake.catalogue.sql.alignment import first_difference
+from tracelake.catalogue.sql.cost import CostError
+from tracelake.catalogue.sql.expressions import WRITTEN
+from tracelake.catalogue.sql.findings import MAX_LENGTH, Finding, SqlRefusedError, position, shown
+from tracelake.catalogue.sql.nodes import TYPED
+from tracelake.catalogue.sql.nodes import offset as place_of
+from tracelake.catalogue.sql.relations import QueryCost
+from tracelake.catalogue.sql.writer import COMMA, MARK, QueryWriter, result_columns
 
 PARAMETERS: Mapping[str, str] = {
     "start": "First block of the unit.",

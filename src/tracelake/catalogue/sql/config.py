@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from tracelake.catalogue.spec import WORKERS, ConfigFieldError, OperatorConfig, OperatorSpec, ResultColumns, Writes
-from tracelake.catalogue.sql_findings import MAX_LENGTH, SqlRefusedError
+from tracelake.catalogue.sql.findings import MAX_LENGTH, SqlRefusedError
 
 if TYPE_CHECKING:
-    from tracelake.catalogue.sql_gate import GatedQuery
+    from tracelake.catalogue.sql.gate import GatedQuery
 
 _COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 Column = Annotated[str, Meta(pattern=_COLUMN)]
@@ -38,7 +38,7 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
     def gated(self, dataset_names: Sequence[str] | None = None) -> "GatedQuery":
         """The query as written anew for Spark. Without names of datasets, the names that it reads are not checked."""
         # The SQL parser is slow to import, and most commands see no query.
-        from tracelake.catalogue.sql_gate import gate
+        from tracelake.catalogue.sql.gate import gate
 
         if self.inputs:
             return gate(self.query, frozenset(name.lower() for name in self.inputs))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracelake.catalogue.sql_literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.errors import LiteralError
 
 MAX_LENGTH = 1_000
 MAX_REPEATS = 1_000

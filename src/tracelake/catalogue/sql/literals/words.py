@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 
-from tracelake.catalogue.sql_literals.errors import LiteralError
+from tracelake.catalogue.sql.literals.errors import LiteralError
 
 MAX_TEXT = 1_000
 MAX_JSON = 10_000

@@ -5,6 +5,6 @@
 again has to write the same rows.
 """
 
-from tracelake.catalogue.sql_functions.signatures import SIGNATURES
+from tracelake.catalogue.sql.functions.signatures import SIGNATURES
 
 FUNCTIONS: frozenset[str] = frozenset(SIGNATURES)

@@ -20,9 +20,9 @@ from uuid import UUID
 
 from tracelake.catalogue.context import AttemptLostError, CanceledError, OperatorContext, OperatorResult
 from tracelake.ports import FileTransfer
-from tracelake.worker.org_launch import OrgProcessConfig
-from tracelake.worker.org_process import IDLE, LOST_BESIDE, MEMORY, STOPPING, OrgProcess, ProcessGoneError
-from tracelake.worker.process_tree import read_parents
+from tracelake.worker.org_process.launch import OrgProcessConfig
+from tracelake.worker.org_process.process import IDLE, LOST_BESIDE, MEMORY, STOPPING, OrgProcess, ProcessGoneError
+from tracelake.worker.org_process.process_tree import read_parents
 
 logger = logging.getLogger(__name__)
 
