@@ -30,11 +30,11 @@ from benchmarks.support.stats import interleave
 from tracelake.adapters.keyring import PemKeyring
 from tracelake.catalogue.decode import TOKEN_TRANSFERS, TRANSFER_COLUMNS, built_in
 from tracelake.dag.slots import ScheduleSlots
-from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
 from tracelake.spark.abi.tokens import TransferTable, transfer_decoders
 from tracelake.spark.evm.keccak import keccak256
+from tracelake.tokens import jws
+from tracelake.tokens.verify import KeyDirectory
 
 _PEERS = ("cronsim", "croniter", "eth_abi")
 _CLAIMS = b'{"iss":"trace","prefixes":"' + b"a" * 1200 + b'"}'

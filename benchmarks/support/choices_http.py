@@ -24,11 +24,11 @@ import uvicorn
 import uvloop
 
 from tracelake.client.http import HttpClient
-from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.router import HttpRequest, Router, answer
-from tracelake.dispatcher.http.server import UVICORN, ListenerServer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.http.app import ListenerApp
+from tracelake.http.router import HttpRequest, Router, answer
+from tracelake.http.server import UVICORN, ListenerServer
 from tracelake.processes.dispatcher import listener_limits
 from tracelake.settings import Settings
 from tracelake.wire import base

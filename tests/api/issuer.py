@@ -10,10 +10,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tracelake.dispatcher.config import UserTokenRules
-from tracelake.dispatcher.tokens.jwks import JwksKeys
-from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.errors import TraceError
+from tracelake.tokens.jwks import JwksKeys
+from tracelake.tokens.users import UserClaims, UserTokenRules, UserVerifier
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 RULES = UserTokenRules(issuer="https://id.example", audience="trace", org_claim="tenant", roles_claim="groups")

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from tests.api.issuer import NOW, b64, document, ec_jwk, rsa_jwk, signed, verify
 from tracelake.adapters.jwks import JwksFile, JwksUrl
-from tracelake.dispatcher.tokens.jwks import JwksKeys, read_jwks
 from tracelake.processes.dispatcher import _user_keys
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import dispatcher_config
 from tracelake.stack.tls import ensure_tls
+from tracelake.tokens.jwks import JwksKeys, read_jwks
 
 
 def test_keys_that_cannot_be_trusted_are_left_out() -> None:

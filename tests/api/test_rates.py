@@ -11,8 +11,8 @@ from tests.api.support import User
 from tests.http.support import head_of, raw_request
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.rates import RateLimiter
 from tracelake.errors import TraceError
+from tracelake.http.rates import RateLimiter
 
 
 class Clock:

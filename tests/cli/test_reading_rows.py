@@ -19,9 +19,9 @@ from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster, wait_until
 from tracelake.client.errors import DispatcherUnavailableError
 from tracelake.client.http import HttpReply
-from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.views import rows as rows_view
 from tracelake.errors import StoreUnavailableError
+from tracelake.http.fair_slots import FairSlots
 from tracelake.processes.table_rows import DataTables
 from tracelake.wire.task_calls import TableColumn
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.errors import TraceError
+from tracelake.http.fair_slots import FairSlots
 
 
 class Crowd:

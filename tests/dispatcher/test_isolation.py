@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
-from tracelake.dispatcher.tokens.jws import MAX_TOKEN_CHARS
+from tracelake.tokens.jws import MAX_TOKEN_CHARS
 
 
 def output_of(job: Any, index: int = 0) -> dict[str, Any]:

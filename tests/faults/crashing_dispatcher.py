@@ -20,7 +20,7 @@ from unittest.mock import patch
 from tests.support.directory_store import DirectoryStore
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.db.transaction import Connection, Store
-from tracelake.dispatcher.http import app
+from tracelake.http import app
 from tracelake.ports import Message
 from tracelake.processes import dispatcher
 from tracelake.settings import Settings

@@ -13,8 +13,8 @@ import msgspec
 
 from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.errors import CATALOGUE
+from tracelake.http.router import HttpRequest
 from tracelake.stack.credentials import user_token as make_token
 
 TABLES = (

@@ -12,10 +12,10 @@ from tools.openapi import build_openapi
 from tests.http.support import OpenGate
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.user import TextCredential, UserClient
-from tracelake.dispatcher.http.app import ListenerApp
-from tracelake.dispatcher.http.router import HttpRequest, Router, answer
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
+from tracelake.http.app import ListenerApp
+from tracelake.http.router import HttpRequest, Router, answer
 from tracelake.wire import parameters as p
 from tracelake.wire.base import Reply, Request
 from tracelake.wire.contract import Access, Listener, Principal, Role, Route

@@ -25,7 +25,7 @@ from tests.http.support import (
 )
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import wait_until
-from tracelake.dispatcher.http.server import MAX_HEAD_BYTES
+from tracelake.http.server import MAX_HEAD_BYTES
 from tracelake.wire.platform import MAX_CONFIG_DEPTH
 from tracelake.wire.routes import ROUTES
 

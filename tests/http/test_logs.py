@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.http.support import CAPABILITY, NOWHERE, SERVICE, WORKER, claimed, user_token
 from tests.support.dispatcher import DispatcherHarness
-from tracelake.dispatcher.tokens import jws
 from tracelake.stack.logs import JsonFormatter, scrub
+from tracelake.tokens import jws
 from tracelake.wire.task_calls import HeartbeatRequest
 
 

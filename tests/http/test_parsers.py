@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from jwt import PyJWK
 from jwt.algorithms import ECAlgorithm
 
-from tracelake.dispatcher.http.app import decode
-from tracelake.dispatcher.tokens import jws
 from tracelake.errors import TraceError
+from tracelake.http.app import decode
 from tracelake.model.locations import is_canonical_prefix, lies_under, parse_uri
+from tracelake.tokens import jws
 from tracelake.wire.base import ErrorBody, ErrorInfo
 from tracelake.wire.parameters import parse_uuid
 from tracelake.wire.routes import ROUTES

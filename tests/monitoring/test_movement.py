@@ -18,9 +18,9 @@ from tests.support.postgres import WAIT_SECONDS
 from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.tracing.context import Span, TraceContext
 from tracelake.dispatcher.tracing.exporter import OtlpSink
+from tracelake.http.rates import RateLimiter
 
 CONSTANT = {"trace_build_info"}
 

@@ -14,12 +14,12 @@ from tests.http.support import CAPABILITY, SERVICE, claimed, head_of, raw_reply
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.dispatcher.assembly import Ports
 from tracelake.dispatcher.clock import StoreClock
-from tracelake.dispatcher.http.bodies import ADDRESS_SHARE, ANONYMOUS_BATCH_BYTES
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.rates import RateLimiter
 from tracelake.errors import TraceError
+from tracelake.http.bodies import ADDRESS_SHARE, ANONYMOUS_BATCH_BYTES
+from tracelake.http.rates import RateLimiter
+from tracelake.http.router import HttpRequest
 from tracelake.processes import dispatcher as dispatcher_process
 from tracelake.settings import Settings
 from tracelake.wire.contract import Listener

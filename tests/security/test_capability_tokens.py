@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from tests.http.support import NOWHERE, Claimed, Refusals, claimed, fresh, make_job, raw_reply
 from tests.support.configs import USER_TOKEN_RULES
 from tests.support.dispatcher import DispatcherHarness, Reply
-from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
-from tracelake.dispatcher.tokens.verify import KeyDirectory
+from tracelake.dispatcher.mint import ALWAYS_ON_LIFE_SECONDS, MAX_LIFE_SECONDS
 from tracelake.errors import TraceError
 from tracelake.stack.credentials import admin_token
+from tracelake.tokens import jws
+from tracelake.tokens.verify import KeyDirectory
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +306,7 @@ def test_a_flood_of_unknown_keys_reads_the_ring_once_a_second(
     harness: DispatcherHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = 1000.0
-    monkeypatch.setattr("tracelake.dispatcher.tokens.verify.time.monotonic", lambda: seconds)
+    monkeypatch.setattr("tracelake.tokens.verify.time.monotonic", lambda: seconds)
     looks: list[float] = []
     ring = harness.credentials.task_keys
     monkeypatch.setattr(ring, "refresh", lambda: looks.append(seconds))

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.configs import listener_limits
-from tracelake.dispatcher.http.bodies import ADDRESS_SHARE, BodyBudget, declared_size
-from tracelake.dispatcher.http.connections import (
+from tracelake.errors import TraceError
+from tracelake.http.bodies import ADDRESS_SHARE, BodyBudget, declared_size
+from tracelake.http.connections import (
     ClientConnection,
     ConnectionTable,
     Stage,
     address_key,
 )
-from tracelake.errors import TraceError
 from tracelake.stack import descriptors
 
 LIMITS = listener_limits(

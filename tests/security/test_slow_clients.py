@@ -15,11 +15,11 @@ import uvloop
 
 from tests.http.support import OpenGate
 from tests.support.configs import listener_limits
-from tracelake.dispatcher.http.app import ListenerApp
-from tracelake.dispatcher.http.connections import ListenerLimits
-from tracelake.dispatcher.http.router import HttpRequest, RawReply, Router, answer
-from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.http.app import ListenerApp
+from tracelake.http.connections import ListenerLimits
+from tracelake.http.router import HttpRequest, RawReply, Router, answer
+from tracelake.http.server import ListenerServer
 from tracelake.stack.tls import TlsFiles, ensure_tls
 from tracelake.wire.contract import Access, Listener, Principal, Route
 

@@ -22,10 +22,10 @@ from tests.support.dispatcher import DispatcherHarness
 from tracelake.adapters.keyring import PemKeyring
 from tracelake.adapters.shared_secrets import utc_now
 from tracelake.cli.token import command as token_command
-from tracelake.dispatcher.tokens.jwks import RingKeys
-from tracelake.dispatcher.tokens.verify import KeyDirectory
-from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.stack.credentials import user_token
+from tracelake.tokens.jwks import RingKeys
+from tracelake.tokens.users import UserClaims, UserVerifier
+from tracelake.tokens.verify import KeyDirectory
 from tracelake.wire.contract import Role
 
 

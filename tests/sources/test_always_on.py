@@ -33,8 +33,8 @@ from tests.support.dispatcher import DispatcherHarness, fence
 from tracelake.client.credentials import FileCredential
 from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
+from tracelake.dispatcher.mint import ALWAYS_ON_LIFE_SECONDS
 from tracelake.dispatcher.sources.monitor import SourceMonitor
-from tracelake.dispatcher.tokens.mint import ALWAYS_ON_LIFE_SECONDS
 from tracelake.model.backoff import Backoff
 from tracelake.worker import Worker
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.dispatcher.config import DispatcherConfig, UserTokenRules
-from tracelake.dispatcher.http.connections import ListenerLimits
+from tracelake.dispatcher.config import DispatcherConfig
+from tracelake.http.connections import ListenerLimits
 from tracelake.scheduler import SchedulerConfig
 from tracelake.settings import CHILD_VARIABLE, Settings, SettingsError, reference_markdown
 from tracelake.settings.configs import dispatcher_config
 from tracelake.settings.declarations import DECLARED
 from tracelake.sink.config import SinkConfig
+from tracelake.tokens.users import UserTokenRules
 from tracelake.worker import WorkerConfig
 
 SECRET = "postgresql://u:very-secret@db/x"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.http.connections import ListenerLimits
+from tracelake.http.connections import ListenerLimits
 from tracelake.scheduler import SchedulerConfig
 from tracelake.settings import Settings, configs
 

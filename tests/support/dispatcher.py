@@ -24,8 +24,8 @@ from tracelake.client.http import HttpClient
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.views.rows import TableRows
+from tracelake.http.server import ListenerServer
 from tracelake.ports import Invoker, ObjectStore
 from tracelake.settings import Settings
 from tracelake.stack import listeners

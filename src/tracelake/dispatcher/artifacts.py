@@ -6,10 +6,10 @@ from dataclasses import replace
 import msgspec
 
 from tracelake.dispatcher.engine.file_publications import PublicationRequest
-from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.model.locations import MARKER_FAMILY, lies_under, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
+from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.wire.base import Sha256
 from tracelake.wire.task_calls import BufferPublishRequest, DatasetPublished, OutputReport
 

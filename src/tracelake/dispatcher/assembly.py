@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
+from typing import Any
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.actions import UserActions
@@ -30,11 +31,9 @@ from tracelake.dispatcher.engine.routing.router import EventRouter
 from tracelake.dispatcher.engine.spans import Tracing
 from tracelake.dispatcher.engine.transaction import LifecycleCommit
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.http.app import ListenerApp
 from tracelake.dispatcher.http.credentials import Gatekeeper, SecretMatcher
 from tracelake.dispatcher.http.health import HealthChecks
 from tracelake.dispatcher.http.machine_endpoints import MachineEndpoints
-from tracelake.dispatcher.http.router import Router
 from tracelake.dispatcher.http.user_endpoints import UserEndpoints
 from tracelake.dispatcher.invoke.loop import Invocations
 from tracelake.dispatcher.job_definitions import Definitions
@@ -48,12 +47,12 @@ from tracelake.dispatcher.loops.timer import Loop, RunOnce
 from tracelake.dispatcher.loops.uncommitted_files import PAGE as COLLECTOR_PAGE
 from tracelake.dispatcher.loops.uncommitted_files import Collector
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.mint import TokenMint
 from tracelake.dispatcher.outbox.relay import OutboxRelay
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.quotas.watch import QuotaWatch
-from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.retention.loop import BATCH as RETENTION_BATCH
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
@@ -63,15 +62,17 @@ from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
-from tracelake.dispatcher.tokens.jwks import RingKeys
-from tracelake.dispatcher.tokens.mint import TokenMint
-from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
-from tracelake.dispatcher.users import UserKeys, UserVerifier
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.dispatcher.views.rows import TableRows
+from tracelake.http.app import ListenerApp
+from tracelake.http.rates import RateLimiter
+from tracelake.http.router import Router
 from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
-from tracelake.wire.contract import Listener
+from tracelake.tokens.jwks import RingKeys
+from tracelake.tokens.users import UserKeys, UserVerifier
+from tracelake.tokens.verify import KeyDirectory, TokenVerifier
+from tracelake.wire.contract import Listener, Principal, Route
 
 COLLECT_SECONDS = 60.0
 RETENTION_SECONDS = 600.0
@@ -277,11 +278,17 @@ class Dispatcher:
                 batch_body_max_bytes=config.batch_body_max_bytes,
                 webhook_max_bytes=config.webhook_max_bytes,
                 anonymous_body_bytes=config.http_anonymous_body_bytes,
+                on_refusal=self._count_refused_delivery,
             )
             for listener in Listener
         }
         self.loops = self._make_loops(config)
         self._running: list[asyncio.Task[None]] = []
+
+    def _count_refused_delivery(self, route: Route[Any, Any], code: str) -> None:
+        """`Deliveries` counts what gets as far as to it."""
+        if route.principal is Principal.WEBHOOK:
+            self.metrics.deliveries.labels(code).inc()
 
     def _make_loops(self, config: DispatcherConfig) -> list[Loop]:
         def loop(name: str, run_once: RunOnce, every_seconds: float, full_round: int = 0) -> Loop:

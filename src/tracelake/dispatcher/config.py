@@ -6,16 +6,7 @@ from tracelake.model.backoff import Backoff
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
 from tracelake.model.runtime import RuntimeRegistry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserTokenRules:
-    """What a user token must say, and where it says it."""
-
-    issuer: str
-    audience: str
-    org_claim: str
-    roles_claim: str
+from tracelake.tokens.users import UserTokenRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,11 @@ units hold there are a hundred at most.
 
 import math
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import Gauge
 
-from tracelake import __version__
+from tracelake.http.metrics import FEW_BUCKETS, HttpMetrics
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_FEW = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
-"""For histograms with a label of many values."""
 _WAITS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0)
 
 SAME = "The same in every Dispatcher."
@@ -27,15 +25,11 @@ MOST_OF_EDGE = 1_000
 """Of so many inputs that are behind the waiting events are counted, each up to its share of `MOST` and no further."""
 
 
-class Metrics:
-    """A registry of its own, so that several Dispatchers can live in one process (tests do that)."""
+class Metrics(HttpMetrics):
+    """The metrics of one Dispatcher."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.process = ProcessCollector(registry=self.registry)
-        self.build_info = self._gauge("trace_build_info", "The running release; always 1.", ("version",))
-        self.build_info.labels(__version__).set(1)
-        self._declare_http()
+        super().__init__()
         self._declare_tasks()
         self._declare_events()
         self._declare_sources()
@@ -44,28 +38,6 @@ class Metrics:
         self._declare_credentials()
         self._declare_loops()
         self._begin_at_zero()
-
-    def _declare_http(self) -> None:
-        self.requests = self._counter(
-            "trace_http_requests", "Requests by listener, route and status.", ("listener", "route", "status")
-        )
-        self.request_seconds = self._histogram(
-            "trace_http_request_seconds", "Time to answer a request.", _FEW, ("listener", "route")
-        )
-        self.connections = self._gauge("trace_http_connections", "Open connections by listener.", ("listener",))
-        self.connections_closed = self._counter(
-            "trace_http_connections_closed",
-            "Connections that a listener refused or gave up, by reason: address or listener (a limit was reached), "
-            "handshakes (too slow while others waited), descriptors, or the stage whose deadline passed.",
-            ("listener", "reason"),
-        )
-        self.internal_errors = self._counter(
-            "trace_internal_errors", "Requests and batch items that returned 500; these are bugs."
-        )
-        self.token_failures = self._counter(
-            "trace_token_failures", "Rejected credentials, by kind and reason.", ("kind", "reason")
-        )
-        self.rate_limited = self._counter("trace_rate_limited", "Requests and deliveries rejected by a rate limit.")
 
     def _declare_tasks(self) -> None:
         self.claim_seconds = self._histogram("trace_claim_seconds", "Time to answer a claim.", _FAST)
@@ -81,9 +53,6 @@ class Metrics:
             "trace_completions", "Final reports accepted, by recorded status.", ("status",)
         )
         self.failed_tasks = self._counter("trace_tasks_failed", "Tasks that failed for good.")
-        self.fenced = self._counter(
-            "trace_fenced_calls", "Calls of attempts that were not current, by call and code.", ("call", "code")
-        )
         self.lease_expiries = self._counter(
             "trace_lease_expiries", "Expired leases, by the new status of the task.", ("status",)
         )
@@ -282,7 +251,9 @@ class Metrics:
     def _declare_loops(self) -> None:
         self.loop_rounds = self._counter("trace_loop_rounds", "Rounds of a loop that succeeded.", ("loop",))
         self.loop_failures = self._counter("trace_loop_failures", "Rounds of a loop that failed.", ("loop",))
-        self.loop_seconds = self._histogram("trace_loop_seconds", "Duration of a round of a loop.", _FEW, ("loop",))
+        self.loop_seconds = self._histogram(
+            "trace_loop_seconds", "Duration of a round of a loop.", FEW_BUCKETS, ("loop",)
+        )
         self.spans_dropped = self._counter(
             "trace_otel_spans_dropped",
             "Spans that no collector took: the queue was full, or the collector away or unwilling.",
@@ -317,18 +288,6 @@ class Metrics:
             for label in labels:
                 counter.labels(label)
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
-
     def _stored(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         """What the stores hold, whoever asks."""
         return self._gauge(name, f"{text} {SAME}", labels)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
-
-    def render(self) -> bytes:
-        return generate_latest(self.registry)

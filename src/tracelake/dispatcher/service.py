@@ -35,12 +35,11 @@ from tracelake.dispatcher.engine.tables.batch_rows import find_pinned
 from tracelake.dispatcher.engine.transaction import decode_inputs
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.mint import GRACE_SECONDS, TokenMint
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
-from tracelake.dispatcher.tokens.mint import GRACE_SECONDS, TokenMint
-from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
@@ -48,6 +47,7 @@ from tracelake.model.job import Job, Storage
 from tracelake.model.lifecycle import NotClaimed, check_current, fenced
 from tracelake.model.task import Task
 from tracelake.ports import ObjectStore
+from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.wire.claims import (
     ClaimReply,
     ClaimRequest,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from tracelake.dispatcher.fair_slots import FairSlots
+from tracelake.http.fair_slots import FairSlots
 
 P = ParamSpec("P")
 T = TypeVar("T")

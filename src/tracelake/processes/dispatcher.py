@@ -23,11 +23,10 @@ from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.cli.options import home_option
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
-from tracelake.dispatcher.http.connections import ListenerLimits
-from tracelake.dispatcher.http.server import ListenerServer
 from tracelake.dispatcher.slices import SWITCH_SECONDS
-from tracelake.dispatcher.tokens.jwks import JwksKeys
 from tracelake.errors import StoreUnavailableError
+from tracelake.http.connections import ListenerLimits
+from tracelake.http.server import ListenerServer
 from tracelake.model.backoff import Backoff
 from tracelake.processes.table_rows import DataTables
 from tracelake.settings import Settings, SettingsError
@@ -38,6 +37,7 @@ from tracelake.stack.follow import run_process
 from tracelake.stack.provision import migrate_dsn
 from tracelake.stack.renewal import read_renewal
 from tracelake.stack.tls import TlsFiles, certificate_end, ensure_tls
+from tracelake.tokens.jwks import JwksKeys
 from tracelake.wire.contract import Listener
 
 logger = logging.getLogger(__name__)

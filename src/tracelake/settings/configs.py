@@ -7,12 +7,13 @@ import math
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from tracelake.dispatcher.config import DispatcherConfig, UserTokenRules
+from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.model.backoff import Backoff
 from tracelake.model.locations import Layout
 from tracelake.model.quota import Quotas
 from tracelake.settings.declarations import Settings
 from tracelake.settings.runtimes import load_runtimes
+from tracelake.tokens.users import UserTokenRules
 
 ISSUER = "trace"
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from tracelake.adapters.keyring import PemKeyring
 from tracelake.adapters.shared_secrets import SharedSecret, utc_now
 from tracelake.adapters.webhook_key import ensure_webhook_key
-from tracelake.dispatcher.config import UserTokenRules
-from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.users import user_payload
 from tracelake.ports import WebhookSecrets
 from tracelake.private_files import write_private
 from tracelake.settings import Settings
 from tracelake.settings.configs import user_token_rules
 from tracelake.settings.home import CredentialFiles, Home
+from tracelake.tokens import jws
+from tracelake.tokens.users import UserTokenRules, user_payload
 from tracelake.wire.contract import Role
 
 __all__ = ["ADMIN_LIFE", "LiteCredentials", "admin_token", "prepare", "user_token"]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from tracelake.catalogue import read_config
 from tracelake.dag import Surroundings, located, read_dag
 from tracelake.dispatcher.config import DispatcherConfig
-from tracelake.dispatcher.fair_slots import FairSlots
+from tracelake.http.fair_slots import FairSlots
 from tracelake.model.dag import Dag, Problem
 
 RETRY_AFTER_SECONDS = 5

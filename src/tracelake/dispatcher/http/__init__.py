@@ -1,7 +1,5 @@
-"""HTTP: three listeners, one route table, strict bodies, one place where errors become answers.
+"""The Dispatcher's routes on its three listeners (`tracelake.http` serves them).
 
-A connection is accepted within limits (`server`, `accepting`, `connections`). A request passes `app`: `router` finds
-the endpoint, `credentials` admits the caller, `bodies` reads a bounded body, which is decoded strictly; `batches` does
-this for each item of a batch. `user_endpoints` and `machine_endpoints` bind the routes of `wire.routes` to views and
-use cases. `health` answers probes.
+`credentials` admits the caller. `user_endpoints` and `machine_endpoints` bind the routes of `wire.routes` to views and
+use cases; `batches` admits and decodes each item of a batch. `health` answers probes.
 """

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.dispatcher.http.app import decode, error_body
 from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.service import DispatcherService
-from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
 from tracelake.errors import TraceError
+from tracelake.http.app import decode, error_body
+from tracelake.http.router import HttpRequest
+from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.wire import routes
 from tracelake.wire.base import Answer, Answers
 from tracelake.wire.claims import MAX_BATCH, ClaimBatchRequest, ClaimRequest

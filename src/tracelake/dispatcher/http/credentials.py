@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tracelake.dispatcher.clock import StoreClock
-from tracelake.dispatcher.http.router import HttpRequest
 from tracelake.dispatcher.metrics import Metrics
-from tracelake.dispatcher.rates import RateLimiter
-from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
-from tracelake.dispatcher.tokens.verify import TokenVerifier
-from tracelake.dispatcher.users import UserClaims, UserVerifier
 from tracelake.errors import TraceError
+from tracelake.http.rates import RateLimiter
+from tracelake.http.router import HttpRequest
+from tracelake.tokens.token_claims import VerifiedClaims
+from tracelake.tokens.users import UserClaims, UserVerifier
+from tracelake.tokens.verify import TokenVerifier
 from tracelake.wire.contract import HEADERS, Principal
 from tracelake.wire.webhooks import DELIVERY_HEADER, SignedHead, read_head
 

@@ -11,16 +11,16 @@ from tracelake.dispatcher.deploy.reading import FairReader
 from tracelake.dispatcher.http.batches import Batches
 from tracelake.dispatcher.http.credentials import Gatekeeper
 from tracelake.dispatcher.http.health import HealthChecks
-from tracelake.dispatcher.http.router import Endpoint, HttpRequest, RawReply, answer
 from tracelake.dispatcher.outbox import admin as outbox
 from tracelake.dispatcher.quotas.admin import QuotaAdmin
 from tracelake.dispatcher.retention.loop import Retention
 from tracelake.dispatcher.service import DispatcherService
 from tracelake.dispatcher.sources.cron import CronSources
 from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
-from tracelake.dispatcher.tokens.verify import KeyDirectory
 from tracelake.errors import TraceError
+from tracelake.http.router import Endpoint, HttpRequest, RawReply, answer
 from tracelake.ports import Queue
+from tracelake.tokens.verify import KeyDirectory
 from tracelake.wire import platform, routes
 from tracelake.wire.contract import JSON
 

@@ -18,8 +18,6 @@ from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_dead_batches, show_dead_batch
 from tracelake.dispatcher.deploy.deployments import Deployments
-from tracelake.dispatcher.fair_slots import FairSlots
-from tracelake.dispatcher.http.router import Endpoint, HttpRequest, RawReply, StreamReply, answer
 from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
 from tracelake.dispatcher.quotas.book import QuotaBook
@@ -46,6 +44,8 @@ from tracelake.dispatcher.why.dataset import why_dataset
 from tracelake.dispatcher.why.job import why_job
 from tracelake.dispatcher.why.task import why_task
 from tracelake.errors import StoreUnavailableError, TraceError
+from tracelake.http.fair_slots import FairSlots
+from tracelake.http.router import Endpoint, HttpRequest, RawReply, StreamReply, answer
 from tracelake.ports import ObjectStore
 from tracelake.wire import routes
 from tracelake.wire.content import PIECE_BYTES, RowsRequest

@@ -32,9 +32,9 @@ from tracelake.dispatcher.invoke.in_process import run_in_process
 from tracelake.dispatcher.invoke.operators.context import MAX_UNITS
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.dispatcher.mint import TokenMint
 from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.quotas.book import QuotaBook
-from tracelake.dispatcher.tokens.mint import TokenMint
 from tracelake.errors import StoreUnavailableError, TraceError
 from tracelake.model.fair_share import FairShares, OrgBacklog
 from tracelake.model.lifecycle import NotClaimed

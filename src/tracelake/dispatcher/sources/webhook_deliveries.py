@@ -23,13 +23,13 @@ from tracelake.dispatcher.engine.commit_metrics import count_written
 from tracelake.dispatcher.engine.plan import NewEvent, WritePlan, source_event
 from tracelake.dispatcher.engine.pressure.upstream import UpstreamDirectory
 from tracelake.dispatcher.engine.writer import Writer
-from tracelake.dispatcher.fair_slots import FairSlots
 from tracelake.dispatcher.job_definitions import Definitions
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.dispatcher.public_ids import PublicIds
-from tracelake.dispatcher.rates import RateLimiter
 from tracelake.dispatcher.sources.webhook_paths import Webhook, find_by_job, find_by_path
 from tracelake.errors import TraceError
+from tracelake.http.fair_slots import FairSlots
+from tracelake.http.rates import RateLimiter
 from tracelake.model.job import Job
 from tracelake.ports import WebhookSecrets
 from tracelake.wire.base import MAX_PARTITION_KEY_BYTES, Cursor, PartitionKey

@@ -7,16 +7,16 @@ subject and org are names that can be stored.
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
 from jwt import PyJWK
 
-from tracelake.dispatcher.config import UserTokenRules
-from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.token_claims import LAST_SECOND
 from tracelake.errors import TraceError
+from tracelake.tokens import jws
+from tracelake.tokens.token_claims import LAST_SECOND
 from tracelake.wire.contract import Role
 
 _ORG = re.compile(r"[a-z][a-z0-9_]{0,127}")
@@ -25,6 +25,16 @@ _SUBJECT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]{1,200}"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserTokenRules:
+    """What a user token must say, and where it says it."""
+
+    issuer: str
+    audience: str
+    org_claim: str
+    roles_claim: str
 
 
 class UserClaims(msgspec.Struct, frozen=True, kw_only=True):

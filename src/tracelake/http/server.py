@@ -14,9 +14,9 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tracelake.dispatcher.http.accepting import Acceptor
-from tracelake.dispatcher.http.app import ListenerApp
-from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, ConnectionTable, ListenerLimits, Stage
+from tracelake.http.accepting import Acceptor
+from tracelake.http.app import ListenerApp
+from tracelake.http.connections import CONNECTION, ClientConnection, ConnectionTable, ListenerLimits, Stage
 from tracelake.one_write import OneWrite
 
 MAX_HEAD_BYTES = 128 * 1024  # a capability token may have half of that

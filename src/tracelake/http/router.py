@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from tracelake.dispatcher.tokens.token_claims import VerifiedClaims
-from tracelake.dispatcher.users import UserClaims
+from tracelake.tokens.token_claims import VerifiedClaims
+from tracelake.tokens.users import UserClaims
 from tracelake.wire.contract import Route
 from tracelake.wire.parameters import PATH_PARAMETERS
 from tracelake.wire.webhooks import SignedHead

@@ -11,12 +11,13 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from tracelake.dispatcher.http.bodies import (
+from tracelake.errors import TraceError
+from tracelake.http.bodies import (
     ANONYMOUS_BATCH_BYTES,
     BodyBudget,
     HungUpError,
@@ -24,11 +25,9 @@ from tracelake.dispatcher.http.bodies import (
     declared_size,
     read_body,
 )
-from tracelake.dispatcher.http.connections import CONNECTION, ClientConnection, Stage
-from tracelake.dispatcher.http.credentials import Gatekeeper
-from tracelake.dispatcher.http.router import HttpRequest, Methods, RawReply, Router, StreamReply
-from tracelake.dispatcher.metrics import Metrics
-from tracelake.errors import TraceError
+from tracelake.http.connections import CONNECTION, ClientConnection, Stage
+from tracelake.http.metrics import HttpMetrics
+from tracelake.http.router import HttpRequest, Methods, RawReply, Router, StreamReply
 from tracelake.wire.base import ErrorBody, ErrorInfo
 from tracelake.wire.contract import HEADERS, Listener, Principal, Route
 
@@ -48,16 +47,29 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ENCODER = msgspec.json.Encoder()
 
 
+class Admission(Protocol):
+    """The check of a caller's credential, rate and role, before anything of the body is read."""
+
+    async def admit(self, request: HttpRequest[Any], header: Callable[[str], str | None]) -> None:
+        """Raises 401, 403 or 429, or leaves what the credential says in the request."""
+
+
+def _ignore_refusal(route: Route[Any, Any], code: str) -> None:
+    pass
+
+
 @dataclass(eq=False)
 class ListenerApp:
     name: str
     router: Router
-    gatekeeper: Gatekeeper
-    metrics: Metrics
+    admission: Admission
+    metrics: HttpMetrics
     body_max_bytes: int
     batch_body_max_bytes: int
     webhook_max_bytes: int
     anonymous_body_bytes: int
+    on_refusal: Callable[[Route[Any, Any], str], None] = _ignore_refusal
+    """Called with the route and the error code of every request that is refused."""
 
     def __post_init__(self) -> None:
         self._anonymous = BodyBudget(self.anonymous_body_bytes)
@@ -80,7 +92,7 @@ class ListenerApp:
             route = endpoint.route
             label = route.path
             request = HttpRequest(route)
-            await self.gatekeeper.admit(request, lambda name: _header(scope, name))
+            await self.admission.admit(request, lambda name: _header(scope, name))
             _note_credential(request, connection)
             if in_path or route.query or scope.get("query_string"):
                 request.parameters = route.read_parameters(in_path, _query(scope))
@@ -155,9 +167,8 @@ class ListenerApp:
         return routes
 
     def _count_refused(self, route: Route[Any, Any] | None, code: str) -> None:
-        """Deliveries that are refused here never come to those who count the others."""
-        if route is not None and route.principal is Principal.WEBHOOK:
-            self.metrics.deliveries.labels(code).inc()
+        if route is not None:
+            self.on_refusal(route, code)
 
     def _count(self, label: str, status: int, seconds: float) -> None:
         counter = self._counters.get((label, status))

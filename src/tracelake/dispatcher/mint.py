@@ -7,11 +7,11 @@ import msgspec
 
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.job_definitions import Definitions
-from tracelake.dispatcher.tokens.token_claims import AUDIENCE, DatasetGrant, PublishGrant, S3Grant, VerifiedClaims
-from tracelake.dispatcher.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.model.ids import new_secret_id
 from tracelake.model.job import Job, Storage
 from tracelake.model.task import Task
+from tracelake.tokens.token_claims import AUDIENCE, DatasetGrant, PublishGrant, S3Grant, VerifiedClaims
+from tracelake.tokens.verify import KeyDirectory, TokenVerifier
 from tracelake.wire.units import TaskInput
 
 GRACE_SECONDS = 300

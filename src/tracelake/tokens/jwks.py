@@ -16,8 +16,8 @@ import msgspec
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.verify import KeyDirectory
+from tracelake.tokens import jws
+from tracelake.tokens.verify import KeyDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from datetime import datetime
 import msgspec
 from jwt import PyJWK
 
-from tracelake.dispatcher.tokens import jws
-from tracelake.dispatcher.tokens.token_claims import AUDIENCE, VerifiedClaims
 from tracelake.errors import TraceError
 from tracelake.ports import PublicKey, Signer
+from tracelake.tokens import jws
+from tracelake.tokens.token_claims import AUDIENCE, VerifiedClaims
 from tracelake.wire.claims import Jwk, Jwks
 
 _REMEMBERED = 20_000

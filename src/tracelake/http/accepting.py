@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from tracelake.dispatcher.http.connections import ClientConnection, ConnectionTable, Stage, address_key
-from tracelake.dispatcher.metrics import Metrics
+from tracelake.http.connections import ClientConnection, ConnectionTable, Stage, address_key
+from tracelake.http.metrics import HttpMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Acceptor:
         table: ConnectionTable,
         make_protocol: ProtocolFactory,
         context: ssl.SSLContext,
-        metrics: Metrics,
+        metrics: HttpMetrics,
     ) -> None:
         self._name = name
         self._listener = listener
