@@ -107,12 +107,14 @@ class Load:
     settings: int
     """How many of cryo's settings are tried."""
     operator_seconds: float
+    own_java: bool = True
+    """Each comparison begins with a Java process of its own, as its memory is measured."""
 
 
 LOADS = (
     (Load(4000, 11, 8, len(CRYO_SETTINGS), 20.0), Load(640, 9, 3, len(CRYO_SETTINGS), 0.0)),
     (Load(4000, 5, 8, len(CRYO_SETTINGS), 20.0), Load(320, 5, 2, 3, 0.0)),
-    (Load(100, 1, 0, 1, 0.1), Load(8, 1, 0, 1, 0.0)),
+    (Load(100, 1, 0, 1, 0.1, own_java=False), Load(8, 1, 0, 1, 0.0, own_java=False)),
 )
 """Of the recorded chain, and of the dense one."""
 _DENSE_CHUNKS = 4
@@ -127,10 +129,9 @@ def _is_reader(pid: int) -> bool:
 
 
 def compare_speed(
-    replay: Replay, scratch: Path, load: Load, cryo: Cryo, chunk_blocks: int = CHUNK
+    shared: SharedSession, replay: Replay, scratch: Path, load: Load, cryo: Cryo, chunk_blocks: int = CHUNK
 ) -> tuple[dict[str, float | list[float]], Side, Side]:
     os.environ["TRACE_RPC_DEFAULT"] = replay.url
-    shared = SharedSession(SparkConfig(scratch / "spark", log_level="error"))
     ours = Ours(shared.get(), chain_id=replay.chain_id, blocks=load.blocks, chunk_blocks=chunk_blocks)
     try:
         _same_output(ours, cryo, scratch)
@@ -157,7 +158,8 @@ def compare_speed(
             latest = [f"{side.name} {side.seconds.values[-1]:.2f} s" for side in (left, right)]
             say(f"  round {number + 1}/{load.rounds}: {'  '.join(latest)}")
     finally:
-        shared.close()
+        if load.own_java:
+            shared.close()
     ratios = ratio(right.seconds, left.seconds)
     ceilings = {
         "ours": statistics.median(
@@ -181,13 +183,13 @@ def compare_speed(
     return measured, left, right
 
 
-def compare_dense(python: Path, scratch: Path, load: Load) -> dict[str, float | list[float]]:
+def compare_dense(shared: SharedSession, python: Path, scratch: Path, load: Load) -> dict[str, float | list[float]]:
     results: dict[str, float | list[float]] = {}
     for name, gzip in (("dense", False), ("gzip", True)):
         say(f"blocks like mainnet's, {'compressed for ours' if gzip else 'plain'}: {load.blocks} of them are made ...")
         with Replay(dense(load.blocks, gzip=gzip)) as replay, Cryo(python, replay.url, load.blocks) as cryo:
             chunk_blocks = max(1, load.blocks // _DENSE_CHUNKS)
-            speed, ours, peer = compare_speed(replay, scratch, load, cryo, chunk_blocks)
+            speed, ours, peer = compare_speed(shared, replay, scratch, load, cryo, chunk_blocks)
             results |= {f"{name}_vs_cryo": speed["vs_cryo"], f"{name}_vs_cryo_spread": speed["vs_cryo_spread"]}
             results |= {f"{name}_cpu_s": round(ours.own.median, 2), f"{name}_cryo_cpu_s": round(peer.own.median, 2)}
             results |= {f"{name}_peak_mb": round(ours.peaks.median), f"{name}_cryo_peak_mb": round(peer.peaks.median)}
@@ -215,22 +217,24 @@ def main() -> None:
     if python is None:
         sys.exit("cryo is not installed here: run `make bench-ingest`, or name its Python in TRACE_CRYO_PYTHON")
     scratch = Path(tempfile.mkdtemp(prefix="trace-bench-"))
+    shared = SharedSession(SparkConfig(scratch / "spark", log_level="error"))
     try:
-        measured = {} if options.more.dense else compare_recorded(python, scratch, load)
-        measured |= compare_dense(python, scratch, dense_load)
+        measured = {} if options.more.dense else compare_recorded(shared, python, scratch, load)
+        measured |= compare_dense(shared, python, scratch, dense_load)
     finally:
+        shared.close()
         shutil.rmtree(scratch, ignore_errors=True)
     print(json.dumps(measured))
 
 
-def compare_recorded(python: Path, scratch: Path, load: Load) -> dict[str, float | list[float]]:
+def compare_recorded(shared: SharedSession, python: Path, scratch: Path, load: Load) -> dict[str, float | list[float]]:
     with Replay(RECORDED) as replay:
         say(f"ours: chunks of {CHUNK} blocks, {BATCH} calls a request; cryo: one of {len(CRYO_SETTINGS)} settings")
         with Cryo(python, replay.url, load.blocks) as cryo:
-            measured, _, _ = compare_speed(replay, scratch, load, cryo)
+            measured, _, _ = compare_speed(shared, replay, scratch, load, cryo)
         say(f"the platform: tasks through a stack, {load.operator_seconds:.0f} s inside the operator ...")
         with Platform(replay.url, replay.chain_id, load.blocks) as platform:
-            overhead = uvloop.run(platform.measure(load.operator_seconds, say))
+            overhead = uvloop.run(platform.measure(load.operator_seconds, min(3, load.warm), say))
     return {**measured, **overhead, "blocks": load.blocks}
 
 

@@ -102,8 +102,8 @@ SUBJECTS = {
 class Ground:
     """A store, a worker's engine, the rows."""
 
-    def __init__(self, root: Path, transfer: S3Transfer, rows: int) -> None:
-        self.root, self.transfer = root, transfer
+    def __init__(self, root: Path, transfer: S3Transfer, rows: int, file_count: int = 8) -> None:
+        self.root, self.transfer, self.file_count = root, transfer, file_count
         self.shared = SharedSession(SparkConfig(root / f"session-{os.getpid()}", log_level="error"))
         self.engine = SparkOperators(self.shared, transfer, root / "worker")
         self.files: dict[str, list[ObjectMeta]] = {}
@@ -119,7 +119,7 @@ class Ground:
         for name, frame in frames.items():
             last = self.blocks[name.split("_", maxsplit=1)[0]] - 1
             target = Target(f"s3://{BUCKET}/{name}/", name, self.transfer)
-            written = write_frame(frame, target, 0, last, order=("block_number",), spread=Spread(8))
+            written = write_frame(frame, target, 0, last, order=("block_number",), spread=Spread(self.file_count))
             self.files[name] = [file.meta for file in written.files]
             say(f"{name}: {written.rows:,} rows, {len(written.files)} files, {written.size / 2**20:,.0f} MB")
 
@@ -149,7 +149,7 @@ class Ground:
         return self.shared.get().read.parquet(str(self.root / "plain-out")).count()
 
 
-def measure(ground: Ground, name: str, rows: int, pairs: int) -> dict[str, Any]:
+def measure(ground: Ground, name: str, rows: int, pairs: int, small_pairs: int) -> dict[str, Any]:
     subject = SUBJECTS[name]
     last = ground.last_block(subject)
     sides: dict[str, Callable[[int, int], Any]] = {
@@ -165,7 +165,7 @@ def measure(ground: Ground, name: str, rows: int, pairs: int) -> dict[str, Any]:
         say(f"{name}: task {task:.1f} s, plain {plain:.1f} s")
     ratios = [plain / task for task, plain in zip(seconds["task"], seconds["plain"], strict=True)]
     units = [(first, first + SMALL_BLOCKS - 1) for first in range(0, last - SMALL_BLOCKS, SMALL_BLOCKS)]
-    _, small_cpu = _take_turns(sides, (units * (4 * pairs))[: 4 * pairs])
+    _, small_cpu = _take_turns(sides, (units * small_pairs)[:small_pairs])
     return {
         "rows_per_s": round(rows / statistics.median(seconds["task"])),
         "plain_rows_per_s": round(rows / statistics.median(seconds["plain"])),
@@ -281,22 +281,23 @@ def main() -> None:
     if options.child:
         run_child()
         return
-    rows, pairs = scale.pick((options.rows, options.pairs), (500_000, 3), (10_000, 1))
+    rows, pairs, files = scale.pick((options.rows, options.pairs, 8), (500_000, 3, 8), (10_000, 1, 2))
+    small_pairs = scale.pick(4 * pairs, 4 * pairs, 1)
     found: dict[str, Any] = {"rows": rows, "pairs": pairs, "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as directory, object_store(Path(directory)) as store:
         root = Path(directory)
-        ground = Ground(root, S3Transfer(store.access()), rows)
+        ground = Ground(root, S3Transfer(store.access()), rows, files)
         ground.make({table for name in options.only for table in SUBJECTS[name].tables})
         for name in options.only:
-            found[name] = measure(ground, name, rows, pairs)
+            found[name] = measure(ground, name, rows, pairs, small_pairs)
         ground.shared.close()
         shutil.rmtree(root / "plain-out", ignore_errors=True)
         for name in options.only:
             if scale is Scale.SMOKE and name != options.only[0]:
                 continue  # a process of its own for each task takes most of the time
             last = ground.last_block(SUBJECTS[name])
-            found[name]["peak_mb_quarter"] = peak(ground, name, last // 4)
-            found[name]["peak_mb"] = peak(ground, name, last)
+            quarter = found[name]["peak_mb_quarter"] = peak(ground, name, last // 4)
+            found[name]["peak_mb"] = quarter if scale is Scale.SMOKE else peak(ground, name, last)
             found[name]["memory_ratio"] = round(found[name]["peak_mb"] / found[name]["peak_mb_quarter"], 2)
             say(f"{name}: {found[name]['peak_mb_quarter']} MB, then {found[name]['peak_mb']} MB")
     print(json.dumps(found))

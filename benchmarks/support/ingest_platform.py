@@ -34,7 +34,6 @@ publish:
   transactions_{number}: {{from: {{job: ingest, output_index: 1}}, storage: s3}}
   logs_{number}: {{from: {{job: ingest, output_index: 2}}, storage: s3}}
 """
-_WARM = 3
 _TASK_SECONDS = 120
 _MEASURED = "operator ended"
 
@@ -59,7 +58,8 @@ class Platform:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    async def measure(self, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
+    async def measure(self, seconds: float, warm: int, say: Callable[[str], None]) -> dict[str, float]:
+        """Tasks after `warm` of them, until the operator has worked for so long."""
         state = await asyncpg.connect(self._stack.state_dsn)
         user = self._stack.user()
         tasks: list[UUID] = []
@@ -68,13 +68,13 @@ class Platform:
             while inside < seconds:
                 task_id, lasted, claimed = await self._task(user, state, len(tasks))
                 tasks.append(task_id)
-                if len(tasks) > _WARM:
+                if len(tasks) > warm:
                     operator = await self._operator_seconds(task_id)
                     inside, wall, held = inside + operator, wall + lasted, held + claimed
         finally:
             await user.close()
             await state.close()
-        count = len(tasks) - _WARM
+        count = len(tasks) - warm
         say(
             f"  {count} tasks of about {self._blocks} blocks: {wall:.2f} s from made to Completed, {held:.2f} s of it"
             f" claimed, {inside:.2f} s inside the operator: {(wall - inside) / count * 1000:.0f} ms more for a task"
