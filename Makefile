@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-start
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ bench-tenants: setup ## What one org's heartbeats and claims notice of another a
 
 bench-isolation: setup ## What a Spark process per org costs: a warm task, an idle org's memory; last line is JSON
 	@$(PY) -m benchmarks.isolation $(ARGS)
+
+bench-start: setup ## `trace up` to ready and to the first Spark task against its parts started by hand; last line is JSON
+	@$(PY) -m benchmarks.start $(ARGS)
 
 bench-floods: setup ## What the other listeners notice of a flood at the public one; last line is JSON
 	@$(PY) -m benchmarks.floods $(ARGS)
