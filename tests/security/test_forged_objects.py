@@ -27,10 +27,10 @@ from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.ports import ContentMismatchError, ObjectMeta
 from tracelake.rows.reader import BadBatchError, BatchReader
 from tracelake.sink.parse import parse_batch
-from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Selection, _fetch_function
 from tracelake.stack.dataset_rows import read_files
 from tracelake.stack.seaweedfs import EmbeddedObjectStore
+from tracelake.storage.file_cache import FileCache
 from tracelake.wire.buffers import BufferBatch, Producer
 from tracelake.wire.task_calls import DataFile
 

@@ -24,11 +24,11 @@ from tracelake.model.dag import Column, ColumnType, Schema
 from tracelake.sink.store import TableStore
 from tracelake.spark.child.messages import AskFiles, TableAnswer
 from tracelake.spark.child.transfer import ExportedTables, check
-from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, TableReader
 from tracelake.spark.session import SharedSession
-from tracelake.spark.tables import Snapshot
 from tracelake.spark.work import SparkWork
+from tracelake.storage.file_cache import FileCache
+from tracelake.storage.snapshots import Snapshot
 from tracelake.wire.units import CursorRange, Unit
 from tracelake.worker.org_process.broker import AttemptBroker
 from tracelake.worker.spark import SparkOperators

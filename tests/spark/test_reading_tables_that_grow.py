@@ -28,7 +28,7 @@ from tracelake.sink.outcomes import StoreAwayError
 from tracelake.sink.store import TableStore
 from tracelake.spark.reader import TableReader
 from tracelake.spark.session import SharedSession
-from tracelake.spark.tables import Snapshot
+from tracelake.storage.snapshots import Snapshot
 from tracelake.wire.buffers import BufferedDataset
 from tracelake.wire.task_calls import TableColumn
 from tracelake.worker.spark import SparkOperators

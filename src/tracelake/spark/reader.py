@@ -25,10 +25,10 @@ from pyarrow import types
 from tracelake.catalogue.context import NonRetryableError, TableInput
 from tracelake.model.dag import ColumnType
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.files import FileCache
 from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
 from tracelake.spark.signed import lend_files
-from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
+from tracelake.storage.file_cache import FileCache
+from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, Scalar
 

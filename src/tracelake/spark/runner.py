@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.files import FileCache
 from tracelake.spark.input_files import InputFiles
 from tracelake.spark.measure import measure
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SparkConfig
 from tracelake.spark.work import ReadTable, SparkWork
+from tracelake.storage.file_cache import FileCache
 from tracelake.wire.units import PayloadInput
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext, OperatorResult
 from tracelake.model.locations import parse_uri
 from tracelake.ports import ObjectExistsError, ObjectMeta, SecretValues, content_mismatch, hash_file
-from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkOperator, SparkWork
+from tracelake.storage.file_cache import FileCache
 from tracelake.wire.units import CursorRange, PayloadInput, StorageOut, TaskOutput, Unit
 
 if TYPE_CHECKING:

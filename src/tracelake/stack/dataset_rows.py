@@ -19,7 +19,7 @@ from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.client.stack import Stack
 from tracelake.errors import TraceError
 from tracelake.ports import ContentMismatchError, ObjectChangedError, ObjectMeta
-from tracelake.spark.tables import Snapshot
+from tracelake.storage.snapshots import Snapshot
 from tracelake.wire import routes
 from tracelake.wire.platform import DatasetFilesReply, DatasetFilesRequest
 from tracelake.wire.task_calls import DataFile, TableColumn

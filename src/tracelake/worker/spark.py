@@ -25,11 +25,11 @@ from tracelake.catalogue.context import (
 )
 from tracelake.ports import FileTransfer
 from tracelake.spark.failures import LOST, SparkFailedError, explain
-from tracelake.spark.files import FileCache
 from tracelake.spark.operators import OPERATORS
 from tracelake.spark.reader import TableReader
 from tracelake.spark.runner import AttemptRunner
 from tracelake.spark.session import SharedSession
+from tracelake.storage.file_cache import FileCache
 from tracelake.worker.operators import Operator
 from tracelake.worker.org_process.pool import OrgProcesses
 

@@ -17,9 +17,9 @@ from tests.support.dispatcher import DispatcherHarness, Reply, fence
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.dispatcher.loops import uncommitted_files
 from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta
-from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.writer import Target, Written, mark_success, write_frame
+from tracelake.storage.file_cache import FileCache
 
 DAG = """
 name: files

@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from tests.spark.support import Bench, DirectoryTransfer
 from tracelake.catalogue.context import NonRetryableError, OperatorResult
 from tracelake.spark.failures import explain
-from tracelake.spark.files import FileCache
 from tracelake.spark.input_files import downloaded
 from tracelake.spark.operators.decode_logs import run as decode_logs
 from tracelake.spark.operators.integrity_check import run as integrity_check
 from tracelake.spark.operators.spark_sql import run as spark_sql
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.work import SparkWork
+from tracelake.storage.file_cache import FileCache
 
 OLD = pa.table({"block_number": pa.array([1, 2], pa.uint32()), "value": pa.array([1, 2], pa.uint64())})
 NEW = OLD.set_column(0, "block_number", pa.array([11, 12], pa.uint32()))

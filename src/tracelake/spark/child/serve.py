@@ -61,10 +61,10 @@ from tracelake.spark.child.transfer import (
     check,
 )
 from tracelake.spark.failures import explain
-from tracelake.spark.files import FileCache
 from tracelake.spark.reader import Reader
 from tracelake.spark.runner import AttemptRunner
 from tracelake.spark.session import SharedSession, SparkConfig
+from tracelake.storage.file_cache import FileCache
 from tracelake.wire.units import EventIn, PayloadInput, TaskOutput
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ from tracelake.spark.child.messages import (
     TableParts,
     UrlsAnswer,
 )
-from tracelake.spark.tables import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
+from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
 from tracelake.wire.units import PayloadInput, TaskOutput
 
 _COPY_BYTES = 16 * 2**20

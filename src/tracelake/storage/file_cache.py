@@ -27,24 +27,28 @@ class FileCache:
         """Each file, whole and checked, below `target`, which the caller removes when done."""
         target.mkdir(parents=True, exist_ok=True)
         self.directory.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(_STREAMS, thread_name_prefix="fetch") as pool:
-            paths = list(pool.map(lambda file: self._link(file, target), files))
-        self._shrink()
-        return paths
+        paths = {file: target / _name(file) for file in files}
+        missing = [file for file, path in paths.items() if not self._link(path)]
+        if missing:  # threads, and a look at the whole directory, only for who has to wait anyway
+            with ThreadPoolExecutor(_STREAMS, thread_name_prefix="fetch") as pool:
+                list(pool.map(lambda file: self._fetch(file, paths[file]), missing))
+            self._shrink()
+        return [paths[file] for file in files]
 
-    def _link(self, file: ObjectMeta, target: Path) -> Path:
-        name = hashlib.sha256(f"{file.uri}\0{file.etag}\0{file.sha256}".encode()).hexdigest() + ".parquet"
-        cached, link = self.directory / name, target / name
-        while True:
-            try:
-                os.link(cached, link)
-            except FileExistsError:
-                return link
-            except FileNotFoundError:
-                self.transfer.download(file, cached)
-                continue  # it may be gone again already
-            link.touch()
-            return link
+    def _link(self, path: Path) -> bool:
+        """False: there is no copy of it."""
+        try:
+            os.link(self.directory / path.name, path)
+        except FileExistsError:
+            return True
+        except FileNotFoundError:
+            return False
+        path.touch()
+        return True
+
+    def _fetch(self, file: ObjectMeta, path: Path) -> None:
+        while not self._link(path):  # it may be gone again already
+            self.transfer.download(file, self.directory / path.name)
 
     def _shrink(self) -> None:
         """The copies that were used longest ago go first."""
@@ -61,3 +65,7 @@ class FileCache:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def _name(file: ObjectMeta) -> str:
+    return hashlib.sha256(f"{file.uri}\0{file.etag}\0{file.sha256}".encode()).hexdigest() + ".parquet"
