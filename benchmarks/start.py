@@ -9,8 +9,8 @@ task. Tasks are triggered as soon as the stack is ready. Rounds change their ord
 - `ready_ratio`: seconds from `trace up` to ready over those of the slowest part in the same round, the median with its
   quartiles in `ready_ratio_spread`; `slowest_part` is the part that was slowest most often. `part_seconds`: medians.
 - `ready_seconds`, `ready_cpu_seconds`: of `trace up`. `first_start_seconds`: with a new home, once.
-- `first_spark_task_seconds`: from `trace up` to the end of a `spark_sql` task;
-  `first_spark_task_cpu_seconds`: of all processes that still run then; `first_ingest_seconds`: to that of an `evm_ingest` task.
+- `first_spark_task_seconds`: from `trace up` to the end of a `spark_sql` task; `first_spark_task_cpu_seconds`: of all
+  processes that still run then. `first_ingest_seconds`: from `trace up` to the end of an `evm_ingest` task.
 - `fresh_memory_mb`, `fresh_java`: memory of all processes, and how many of them are Java, after that `spark_sql` task.
 - `idle_memory_mb`, `idle_java`: the same once the stack has worked and then done nothing for `spark_idle_seconds`, here
   a few seconds.
