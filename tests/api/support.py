@@ -149,9 +149,11 @@ class Seed:
         self.sql("INSERT INTO dags (org_id, dag_name) VALUES ($1, $2) ON CONFLICT DO NOTHING", self.org_id, dag)
         return version
 
-    def activate(self, dag: str, version: UUID, state: str = "Active") -> int:
-        column = "active_version" if state == "Active" else "building_version"
+    def point(self, dag: str, version: UUID, column: str = "active_version") -> None:
         self.sql(f"UPDATE dags SET {column} = $3 WHERE org_id = $1 AND dag_name = $2", self.org_id, dag, version)
+
+    def activate(self, dag: str, version: UUID, state: str = "Active") -> int:
+        self.point(dag, version, "active_version" if state == "Active" else "building_version")
         rows = self.sql(
             """INSERT INTO activations (org_id, dag_name, dag_version_id, state, requested_by, cutover_at)
                VALUES ($1, $2, $3, $4::text, 'tester', CASE WHEN $4 = 'Active' THEN trace_now() END)

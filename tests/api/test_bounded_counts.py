@@ -1,8 +1,8 @@
 """Counts for people stop at a bound, and say so."""
 
 from tests.api.support import World
-from tests.support.bulk_state import FINISHED_TASKS
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import FINISHED_TASKS
 from tracelake.dispatcher.views.paging import CAP
 
 

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from tests.api.support import World
-from tests.support.bulk_state import FINISHED_TASKS, ROUTED_EVENTS
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import FINISHED_TASKS, ROUTED_EVENTS
 from tracelake.dispatcher.buffers import dead_batches
 from tracelake.dispatcher.views import commits, dags, datasets, events, files, jobs, lineage, tasks
 from tracelake.model.ids import new_id

@@ -10,8 +10,8 @@ import pytest
 
 from tests.api.support import World
 from tests.api.test_costs import assert_none_scans, plans
-from tests.support.bulk_state import QUEUED_TASKS
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import QUEUED_TASKS
 from tracelake.dispatcher.views import overview, paging
 from tracelake.dispatcher.views.tasks import first_id
 from tracelake.model.ids import new_id

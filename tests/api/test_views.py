@@ -273,11 +273,11 @@ def test_a_dataset_that_no_job_writes_any_more_is_retired(world: World) -> None:
     first = world.sql("SELECT active_version FROM dags WHERE org_id = $1 AND dag_name = 'chain'", world.org_id)[0][0]
     world.sql("UPDATE activations SET cutover_at = trace_now() WHERE activation_id = $1", world.activation)
     second = world.version("chain", 2, {})
-    world.sql("UPDATE dags SET active_version = $2 WHERE org_id = $1 AND dag_name = 'chain'", world.org_id, second)
+    world.point("chain", second)
     retired = {row["name"]: row.get("retired_after") for row in world.user().get("/v1/datasets")["datasets"]}
     assert retired["blocks"] == 1
     assert world.user().get("/v1/datasets/blocks")["dataset"]["retired_after"] == 1
-    world.sql("UPDATE dags SET active_version = $2 WHERE org_id = $1 AND dag_name = 'chain'", world.org_id, first)
+    world.point("chain", first)
     assert "retired_after" not in world.user().get("/v1/datasets/blocks")["dataset"]
 
 

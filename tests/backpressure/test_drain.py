@@ -1,6 +1,7 @@
 """The drain under pressure: those who wait for a stop do not take the turns of others, and no queue is filled twice."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -87,9 +88,9 @@ def test_two_that_drain_at_once_do_not_fill_a_queue_twice(
     room, arrived = loop._room, asyncio.Barrier(2)
     first_looks = 0
 
-    async def both_look(*arguments: object) -> int:
+    async def both_look(*arguments: Any) -> int:
         nonlocal first_looks
-        found = await room(*arguments)  # type: ignore[arg-type]
+        found = await room(*arguments)
         first_looks += 1
         if first_looks <= 2:
             await arrived.wait()

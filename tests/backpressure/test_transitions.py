@@ -7,6 +7,7 @@ import pytest
 from tests.backpressure.test_pressure import feed
 from tests.routing.support import Flow
 from tests.support import dags
+from tests.support.state import hold_task, set_used_places
 from tracelake.dispatcher.deploy import tasks
 
 QUEUE = """
@@ -98,9 +99,9 @@ def test_places(flow: Flow) -> None:
     assert depth(flow) == 6
     flow.pass_on(first(flow))
     assert depth(flow) == 5
-    flow.harness.sql("UPDATE limits SET used = 2")
+    set_used_places(flow.harness, 2)
     dispatcher = flow.harness.dispatcher
-    flow.harness.sql("UPDATE tasks SET held = true, held_by = limit_keys[1] WHERE task_id = $1", first(flow))
+    hold_task(flow.harness, first(flow))
     flow.harness.run(dispatcher.routing_reconciler.run_once())
     assert depth(flow) == 5, "a place that nobody had handed out was none of it"
     flow.deploy(QUEUE)

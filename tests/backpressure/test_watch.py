@@ -9,6 +9,7 @@ from tests.backpressure.pipe import PIPE
 from tests.backpressure.test_pressure import feed, level, work
 from tests.routing.support import Flow
 from tests.support import dags
+from tests.support.state import set_depth, shift_depth
 from tracelake.dispatcher.engine.pressure import queues, watch
 from tracelake.dispatcher.engine.pressure.watch import PressureWatch
 
@@ -35,7 +36,7 @@ def test_a_wrong_counter_is_put_right(flow: Flow, wrong: int) -> None:
     flow.deploy(PIPE)
     fill(flow, 0, 8)
     assert level(flow) == (8, 1)
-    flow.harness.sql("UPDATE pressure SET depth = depth + $1", wrong)
+    shift_depth(flow.harness, wrong)
     flow.harness.restart()
     look(flow)
     assert level(flow) == (8, 1)
@@ -46,7 +47,7 @@ def test_a_wrong_counter_is_put_right(flow: Flow, wrong: int) -> None:
 def test_two_that_count_put_it_right_once(flow: Flow) -> None:
     flow.deploy(PIPE)
     fill(flow, 0, 6)
-    flow.harness.sql("UPDATE pressure SET depth = 1")
+    set_depth(flow.harness, 1)
     node, store = slow(flow), flow.harness.dispatcher.ports.store
     counted, go_on = asyncio.Event(), asyncio.Event()
 
@@ -73,7 +74,7 @@ def test_counts_come_now_and_then(flow: Flow) -> None:
     flow.deploy(PIPE)
     fill(flow, 0, 6)
     look(flow)
-    flow.harness.sql("UPDATE pressure SET depth = 1")
+    set_depth(flow.harness, 1)
     for _ in range(watch._ALL_EVERY - 1):
         look(flow)
     assert level(flow) == (1, 0)
@@ -99,7 +100,7 @@ def test_nobody_waits_for_a_count(flow: Flow) -> None:
 def test_a_count_that_nobody_waits_for_is_right_while_tasks_come_and_go(flow: Flow) -> None:
     flow.deploy(PIPE)
     fill(flow, 0, 4)
-    flow.harness.sql("UPDATE pressure SET depth = 3")
+    set_depth(flow.harness, 3)
     node, store = slow(flow), flow.harness.dispatcher.ports.store
 
     async def compare() -> int:
@@ -221,7 +222,7 @@ def test_a_queue_that_is_held_up_hides_no_other(flow: Flow) -> None:
     first, other = sorted(
         (dags.job(flow.harness, "d", name)["node_id"] for name in ("slow", "second")), key=lambda node: node.bytes
     )
-    flow.harness.sql("UPDATE pressure SET depth = depth + 3 WHERE node_id = $1", first)
+    shift_depth(flow.harness, 3, first)
 
     async def look_beside_a_lock() -> None:
         dispatcher = flow.harness.dispatcher

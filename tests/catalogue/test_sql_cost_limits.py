@@ -1,6 +1,9 @@
 """How costs of queries are counted: sequences from their text, growth through names, joins by their equalities."""
 
+from typing import Any
+
 import pytest
+from sqlglot import exp
 
 from tracelake.catalogue.sql import relations as sql_relations
 from tracelake.catalogue.sql.calls import STEPS
@@ -38,9 +41,9 @@ def test_sequences_are_counted(monkeypatch: pytest.MonkeyPatch, arguments: str, 
     counted = []
     growth = sql_relations.QueryCost._growth
 
-    def observe(cost: sql_relations.QueryCost, node: object, *rest: object) -> int:
-        counted.append(node.meta.get(STEPS))  # type: ignore[attr-defined]
-        return growth(cost, node, *rest)  # type: ignore[arg-type]
+    def observe(cost: sql_relations.QueryCost, node: exp.Anonymous, *rest: Any) -> int:
+        counted.append(node.meta.get(STEPS))
+        return growth(cost, node, *rest)
 
     monkeypatch.setattr(sql_relations.QueryCost, "_growth", observe)
     assert code(f"SELECT sequence({arguments}) AS x FROM t") == ""

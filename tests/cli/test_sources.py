@@ -1,7 +1,7 @@
 """`trace sources` for each kind, and `trace trigger` on a source that keeps what is said."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pytest
@@ -109,8 +109,11 @@ def test_the_others_show_what_matters_to_them(trace: Trace, api: FakeApi) -> Non
 # A trigger that is kept
 
 
-def kept(kind: str) -> TriggerReply:
-    return TriggerReply(idempotency_key="k", event_id=7, kept=kind)  # type: ignore[arg-type]
+Kept: TypeAlias = Literal["paused", "stopped"]
+
+
+def kept(kind: Kept) -> TriggerReply:
+    return TriggerReply(idempotency_key="k", event_id=7, kept=kind)
 
 
 PAUSED = row(state="paused", paused_by="ann", paused_at=NOW, kept=1)
@@ -125,7 +128,7 @@ STOPPED = row(state="stopped", because="pools/slow has 10 of 10 queued tasks", k
     ],
 )
 def test_a_trigger_says_that_it_is_kept_and_what_to_do(
-    trace: Trace, api: FakeApi, kind: str, said: str, step: str
+    trace: Trace, api: FakeApi, kind: Kept, said: str, step: str
 ) -> None:
     api.answers[TRIGGER] = kept(kind)
     shown = trace(*CURSOR).out
@@ -135,14 +138,15 @@ def test_a_trigger_says_that_it_is_kept_and_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("source", "why"), [(PAUSED, "paused by ann"), (STOPPED, "pools/slow has 10 of 10 queued tasks")]
+    ("state", "source", "why"),
+    [("paused", PAUSED, "paused by ann"), ("stopped", STOPPED, "pools/slow has 10 of 10 queued tasks")],
 )
 def test_waiting_on_what_is_kept_says_why_and_goes_on_with_the_work(
-    trace: Trace, api: FakeApi, source: SourceRow, why: str
+    trace: Trace, api: FakeApi, state: Kept, source: SourceRow, why: str
 ) -> None:
     done = [samples.task_row(1, status="Completed")]
     api.answers |= {
-        TRIGGER: kept(source.state),
+        TRIGGER: kept(state),
         "GET /v1/sources": [reply(source), reply(source), reply(row(kept=1)), reply(row())],
         "GET /v1/tasks": [
             *[TasksPage(tasks=[])] * 3,

@@ -9,6 +9,7 @@ import yaml
 
 from tests.support.dags import ORG, job, output
 from tests.support.dispatcher import DispatcherHarness
+from tracelake.db.transaction import Store
 from tracelake.model.ids import new_id, new_secret_id
 
 Generation = tuple[UUID, UUID]
@@ -102,10 +103,11 @@ def task(
     held: bool = False,
     limits: list[str] | None = None,
     cursor: int = 0,
+    attempt: int | None = None,
 ) -> UUID:
     """A task of the job in that state; `waits` for its retry, when it failed."""
     task_id = new_id()
-    attempt = 0 if status == "Queued" else 1
+    attempt = attempt or (0 if status == "Queued" else 1)
     outcome = {"Failed": "Failed", "Completed": "Completed", "Canceled": "Canceled"}.get(status)
     token = new_secret_id() if attempt else None
     harness.sql(_TASK, task_id, job_id, status, attempt, outcome, token, waits, held, limits, cursor)
@@ -131,6 +133,19 @@ def generations(harness: DispatcherHarness, dag: str, *names: str) -> dict[str, 
 def node(harness: DispatcherHarness, dag: str, name: str, *, building: bool = False) -> UUID:
     found: UUID = job(harness, dag, name, building=building)["node_id"]
     return found
+
+
+class PassingStore(Store):
+    """A store that passes everything on to the one of a Dispatcher; tests override what they interfere with."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def connection(self, **options: Any) -> Any:
+        return self._store.connection(**options)
+
+    def transaction(self, **options: Any) -> Any:
+        return self._store.transaction(**options)
 
 
 TABLES = (

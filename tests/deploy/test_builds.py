@@ -8,14 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.deploy.support import Text, chain, dataset, everything, node, say, state_of, task
+from tests.deploy.support import PassingStore, Text, chain, dataset, everything, node, say, state_of, task
 from tests.deploy.test_cutover import Crash, CrashingStore
-from tests.support.bulk_state import CANCEL_TASK
 from tests.support.dags import activate, actor, deploy, edge, job, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import cancel_queued_tasks, set_edges
+from tracelake.db.transaction import Store
 from tracelake.dispatcher.deploy.builds import Builds
 from tracelake.dispatcher.views.dags import list_versions
-from tracelake.wire.dags import ActivateRequest, BuildProgress, DeployReply
+from tracelake.wire.dags import ActivateRequest, BuildProgress, DagVersionsReply, DeployReply
 
 
 def start(harness: DispatcherHarness) -> DeployReply:
@@ -23,7 +24,7 @@ def start(harness: DispatcherHarness) -> DeployReply:
     deploy(harness, str(chain()))
     for cursor in (1, 2, 3):
         say(harness, output(harness, "d", "tick"), cursor)
-    harness.sql("UPDATE edges SET routed = 3 WHERE node_id = $1", node(harness, "d", "a"))
+    set_edges(harness, node(harness, "d", "a"), routed=3)
     return deploy(harness, str(chain(a=2)))
 
 
@@ -39,11 +40,13 @@ def built(harness: DispatcherHarness, name: str = "a") -> Any:
 
 
 def versions(harness: DispatcherHarness) -> dict[int, tuple[str, BuildProgress | None]]:
-    async def read() -> Any:
-        async with harness.dispatcher.ports.store.connection() as connection:
-            return await list_versions(connection, who.org_id, "d")  # type: ignore[arg-type]
+    org_id = actor(harness).org_id
+    assert org_id is not None
 
-    who = actor(harness)
+    async def read() -> DagVersionsReply:
+        async with harness.dispatcher.ports.store.connection() as connection:
+            return await list_versions(connection, org_id, "d")
+
     return {row.number: (row.state, row.build) for row in harness.run(read()).versions}
 
 
@@ -79,7 +82,7 @@ def test_a_finished_build_cuts_over_by_itself(harness: DispatcherHarness) -> Non
     drain(harness, fresh)
     made = task(harness, job_id(harness, "d", "a", building=True), cursor=3)
     assert run_builds(harness) == 0
-    harness.sql(CANCEL_TASK, made)
+    cancel_queued_tasks(harness, made)
     late = say(harness, output(harness, "d", "tick"), 4)
     assert run_builds(harness) == 1
     assert run_builds(harness) == 0
@@ -126,7 +129,7 @@ def test_unfinished_work_keeps_a_build_open(harness: DispatcherHarness, status: 
 def test_events_that_an_edge_of_the_build_has_not_seen_keep_it_open(harness: DispatcherHarness) -> None:
     start(harness)
     drain(harness, built(harness))
-    harness.sql("UPDATE edges SET position = 0 WHERE node_id = $1", built(harness, "b"))
+    set_edges(harness, built(harness, "b"), position=0)
     say(harness, output(harness, "d", "a", building=True), 1)
     assert run_builds(harness) == 0
 
@@ -140,7 +143,7 @@ def test_what_failed_for_good_keeps_a_build_open_until_it_is_skipped(harness: Di
     assert run_builds(harness) == 0
     state, progress = versions(harness)[2]
     assert (state, progress) == ("Building", BuildProgress(done=1, open=0, failed=1, draining_edges=0))
-    harness.sql("UPDATE tasks SET skipped_at = trace_now() WHERE task_id = $1", failed)
+    harness.run(harness.dispatcher.actions.skip(actor(harness), failed))
     assert run_builds(harness) == 1
 
 
@@ -215,7 +218,7 @@ def test_an_abandoned_build_goes_on_where_it_stopped(harness: DispatcherHarness)
     fresh = built(harness)
     generation = output(harness, "d", "b", building=True)
     queued = task(harness, job_id(harness, "d", "a", building=True))
-    harness.sql("UPDATE edges SET position = 2, routed = 2 WHERE node_id = $1", fresh)
+    set_edges(harness, fresh, position=2, routed=2)
     activate(harness, "d", 1)
     newest = say(harness, output(harness, "d", "tick"), 4)
     reply = activate(harness, "d", 2)
@@ -303,7 +306,7 @@ def test_a_crash_during_the_cutover_leaves_the_build_as_it_was(harness: Dispatch
     before = everything(harness)
     statements = 0
     while True:
-        builds = Builds(CrashingStore(harness.dispatcher.ports.store, statements), harness.config)  # type: ignore[arg-type]
+        builds = Builds(CrashingStore(harness.dispatcher.ports.store, statements), harness.config)
         try:
             assert harness.run(builds.run_once()) == 1
             break
@@ -377,27 +380,24 @@ def test_a_build_reads_a_buffered_dataset_that_counts_up_to_its_beginning(harnes
     assert run_builds(harness) == 1
 
 
-class Overtaken:
+class Overtaken(PassingStore):
     """The store of a loop that somebody overtakes between its first look and its lock."""
 
-    def __init__(self, store: Any, first: Coroutine[Any, Any, object]) -> None:
-        self._store = store
+    def __init__(self, store: Store, first: Coroutine[Any, Any, object]) -> None:
+        super().__init__(store)
         self._first: Coroutine[Any, Any, object] | None = first
-
-    def connection(self) -> Any:
-        return self._store.connection()
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[Any]:
         if self._first is not None:
             first, self._first = self._first, None
             await first
-        async with self._store.transaction(**options) as connection:
+        async with super().transaction(**options) as connection:
             yield connection
 
 
 def overtaken(harness: DispatcherHarness, first: Coroutine[Any, Any, object]) -> int:
-    store: Any = Overtaken(harness.dispatcher.ports.store, first)
+    store = Overtaken(harness.dispatcher.ports.store, first)
     return harness.run(Builds(store, harness.config).run_once())
 
 

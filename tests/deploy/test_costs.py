@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from tests.deploy.support import chain
-from tests.support.bulk_state import ROUTED_EVENTS
 from tests.support.dags import deploy, job, output
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tests.support.state import ROUTED_EVENTS
 from tracelake.dispatcher.deploy import apply, builds, cutover, edges, pointers, registry, tasks
 from tracelake.dispatcher.engine import limits
 from tracelake.dispatcher.engine.catch_up import routing_reconciler

@@ -8,9 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.deploy.support import Text, chain, dataset, everything, generations, node, say, state_of, task
+from tests.deploy.support import PassingStore, Text, chain, dataset, everything, generations, node, say, state_of, task
 from tests.support.dags import activate, actor, deploy, edge, job, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import set_edges, set_used_places, stop_tasks
+from tracelake.db.transaction import Store
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.wire.dags import ActivateRequest
 
@@ -38,10 +40,8 @@ def test_the_edit_onward_gets_new_generations(harness: DispatcherHarness) -> Non
 
 def test_rollback_restores_pointers_edges_and_cursors(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain()))
-    harness.sql("UPDATE edges SET routed = 41 WHERE node_id = $1", node(harness, "d", "a"))
-    harness.sql(
-        "UPDATE edges SET routed = 7, position = 3, failed_units = 1 WHERE node_id = $1", node(harness, "d", "b")
-    )
+    set_edges(harness, node(harness, "d", "a"), routed=41)
+    set_edges(harness, node(harness, "d", "b"), routed=7, position=3, failed_units=1)
     versions = "SELECT dataset_uuid, current_version, staged_version, name, published FROM datasets ORDER BY 1"
     pointers, before = harness.sql(versions), edges(harness)
     deploy(harness, str(chain(a=2)))
@@ -106,7 +106,7 @@ def test_tasks_of_what_is_dropped_are_cancelled_and_come_back(harness: Dispatche
     running, done = task(harness, a, "Running", cursor=5), task(harness, a, "Completed", cursor=6)
     other = task(harness, tick, cursor=7)
     asked = task(harness, a, "Running", cursor=8)
-    harness.sql("UPDATE tasks SET cancel_requested = true WHERE task_id = $1", asked)
+    harness.service("POST", f"/internal/tasks/{asked}/cancel")
     deploy(harness, str(chain(a=2)))
     for gone in (queued, held, waiting):
         row = harness.row(str(gone))
@@ -127,10 +127,8 @@ def test_tasks_of_what_is_dropped_are_cancelled_and_come_back(harness: Dispatche
     assert woken == {queued, waiting}
     # Told to stop, and still running: it comes back when it has stopped. What a person cancelled does not.
     assert state_of(harness, running) == ("Running", True)
-    end = """UPDATE tasks SET status = 'Canceled', outcome = 'Canceled', finished_at = trace_now(),
-             lease_expires_at = NULL WHERE task_id = ANY($1)"""
     assert run_builds(harness) == 0
-    harness.sql(end, [running, asked])
+    stop_tasks(harness, running, asked)
     assert run_builds(harness) == 1
     assert state_of(harness, running) == ("Queued", False)
     assert state_of(harness, asked) == ("Canceled", True)
@@ -138,14 +136,9 @@ def test_tasks_of_what_is_dropped_are_cancelled_and_come_back(harness: Dispatche
 
 def test_a_task_that_was_stopped_in_its_last_attempt_gets_another_one(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain()))
-    last = task(harness, job_id(harness, "d", "a"), "Running")
-    harness.sql("UPDATE tasks SET attempt = 3 WHERE task_id = $1", last)
+    last = task(harness, job_id(harness, "d", "a"), "Running", attempt=3)
     deploy(harness, str(chain(a=2)))
-    harness.sql(
-        """UPDATE tasks SET status = 'Canceled', outcome = 'Timeout', finished_at = trace_now(),
-           lease_expires_at = NULL WHERE task_id = $1""",
-        last,
-    )
+    stop_tasks(harness, last, outcome="Timeout")
     activate(harness, "d", 1)
     row = harness.row(str(last))
     assert (row["status"], row["attempt"], row["max_attempts"]) == ("Queued", 3, 4)
@@ -157,11 +150,7 @@ def test_a_version_that_leaves_again_takes_its_returning_tasks_along(harness: Di
     deploy(harness, str(chain(a=2)))
     activate(harness, "d", 1)
     activate(harness, "d", 2)
-    harness.sql(
-        """UPDATE tasks SET status = 'Canceled', outcome = 'Canceled', finished_at = trace_now(),
-           lease_expires_at = NULL WHERE task_id = $1""",
-        running,
-    )
+    stop_tasks(harness, running)
     assert run_builds(harness) == 0
     activate(harness, "d", 1)
     assert state_of(harness, running) == ("Queued", False)
@@ -178,7 +167,7 @@ def test_places_are_given_back_and_handed_on(harness: DispatcherHarness) -> None
     task(harness, a, "Running", limits=[own, shared], cursor=2)
     task(harness, a, held=True, limits=[own, shared], cursor=3)
     waits = [task(harness, e, held=True, limits=[shared], cursor=cursor) for cursor in range(3)]
-    harness.sql("UPDATE limits SET used = 3")
+    set_used_places(harness, 3)
     deploy(harness, str(chain(a=2, scaling={"max_concurrency": 3})))
     used = {row["limit_key"]: row["used"] for row in harness.sql("SELECT * FROM limits")}
     # The one that runs keeps its places until it ends; two of the three that waited got the others.
@@ -193,7 +182,7 @@ def test_a_wider_limit_lets_in_who_waits(harness: DispatcherHarness) -> None:
     deploy(harness, str(chain(scaling={"max_concurrency": 1})))
     key = f"job:{job(harness, 'd', 'a')['org_id']}:d:a"
     waits = [task(harness, job_id(harness, "d", "a"), held=True, limits=[key], cursor=n) for n in range(4)]
-    harness.sql("UPDATE limits SET used = 1")
+    set_used_places(harness, 1)
     deploy(harness, str(chain(scaling={"max_concurrency": 3})))
     assert [harness.row(str(item))["held"] for item in waits].count(False) == 2
     deploy(harness, str(chain()))
@@ -204,7 +193,7 @@ def test_readers_in_other_dags_follow_the_dataset(harness: DispatcherHarness) ->
     deploy(harness, str(chain()))
     deploy(harness, str(Text("x").source("unused").job("reader", "dataset.d_out")))
     first = output(harness, "d", "b")
-    harness.sql("UPDATE edges SET routed = 5 WHERE node_id = $1", node(harness, "x", "reader"))
+    set_edges(harness, node(harness, "x", "reader"), routed=5)
     reply = deploy(harness, str(chain(b=2)))
     assert reply.plan.subscribers == ["x/reader"]
     second = output(harness, "d", "b")
@@ -273,19 +262,16 @@ class Crash(BaseException):
     """The process ends here."""
 
 
-class CrashingStore:
+class CrashingStore(PassingStore):
     """The store of a process that ends before its Nth statement; COMMIT is one of them."""
 
-    def __init__(self, store: Any, statements: int) -> None:
-        self._store = store
+    def __init__(self, store: Store, statements: int) -> None:
+        super().__init__(store)
         self.left = statements
-
-    def connection(self) -> Any:
-        return self._store.connection()
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[Any]:
-        async with self._store.transaction(**options) as connection:
+        async with super().transaction(**options) as connection:
             yield _CrashingConnection(connection, self)
             self.count()
 
@@ -312,14 +298,14 @@ def test_a_cutover_that_is_cut_short_leaves_no_trace(harness: DispatcherHarness)
     key = f"job:{job(harness, 'd', 'a')['org_id']}:d:a"
     task(harness, job_id(harness, "d", "a"), limits=[key], cursor=1)
     task(harness, job_id(harness, "d", "b"), "Running", cursor=2)
-    harness.sql("UPDATE limits SET used = 1")
+    set_used_places(harness, 1)
     before = everything(harness)
     who, text = actor(harness), str(chain(a=2)).encode()
     statements = 0
     while True:
         store = CrashingStore(harness.dispatcher.ports.store, statements)
         documents = harness.dispatcher.documents
-        deployments = Deployments(store, harness.config, lambda: None, documents)  # type: ignore[arg-type]
+        deployments = Deployments(store, harness.config, lambda: None, documents)
         try:
             harness.run(deployments.deploy(who, "d", text, dry_run=False, activate=True))
             break

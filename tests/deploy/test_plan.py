@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
@@ -339,10 +340,10 @@ def problems_of(text: Text, registry: Registry) -> list[str]:
         ({"storage": "s3"}, "dataset_storage"),
     ],
 )
-def test_a_dataset_that_cannot_be_had_is_refused(fields: dict[str, object], code: str) -> None:
+def test_a_dataset_that_cannot_be_had_is_refused(fields: dict[str, Any], code: str) -> None:
     registry = empty(read(chain()))
     taken = StoredDataset(uuid5(SPACE, "x"), "d_out", "d", "postgres", True, uuid5(SPACE, "x-1"))
-    row = replace(taken, **fields)  # type: ignore[arg-type]
+    row = replace(taken, **fields)
     assert problems_of(chain(), replace(registry, datasets={"d_out": row})) == [code]
 
 

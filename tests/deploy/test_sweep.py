@@ -8,9 +8,9 @@ import pytest
 
 from tests.deploy.support import chain, node, say, task
 from tests.deploy.test_builds import built, drain, start
-from tests.support.bulk_state import CANCEL_TASK
 from tests.support.dags import activate, deploy, job_id, output, run_builds
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import cancel_queued_tasks, set_sweep, set_used_places
 from tracelake.dispatcher.deploy import builds, tasks
 from tracelake.dispatcher.deploy.builds import Builds
 from tracelake.dispatcher.engine import limits
@@ -26,10 +26,10 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backlog(
-    harness: DispatcherHarness, number: int, status: str = "Queued", first: int = 0, **fields: bool
+    harness: DispatcherHarness, number: int, status: str = "Queued", first: int = 0, *, waits: bool = False
 ) -> list[UUID]:
     job = job_id(harness, "d", "a")
-    return [task(harness, job, status, cursor=first + n, **fields) for n in range(number)]  # type: ignore[arg-type]
+    return [task(harness, job, status, cursor=first + n, waits=waits) for n in range(number)]
 
 
 def statuses(harness: DispatcherHarness, made: list[UUID]) -> Counter[tuple[str, str | None]]:
@@ -177,12 +177,12 @@ def test_tasks_that_return_keep_a_build_open(harness: DispatcherHarness, monkeyp
     monkeypatch.setattr(builds, "SWEEPS", 0)
     assert deploy(harness, str(chain(a=2))).state == "Building"
     drain(harness, built(harness))
-    harness.sql(CANCEL_TASK, None)
+    cancel_queued_tasks(harness)
     assert run_builds(harness) == 0, "two have yet to come back"
     monkeypatch.setattr(builds, "SWEEPS", 9)
     assert run_builds(harness) > 0
     assert statuses(harness, made)["Queued", None] == 2
-    harness.sql(CANCEL_TASK, None)
+    cancel_queued_tasks(harness)
     assert run_builds(harness) == 1
 
 
@@ -202,7 +202,7 @@ def test_places_of_what_is_swept_come_back(harness: DispatcherHarness) -> None:
     key = f"job:{harness.sql('SELECT org_id FROM orgs')[0][0]}:d:a"
     for cursor in range(15):
         task(harness, old, held=cursor >= 6, limits=[key], cursor=cursor)
-    harness.sql("UPDATE limits SET used = 6")
+    set_used_places(harness, 6)
     deploy(harness, str(chain(a=2, scaling={"max_concurrency": 6})))
     new = [task(harness, job_id(harness, "d", "a"), held=True, limits=[key], cursor=cursor) for cursor in range(3)]
     sweep_all(harness)
@@ -241,7 +241,7 @@ def test_a_limit_that_is_lifted_lets_in_so_many_at_once(
     deploy(harness, str(chain(scaling={"max_concurrency": 1})))
     key = f"job:{harness.sql('SELECT org_id FROM orgs')[0][0]}:d:a"
     made = [task(harness, job_id(harness, "d", "a"), held=n > 0, limits=[key], cursor=n) for n in range(20)]
-    harness.sql("UPDATE limits SET used = 1")
+    set_used_places(harness, 1)
     deploy(harness, str(chain()))
 
     def ready() -> int:
@@ -275,7 +275,7 @@ def test_a_person_who_is_faster_than_the_sweep_keeps_what_he_did(harness: Dispat
     made = backlog(harness, BATCH + 3)
     deploy(harness, str(chain(a=2)))
     sweep_all(harness)
-    harness.sql("UPDATE nodes SET sweep = 'Return' WHERE node_id = $1", harness.row(str(made[0]))["node_id"])
+    set_sweep(harness, made[0], "Return")
     harness.sql(
         "UPDATE tasks SET status = 'Queued', ready_at = now(), finished_at = NULL, error = NULL WHERE task_id = $1",
         made[0],

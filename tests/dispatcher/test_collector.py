@@ -9,6 +9,7 @@ import pytest
 from tests.routing.support import Flow, block
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
+from tests.support.state import allow_one_attempt
 from tracelake.dispatcher.loops import uncommitted_files
 from tracelake.errors import StoreUnavailableError
 
@@ -117,7 +118,7 @@ def test_a_task_that_is_still_at_work_is_looked_at_later(flow: Flow) -> None:
 
 def test_a_late_word_comes_too_late_when_its_files_are_gone(flow: Flow) -> None:
     task, lease, prefix = begin(flow)
-    flow.harness.sql("UPDATE tasks SET max_attempts = 1")
+    allow_one_attempt(flow.harness, task)
     flow.harness.advance(3600)
     flow.harness.run(flow.harness.dispatcher.reaper.run_once())
     flow.harness.advance(3600)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.routing.support import Flow
 from tests.routing.test_routing import FEED
-from tests.support.bulk_state import QUEUED_TASKS
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tests.support.state import QUEUED_TASKS
 from tracelake.dispatcher.engine.tables import batch_rows
 from tracelake.dispatcher.invoke import loop as invoke
 from tracelake.dispatcher.loops import reconciler

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.configs import dispatcher_config
 from tests.support.dispatcher import DispatcherHarness, fence
+from tests.support.state import hold_task
 from tracelake.dispatcher.outbox.relay import OutboxRelay
 from tracelake.errors import StoreUnavailableError
 from tracelake.model.job import buffer_queue
@@ -170,7 +171,7 @@ def test_only_what_is_ready_is_woken_again(harness: DispatcherHarness) -> None:
         lease = leases[task_id]
         harness.task("complete", lease["capability_token"], fence(task_id, lease, status=status))
     harness.service("POST", f"/internal/tasks/{canceled}/cancel")
-    harness.sql("UPDATE tasks SET held = true WHERE task_id = $1", held)
+    hold_task(harness, held)
     harness.relay()
     queue_sql(harness, "DELETE FROM messages WHERE key <> $1", live)
     harness.advance(GRACE)

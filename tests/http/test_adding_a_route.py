@@ -1,24 +1,48 @@
-"""A route that is declared once is served, called by the client and documented, as CONTRIBUTING.md says."""
+"""A route that is declared once is served, called by a command and documented, as CONTRIBUTING.md says.
+
+The first part of this file is what the four source files would hold.
+"""
 
 import asyncio
-from collections.abc import MutableMapping
+import re
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
+import click
 import msgspec
 import pytest
+from click.testing import CliRunner
 from tools.openapi import build_openapi
 
 from tests.http.support import OpenGate
+from tracelake.cli.session import Session, user_command
 from tracelake.client.http import HttpClient, HttpReply
+from tracelake.client.stack import Stack
 from tracelake.client.user import TextCredential, UserClient
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import TraceError
 from tracelake.http.app import ListenerApp
-from tracelake.http.router import HttpRequest, Router, answer
+from tracelake.http.router import Router, answer
+from tracelake.processes.main import one_line
 from tracelake.wire import parameters as p
 from tracelake.wire.base import Reply, Request
 from tracelake.wire.contract import Access, Listener, Principal, Role, Route
+
+ROOT = Path(__file__).parents[2]
+
+# The feature itself: a module below dispatcher/
+
+
+async def write_note(dag: str, text: str, copies: int) -> "NoteReply":
+    if text == "taken":
+        raise TraceError("trigger_conflict")
+    return NoteReply(dag=dag, text=text, copies=copies)
+
+
+# 1. src/tracelake/wire/<subject>.py
 
 
 class NoteRequest(Request, frozen=True, kw_only=True):
@@ -30,6 +54,8 @@ class NoteReply(Reply, frozen=True, kw_only=True):
     text: str
     copies: int
 
+
+# 2. src/tracelake/wire/routes.py
 
 WRITE_NOTE = Route(
     Access((Listener.PUBLIC,), Principal.USER, Role.WRITER),
@@ -43,10 +69,26 @@ WRITE_NOTE = Route(
 )
 
 
-async def write_note(request: HttpRequest[NoteRequest]) -> NoteReply:
-    if request.body.text == "taken":
-        raise TraceError("trigger_conflict")
-    return NoteReply(dag=request["dag"], text=request.body.text, copies=request["copies"])
+# 3. src/tracelake/dispatcher/http/user_endpoints.py
+
+ENDPOINT = answer(WRITE_NOTE, lambda request: write_note(request["dag"], request.body.text, request["copies"]))
+
+# 4. src/tracelake/cli/<command>.py
+
+
+@click.command()
+@click.argument("dag")
+@click.argument("text")
+@click.option("--copies", type=int, default=1)
+@user_command
+def note(session: Session, dag: str, text: str, copies: int) -> None:
+    """Write a note about a DAG."""
+    request = NoteRequest(text=text)
+    reply = session.ask(lambda client: client.call(WRITE_NOTE, request, dag=dag, copies=copies))
+    session.say(f"Wrote {reply.copies} copies to {reply.dag}.")
+
+
+# What follows from them
 
 
 class InProcessClient(HttpClient):
@@ -55,7 +97,7 @@ class InProcessClient(HttpClient):
     def __init__(self) -> None:
         self._app = ListenerApp(
             "public",
-            Router([answer(WRITE_NOTE, write_note)]),
+            Router([ENDPOINT]),
             OpenGate(),
             Metrics(),
             body_max_bytes=1000,
@@ -63,6 +105,9 @@ class InProcessClient(HttpClient):
             webhook_max_bytes=1000,
             anonymous_body_bytes=1000,
         )
+
+    async def close(self) -> None:
+        pass
 
     async def request(self, method: str, path: str, *, body: bytes | None = None, **_options: Any) -> HttpReply:
         url = urlsplit(path)
@@ -109,6 +154,44 @@ def test_its_errors_reach_the_caller(client: UserClient, text: str, parameters: 
 def test_a_parameter_that_it_does_not_have_is_an_error_of_the_caller(client: UserClient) -> None:
     with pytest.raises(TypeError, match="has no parameter job"):
         asyncio.run(client.call(WRITE_NOTE, NoteRequest(text="hello"), dag="pools", job="x"))
+
+
+@pytest.fixture
+def command(client: UserClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Runs the command on a stack whose public listener is in this process."""
+    monkeypatch.setattr(UserClient, "of_stack", lambda *_, **_options: client)
+    monkeypatch.setattr(Session, "stack", Mock(spec=Stack))
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(note, [*arguments, "--home", str(tmp_path)])
+
+    return run
+
+
+def test_its_command_shows_the_reply(command: Callable[..., Any]) -> None:
+    assert command("pools", "hello", "--copies", "2").output == "Wrote 2 copies to pools.\n"
+
+
+def test_its_command_prints_the_reply_as_json(command: Callable[..., Any]) -> None:
+    shown = msgspec.json.decode(command("pools", "hello", "--json").stdout)
+    assert shown == {"dag": "pools", "text": "hello", "copies": 1}
+
+
+def test_errors_need_no_code_in_its_command(command: Callable[..., Any]) -> None:
+    result = command("pools", "taken", "--json")
+    assert msgspec.json.decode(result.stdout)["error"]["code"] == "trigger_conflict"
+    line = one_line(result.exception)
+    assert line is not None
+    assert line.startswith("trigger_conflict: ")
+
+
+def test_the_page_names_the_four_files() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    section = page.partition("## Adding a route and its command")[2]
+    files = re.findall(r"^\d\. `(src/tracelake/[^`]+)`", section, re.M)
+    assert files == re.findall(r"^# \d\. (src/tracelake/\S+)$", Path(__file__).read_text(), re.M)
+    assert len(files) == 4
+    assert all((ROOT / re.sub(r"/<\w+>\.py$", "", name)).exists() for name in files)
 
 
 def test_it_is_documented() -> None:

@@ -11,9 +11,9 @@ import pytest
 from tests.monitoring.situations import HEAD, PIPE, Stage
 from tests.routing.support import Flow
 from tests.support import dags
-from tests.support.bulk_state import FINISHED_TASKS, QUEUED_TASKS, ROUTED_EVENTS
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tests.support.state import FINISHED_TASKS, QUEUED_TASKS, ROUTED_EVENTS, set_edges
 from tracelake.dispatcher.loops import gauges, named
 from tracelake.dispatcher.outbox import admin
 
@@ -63,7 +63,7 @@ def dsn(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         harness.sql(_OUTBOX, 5 * ROWS)
         Stage(harness, "others").buffers().publish([{"key": 1}])
         harness.sql(_BATCHES, 10 * ROWS)
-        harness.sql("UPDATE edges SET position = 0 WHERE node_id = $1", row["node_id"])
+        set_edges(harness, row["node_id"], position=0)
         harness.sql("VACUUM ANALYZE")
         yield state
     finally:

@@ -12,6 +12,7 @@ from tests.monitoring.test_movement import invalidated
 from tests.sources.webhook_support import Hook
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import set_edges
 from tracelake.dispatcher.engine.catch_up.invalidation_drain import PAGE
 from tracelake.dispatcher.loops import gauges
 from tracelake.dispatcher.metrics import SAME, Metrics
@@ -173,7 +174,7 @@ def test_events_of_many_inputs_wait(stage: Stage) -> None:
     stage.flow.deploy(PLAIN.rstrip() + readers)
     for cursor in range(3):
         stage.flow.trigger("d", "src", cursor=cursor)
-    stage.harness.sql("UPDATE edges SET position = 0")
+    set_edges(stage.harness, position=0)
     assert series(stage.scrape(), "trace_events_waiting") == {("behind",): 61 * 3}
 
 

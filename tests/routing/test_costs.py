@@ -17,6 +17,7 @@ from tests.routing.test_routing import FEED
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tests.support.state import set_edges
 from tracelake.dispatcher.deploy import builds, pointers
 from tracelake.dispatcher.deploy import edges as deployed_edges
 from tracelake.dispatcher.engine.catch_up import edge_drain, invalidation_drain, routing_reconciler
@@ -102,7 +103,7 @@ def dsn(cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             for statement in (_RUNS, _KEYS, _REVISIONS):
                 harness.sql(statement, *generation, ROWS)
         harness.sql(_INVALIDATIONS, flow.actor.org_id, *dags.output(harness, "d", "feeder"), ROWS)
-        harness.sql("UPDATE edges SET routed = $1", ROWS)
+        set_edges(harness, routed=ROWS)
         harness.sql("VACUUM ANALYZE")
         yield state
     finally:

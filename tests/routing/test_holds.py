@@ -4,6 +4,7 @@ from tests.routing.support import Flow, block
 from tests.routing.test_routing import Feeder
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness, fence
+from tests.support.state import allow_one_attempt
 
 
 def person(flow: Flow, verb: str, task_id: object) -> object:
@@ -50,7 +51,7 @@ def test_a_lease_that_ran_out_for_the_last_time_holds_the_edge_and_a_late_word_f
     feeder = Feeder(flow)
     feeder.say({"cursor": 1})
     task_id = flow.tasks("each")[0]["task_id"]
-    flow.harness.sql("UPDATE tasks SET max_attempts = 1 WHERE task_id = $1", task_id)
+    allow_one_attempt(flow.harness, task_id)
     lease = flow.claim(task_id)
     flow.harness.reap()
     flow.harness.advance(2000)
@@ -64,7 +65,7 @@ def test_a_late_failure_does_not_undo_a_skip(flow: Flow) -> None:
     feeder = Feeder(flow)
     feeder.say({"cursor": 1})
     task_id = flow.tasks("each")[0]["task_id"]
-    flow.harness.sql("UPDATE tasks SET max_attempts = 1 WHERE task_id = $1", task_id)
+    allow_one_attempt(flow.harness, task_id)
     lease = flow.claim(task_id)
     flow.harness.reap()
     flow.harness.advance(130)

@@ -7,7 +7,7 @@ import pytest
 from tests.routing.support import Flow, block
 from tests.routing.test_routing import FEED, Feeder
 from tests.support import dags
-from tests.support.bulk_state import CANCEL_TASK
+from tests.support.state import cancel_queued_tasks, set_edges
 from tracelake.dispatcher.engine.catch_up import invalidation_drain
 from tracelake.dispatcher.engine.routing.invalidations import AT_ONCE
 
@@ -104,7 +104,7 @@ def test_ranges_of_every_grid_and_cursors_as_they_were(flow: Flow, feeder: Feede
     place = (each["org_id"], each["job_id"], each["node_id"])
     flow.harness.sql(_CURSOR_TASKS, *place, MANY, ["", "r"], "event")
     flow.harness.sql(_CURSOR_TASKS, *place, MANY + 7, ["by hand"], "manual")
-    flow.harness.sql("UPDATE edges SET routed = $2 WHERE node_id = $1", each["node_id"], MANY * 10)
+    set_edges(flow.harness, each["node_id"], routed=MANY * 10)
     feeder.say({"cursor": 100, "revision": "fork", "invalidates": ALL})
     again = invalidation(flow)
     assert ("c:100", again) in flow.units("each"), "such a unit was there"
@@ -152,14 +152,14 @@ def test_one_in_a_history_is_built_before_it_counts(flow: Flow, feeder: Feeder) 
     )
     assert flow.deploy(text).state == "Building"
     assert round_of_drain(flow)
-    flow.harness.sql(CANCEL_TASK, None)
+    cancel_queued_tasks(flow.harness)
     assert set(work(flow)) == {"late"}
     assert dags.run_builds(flow.harness) == 0, "units of it are still to be made"
     while work(flow):
         round_of_drain(flow)
     again = invalidation(flow)
     assert flow.units("late") == sorted((unit, again) for unit in RANGES)
-    flow.harness.sql(CANCEL_TASK, None)
+    cancel_queued_tasks(flow.harness)
     assert dags.run_builds(flow.harness) == 1
 
 
@@ -168,11 +168,11 @@ def test_a_version_that_does_not_count_goes_on_when_it_does(flow: Flow, feeder: 
     round_of_drain(flow)
     made = len(flow.units("each"))
     each = dags.job(flow.harness, "d", "each")["node_id"]
-    flow.harness.sql("UPDATE edges SET phase = 'Parked', position = 1000 WHERE node_id = $1", each)
+    set_edges(flow.harness, each, phase="Parked", position=1000)
     flow.drain()
     assert set(work(flow)) == {"each"}
     assert len(flow.units("each")) == made
-    flow.harness.sql("UPDATE edges SET phase = 'Active' WHERE node_id = $1", each)
+    set_edges(flow.harness, each, phase="Active")
     flow.drain()
     assert len(flow.units("each")) == MANY
 

@@ -16,6 +16,7 @@ from tests.routing.test_routing import Feeder, cursors
 from tests.support import dags
 from tests.support.dispatcher import DispatcherHarness
 from tests.support.postgres import TestCluster
+from tests.support.state import hold_task, set_used_places
 from tracelake.dispatcher.engine.catch_up import routing_reconciler
 
 _orgs = count(1)
@@ -265,13 +266,8 @@ def test_limits_are_locked_in_their_order_also_by_the_proof(flow: Flow) -> None:
     first, last = f"a:{flow.org}", f"z:{flow.org}"
     sql = flow.harness.sql
     sql("INSERT INTO limits (limit_key, max_running, used) VALUES ($1, 5, 0), ($2, 1, 1)", first, last)
-    sql("UPDATE limits SET used = 0 WHERE limit_key LIKE $1", f"job:{flow.actor.org_id}:%")
-    sql(
-        "UPDATE tasks SET held = true, held_by = $2, limit_keys = ARRAY[$3, $2] WHERE task_id = $1",
-        waiting["task_id"],
-        last,
-        first,
-    )
+    set_used_places(flow.harness, 0, flow.actor.org_id)
+    hold_task(flow.harness, waiting["task_id"], first, last)
 
     async def prove() -> int:
         other, watcher = [await asyncpg.connect(flow.harness.state_dsn) for _ in range(2)]

@@ -90,7 +90,7 @@ def test_a_last_attempt_that_runs_is_tried_once_more(
     running, unwanted = harness.make_task(job), harness.make_task(job)
     assert harness.claim(running).status == 200
     assert harness.claim(unwanted).status == 200
-    harness.sql("UPDATE tasks SET cancel_requested = true WHERE task_id = $1", unwanted)
+    harness.service("POST", f"/internal/tasks/{unwanted}/cancel")
     empty = cluster.empty()
     report = load(place_of(cluster, empty, fresh_queue_dsn()), dump_of(harness.state_dsn, tmp_path / "state.dump"))
     assert report.rewound.leases_ended == 2

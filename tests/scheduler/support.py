@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
 from uuid import UUID, uuid4
 
 import msgspec
@@ -20,6 +21,9 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(f"2026-03-01T{text}").replace(tzinfo=UTC)
 
 
+CatchUp: TypeAlias = Literal["none", "last", "all"]
+
+
 @dataclass
 class FakeDispatcher:
     now: datetime = START
@@ -30,11 +34,11 @@ class FakeDispatcher:
     away: bool = False
     refuses: dict[UUID, TraceError] = field(default_factory=dict)
 
-    def add(self, catch_up: str, schedule: str = "* * * * *", *, time_zone: str = "UTC") -> UUID:
+    def add(self, catch_up: CatchUp, schedule: str = "* * * * *", *, time_zone: str = "UTC") -> UUID:
         job_id = uuid4()
         self.sources[job_id] = CronSource(
             org="acme", dag="d", job="tick", job_id=job_id, schedule=schedule, time_zone=time_zone,
-            catch_up=catch_up, since=self.now,  # type: ignore[arg-type]
+            catch_up=catch_up, since=self.now,
         )  # fmt: skip
         return job_id
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.deploy.support import Text
-from tests.scheduler.support import FakeDispatcher, Faulty, at
+from tests.scheduler.support import CatchUp, FakeDispatcher, Faulty, at
 from tests.scheduler.test_loop import CONFIG as FAKE_CONFIG
 from tests.scheduler.test_loop import settle as settle_fake
 from tests.scheduler.test_restarts import CONFIG, MINUTE, every_minute, minutes, settle, slots, source, tasks
@@ -22,7 +22,7 @@ from tracelake.wire.sources import CronSourcesReply, FireReply
 @pytest.mark.parametrize("off", [-86400.0, -300.0, 300.0, 7200.0, 400 * 86400.0])
 @pytest.mark.parametrize("catch_up", ["none", "last", "all"])
 def test_a_machine_whose_clock_is_wrong_fires_as_any_other(
-    monkeypatch: pytest.MonkeyPatch, off: float, catch_up: str
+    monkeypatch: pytest.MonkeyPatch, off: float, catch_up: CatchUp
 ) -> None:
     """Minutes, hours or a year: slots are due by what the Dispatcher says, and no wait is longer than a look."""
     wrong = time.time() + off

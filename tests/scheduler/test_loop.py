@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from tests.scheduler.support import START, FakeDispatcher, at
+from tests.scheduler.support import START, CatchUp, FakeDispatcher, at
 from tests.support.configs import scheduler_config
 from tracelake.errors import TraceError
 from tracelake.model.backoff import Backoff
@@ -36,7 +36,7 @@ def settle(*running: Scheduler) -> float:
 
 
 @pytest.mark.parametrize("catch_up", ["none", "last", "all"])
-def test_a_slot_is_fired_once_when_its_time_has_come(dispatcher: FakeDispatcher, catch_up: str) -> None:
+def test_a_slot_is_fired_once_when_its_time_has_come(dispatcher: FakeDispatcher, catch_up: CatchUp) -> None:
     dispatcher.add(catch_up)
     running = scheduler(dispatcher)
     assert settle(running) == 2.0
@@ -63,7 +63,7 @@ def test_a_slot_is_fired_once_when_its_time_has_come(dispatcher: FakeDispatcher,
         ("all", [f"12:{minute:02}" for minute in range(1, 11)]),
     ],
 )
-def test_what_was_missed(dispatcher: FakeDispatcher, catch_up: str, expected: list[str]) -> None:
+def test_what_was_missed(dispatcher: FakeDispatcher, catch_up: CatchUp, expected: list[str]) -> None:
     dispatcher.add(catch_up)
     dispatcher.now = at("12:10:20")
     settle(scheduler(dispatcher))
@@ -117,7 +117,7 @@ YEAR = 365 * 86400
     ("catch_up", "expected"),
     [("none", range(30, 90)), ("last", [89]), ("all", range(90))],
 )
-def test_every_second(dispatcher: FakeDispatcher, catch_up: str, expected: Sequence[int]) -> None:
+def test_every_second(dispatcher: FakeDispatcher, catch_up: CatchUp, expected: Sequence[int]) -> None:
     dispatcher.now = START + timedelta(seconds=0.25)
     dispatcher.add(catch_up, EVERY_SECOND)
     dispatcher.advance(90)
@@ -182,7 +182,7 @@ def test_a_clock_that_is_set_back_forgets_nothing_that_was_seen(dispatcher: Fake
 
 
 @pytest.mark.parametrize("catch_up", ["none", "last", "all"])
-def test_a_dispatcher_that_is_away_is_asked_less_and_less_often(dispatcher: FakeDispatcher, catch_up: str) -> None:
+def test_a_dispatcher_that_is_away_is_asked_less_and_less_often(dispatcher: FakeDispatcher, catch_up: CatchUp) -> None:
     dispatcher.add(catch_up)
     running = scheduler(dispatcher)
     settle(running)
@@ -253,7 +253,7 @@ def test_a_source_that_goes_between_look_and_fire(dispatcher: FakeDispatcher) ->
 
 
 @pytest.mark.parametrize("catch_up", ["none", "last", "all"])
-def test_two_at_once_fire_what_one_does(dispatcher: FakeDispatcher, catch_up: str) -> None:
+def test_two_at_once_fire_what_one_does(dispatcher: FakeDispatcher, catch_up: CatchUp) -> None:
     dispatcher.add(catch_up)
     pair = scheduler(dispatcher), scheduler(dispatcher)
     for _ in range(10):

@@ -9,17 +9,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.support.postgres import wait_until
 from tracelake.catalogue.context import AttemptLostError, CanceledError, OperatorContext, OperatorResult
 from tracelake.ports import ObjectMeta
 from tracelake.spark.child import sandbox
 from tracelake.spark.failures import SparkFailedError
-from tracelake.spark.testing import BUCKET, Trial, make_unit
+from tracelake.spark.testing import BUCKET, DirectoryTransfer, Trial, make_unit
 from tracelake.wire.units import PayloadInput
 from tracelake.worker.org_process.launch import OrgProcessConfig
 from tracelake.worker.org_process.pool import OrgProcesses
@@ -37,7 +40,7 @@ class Org:
     def __init__(self, name: str, pool: OrgProcesses, root: Path) -> None:
         self.name = name
         self.pool = pool
-        self.trial = Trial(None, root)  # type: ignore[arg-type]
+        self.trial = Trial(Mock(spec=SparkSession), root)
         self.said: list[str] = []
 
     def add(self) -> None:
@@ -47,8 +50,8 @@ class Org:
     def context(self, query: str = COUNT, **changes: object) -> OperatorContext:
         self.trial.attempts += 1
         work = self.trial.work("spark_sql", {"query": query}, make_unit((0, 9)), self.trial.attempts, {})
-        given = {"org": self.name, "progress": self.said.append, "cancel": threading.Event(), **changes}
-        return dataclasses.replace(work.context, **given)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"org": self.name, "progress": self.said.append, "cancel": threading.Event(), **changes}
+        return dataclasses.replace(work.context, **given)
 
     def run(self, query: str = COUNT, module: str = SQL) -> OperatorResult:
         return self.pool.run("spark_sql", module, self.context(query))
@@ -103,7 +106,7 @@ def pool(root: Path) -> Iterator[OrgProcesses]:
             log_level="error",
             readable=(ROOT / "tests" / "security", ROOT / "tests" / "__init__.py"),
         )
-        pool = OrgProcesses(config, Trial(None, root).transfer, lambda: "", limit=2, spare=False)  # type: ignore[arg-type]
+        pool = OrgProcesses(config, DirectoryTransfer(root / "objects"), lambda: "", limit=2, spare=False)
         yield pool
         pool.close()
 

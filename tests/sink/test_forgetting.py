@@ -42,9 +42,13 @@ def run(dsn: str, *statements: str) -> list[Any]:
     return asyncio.run(execute())
 
 
-def forget_all(dsn: str) -> None:
-    """As if what is remembered had come too long ago."""
+def age_commits(dsn: str) -> None:
+    """As if what is remembered had come too long ago: the data database has no clock that tests move."""
     run(dsn, f"UPDATE buffer_commits SET committed_at = committed_at - interval '{COMMITS_DAYS + 1} days'")
+
+
+def forget_all(dsn: str) -> None:
+    age_commits(dsn)
     store = TableStore(dsn)
     try:
         assert not store.forget()
@@ -139,7 +143,7 @@ def test_a_sink_does_it_by_itself_until_nothing_is_left(flow: BufferFlow, monkey
     for key in (1, 2, 3):
         flow.publish([{"key": key}])
     assert flow.sink() == 3
-    run(flow.data_dsn, f"UPDATE buffer_commits SET committed_at = committed_at - interval '{COMMITS_DAYS + 1} days'")
+    age_commits(flow.data_dsn)
     stop = asyncio.Event()
 
     async def work() -> None:

@@ -1,9 +1,9 @@
 """Rows of an operator whose output is a buffered dataset: batches that a sink takes as they are."""
 
 import dataclasses
-import hashlib
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from uuid import uuid4
 
 import msgspec
@@ -13,10 +13,12 @@ import pytest
 from tests.spark.support import Bench
 from tracelake.catalogue.context import Batch, NonRetryableError
 from tracelake.model.dag import Column, ColumnType, Schema
+from tracelake.ports import ObjectMeta
 from tracelake.rows.encoder import UnwritableError, encode
 from tracelake.rows.reader import BatchReader
 from tracelake.spark import batches
 from tracelake.spark.operators.spark_sql import run
+from tracelake.spark.testing import DirectoryTransfer
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import StorageOut, TaskOutput, Unit
 
@@ -142,21 +144,17 @@ def test_a_result_without_rows_publishes_nothing(bench: Bench) -> None:
     assert result.outputs[0].row_count == 0
 
 
-def test_batches_stay_below_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_stay_below_their_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(batches, "MAX_BYTES", 60_000)  # of 2,000 rows, which are encoded at once, 90,000
     sizes = []
 
-    class Counting:
-        def upload(self, path: object, uri: str) -> object:
-            from pathlib import Path
-
-            from tracelake.ports import ObjectMeta
-
-            data = Path(str(path)).read_bytes()
+    class Counting(DirectoryTransfer):
+        def upload(self, path: Path, uri: str) -> ObjectMeta:
+            data = path.read_bytes()
             sizes.append(len(data))
-            return ObjectMeta(uri, len(data), "e", hashlib.sha256(data).hexdigest())
+            return super().upload(path, uri)
 
-    sink = batches.BatchSink(PREFIX, Counting())  # type: ignore[arg-type]
+    sink = batches.BatchSink(PREFIX, Counting(tmp_path))
     for batch in transfers(7_000).to_batches(max_chunksize=3_000):
         sink.write(batch)
     sink.finish()

@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 
@@ -74,7 +75,7 @@ def replace_session(queue_dsn: str, directory: Path) -> None:
     shared = SharedSession(SparkConfig(directory / "session", master="local[2]", memory="600m", log_level="error"))
     engine = SparkOperators(shared, DirectoryTransfer(directory / "objects"), directory / "scratch", stop_seconds=1)
     dispatcher = Punctual()
-    bench = Bench(queue_dsn, None, dispatcher)  # type: ignore[arg-type]
+    bench = Bench(queue_dsn, Mock(spec=TestCluster), dispatcher)
     bench.operators["sleep"] = engine.operators()["sleep"]
 
     def has_begun(task: FakeTask) -> bool:

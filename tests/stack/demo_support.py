@@ -7,7 +7,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from tracelake.demo.screen import DemoScreen
-from tracelake.wire.tasks import TaskRow
+from tracelake.wire.tasks import TaskRow, TaskStatus
 from tracelake.wire.units import Unit
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -18,14 +18,14 @@ def after(seconds: float) -> datetime:
 
 
 def task(
-    job: str, first: int, last: int, status: str, claimed: float | None = None, ended: float | None = None
+    job: str, first: int, last: int, status: TaskStatus, claimed: float | None = None, ended: float | None = None
 ) -> TaskRow:
     return TaskRow(
         task_id=uuid4(),
         dag="token_flows",
         job=job,
         operator="any",
-        status=status,  # type: ignore[arg-type]
+        status=status,
         attempt=1,
         unit=Unit(partition_key=f"{first}-{last}", start=first, end=last),
         created_at=START,

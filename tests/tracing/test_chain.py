@@ -7,6 +7,7 @@ import pytest
 
 from tests.routing.support import block
 from tests.support.dispatcher import DispatcherHarness, fence
+from tests.support.state import set_edges
 from tests.tracing.support import Collector, Traced
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.engine.routing import router
@@ -256,7 +257,7 @@ def test_a_refused_call_leaves_no_span(flow: Traced, seen: Collector) -> None:
 
 
 def test_a_unit_that_a_person_asks_a_job_for(flow: Traced, seen: Collector) -> None:
-    flow.harness.sql("UPDATE edges SET routed = 5")  # its input is there, and nobody traced how it came
+    set_edges(flow.harness, routed=5)  # its input is there, and nobody traced how it came
     flow.trigger("chain", "first", cursor=5)
     flow.run_all("first", "second")
     assert tree(seen, flow)[-1] == "trigger chain/first"

@@ -7,6 +7,7 @@ import pytest
 from tests.api.support import User
 from tests.sink.flow import DAG, BufferFlow
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.state import reject_wakeup
 from tests.why.support import Situation, codes, commands, said
 
 _orgs = itertools.count()
@@ -84,9 +85,7 @@ def test_batches_of_a_task_that_runs_wait_for_it(buffers: BufferFlow, flow: Situ
 def test_a_pointer_that_the_queue_refused(buffers: BufferFlow, flow: Situation) -> None:
     batch = buffers.publish([{"key": 1}])
     work_off(flow)
-    flow.harness.sql(
-        "UPDATE outbox SET status = 'Failed', tries = 3, last_error = 'too large' WHERE key = $1", batch["publish_id"]
-    )
+    reject_wakeup(flow.harness, batch["publish_id"], tries=3)
     reply = flow.why_dataset("large")
     assert codes(reply) == ["batch_not_sent"]
     text = said(reply, "batch_not_sent")["text"]

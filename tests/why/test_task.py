@@ -5,6 +5,7 @@ from uuid import UUID
 from tests.api.support import User
 from tests.http.support import Refusals
 from tests.support import dags
+from tests.support.state import reject_wakeup, set_sweep
 from tests.why.support import CHAIN, Situation, codes, commands, said
 from tracelake.model.ids import new_id
 
@@ -74,17 +75,14 @@ def test_a_wakeup_that_is_not_sent_yet_then_ready(flow: Situation) -> None:
 
 def test_a_wakeup_that_the_queue_refused(flow: Situation) -> None:
     task = made(flow)
-    row = flow.harness.sql(
-        "UPDATE outbox SET status = 'Failed', tries = 20, last_error = 'too large' WHERE key = $1 RETURNING outbox_id",
-        task,
-    )[0]
+    outbox_id = reject_wakeup(flow.harness, task, tries=20)
     reply = flow.why_task(task)
     reason = said(reply, "wakeup_failed")
     assert reply["state"] == "blocked"
     assert "refused its wake-up 20 times: too large." in reason["text"]
     assert commands(reason) == ["trace outbox requeue"]
     again = "INSERT INTO outbox (kind, queue, key) SELECT kind, queue, key FROM outbox WHERE outbox_id = $1"
-    flow.harness.sql(again, row["outbox_id"])
+    flow.harness.sql(again, outbox_id)
     assert codes(flow.why_task(task)) == ["wakeup_pending"], "another one is on its way"
 
 
@@ -174,15 +172,12 @@ def test_a_failed_unit_that_a_person_asked_for_holds_nothing(flow: Situation) ->
 
 def test_a_cutover_that_is_not_through_with_its_tasks(flow: Situation) -> None:
     task = made(flow)
-    sweep = (
-        "UPDATE nodes SET sweep = $2, sweep_reason = $3 WHERE node_id = (SELECT node_id FROM tasks WHERE task_id = $1)"
-    )
-    flow.harness.sql(sweep, task, "Drop", "superseded by version 2 of the DAG")
+    set_sweep(flow.harness, task, "Drop", "superseded by version 2 of the DAG")
     assert "about to be cancelled" in said(flow.why_task(task), "superseded")["text"]
-    flow.harness.sql(sweep, task, None, None)
+    set_sweep(flow.harness, task, None)
     flow.deploy(OTHER)
     dags.activate(flow.harness, "d", 2, now=True, org=flow.org)
-    flow.harness.sql(sweep, task, "Return", None)
+    set_sweep(flow.harness, task, "Return")
     assert codes(flow.why_task(task)) == ["returning"]
 
 

@@ -4,9 +4,11 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tracelake.catalogue.context import Batch
 from tracelake.spark.child.messages import (
@@ -35,7 +37,7 @@ UNIT = make_unit((0, 9))
 class Desk:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.trial = Trial(None, root)  # type: ignore[arg-type]
+        self.trial = Trial(Mock(spec=SparkSession), root)
         self.trial.add_input("transfers", pa.table({"block_number": [1, 2]}))
         self.trial.add_output("counts")
         context = self.trial.work("noop", {}, UNIT, 1, {}).context

@@ -1,6 +1,7 @@
 """Tasks run, are reported in batches, and their messages go."""
 
 import asyncio
+from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.worker.conftest import QUEUE, Bench
 from tests.worker.fake_dispatcher import until
 from tracelake.catalogue import CATALOGUE
+from tracelake.ports import Delivery
 from tracelake.spark.operators import OPERATORS as SPARK_OPERATORS
 from tracelake.wire.units import EventIn
 from tracelake.worker import OperatorContext, OperatorResult
@@ -128,8 +130,8 @@ def test_messages_stay_hidden_while_their_task_runs(frozen_bench: Bench, monkeyp
             extends: list[int] = []
             extend = bench.queue.extend
 
-            async def counting(deliveries: object, seconds: float) -> int:
-                held = await extend(deliveries, seconds)  # type: ignore[arg-type]
+            async def counting(deliveries: Sequence[Delivery], seconds: float) -> int:
+                held = await extend(deliveries, seconds)
                 extends.append(held)
                 return held
 

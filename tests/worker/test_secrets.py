@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -218,8 +219,8 @@ def test_an_event_that_repeats_it_is_not_sent(bench: Bench, file: Path) -> None:
     seen = Seen(bench)
     output = TaskOutput(output_index=0, dataset_uuid=uuid4(), dataset_version=uuid4(), storage=StorageOut(kind="none"))
 
-    def event(**fields: object) -> EventIn:
-        return EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **fields)  # type: ignore[arg-type]
+    def event(**fields: Any) -> EventIn:
+        return EventIn(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **fields)
 
     events = [
         event(partition_key=f"by {KEY}"),

@@ -21,10 +21,11 @@ OUTPUTS = [
 ]
 
 
-class Clock:
+class Clock(threading.Event):
     """A cancel flag that does not wait but moves the clock."""
 
     def __init__(self, now: float = NOW) -> None:
+        super().__init__()
         self.now = now
         self.canceled = False
         self.waits: list[float] = []
@@ -33,9 +34,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.now += seconds
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        self.now += timeout
         self.meanwhile()
         return self.canceled
 
@@ -54,7 +56,7 @@ def run(
         inputs=[],
         outputs=outputs,
         progress=lambda _text: None,
-        cancel=clock,  # type: ignore[arg-type]
+        cancel=clock,
         paused=paused or threading.Event(),
         emit=lambda events: emit(list(events)),
         files=lambda _item: [],

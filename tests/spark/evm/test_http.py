@@ -2,9 +2,11 @@
 
 import gzip
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,26 +21,21 @@ from tracelake.spark.evm.http import MAX_ANSWER_BYTES, HttpNode, HttpOptions, _i
 ANSWER = b'{"id":1,"result":"0x' + b"1f" * 200_000 + b'"}'
 
 
-class Peer:
-    """A socket's other end."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def getpeername(self) -> tuple[str, int]:
-        return self._address, 8545
+def peer(address: str) -> Mock:
+    """A socket that is connected to this address."""
+    return Mock(spec=socket.socket, getpeername=lambda: (address, 8545))
 
 
 @pytest.mark.parametrize(
     "near", ["127.0.0.1", "::1", "10.1.2.3", "192.168.0.9", "172.16.0.1", "fd00::1", "fe80::1%eth0"]
 )
 def test_neighbours(near: str) -> None:
-    assert _is_near(Peer(near))  # type: ignore[arg-type]
+    assert _is_near(peer(near))
 
 
 @pytest.mark.parametrize("far", ["1.1.1.1", "2606:4700::1111", "172.32.0.1"])
 def test_others(far: str) -> None:
-    assert not _is_near(Peer(far))  # type: ignore[arg-type]
+    assert not _is_near(peer(far))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tracelake.adapters.s3.access import StorePatience
 from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.catalogue.context import OperatorResult
 from tracelake.ports import FileTransfer, ObjectMeta
-from tracelake.spark.work import SparkOperator
+from tracelake.spark.work import SparkOperator, SparkWork
 from tracelake.spark.writer import WrittenFile
 from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
 from tracelake.wire.units import Unit
@@ -128,9 +128,9 @@ def run_task(engine: SparkOperators, bench: Bench, operator: SparkOperator, atte
     name = f"tests_spark_operator_{uuid4().hex}"
     module = types.ModuleType(name)
 
-    def run(work: object) -> OperatorResult:
-        bench.last = work  # type: ignore[assignment]
-        return operator(work)  # type: ignore[arg-type]
+    def run(work: SparkWork) -> OperatorResult:
+        bench.last = work
+        return operator(work)
 
     module.run = run  # type: ignore[attr-defined]
     sys.modules[name] = module
