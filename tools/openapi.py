@@ -31,6 +31,8 @@ _TITLES = {
     Listener.PUBLIC: "Trace: public listener (people and their tools)",
     Listener.TASK: "Trace: task listener (runners, wrappers, untrusted code)",
     Listener.INTERNAL: "Trace: internal listener (worker wrappers, platform services, probes)",
+    Listener.QUERY: "Trace: Query Service (people and their tools)",
+    Listener.QUERY_TASK: "Trace: Query Service, task listener (untrusted code)",
 }
 _SCHEMES: dict[Principal, tuple[str, dict[str, str]]] = {
     Principal.USER: ("userToken", {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}),

@@ -25,7 +25,7 @@ from tests.http.support import CAPABILITY, SERVICE, WORKER, Claimed, check_leaks
 from tests.support.dags import deploy, job_id
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.errors import CATALOGUE
-from tracelake.wire.contract import Listener
+from tracelake.wire.contract import DISPATCHER_LISTENERS, Listener
 from tracelake.wire.routes import ROUTES
 from tracelake.wire.webhooks import signature_header
 
@@ -52,7 +52,9 @@ def operations(listener: Listener) -> list[Any]:
 
 
 OPERATIONS = [
-    pytest.param(listener, operation, id=operation.label) for listener in Listener for operation in operations(listener)
+    pytest.param(listener, operation, id=operation.label)
+    for listener in DISPATCHER_LISTENERS
+    for operation in operations(listener)
 ]
 
 

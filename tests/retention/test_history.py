@@ -81,7 +81,7 @@ def test_nothing_goes_before_its_time_and_the_plan_says_what_will(flow: Flow) ->
     flow.harness.advance(2 * DAY)
     plan = flow.harness.service("GET", "/internal/gc").body
     assert {row["kind"]: row["rows"] for row in plan["rows"]} == {
-        "triggers": 1, "task_attempts": 1, "spark_metrics": 2, "tasks": 0,
+        "triggers": 1, "task_attempts": 1, "spark_metrics": 2, "query_audit": 0, "tasks": 0,
     }  # fmt: skip
     assert collect(flow) == {"triggers": 1, "task_attempts": 1, "spark_metrics": 2}
     assert collect(flow) == {}, "the same again changes nothing"
@@ -118,7 +118,11 @@ def test_batches_are_bounded_and_a_locked_row_keeps_nobody_waiting(flow: Flow, m
 
 def test_zero_keeps_everything(state_dsn: str, queue_dsn: str, tmp_path: Path) -> None:
     config = dispatcher_config(
-        trigger_retention_days=0, attempt_retention_days=0, task_retention_days=0, kept_versions=0
+        trigger_retention_days=0,
+        attempt_retention_days=0,
+        task_retention_days=0,
+        query_audit_retention_days=0,
+        kept_versions=0,
     )
     flow = Flow(start(state_dsn, queue_dsn, tmp_path, config))
     try:

@@ -19,11 +19,13 @@ from tests.http.support import (
 from tests.security.test_capability_tokens import resigned
 from tests.support.dispatcher import DispatcherHarness
 from tracelake.stack.credentials import user_token as make_token
-from tracelake.wire.contract import Listener, Principal
-from tracelake.wire.routes import ROUTES
+from tracelake.wire.contract import DISPATCHER_LISTENERS, Principal
+from tracelake.wire.routes import ROUTES, routes_of
 from tracelake.wire.webhooks import DELIVERY_HEADER, SIGNATURE_HEADER, signature_header
 
-USER_ROUTES = [route for route in ROUTES if route.principal is Principal.USER]
+USER_ROUTES = [
+    route for listener in DISPATCHER_LISTENERS for route in routes_of(listener) if route.principal is Principal.USER
+]
 
 ROLES = {(route.method, route.path): route.role and route.role.value for route in USER_ROUTES}
 """The least role of each route of people; each role includes the ones before it."""
@@ -37,13 +39,20 @@ READER_POSTS = {
     ("POST", "/v1/datasets/{name}/rows"),
 }
 """They change nothing, though they have a body."""
-ADMIN_ONLY = {"/v1/audit", "/v1/dags/{dag}/jobs/{job}/webhook", "/v1/dags/{dag}/jobs/{job}/webhook/rotate"}
+ADMIN_ONLY = {
+    "/v1/audit",
+    "/v1/query-audit",
+    "/v1/dags/{dag}/jobs/{job}/webhook",
+    "/v1/dags/{dag}/jobs/{job}/webhook/rotate",
+}
 
 TABLE = {
     (listener.value, route.method, route.path, route.principal.value)
     for route in ROUTES
     for listener in route.listeners
+    if listener in DISPATCHER_LISTENERS
 }
+"""Of the Dispatcher; `tests/query` compares the routers of the Query Service."""
 WORKER_PATHS = {"/internal/task-claim", "/internal/task-claim-batch", "/internal/task-fetch", "/internal/task-token"}
 WITHOUT_CREDENTIAL = {
     ("internal", "/healthz", "none"),
@@ -107,7 +116,7 @@ def as_sent(header_of: str, token: str) -> dict[str, str]:
 
 
 def test_the_routers_hold_exactly_the_table(harness: DispatcherHarness) -> None:
-    for listener in Listener:
+    for listener in DISPATCHER_LISTENERS:
         router = harness.dispatcher.apps[listener].router
         assert len(router.routes) == len(set(router.routes))
         assert set(router.routes) == {route for route in ROUTES if listener in route.listeners}

@@ -61,7 +61,16 @@ LOOKUPS: list[tuple[str, str, Any]] = [
     ("POST", "/v1/event-lookup", {"events": [{"dataset": "{ticks}", "event_id": "{event_id}"}]}),
 ]
 """They leave out what is not there, instead of 404."""
-LISTS = ["/v1/dags", "/v1/sources", "/v1/tasks", "/v1/events", "/v1/datasets", "/v1/dlq", "/v1/audit"]
+LISTS = [
+    "/v1/dags",
+    "/v1/sources",
+    "/v1/tasks",
+    "/v1/events",
+    "/v1/datasets",
+    "/v1/dlq",
+    "/v1/audit",
+    "/v1/query-audit",
+]
 OWN = {("GET", "/v1/whoami"), ("GET", "/v1/quota"), ("POST", "/v1/dags/{dag}/versions")}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
 TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
@@ -106,6 +115,9 @@ def owner(harness: DispatcherHarness) -> Owner:
     flow = BufferFlow(harness, "postgresql://nowhere", world.org)
     task_ids = [str(world.task(world.fetch, state)) for state in ("Queued", "Running", "Failed", "Completed")]
     world.commit(world.blocks, (0, 9), UUID(task_ids[-1]))
+    query = {"run_id": str(new_id()), "query_id": str(new_id()), "org": world.org, "subject": "somebody"}
+    record = query | {"duration_ms": 1, "outcome": "ok", "sql_sha256": "0" * 64}
+    assert harness.service("POST", "/internal/query-audit", record).status == 200
     return Owner(world, flow, task_ids, world.event(world.ticks, 1))
 
 

@@ -72,7 +72,7 @@ from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 from tracelake.tokens.jwks import RingKeys
 from tracelake.tokens.users import UserKeys, UserVerifier
 from tracelake.tokens.verify import KeyDirectory, TokenVerifier
-from tracelake.wire.contract import Listener, Principal, Route
+from tracelake.wire.contract import DISPATCHER_LISTENERS, Principal, Route
 
 COLLECT_SECONDS = 60.0
 RETENTION_SECONDS = 600.0
@@ -231,9 +231,10 @@ class Dispatcher:
             ids=ids,
         )
         self.buffers = BufferCommits(store=store, writer=self.writer, metrics=metrics, on_outbox=self._wake)
+        user_ring = KeyDirectory(ports.user_signer)
         gatekeeper = Gatekeeper(
             tasks=verifier,
-            users=UserVerifier(ports.user_keys or RingKeys(KeyDirectory(ports.user_signer)), config.user_tokens),
+            users=UserVerifier(ports.user_keys or RingKeys(user_ring), config.user_tokens),
             worker=ports.worker_secret,
             service=ports.service_secret,
             monitoring=ports.metrics_secret,
@@ -245,6 +246,7 @@ class Dispatcher:
             self.service,
             gatekeeper,
             keys,
+            user_ring,
             HealthChecks(store, queue, self.group, config.group_commit_stall_seconds),
             self.deliveries,
             self.cron,
@@ -280,7 +282,7 @@ class Dispatcher:
                 anonymous_body_bytes=config.http_anonymous_body_bytes,
                 on_refusal=self._count_refused_delivery,
             )
-            for listener in Listener
+            for listener in DISPATCHER_LISTENERS
         }
         self.loops = self._make_loops(config)
         self._running: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""The audit log: every change that a user made, as a row of the transaction that made it."""
+"""The audit log: every change that a user made, as a row of the transaction that made it; and every query."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,14 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.wire.query import QueryAuditRecord, QueryAuditReply
 
 _INSERT = "INSERT INTO audit_log (org_id, subject, action, target, details) VALUES ($1, $2, $3, $4, $5)"
+
+_INSERT_QUERY = """
+    INSERT INTO query_audit (org, run_id, query_id, subject, datasets, row_count, bytes_read, duration_ms, outcome,
+                             sql_sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +33,20 @@ async def record(
 ) -> None:
     """`action` like `dag.deploy` or `task.retry`; `target` names the thing for people."""
     await connection.execute(_INSERT, org_id, subject, action, target, msgspec.json.encode(details).decode())
+
+
+async def record_query(connection: Connection, query: QueryAuditRecord) -> QueryAuditReply:
+    tag = await connection.execute(
+        _INSERT_QUERY,
+        query.org,
+        query.run_id,
+        query.query_id,
+        query.subject,
+        msgspec.json.encode(query.datasets).decode(),
+        query.row_count,
+        query.bytes_read,
+        query.duration_ms,
+        query.outcome,
+        query.sql_sha256,
+    )
+    return QueryAuditReply(duplicate=tag == "INSERT 0 0")

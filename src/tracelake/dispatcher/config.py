@@ -51,6 +51,7 @@ class DispatcherConfig:
     trigger_retention_days: int
     attempt_retention_days: int
     task_retention_days: int
+    query_audit_retention_days: int
     kept_versions: int
     version_retention_days: int
     buffer_retention_days: int

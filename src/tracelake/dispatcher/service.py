@@ -16,6 +16,7 @@ import msgspec
 
 from tracelake.db.transaction import Store
 from tracelake.dispatcher.artifacts import check_artifact, list_publications
+from tracelake.dispatcher.audit import record_query
 from tracelake.dispatcher.buffers.writer_grants import check_grant
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
@@ -41,6 +42,7 @@ from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
+from tracelake.dispatcher.views.relations import list_inputs, list_published
 from tracelake.errors import TraceError
 from tracelake.model.ids import new_id
 from tracelake.model.job import Job, Storage
@@ -59,6 +61,14 @@ from tracelake.wire.claims import (
     TokenRequest,
 )
 from tracelake.wire.platform import CancelReply, CreatedTask, DatasetFilesReply, DatasetFilesRequest, TaskSpec
+from tracelake.wire.query import (
+    QueryAuditRecord,
+    QueryAuditReply,
+    RelationsReply,
+    RelationsRequest,
+    TaskInputsReply,
+    TaskInputsRequest,
+)
 from tracelake.wire.task_calls import (
     BufferPublishReply,
     BufferPublishRequest,
@@ -294,6 +304,24 @@ class DispatcherService:
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             return await list_dataset_files(connection, body)
+
+    async def relations(self, body: RelationsRequest) -> RelationsReply:
+        async with self.store.connection() as connection:
+            return await list_published(connection, body.org)
+
+    async def task_inputs(self, body: TaskInputsRequest) -> TaskInputsReply:
+        """Refuses an attempt that is not current: whoever gets a reply has asked whether it may still read."""
+        task, job, inputs, _ = await self._read(body.task_id)
+        check_current(task, body.attempt, body.lease_token)
+        async with (
+            self.store.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            return TaskInputsReply(org=job.org, relations=await list_inputs(connection, job.job_id, inputs))
+
+    async def record_query(self, body: QueryAuditRecord) -> QueryAuditReply:
+        async with self.store.connection() as connection:
+            return await record_query(connection, body)
 
     async def cancel(self, task_id: UUID) -> CancelReply:
         return cancel_reply(await self.group.enqueue(CancelCall(task_id)))

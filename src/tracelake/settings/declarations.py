@@ -202,6 +202,7 @@ class Settings:
         "How long finished tasks are kept that no DAG made; 0 for ever. Those of DAGs go with their version.",
         minimum=0,
     )
+    query_audit_retention_days: int = integer(365, "How long the audit of queries is kept; 0 for ever.", minimum=0)
     kept_versions: int = integer(
         20,
         "How many versions of a DAG are kept: the newest, and as many that were active last. Older ones go, with the"

@@ -24,7 +24,7 @@ class FileCache:
     max_bytes: int = 20 * 1024**3
 
     def link(self, files: Sequence[ObjectMeta], target: Path) -> list[Path]:
-        """Each file, whole and checked, below `target`, which the caller removes when done."""
+        """Each file, whole and checked, below `target`, which the caller removes when done, or to end this early."""
         target.mkdir(parents=True, exist_ok=True)
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = {file: target / _name(file) for file in files}
@@ -48,6 +48,8 @@ class FileCache:
 
     def _fetch(self, file: ObjectMeta, path: Path) -> None:
         while not self._link(path):  # it may be gone again already
+            if not path.parent.exists():
+                raise FileNotFoundError(f"nobody waits for {path.name} any more: its directory was removed")
             self.transfer.download(file, self.directory / path.name)
 
     def _shrink(self) -> None:

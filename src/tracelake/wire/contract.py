@@ -1,6 +1,6 @@
 """The types that describe a route: how it is called, by whom, and the types of its body and its reply.
 
-`wire/routes.py` declares every route with these types. The Dispatcher's routers, the clients, the OpenAPI documents,
+`wire/routes.py` declares every route with these types. The routers of the services, the clients, the OpenAPI documents,
 the reference pages and the access tests read that table.
 """
 
@@ -36,6 +36,14 @@ class Listener(StrEnum):
     PUBLIC = "public"
     TASK = "task"
     INTERNAL = "internal"
+    QUERY = "query"
+    """Of the Query Service, for people."""
+    QUERY_TASK = "query_task"
+    """Of the Query Service, for tasks."""
+
+
+DISPATCHER_LISTENERS = (Listener.PUBLIC, Listener.TASK, Listener.INTERNAL)
+QUERY_LISTENERS = (Listener.QUERY, Listener.QUERY_TASK)
 
 
 class Principal(StrEnum):

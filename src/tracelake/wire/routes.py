@@ -7,7 +7,7 @@ route.
 from types import NoneType
 from typing import Any, Literal
 
-from tracelake.wire import buffers, claims, content, platform, quotas, retention, sources, task_calls, webhooks
+from tracelake.wire import buffers, claims, content, platform, query, quotas, retention, sources, task_calls, webhooks
 from tracelake.wire import parameters as p
 from tracelake.wire.audit import AuditPage
 from tracelake.wire.base import Answers
@@ -33,7 +33,8 @@ from tracelake.wire.tasks import RetryReply, SkipReply, TaskDetail, TaskLookup, 
 from tracelake.wire.why import WhyReply
 
 _INTERNAL = (Listener.INTERNAL,)
-_OPEN = Access(_INTERNAL, Principal.NOBODY)
+_PROBED = (Listener.INTERNAL, Listener.QUERY)
+_OPEN = Access(_PROBED, Principal.NOBODY)
 _WORKER = Access(_INTERNAL, Principal.WORKER)
 _SERVICE = Access(_INTERNAL, Principal.SERVICE)
 _TASK = Access((Listener.TASK,), Principal.TASK)
@@ -42,6 +43,7 @@ _USER = Access(_PUBLIC, Principal.USER)
 _READER = Access(_PUBLIC, Principal.USER, Role.READER)
 _WRITER = Access(_PUBLIC, Principal.USER, Role.WRITER)
 _ADMIN = Access(_PUBLIC, Principal.USER, Role.ADMIN)
+_QUERY_READER = Access((Listener.QUERY,), Principal.USER, Role.READER)
 
 _READ, _KEY = Idempotency.READ, Idempotency.KEY
 _DAG, _JOB, _TASK_PATH = "/v1/dags/{dag}", "/v1/dags/{dag}/jobs/{job}", "/v1/tasks/{task_id}"
@@ -166,6 +168,21 @@ REJECT_BATCH = Route(
     _SERVICE, "POST", "/internal/buffer-rejected", "Report a rejected batch (idempotent)",
     buffers.BufferRejectedRequest, buffers.BufferRejectedReply, errors=("publish_not_found",))
 
+# The Query Service, as a caller of the Dispatcher
+
+READ_USER_KEYS = Route(
+    _SERVICE, "GET", "/internal/jwks/user", "The public keys of user tokens that this stack signs",
+    NoneType, claims.Jwks)
+LIST_RELATIONS = Route(
+    _SERVICE, "POST", "/internal/query-relations", "The datasets that people of an org may query",
+    query.RelationsRequest, query.RelationsReply, idempotency=_READ)
+LIST_TASK_INPUTS = Route(
+    _SERVICE, "POST", "/internal/task-inputs", "What the current attempt of a task may query",
+    query.TaskInputsRequest, query.TaskInputsReply, idempotency=_READ, errors=("task_not_found", "fenced"))
+RECORD_QUERY = Route(
+    _SERVICE, "POST", "/internal/query-audit", "Record a query that ended (idempotent)",
+    query.QueryAuditRecord, query.QueryAuditReply)
+
 # Senders of webhooks
 
 DELIVER = Route(
@@ -180,7 +197,7 @@ HEALTHZ = Route(
 READYZ = Route(
     _OPEN, "GET", "/readyz", "The stores answer", NoneType, platform.Health)
 METRICS = Route(
-    Access(_INTERNAL, Principal.METRICS), "GET", "/metrics", "Prometheus metrics",
+    Access(_PROBED, Principal.METRICS), "GET", "/metrics", "Prometheus metrics",
     NoneType, bytes, reply_media=PROMETHEUS)
 
 # Users
@@ -344,6 +361,24 @@ EXPLAIN_DATASET = Route(
 LIST_AUDIT_LOG = Route(
     _ADMIN, "GET", "/v1/audit", "Changes by users, newest first",
     NoneType, AuditPage, query=(p.limit(), p.CURSOR_NUMBER))
+LIST_QUERIES = Route(
+    _ADMIN, "GET", "/v1/query-audit", "Queries of people and tasks, newest first",
+    NoneType, query.QueryAuditPage, query=(p.limit(), p.CURSOR_UUID))
+
+# Queries: listeners of the Query Service
+
+QUERY = Route(
+    _QUERY_READER, "POST", "/v1/query", "Query datasets with SQL",
+    query.QueryRequest, query.QueryReply, idempotency=_READ)
+SHOW_CATALOG = Route(
+    _QUERY_READER, "GET", "/v1/query/catalog", "The datasets that can be queried, with their columns",
+    NoneType, query.CatalogReply)
+CANCEL_QUERY = Route(
+    _QUERY_READER, "DELETE", "/v1/query/{query_id}", "Cancel a running query of the caller",
+    NoneType, query.CancelQueryReply)
+QUERY_AS_TASK = Route(
+    Access((Listener.QUERY_TASK,), Principal.TASK), "POST", "/v1/task/query", "Query the inputs of a task with SQL",
+    query.TaskQueryRequest, query.QueryReply, idempotency=_READ)
 
 # fmt: on
 

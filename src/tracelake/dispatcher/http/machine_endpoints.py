@@ -32,6 +32,7 @@ class MachineEndpoints:
     service: DispatcherService
     gatekeeper: Gatekeeper
     keys: KeyDirectory
+    user_keys: KeyDirectory
     health: HealthChecks
     deliveries: Deliveries
     cron: CronSources
@@ -74,6 +75,10 @@ class MachineEndpoints:
             answer(routes.LIST_OPEN_BATCHES, lambda r: self.buffers.open(r.body)),
             answer(routes.COMMIT_BATCHES, lambda r: self.buffers.committed(r.body)),
             answer(routes.REJECT_BATCH, lambda r: self.buffers.rejected(r.body)),
+            answer(routes.READ_USER_KEYS, self._read_user_keys),
+            answer(routes.LIST_RELATIONS, lambda r: service.relations(r.body)),
+            answer(routes.LIST_TASK_INPUTS, lambda r: service.task_inputs(r.body)),
+            answer(routes.RECORD_QUERY, lambda r: service.record_query(r.body)),
             answer(routes.DELIVER, lambda r: self.deliveries.deliver(r["path"], r.signed_head, r.body)),
             answer(routes.HEALTHZ, self._healthz),
             answer(routes.READYZ, self._readyz),
@@ -108,8 +113,14 @@ class MachineEndpoints:
         return platform.DropDeadLettersReply(dropped=dropped)
 
     async def _read_keys(self, _request: HttpRequest[None]) -> RawReply:
-        keys = self.keys.jwks(self.service.clock.now())
-        return RawReply(_ENCODER.encode(keys), JSON, max_age=self.service.config.jwks_cache_seconds)
+        return self._serve_keys(self.keys)
+
+    async def _read_user_keys(self, _request: HttpRequest[None]) -> RawReply:
+        return self._serve_keys(self.user_keys)
+
+    def _serve_keys(self, keys: KeyDirectory) -> RawReply:
+        document = keys.jwks(self.service.clock.now())
+        return RawReply(_ENCODER.encode(document), JSON, max_age=self.service.config.jwks_cache_seconds)
 
     async def _healthz(self, _request: HttpRequest[None]) -> RawReply:
         return _health({} if self.health.is_alive() else {"lifecycle": "stalled"})

@@ -34,6 +34,7 @@ from tracelake.dispatcher.views import (
     lineage,
     overview,
     pressure,
+    query_audit,
     rows,
     tasks,
 )
@@ -182,6 +183,10 @@ class UserEndpoints:
             view(routes.EXPLAIN_DATASET, lambda db, org, r: why_dataset(db, org, self.quotas, r["name"])),
             numbered(
                 routes.LIST_AUDIT_LOG, lambda db, org, ids, r: audit.list_entries(db, org, ids, r["limit"], r["cursor"])
+            ),
+            view(
+                routes.LIST_QUERIES,
+                lambda db, _, r: query_audit.list_queries(db, r.user_claims.org, r["limit"], r["cursor"]),
             ),
         ]
 

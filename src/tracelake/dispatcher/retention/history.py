@@ -59,6 +59,13 @@ SPARK_METRICS = RetainedRows(
     """SELECT task_id, attempt, recorded_at AS at FROM spark_metrics
        WHERE recorded_at < trace_now() - $1::interval ORDER BY recorded_at, task_id, attempt LIMIT $2""",
 )
+QUERIES = RetainedRows(
+    "query_audit",
+    "query_audit",
+    "org, run_id",
+    """SELECT org, run_id, at FROM query_audit
+       WHERE at < trace_now() - $1::interval ORDER BY at, org, run_id LIMIT $2""",
+)
 
 # Tasks of jobs that were registered by a call: nothing is routed to them. Whatever pins files or batches stays, and so
 # does what waits for a person, or for the collector of files. A page is so many tasks looked at, whatever becomes of
@@ -100,6 +107,7 @@ def kinds(config: DispatcherConfig) -> list[tuple[RetainedRows, int]]:
         (TRIGGERS, config.trigger_retention_days),
         (ATTEMPTS, config.attempt_retention_days),
         (SPARK_METRICS, config.attempt_retention_days),
+        (QUERIES, config.query_audit_retention_days),
         (TASKS, config.task_retention_days),
     ]
     return [(kind, kept_days) for kind, kept_days in days if kept_days]

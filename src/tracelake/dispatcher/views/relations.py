@@ -1,0 +1,72 @@
+"""What queries may read: the published datasets of an org, or the inputs of a task, each in one generation."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from tracelake.db.transaction import Connection
+from tracelake.dispatcher.views.files import list_columns
+from tracelake.model.dag import Schema
+from tracelake.model.job import Storage
+from tracelake.wire.query import InputRelation, InputSelection, ReadableRelation, RelationsReply
+from tracelake.wire.task_calls import TableColumn
+from tracelake.wire.units import TaskInput
+
+# One statement, so one moment: a query joins generations that were current together.
+_PUBLISHED = """
+    SELECT d.name, d.dataset_uuid, d.current_version, d.storage, g.schema
+    FROM datasets d JOIN orgs o USING (org_id)
+    JOIN dataset_versions g ON g.dataset_uuid = d.dataset_uuid AND g.dataset_version = d.current_version
+    WHERE o.name = $1 AND d.published AND d.storage IN ('s3', 'buffered') ORDER BY d.name"""
+
+_STORED = "SELECT dataset_uuid, name, storage FROM datasets WHERE dataset_uuid = ANY($1)"
+
+
+async def list_published(connection: Connection, org: str) -> RelationsReply:
+    rows = await connection.fetch(_PUBLISHED, org)
+    return RelationsReply(
+        relations=[
+            ReadableRelation(
+                name=row["name"],
+                dataset_uuid=row["dataset_uuid"],
+                dataset_version=row["current_version"],
+                storage=row["storage"],
+                columns=_declared(row["schema"]) if row["storage"] == Storage.BUFFERED else None,
+            )
+            for row in rows
+        ]
+    )
+
+
+async def list_inputs(connection: Connection, job_id: UUID, inputs: Sequence[TaskInput]) -> list[InputRelation]:
+    """Inputs of one generation are one relation with all their rows; of two generations of a dataset, the later ones
+    have their input index in the name. Needs a connection that sees one moment (REPEATABLE READ)."""
+    selections: dict[tuple[UUID, UUID], list[TaskInput]] = {}
+    for item in inputs:
+        selections.setdefault((item.dataset_uuid, item.dataset_version), []).append(item)
+    rows = await connection.fetch(_STORED, [dataset_uuid for dataset_uuid, _ in selections])
+    stored = {row["dataset_uuid"]: row for row in rows}
+    relations: dict[str, InputRelation] = {}
+    for generation, items in selections.items():
+        dataset = stored.get(generation[0])
+        if dataset is None or dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
+            continue  # it has no rows that can be read
+        name: str = dataset["name"]
+        if name in relations:
+            name = f"{name}_{items[0].input_index}"
+        is_table = dataset["storage"] == Storage.BUFFERED
+        relations[name] = InputRelation(
+            name=name,
+            dataset_uuid=generation[0],
+            dataset_version=generation[1],
+            storage=dataset["storage"],
+            columns=await list_columns(connection, generation, job_id) if is_table else None,
+            selections=[InputSelection(unit=item.unit, where=item.where) for item in items],
+        )
+    return list(relations.values())
+
+
+def _declared(schema: str | None) -> list[TableColumn]:
+    columns = () if schema is None else msgspec.json.decode(schema, type=Schema).columns
+    return msgspec.convert(columns, list[TableColumn], from_attributes=True)
