@@ -21,6 +21,7 @@ from tracelake.stack.supervisor import (
     RestartPatience,
     StartError,
     Supervisor,
+    run_together,
 )
 
 QUICK = RestartPatience(backoff_min=0.01, backoff_max=0.05, stable_seconds=60.0, start_seconds=30.0, start_tries=3)
@@ -322,3 +323,25 @@ def test_large_logs_are_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "part.log.2": "fourth fourth",
         "part.log.3": "third third",
     }
+
+
+def test_work_beside_a_start_that_fails_ends_before_the_failure_is_raised() -> None:
+    """Nothing of it may start further parts while the supervisor stops."""
+    ended: list[str] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise StartError("the store does not start")
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("the other")
+
+    async def main() -> None:
+        with pytest.raises(StartError, match="the store does not start"):
+            await run_together(wait(), fail())
+        assert ended == ["the other"]
+
+    asyncio.run(main())

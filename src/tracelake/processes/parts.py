@@ -18,7 +18,8 @@ from tracelake.stack.seaweedfs import EmbeddedObjectStore
 from tracelake.stack.supervisor import Part
 from tracelake.stack.tls import TlsFiles
 
-STORES_STAGE, DISPATCHER_STAGE, WORKER_STAGE = range(3)
+DATABASES_STAGE, OBJECTS_STAGE, DISPATCHER_STAGE, WORKER_STAGE = range(4)
+"""They stop in the reverse order. `processes/up.py` starts stages together that can wait for each other."""
 
 
 def plan_parts(
@@ -39,7 +40,7 @@ def plan_parts(
     parts = [
         Part(
             name=f"postgres-{cluster.name}",
-            stage=STORES_STAGE,
+            stage=DATABASES_STAGE,
             command=cluster.command,
             environment=cluster.environment(),
             log_file=cluster.log_file,
@@ -58,7 +59,7 @@ def plan_parts(
         parts.append(
             Part(
                 name="object-store",
-                stage=STORES_STAGE,
+                stage=OBJECTS_STAGE,
                 command=objects.command,
                 environment=objects.environment(),
                 log_file=objects.log_file,
@@ -73,7 +74,7 @@ def plan_parts(
         parts.append(
             Part(
                 name=CHAIN,
-                stage=STORES_STAGE,
+                stage=OBJECTS_STAGE,
                 command=chain.command,
                 environment=chain.environment(),
                 log_file=chain.log_file,

@@ -1,8 +1,9 @@
 """`trace up`: the whole stack on one machine, in one command, stopped by Ctrl-C.
 
-Order: lock the home, TLS, Postgres clusters and the object store, roles and migrations, credentials, Dispatcher,
-scheduler and workers; `stack.json` appears when all of it is ready and is gone before anything stops. The supervisor
-holds the listener sockets, so addresses stay the same while a Dispatcher restarts; the next run takes them again.
+Order: lock the home, TLS, credentials, Postgres clusters, roles and migrations, then Dispatcher, scheduler and workers
+together. The object store, which takes longest, starts beside all of it. `stack.json`, which workers and the scheduler
+wait for, appears when all of it is ready and is gone before anything stops. The supervisor holds the listener sockets,
+so addresses stay the same while a Dispatcher restarts; the next run takes them again.
 
 Secrets reach the children through 0600 files below HOME, never through their environment.
 """
@@ -25,7 +26,7 @@ from tracelake.cli.stack_screen import Screen, choose_screen
 from tracelake.client.stack import ObjectStoreAddress
 from tracelake.demo.recorded_chain import NAME as CHAIN
 from tracelake.demo.recorded_chain import RecordedChain
-from tracelake.processes.parts import DISPATCHER_STAGE, STORES_STAGE, WORKER_STAGE, plan_parts
+from tracelake.processes.parts import DATABASES_STAGE, DISPATCHER_STAGE, OBJECTS_STAGE, WORKER_STAGE, plan_parts
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
 from tracelake.settings.runtimes import load_runtimes, worker_queue
@@ -34,7 +35,7 @@ from tracelake.stack.clusters import Clusters, plan_object_store, prepare_databa
 from tracelake.stack.kept_ports import read_ports, write_ports
 from tracelake.stack.machine import socket_directory
 from tracelake.stack.renewal import CredentialRenewal
-from tracelake.stack.supervisor import PartView, Supervisor
+from tracelake.stack.supervisor import PartView, Supervisor, run_together
 from tracelake.stack.tls import TlsFiles, ensure_tls, tls_files
 
 
@@ -77,7 +78,12 @@ class Up:
         ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
         ports |= {cluster.name: cluster.port for cluster in clusters.all()}
         write_ports(home.ports_file, ports if self._chain is None else ports | {CHAIN: self._chain.port})
-        parts = plan_parts(settings, clusters, plan_object_store(settings), sockets, tls, self._chain)
+        objects = plan_object_store(settings)
+        if objects is not None:
+            objects.ensure_access()
+        else:
+            write_access(home.object_store_file, settings.resolve_object_store())
+        parts = plan_parts(settings, clusters, objects, sockets, tls, self._chain)
         self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
         try:
             if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls)):
@@ -102,18 +108,10 @@ class Up:
         tls: TlsFiles,
     ) -> None:
         settings, home = self._settings, self._home
-        await supervisor.start(STORES_STAGE)
-        for sentence in await leftovers.clear(clusters.state, settings.state_dsn):
-            with contextlib.suppress(OSError):
-                click.echo(sentence, err=True)
-        await prepare_databases(settings, clusters)
-        if settings.s3_endpoint is not None:
-            write_access(home.object_store_file, settings.resolve_object_store())
         tokens = prepare_credentials(settings, home)
         rpc_addresses.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
         job_secrets.keep_environment(home)
-        await supervisor.start(DISPATCHER_STAGE)
-        await supervisor.start(WORKER_STAGE)
+        await run_together(supervisor.start(OBJECTS_STAGE), self._start_processes(supervisor, clusters))
         urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in sockets.items()}
         stack = Stack(
             pid=os.getpid(),
@@ -131,6 +129,16 @@ class Up:
         )
         home.write_stack(stack)
         self._screen.ready(stack)
+
+    async def _start_processes(self, supervisor: Supervisor, clusters: Clusters) -> None:
+        """The databases, then everything that needs them."""
+        settings = self._settings
+        await supervisor.start(DATABASES_STAGE)
+        for sentence in await leftovers.clear(clusters.state, settings.state_dsn):
+            with contextlib.suppress(OSError):
+                click.echo(sentence, err=True)
+        await prepare_databases(settings, clusters)
+        await run_together(supervisor.start(DISPATCHER_STAGE), supervisor.start(WORKER_STAGE))
 
     async def _unless_stopped(self, work: Awaitable[None]) -> bool:
         """Do the work; False if a signal came first."""

@@ -13,7 +13,7 @@ from tracelake.stack.machine import socket_directory
 from tracelake.stack.postgres import DATA_DATABASES, STATE_DATABASES, DatabaseSpec, EmbeddedPostgres
 from tracelake.stack.provision import migrate_dsn, provision
 from tracelake.stack.seaweedfs import EmbeddedObjectStore, StorePorts
-from tracelake.stack.supervisor import StartError
+from tracelake.stack.supervisor import StartError, run_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,7 @@ def _cluster(home: Home, name: str, data_dir: Path, port: int, databases: tuple[
 async def prepare_databases(settings: Settings, clusters: Clusters) -> None:
     """Roles, migrations, and the DSN files by which the children find their databases."""
     home = settings.layout
-    for cluster in clusters.all():
-        await provision(cluster)
+    await run_together(*map(provision, clusters.all()))
     if clusters.state is not None:
         state_dsn = clusters.state.dsn("trace_state", "state")
         queue_owner_dsn = clusters.state.dsn("trace_state", "queue")
@@ -88,9 +87,11 @@ async def prepare_databases(settings: Settings, clusters: Clusters) -> None:
         assert settings.data_dsn is not None
         data_dsn = settings.data_dsn
         data_read_dsn = settings.data_read_dsn or settings.data_dsn
-    await _migrate(state_dsn, "state")
-    await _migrate(queue_owner_dsn, "queue", users=queue_users)
-    await _migrate(data_dsn, "data")
+    await run_together(
+        _migrate(state_dsn, "state"),
+        _migrate(queue_owner_dsn, "queue", users=queue_users),
+        _migrate(data_dsn, "data"),
+    )
     write_private(home.state_dsn_file, state_dsn + "\n")
     write_private(home.queue_dsn_file, queue_dsn + "\n")
     write_private(home.data_dsn_file, data_dsn + "\n")

@@ -15,7 +15,8 @@ from tracelake.stack import logs
 
 logger = logging.getLogger(__name__)
 
-_WAIT = Backoff(0.1, 2.0)
+_WAIT = Backoff(0.05, 0.2)
+"""Short: `trace up` starts its parts before it is ready, and the first task waits for this."""
 _WATCH_SECONDS = 2.0
 
 
@@ -62,7 +63,7 @@ async def _wait_for_stack(home: Home, stop: asyncio.Event) -> Stack | None:
             return stack
         tries += 1
         if tries == 1:
-            logger.warning("waiting for the stack to say where it is")
+            logger.info("waiting for the stack to say where it is")
         try:
             async with asyncio.timeout(_WAIT.seconds(tries)):
                 await stop.wait()

@@ -104,7 +104,7 @@ class EmbeddedObjectStore:
             shutil.rmtree(elections, ignore_errors=True)
         private_directory(self.config_dir)
         ensure_socket_directory(self._http_sockets)
-        access = self._keep_keys()
+        access = self.ensure_access()
         identity = {
             "name": _IDENTITY,
             "credentials": [{"accessKey": access.access_key, "secretKey": access.secret_key}],
@@ -114,7 +114,8 @@ class EmbeddedObjectStore:
         write_private(self.ports_file, json.dumps(dataclasses.astuple(self.ports)) + "\n")
         write_security(self.config_dir / ".seaweedfs")
 
-    def _keep_keys(self) -> S3Access:
+    def ensure_access(self) -> S3Access:
+        """Writes address and keys, which are made at first use; whoever needs them may start before the store."""
         try:
             previous = read_access(self.access_file)
             key, secret = previous.access_key, previous.secret_key

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tracelake.stack.log_files import keep_logs_small, rotate_log
 
-_READY_POLL_SECONDS = 0.1
+_READY_POLL_SECONDS = 0.05
 _HURRY_SECONDS = 5.0
 
 
@@ -309,6 +309,17 @@ class Supervisor:
             entry.ended_at,
         )
         self._on_change(entry.view)
+
+
+async def run_together(*works: Awaitable[None]) -> None:
+    """Does all of them at once. When one fails, the others have ended before this raises: none starts anything more."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _ask(question: Callable[[], Awaitable[bool]], ended: "asyncio.Task[int]") -> bool:
