@@ -68,12 +68,17 @@ def test_many_numbers(values: list[int | None], zeros: str) -> None:
     assert numbers("it", upper, "uint64").to_pylist() == many
 
 
-@given(st.lists(st.integers(0, 2**256 - 1)))
-def test_words(values: list[int]) -> None:
-    texts = [hex(value) for value in values]
-    column, exact = words("it", texts)
-    assert integers("it", texts) == exact == values
+@given(
+    st.lists(st.integers(0, 2**256 - 1) | st.integers(0, 2**64 - 1) | st.sampled_from([2**53 + 1, 2**64 - 1, 2**64])),
+    st.sampled_from(["", "0", "0" * 70]),
+)
+def test_words(values: list[int], zeros: str) -> None:
+    texts = [f"0x{zeros}{value:x}" for value in values]
+    column, decimals, floats = words("it", texts)
+    assert integers("it", texts) == values
     assert column.to_pylist() == [value.to_bytes(32, "big") for value in values]
+    assert decimals.to_pylist() == list(map(str, values))
+    assert floats.to_pylist() == list(map(float, values))
 
 
 def test_the_largest_and_one_more() -> None:
@@ -214,3 +219,9 @@ def test_wrong_lengths_do_not_make_up_for_each_other(texts: list[str]) -> None:
         assert not right
     else:
         assert found == [bytes.fromhex(text[2:]) for text in texts]
+
+
+def test_values_of_other_lengths_do_not_make_up_for_one_another() -> None:
+    """Joined, these look like two values of 32 bytes, but for where the first one ends."""
+    with pytest.raises(BadHexError):
+        binary("it", ["0x" + "a" * 65, "x" + "a" * 64], 32)

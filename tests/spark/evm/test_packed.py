@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +27,9 @@ PACKED = (
     PackingDecoder(list[Receipt], pack_regular_receipts, least=0),
 )
 FORMS = ["", "0x", "0x0", "0x00", "0x1", "0x01", "0xg1", "0x1\n0x2", "0x12\n", "-0x1", "1", "é", "\ud7ff"]
-HASHES = [OTHER, OTHER.upper(), OTHER + "00", "0x" + "00" * 20]
-TEXTS = st.sampled_from([*FORMS, *HASHES, hex(2**64), hex(2**256), hex(2**256 - 1)])
+ENDS = ["\n", "\n0", "0x12\n0", "0x12\n00x34", "0x1\n00x2\n0"]
+HASHES = [OTHER, OTHER.upper(), OTHER + "00", "0x" + "00" * 20, OTHER[:-2] + "\n0", OTHER[:-1] + "é", OTHER[:-2] + "é"]
+TEXTS = st.sampled_from([*FORMS, *ENDS, *HASHES, hex(2**64), hex(2**256), hex(2**256 - 1)])
 CHANGES = st.sampled_from(["text", "null", "gone", "twice", "lost", "swapped", "number", "true", "list"])
 
 
@@ -94,6 +96,44 @@ def test_whatever_a_node_says(data: st.DataObject, changes: int) -> None:
     for _ in range(changes):
         _change(data, places)
     assert outcome(PACKED, blocks, receipts) == outcome(TYPED, blocks, receipts)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "value"),
+    [
+        ("block", "hash", OTHER),
+        ("transaction", "blockHash", OTHER),
+        ("transaction", "transactionIndex", "0x1f"),
+        ("transaction", "hash", OTHER),
+        ("transaction", "hash", OTHER[:-2]),
+        ("receipt", "blockHash", OTHER),
+        ("receipt", "blockHash", ""),
+        ("receipt", "transactionHash", OTHER),
+        ("receipt", "status", "0x2"),
+        ("log", "blockHash", OTHER),
+        ("log", "logIndex", "0x7"),
+        ("log", "transactionHash", OTHER),
+        ("log", "removed", True),
+        ("log", "topics", [OTHER] * 5),
+        ("log", "topics", [OTHER + "00"]),
+        ("log", "data", "0x1"),
+    ],
+)
+def test_each_check_by_itself(of: str, name: str, value: Any) -> None:
+    """All objects of a kind are wrong alike, in one block, so that nothing but this check can notice."""
+    blocks = copy.deepcopy([one.block for one in BLOCKS])
+    receipts = copy.deepcopy([one.receipts for one in BLOCKS])
+    objects = {
+        "block": [blocks[-1]],
+        "transaction": blocks[-1]["transactions"],
+        "receipt": receipts[-1],
+        "log": [log for receipt in receipts[-1] for log in receipt["logs"]],
+    }
+    for one in objects[of]:
+        one[name] = value
+    outcomes = [outcome(decoders, blocks, receipts) for decoders in (PACKED, TYPED)]
+    assert outcomes[0] == outcomes[1]
+    assert isinstance(outcomes[0], tuple)
 
 
 def test_regular_answers_are_packed() -> None:

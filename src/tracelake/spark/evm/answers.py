@@ -1,69 +1,70 @@
 """What is read of a node's answers, typed. Fields that no column and no check needs are passed over unread.
 
-Numbers stay the text they came as until whole columns are decoded at once (`columns`).
+Numbers stay the text they came as until whole columns are decoded at once (`columns`). Fields are in the order in which
+most nodes send them, which is the order that the decoder looks for first.
 """
 
 import msgspec
 
 
-class Transaction(msgspec.Struct, rename="camel", gc=False):
-    hash: str
-    nonce: str
-    from_: str = msgspec.field(name="from")
-    value: str
-    input: str
-    gas: str
+class Transaction(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     block_hash: str | None = None
-    transaction_index: str | None = None
-    to: str | None = None
+    from_: str = msgspec.field(name="from")
+    gas: str
     gas_price: str | None = None
-    type: str | None = None
-    max_priority_fee_per_gas: str | None = None
     max_fee_per_gas: str | None = None
+    max_priority_fee_per_gas: str | None = None
+    hash: str
+    input: str
+    nonce: str
+    to: str | None = None
+    transaction_index: str | None = None
+    value: str
+    type: str | None = None
 
 
-class BlockHeader(msgspec.Struct, rename="camel", gc=False):
+class BlockHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     """A block asked for without its transactions: their hashes only."""
 
-    hash: str
-    parent_hash: str
-    number: str
-    miner: str
-    gas_used: str
+    base_fee_per_gas: str | None = None
     extra_data: str
+    gas_used: str
+    hash: str
+    miner: str
+    number: str
+    parent_hash: str
     timestamp: str
     transactions: list[str]
+
+
+class Block(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     base_fee_per_gas: str | None = None
-
-
-class Block(msgspec.Struct, rename="camel", gc=False):
-    hash: str
-    parent_hash: str
-    number: str
-    miner: str
-    gas_used: str
     extra_data: str
+    gas_used: str
+    hash: str
+    miner: str
+    number: str
+    parent_hash: str
     timestamp: str
     transactions: list[Transaction]
-    base_fee_per_gas: str | None = None
 
 
-class Log(msgspec.Struct, rename="camel", gc=False):
+class Log(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     address: str
     topics: list[str]
     data: str
-    log_index: str
-    block_hash: str
     transaction_hash: str
+    block_hash: str
+    log_index: str
     removed: bool = False
 
 
-class Receipt(msgspec.Struct, rename="camel", gc=False):
-    transaction_hash: str
-    transaction_index: str
+class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     block_hash: str
+    effective_gas_price: str | None = None
     gas_used: str
     logs: list[Log]
     status: str | None = None
     """None before Byzantium, when a receipt had a state root instead."""
-    effective_gas_price: str | None = None
+    transaction_hash: str
+    transaction_index: str

@@ -1,8 +1,7 @@
 """JSON-RPC calls and the forms that their answers have."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -10,7 +9,6 @@ from tracelake.spark.evm.errors import AnswerError
 
 T = TypeVar("T")
 Call = tuple[str, list[Any]]
-_NULL = b"null"
 
 
 class RpcErrorBody(msgspec.Struct, frozen=True, gc=False):
@@ -21,12 +19,6 @@ class RpcErrorBody(msgspec.Struct, frozen=True, gc=False):
 class RpcAnswer(msgspec.Struct, Generic[T], frozen=True, gc=False):
     id: int | str | float | None = None
     result: T | None = None
-    error: RpcErrorBody | None = None
-
-
-class RawAnswer(msgspec.Struct, frozen=True, gc=False):
-    id: int | str | float | None = None
-    result: msgspec.Raw = msgspec.Raw(_NULL)
     error: RpcErrorBody | None = None
 
 
@@ -49,38 +41,39 @@ class AnswerDecoder:
 
 
 class PackingDecoder(AnswerDecoder):
-    """Makes something smaller of each result that is large.
+    """Makes something smaller of each result that is large, as soon as it is decoded: the objects of one fit into the
+    processor's caches, those of a batch do not, and the next result takes their memory."""
 
-    Results are decoded one by one: the objects of one fit into the processor's caches, those of a batch do not."""
-
-    __slots__ = ("_answers", "_least", "_pack", "_result")
+    __slots__ = ("_least", "_packed_list", "_packed_one")
 
     def __init__(self, kind: Any, pack: Callable[[Any], Any], *, least: int = 32 * 1024) -> None:
         """`least`: from so many bytes on, on the average of an answer, it is worth while."""
         super().__init__(kind)
-        self._pack = pack
         self._least = least
-        self._answers = msgspec.json.Decoder(list[RawAnswer])
-        self._result = msgspec.json.Decoder(kind)
+        packed = _packed_answer(kind, pack)
+        self._packed_list = msgspec.json.Decoder(list[packed])  # type: ignore[valid-type]
+        self._packed_one = msgspec.json.Decoder(packed)
 
     def decode(self, raw: bytes | bytearray, count: int = 1) -> list[RpcAnswer[Any]]:
-        if len(raw) >= self._least * count:
-            with suppress(msgspec.ValidationError):
-                return [self._packed(answer) for answer in self._answers.decode(raw)]
-        return super().decode(raw)  # if it is not valid, this says where in the whole answer that is
+        return self._packed_list.decode(raw) if len(raw) >= self._least * count else super().decode(raw)
 
     def decode_single(self, raw: bytes | bytearray) -> list[RpcAnswer[Any]]:
         if raw.lstrip()[:1] == b"[":
             return self.decode(raw)
-        (answer,) = super().decode_single(raw)
-        if answer.result is None or len(raw) < self._least:
-            return [answer]
-        return [RpcAnswer(answer.id, self._pack(answer.result), answer.error)]
+        return [self._packed_one.decode(raw)] if len(raw) >= self._least else super().decode_single(raw)
 
-    def _packed(self, answer: RawAnswer) -> RpcAnswer[Any]:
-        is_null = len(answer.result) == len(_NULL) and bytes(answer.result) == _NULL
-        result = None if is_null else self._pack(self._result.decode(answer.result))
-        return RpcAnswer(answer.id, result, answer.error)
+
+def _packed_answer(kind: Any, pack: Callable[[Any], Any]) -> type[RpcAnswer[Any]]:
+    """What msgspec calls when it has made all of an answer packs its result."""
+
+    def pack_result(answer: RpcAnswer[Any]) -> None:
+        if answer.result is not None:
+            msgspec.structs.force_setattr(answer, "result", pack(answer.result))
+
+    fields = [("result", kind | None, None)]
+    methods = {"__post_init__": pack_result}
+    made = msgspec.defstruct("PackedAnswer", fields, bases=(RpcAnswer,), namespace=methods, frozen=True, gc=False)
+    return cast("type[RpcAnswer[Any]]", made)
 
 
 def answers_of(kind: Any) -> AnswerDecoder:

@@ -11,18 +11,29 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake.spark.evm.errors import ValueTooLargeError
 from tracelake.spark.evm.texts import END, Flags, Texts
 
 _DIGITS = b"0123456789abcdefABCDEF"
-_ZERO, _X, _END = ord("0"), ord("x"), ord(END)
+_ZERO, _X, _END = ord("0"), ord("x"), ord("\n")
 _MOST = {"uint32": 2**32 - 1, "uint64": 2**64 - 1}
 _NUMBER_BYTES = 8
 WORD_BYTES = 32
+_ZEROS = b"0" * 2 * WORD_BYTES
 _PREFIX_LETTERS = 2
 Letters = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
+
+
+def _masks(width: int) -> Letters:
+    """Of numbers with so many bytes, a row for each count of digits: the bits that they have."""
+    rows = [((1 << 4 * digits) - 1).to_bytes(width, "big") for digits in range(2 * width + 1)]
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, width)
+
+
+_MASKS = {width: _masks(width) for width in (_NUMBER_BYTES, WORD_BYTES)}
 
 
 class BadHexError(ValueError):
@@ -46,24 +57,20 @@ def binary(name: str, values: Sequence[str | None] | Texts, width: int | None = 
 def fixed(name: str, texts: Texts, width: int) -> npt.NDArray[np.uint8]:
     """The bytes of values that must all have so many, a row for each; nulls have none."""
     letters = _PREFIX_LETTERS + 2 * width
-    raw = _ascii(name, texts)
-    if len(raw) != texts.count * (letters + 1):
+    raw = b"".join(texts.parts)
+    if len(raw) != texts.count * (letters + len(END)):
         raise BadHexError(name)
-    text = np.frombuffer(raw, np.uint8).reshape(-1, letters + 1)
+    text = np.frombuffer(raw, np.uint8).reshape(-1, letters + len(END))
     if (text[:, 0] != _ZERO).any() or (text[:, 1] != _X).any() or (text[:, letters] != _END).any():
         raise BadHexError(name)
     return np.frombuffer(_unhexed(name, text[:, _PREFIX_LETTERS:letters].tobytes()), np.uint8).reshape(-1, width)
 
 
 def _binary_of_any_length(name: str, texts: Texts) -> pa.Array:
-    raw = _ascii(name, texts)
-    starts, lengths = _lines(name, np.frombuffer(raw, np.uint8), texts.count)
+    letters, starts, lengths = _lines(name, texts)
     if (lengths % 2).any():
         raise BadHexError(name)
-    # With two zeros for its end and one for its x, what is between two values is bytes as well, which nobody wants.
-    letters = np.frombuffer(bytearray(raw.replace(b"\n", b"00")), np.uint8)
-    starts += np.arange(texts.count)
-    letters[starts + 1] = _ZERO
+    # What is between two values is bytes as well, which nobody wants.
     content = _unhexed(name, letters.data)
     if len(content) >= 2**31:
         raise ValueTooLargeError(f"the values of {name} have more than 2 GiB together: ask for fewer blocks at once")
@@ -83,13 +90,6 @@ def _texts(values: Sequence[str | None] | Texts) -> Texts:
     return values if isinstance(values, Texts) else Texts.of(values)
 
 
-def _ascii(name: str, texts: Texts) -> bytes:
-    try:
-        return texts.lines.encode("ascii")
-    except UnicodeEncodeError:
-        raise BadHexError(name) from None
-
-
 def _unhexed(name: str, digits: bytes | memoryview) -> bytes:
     try:
         return binascii.unhexlify(digits)
@@ -97,17 +97,22 @@ def _unhexed(name: str, digits: bytes | memoryview) -> bytes:
         raise BadHexError(name) from None
 
 
-def _lines(name: str, letters: Letters, count: int) -> tuple[Places, Places]:
-    """Where each value starts, and how many letters it has. Each begins with 0x."""
+def _lines(name: str, texts: Texts, margin: int = 0) -> tuple[Letters, Places, Places]:
+    """The letters, where each value starts, and how many it has. Each begins with 0x. Of the prefixes and ends only
+    zeros are left, so that whatever else is no digit is wrong. `margin`: so many more zeros before the first."""
+    letters = np.frombuffer(bytearray().join([_ZEROS[:margin], *texts.parts]), np.uint8)
     ends = np.flatnonzero(letters == _END)
-    if len(ends) != count:
+    if len(ends) != texts.count:
         raise BadHexError(name)
-    starts = np.zeros(count, np.int64)
-    starts[1:] = ends[:-1] + 1
+    starts = np.empty(texts.count, np.int64)
+    starts[:1] = margin
+    starts[1:] = ends[:-1] + len(END)
     lengths = ends - starts
     if (lengths < _PREFIX_LETTERS).any() or (letters[starts] != _ZERO).any() or (letters[starts + 1] != _X).any():
         raise BadHexError(name)
-    return starts, lengths
+    letters[ends] = _ZERO
+    letters[starts + 1] = _ZERO
+    return letters, starts, lengths
 
 
 def _binary_array(name: str, sizes: npt.NDArray[np.int64], content: bytes, valid: Flags | None) -> pa.Array:
@@ -143,45 +148,42 @@ def numbers(name: str, values: Sequence[str | None] | Texts, kind: str, *, satur
 
 def _parse(name: str, texts: Texts, width: int) -> Letters | None:
     """Numbers as so many bytes each, the highest first; None if one has more digits than fit, were they not zeros."""
-    raw = _ascii(name, texts)
-    starts, lengths = _lines(name, np.frombuffer(raw, np.uint8), texts.count)
-    digits = lengths - _PREFIX_LETTERS
     if not texts.count:
         return np.empty((0, width), np.uint8)
+    letters, starts, lengths = _lines(name, texts, 2 * width)
+    digits = lengths - _PREFIX_LETTERS
     if int(digits.min()) < 1:
         raise BadHexError(name)
     longest = int(digits.max())
     if longest > 2 * width:
         return None
-    # Windows that end where the numbers end; what is before a number in its window counts as zeros.
-    longest += longest % 2
-    windows = _windows(raw, starts + lengths - longest, longest)
-    np.copyto(windows, _ZERO, where=np.arange(longest, 0, -1) > digits[:, None])
-    parsed = np.zeros((texts.count, width), np.uint8)
-    decoded = np.frombuffer(_unhexed(name, windows.data), np.uint8)
-    parsed[:, width - longest // 2 :] = decoded.reshape(texts.count, -1)
+    # Windows that end where the numbers end; what is before a number in its window is masked.
+    items = np.ndarray((len(letters) - 2 * width + 1,), np.dtype((np.void, 2 * width)), letters.data, strides=(1,))
+    windows = items[starts + lengths - 2 * width]
+    parsed = np.frombuffer(bytearray(_unhexed(name, windows.data)), np.uint8).reshape(-1, width)
+    parsed &= _MASKS[width][digits]
     return parsed
 
 
-def _windows(raw: bytes, starts: Places, width: int) -> Letters:
-    """A row for each place: so many letters from there on. Places may lie before the beginning."""
-    padded = b"\x00" * width + raw
-    items = np.ndarray((len(raw) + 1,), np.dtype((np.void, width)), padded, strides=(1,))
-    return items[starts + width].view(np.uint8).reshape(-1, width)
-
-
-def words(name: str, values: Sequence[str | None] | Texts) -> tuple[pa.Array, list[int]]:
-    """Numbers as 32 bytes each, the highest first; and as they are."""
+def words(name: str, values: Sequence[str] | Texts) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Numbers as 32 bytes each, the highest first; as decimal text; and as floats, the nearest that there are."""
     texts = _texts(values)
     parsed = _parse(name, texts, WORD_BYTES)
-    exact = integers(name, texts.to_list())
-    if parsed is not None:
-        content = parsed.tobytes()
-    elif max(exact).bit_length() > 8 * WORD_BYTES:
-        raise ValueTooLargeError(f"a value of {name} has more than {8 * WORD_BYTES} bits")
-    else:
+    if parsed is None:
+        exact = integers(name, texts.to_list())
+        if max(exact).bit_length() > 8 * WORD_BYTES:
+            raise ValueTooLargeError(f"a value of {name} has more than {8 * WORD_BYTES} bits")
         content = b"".join([number.to_bytes(WORD_BYTES, "big") for number in exact])
-    return _binary_array(name, np.full(texts.count, WORD_BYTES, np.int64), content, None), exact
+        parsed = np.frombuffer(content, np.uint8).reshape(-1, WORD_BYTES)
+    low = parsed[:, -_NUMBER_BYTES:].copy().view(">u8").reshape(-1).astype(np.uint64)
+    decimals, floats = pa.array(low).cast(pa.string()), low.astype(np.float64)
+    is_large = parsed[:, :-_NUMBER_BYTES].any(axis=1)
+    if is_large.any():
+        exact = [int.from_bytes(word.tobytes(), "big") for word in parsed[is_large]]
+        floats[is_large] = list(map(float, exact))
+        decimals = pc.replace_with_mask(decimals, pa.array(is_large), pa.array(list(map(str, exact)), pa.string()))
+    sizes = np.full(texts.count, WORD_BYTES, np.int64)
+    return _binary_array(name, sizes, parsed.tobytes(), None), decimals, pa.array(floats)
 
 
 def integers(name: str, values: Sequence[str | None]) -> list[int]:

@@ -28,6 +28,7 @@ from tracelake.spark.evm.packed import (
     AnyBlock,
     AnyReceipts,
     PackedBlock,
+    count_transactions,
     hashes_of,
     pack_receipts,
     pack_regular_block,
@@ -105,7 +106,6 @@ class _Reading:
         self._single_calls: CallSet | None = None
         self._places: list[int] = []
         """Of the blocks with transactions: the others have no receipts to ask for."""
-        self._hashes: list[list[str]] = []
 
     def complete(self, deadline: ProgressDeadline) -> None:
         """Asks for what is missing, and checks all of it."""
@@ -121,8 +121,7 @@ class _Reading:
 
     def _read_receipts(self, deadline: ProgressDeadline) -> None:
         if self._receipt_calls is None:
-            self._hashes = [hashes_of(block) for block in self.blocks]
-            self._places = [place for place, hashes in enumerate(self._hashes) if hashes]
+            self._places = [place for place, block in enumerate(self.blocks) if count_transactions(block)]
             self._receipt_calls = CallSet([(_RECEIPTS, [hex(self._numbers[place])]) for place in self._places])
         if self._single_calls is None:
             self._read_by_block(self._receipt_calls, deadline)
@@ -160,7 +159,8 @@ class _Reading:
             except TooLargeError:
                 break  # those of one block together, so they are asked for one by one
         if call_set.open:
-            hashes = [name for open_place in call_set.open for name in self._hashes[self._places[open_place]]]
+            blocks = [self.blocks[self._places[open_place]] for open_place in call_set.open]
+            hashes = [name for block in blocks for name in hashes_of(block)]
             self._single_calls = CallSet([("eth_getTransactionReceipt", [name]) for name in hashes])
 
     def _is_answered(self, call_set: CallSet, deadline: ProgressDeadline) -> bool:
@@ -178,7 +178,7 @@ class _Reading:
         singles = iter(self._single_calls.results)
         for open_place in self._receipt_calls.open:
             place = self._places[open_place]
-            receipts = [next(singles) for _ in self._hashes[place]]
+            receipts = [next(singles) for _ in range(count_transactions(self.blocks[place]))]
             answers[place] = None if None in receipts else receipts
 
 

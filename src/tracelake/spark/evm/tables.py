@@ -96,10 +96,9 @@ def transactions_table(
 ) -> pa.Table:
     rows = transaction_columns(blocks)
     counts = _counts(receipts)
-    values, amounts = words("value", rows["value"])
-    names = {amount: str(amount) for amount in set(amounts)}
+    values, decimals, floats = words("value", rows["value"])
     input_data = binary("input", rows["input"])
-    sizes = np.diff(np.frombuffer(input_data.buffers()[1], np.int32, len(amounts) + 1)).astype(np.uint32)
+    sizes = np.diff(np.frombuffer(input_data.buffers()[1], np.int32, len(values) + 1)).astype(np.uint32)
     zeros = zeros_in(input_data)
     return _table(
         TRANSACTIONS,
@@ -110,8 +109,8 @@ def transactions_table(
         binary("from_address", rows["from_"], _ADDRESS),
         binary("to_address", rows["to"], _ADDRESS),
         values,
-        pa.array(list(map(names.__getitem__, amounts)), pa.string()),
-        pa.array(np.fromiter(map(float, amounts), np.float64, len(amounts))),
+        decimals,
+        floats,
         input_data,
         _saturated("gas_limit", rows["gas"]),
         numbers("gas_used", Texts.concat([of_block.gas_used for of_block in receipts]), "uint64"),
@@ -123,7 +122,7 @@ def transactions_table(
         pa.array(sizes),
         pa.array(zeros),
         pa.array(sizes - zeros),
-        _same(chain_id, len(amounts)),
+        _same(chain_id, len(values)),
     )
 
 
@@ -134,7 +133,7 @@ def logs_table(
     hashes: pa.Array | pa.ChunkedArray | None = None,
 ) -> pa.Table:
     """`hashes`: those of the transactions, if they were decoded before; a log's is its receipt's."""
-    by_fate = np.concatenate([np.empty(0, np.int64), *(of_block.log_counts for of_block in receipts)])
+    by_fate = np.array([count for of_some in receipts for count in of_some.log_counts], np.int64)
     fates_of = _counts(receipts)
     passed = np.concatenate(([0], np.cumsum(by_fate)))
     ends = np.cumsum(fates_of)
@@ -142,7 +141,7 @@ def logs_table(
     places = _positions(fates_of)
     if hashes is None:
         hashes = binary("transaction_hash", Texts.concat([of_block.hashes for of_block in receipts]), _HASH)
-    topic_counts = np.concatenate([np.empty(0, np.int64), *(of_block.topic_counts for of_block in receipts)])
+    topic_counts = np.array([count for of_some in receipts for count in of_some.topic_counts], np.int64)
     return _table(
         LOGS,
         pa.array(np.repeat(_numbers_of(blocks), by_block)),
