@@ -1,0 +1,5 @@
+"""Sets of words as tables that a person can read."""
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
