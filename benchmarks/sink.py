@@ -104,7 +104,7 @@ class Large:
         self.objects = S3ObjectStore(access)
         self.store = TableStore(settings.resolve_data_dsn())
         self.shared = SharedSession(SparkConfig(scratch / "session", log_level="error"))
-        self.loader = SparkLoader(self.shared.get, S3Transfer(access), settings.resolve_data_dsn)
+        self.loader = SparkLoader(self.shared.use, S3Transfer(access), settings.resolve_data_dsn)
         self.batches: list[BufferBatch] = []
         self.arrow: list[pa.RecordBatch] = []
 

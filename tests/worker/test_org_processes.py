@@ -196,17 +196,36 @@ def test_who_is_cancelled_waits_no_longer(station: Station) -> None:
     assert station.begun(station.submit("a")) is oldest, "nobody waits for its place any more"
 
 
-def test_an_idle_process_ends_and_a_spare_is_there_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_is_there_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_SETTLE_SECONDS", 0.0)
-    station = Station(spare=True, idle_seconds=0.1)
+    monkeypatch.setattr(pool, "_WATCH_SECONDS", 0.02)
+    station = Station(spare=True)
     try:
         wait_until(lambda: station.processes.spare is not None, "the spare")
         spare = station.processes.spare
         context = station.submit("a")
         assert station.begun(context) is spare
         station.finish(context)
-        wait_until(lambda: station.started[0].end_reason == IDLE, "the end of the idle process")
         wait_until(lambda: station.processes.spare is not None, "the next spare")
     finally:
         station.processes.close()
     assert not any(process.alive for process in station.started)
+
+
+def test_an_idle_worker_has_no_process_and_starts_one_for_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "_WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(pool, "_SPARE_PAUSE", 0.0)
+    station = Station(spare=True, idle_seconds=0.1)
+    try:
+        wait_until(lambda: len(station.started) > 0, "the spare")
+        wait_until(lambda: station.started[0].end_reason == IDLE, "the end of a spare that nobody needs")
+        assert station.processes.spare is None
+        assert not station.processes._must_start(), "no spare follows one that nobody needed"
+        context = station.submit("a")
+        process = station.begun(context)
+        station.finish(context)
+        wait_until(lambda: process.end_reason == IDLE, "the end of the idle process")
+        wait_until(lambda: not any(each.alive for each in station.started), "the end of the next spare")
+    finally:
+        station.processes.close()

@@ -60,7 +60,7 @@ async def run_sink(
             objects=S3ObjectStore(settings.resolve_object_store()),
             calls=InternalClient(http, service=FileCredential(settings.layout.keys / "service.token")),
             data_dsn=settings.resolve_data_dsn,
-            large=SparkLoader(shared.get, transfer, settings.resolve_data_dsn),
+            large=SparkLoader(shared.use, transfer, settings.resolve_data_dsn),
         )
         logger.info("sink ready")
         await sink.run(stop)
@@ -94,7 +94,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         config = SparkConfig(
             scratch / "session", settings.spark_master, settings.spark_memory, crash_directory=settings.layout.logs
         )
-        shared = SharedSession(config)
+        shared = SharedSession(config, settings.spark_idle_seconds)
         try:
             await run_sink(settings, stack, shared, S3Transfer(settings.resolve_object_store()), leave)
         finally:

@@ -72,7 +72,7 @@ def build_engine(settings: Settings) -> SparkOperators:
             spare=settings.spark_spare,
         )
     return SparkOperators(
-        SharedSession(config),
+        SharedSession(config, settings.spark_idle_seconds),
         transfer,
         scratch,
         settings.resolve_data_read_dsn,

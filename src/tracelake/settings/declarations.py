@@ -251,7 +251,9 @@ class Settings:
     spark_processes: int = integer(
         4, "Orgs that have a Spark process in one worker at the same time; others wait their turn.", maximum=256
     )
-    spark_idle_seconds: float = seconds(300, "How long the Spark process of an org waits for its next task.")
+    spark_idle_seconds: float = seconds(
+        300, "How long a Spark process waits for its next task before it ends, and the worker's own session with it."
+    )
     spark_spare: bool = switch(
         True, "Whether a worker keeps one Spark process ready for the next org, to hide the start."
     )

@@ -5,6 +5,7 @@ row once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,19 +39,24 @@ _ARROW = pa.schema(
 
 
 class SparkLoader:
-    """Implements `LargeBatches`. `session` starts Spark on first use."""
+    """Implements `LargeBatches`. `session` starts Spark on first use, and keeps it while its block runs."""
 
-    def __init__(self, session: "Callable[[], SparkSession]", transfer: FileTransfer, dsn: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        session: "Callable[[], AbstractContextManager[SparkSession]]",
+        transfer: FileTransfer,
+        dsn: Callable[[], str],
+    ) -> None:
         self._session = session
         self._transfer = transfer
         self._dsn = dsn
 
     def load(self, dataset: BufferedDataset, staging: str, batches: Sequence[BufferBatch]) -> list[Loaded | Refusal]:
-        session = self._session()
         work = _loading(dataset, staging, batches, self._transfer, self._dsn())
-        # Only the indexes of the batches are distributed, without a shuffle.
-        numbers = session.range(len(batches)).coalesce(_PARTS)
-        rows = numbers.mapInArrow(work, _RESULT).collect()
+        with self._session() as session:
+            # Only the indexes of the batches are distributed, without a shuffle.
+            numbers = session.range(len(batches)).coalesce(_PARTS)
+            rows = numbers.mapInArrow(work, _RESULT).collect()
         outcomes: list[Loaded | Refusal] = []
         for row in sorted(rows, key=lambda row: row["index"]):
             batch = batches[row["index"]]

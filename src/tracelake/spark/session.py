@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -189,17 +189,50 @@ class SharedSession:
     """Opens the session when it is first wanted, once, whoever comes first; the others wait for it.
 
     A session that was lost (its Java process died, its cluster or server let go of it) is replaced by the next `get`.
+    One that nobody has used for `idle_seconds` ends, with its Java process; None: it stays.
     """
 
-    def __init__(self, config: SparkConfig) -> None:
+    def __init__(self, config: SparkConfig, idle_seconds: float | None = None) -> None:
         self._config = config
+        self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
+        self._users_lock = threading.Lock()
+        self._users = 0
+        self._idle_timer: threading.Timer | None = None
         self._session: SparkSession | None = None
         self._replaced: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
     @property
     def config(self) -> SparkConfig:
         return self._config
+
+    @contextlib.contextmanager
+    def use(self) -> "Iterator[SparkSession]":
+        """The session, which does not become idle before the block ends."""
+        with self._users_lock:
+            self._users += 1
+            self._cancel_timer()
+        try:
+            yield self.get()
+        finally:
+            with self._users_lock:
+                self._users -= 1
+                if not self._users and self._idle_seconds is not None:
+                    self._idle_timer = threading.Timer(self._idle_seconds, self._end_idle)
+                    self._idle_timer.daemon = True
+                    self._idle_timer.start()
+
+    def _cancel_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _end_idle(self) -> None:
+        # Whoever comes from now on waits for the first lock in `get`, and opens another session.
+        with self._lock, self._users_lock:
+            if not self._users and self._session is not None:
+                logger.info("the Spark session was idle; it ends")
+                self._end()
 
     def get(self) -> "SparkSession":
         with self._lock:
@@ -246,6 +279,8 @@ class SharedSession:
         return session in self._replaced
 
     def close(self) -> None:
+        with self._users_lock:
+            self._cancel_timer()
         with self._lock:
             self._end()
         shutil.rmtree(self._config.scratch, ignore_errors=True)

@@ -76,9 +76,7 @@ class SparkOperators:
     def _run(self, module: str, context: OperatorContext) -> OperatorResult:
         session = None
         try:
-            session = self.shared.get()
-            tables = TableReader(session, self.data_dsn)
-            with closing(tables):
+            with self.shared.use() as session, closing(TableReader(session, self.data_dsn)) as tables:
                 runner = AttemptRunner(
                     session,
                     self.shared.config,

@@ -1,5 +1,8 @@
 """The Spark processes of a worker: one for each org that has work, and a spare that hides the start of the next one.
 
+The first spare starts with the worker. A worker without an attempt for `idle_seconds` ends all of them, the spare too;
+the next attempt starts one again.
+
 A process serves one org from its first attempt until it ends; it is never bound anew. There are at most `limit` of
 them. For an org that has none and finds all places taken, the process that was idle longest is ended. If none is
 idle, the one that has had its place longest takes no further attempts, ends when it is empty, and its org waits in
@@ -67,7 +70,7 @@ class OrgProcesses:
         self._idle_seconds = idle_seconds
         self._spare_wanted = spare
         self._spare_delay = spare_delay
-        self._spare_from = self._busy_until = time.monotonic()
+        self._spare_from = self._busy_until = self._active_at = time.monotonic()
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._processes: list[OrgProcess] = []
@@ -120,6 +123,7 @@ class OrgProcesses:
 
     def _acquire(self, ticket: _Ticket, context: OperatorContext) -> OrgProcess:
         with self._changed:
+            self._active_at = time.monotonic()
             self._waiting.append(ticket)
             try:
                 while True:
@@ -198,7 +202,7 @@ class OrgProcesses:
     def _release(self, process: OrgProcess) -> None:
         with self._changed:
             process.places -= 1
-            process.used_at = time.monotonic()
+            process.used_at = self._active_at = time.monotonic()
             if process.alone and not process.places:
                 process.alone = False
             if not process.alive and process in self._processes:
@@ -240,8 +244,16 @@ class OrgProcesses:
             return False
         if self._start_now:
             return True
+        if self._is_idle():
+            return False
         busy = any(process.places for process in self._processes)
         return self._spare_wanted and time.monotonic() >= (self._busy_until if busy else self._spare_from)
+
+    def _is_idle(self) -> bool:
+        """Whether there was no attempt of any org for so long that the spare is not worth its memory."""
+        if self._waiting or any(process.places for process in self._processes):
+            return False
+        return self._active_at < time.monotonic() - self._idle_seconds
 
     def _start_spare(self) -> None:
         try:
@@ -268,6 +280,9 @@ class OrgProcesses:
                 if not process.places and (process.used_at < over or not process.alive):
                     self._processes.remove(process)
                     process.end(IDLE)
+            if spare is not None and self._is_idle():
+                self._spare = None
+                spare.end(IDLE)
         watched = [process for process in (*bound, spare) if process is not None and process.alive]
         self._warn(watched)
         if not self._config.local:
