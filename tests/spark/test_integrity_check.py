@@ -10,10 +10,11 @@ import pytest
 
 from tests.spark.chain_tables import chain_tables
 from tests.spark.support import Bench
-from tracelake.catalogue.context import NonRetryableError
+from tracelake.catalogue.context import NonRetryableError, TableInput
+from tracelake.ports import ObjectMeta
 from tracelake.spark.operators import integrity_check
 from tracelake.spark.operators.integrity_check import run
-from tracelake.wire.units import Unit
+from tracelake.wire.units import PayloadInput, Unit
 
 FIRST, LAST = 100, 199
 Tables = dict[str, pa.Table]
@@ -32,6 +33,8 @@ class Checker:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.said: list[str] = []
+        self.requests: list[tuple[int, Unit]] = []
+        """Inputs and units whose files the last check asked for."""
 
     def check(self, tables: Tables, fail_on: str = "never", *, neighbours: bool = True) -> list[dict[str, Any]]:
         """`neighbours`: whether blocks before and after the range are there to be read."""
@@ -43,9 +46,14 @@ class Checker:
         self.bench.attempts += 1  # a prefix is written once
         work = self.bench.work("integrity_check", {"fail_on": fail_on}, unit, self.bench.attempts, {})
         work.context = replace(work.context, progress=self.said.append)
-        if not neighbours:
-            files = work.context.files
-            work.context = replace(work.context, files=lambda item: files(item) if item.unit.start == FIRST else [])
+        files = work.context.files
+        self.requests = []
+
+        def ask(item: PayloadInput) -> list[ObjectMeta] | TableInput:
+            self.requests.append((item.input_index, item.unit))
+            return files(item) if neighbours or item.unit.start == FIRST else []
+
+        work.context = replace(work.context, files=ask)
         self.bench.last = work
         run(work)
         rows: list[dict[str, Any]] = self.bench.table().to_pylist()
@@ -88,6 +96,7 @@ def _with_transactions(tables: Tables, least: int, *, logs: int = 0) -> int:
 def test_a_chain_that_is_whole(checker: Checker, chain: Tables) -> None:
     assert checker.check(chain, "warning") == []
     assert checker.said == []
+    assert len(checker.requests) == len(set(checker.requests)) == 5, "three inputs, and the blocks around the unit"
 
 
 def test_blocks_alone(checker: Checker, chain: Tables) -> None:

@@ -60,10 +60,10 @@ class SparkWork:
     """By output: what went to the sinks."""
     tables: set[int] = field(default_factory=set)
     """Inputs that were read and are tables: their units count commits, not blocks."""
-    input_bytes: int | None = None
-    """About how much there was to read; None before anything was."""
-    sources: dict[int, list[ObjectMeta] | TableInput] = field(default_factory=dict)
-    """By input: what the Dispatcher says it is; asked once."""
+    sizes: dict[tuple[int, Unit], int] = field(default_factory=dict)
+    """By input and unit: about how many bytes there were to read."""
+    sources: dict[tuple[int, Unit], list[ObjectMeta] | TableInput] = field(default_factory=dict)
+    """By input and unit: what the Dispatcher says it is; asked once."""
 
     @property
     def unit(self) -> Unit:
@@ -78,6 +78,11 @@ class SparkWork:
             raise NonRetryableError(f"the unit {self.unit.partition_key} is no range of blocks")
         return start, end
 
+    @property
+    def input_bytes(self) -> int | None:
+        """About how much there was to read; None before anything was."""
+        return sum(self.sizes.values()) if self.sizes else None
+
     def settle(self, indexes: Collection[int]) -> None:
         """Choose the session whose settings fit what these inputs hold; before any of them is read.
 
@@ -90,9 +95,10 @@ class SparkWork:
             self.session = session_for_small(self.session)
 
     def _source(self, item: PayloadInput) -> list[ObjectMeta] | TableInput:
-        if item.input_index not in self.sources:
-            self.sources[item.input_index] = self.context.files(item)
-        return self.sources[item.input_index]
+        key = (item.input_index, item.unit)
+        if key not in self.sources:
+            self.sources[key] = self.context.files(item)
+        return self.sources[key]
 
     def read(self, input_index: int = 0) -> "DataFrame":
         self.stop_if_canceled()
@@ -103,22 +109,20 @@ class SparkWork:
         files = self._source(item)
         if isinstance(files, TableInput):
             self.tables.add(item.input_index)
-            frame, size = self.read_table(item, files)
-            self.input_bytes = size + (self.input_bytes or 0)
+            frame, self.sizes[item.input_index, item.unit] = self.read_table(item, files)
             return frame
-        size = weigh(files, *item.unit.blocks)
-        self.input_bytes = size + (self.input_bytes or 0)
+        size = self.sizes[item.input_index, item.unit] = weigh(files, *item.unit.blocks)
         frame = self.read_files(self.session, item, files)
         return frame.coalesce(1) if is_small(size) else frame
 
     def open_input(self, item: PayloadInput) -> InputFiles | None:
         """The files of an input, for operators whose Spark tasks read them by themselves; None: it has none yet."""
-        files = self.context.files(item)
+        files = self._source(item)
         if isinstance(files, TableInput):
             raise NonRetryableError(f"the input {item.name} is a table, and this operator reads files")
         if not files:
             return None
-        self.input_bytes = weigh(files, *item.unit.blocks) + (self.input_bytes or 0)
+        self.sizes[item.input_index, item.unit] = weigh(files, *item.unit.blocks)
         return self.open_files(item, files)
 
     def output(self, output_index: int = 0) -> TaskOutput:
