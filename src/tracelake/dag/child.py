@@ -1,21 +1,12 @@
 """A process that reads documents for its parent: `python -m tracelake.dag.child SECONDS MEMORY_BYTES`.
 
-Documents are untrusted and expensive to read: in this process they cannot block the parent's interpreter, nor use more
-processor time and memory than the limits allow. The process has no credential and no network; it ends when its standard
-input closes.
-
-Messages in both directions are a length (4 bytes, big endian) and that much MessagePack: a request, then its reply.
+Documents are untrusted and expensive to read; `limited_processes` has the limits. Messages in both directions are
+MessagePack: a request, then its reply.
 """
 
-import math
-import os
-import resource
-import signal
 import sys
-import traceback
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -25,11 +16,8 @@ from tracelake.dag.problems import DagInvalidError
 from tracelake.dag.reader import read_dag
 from tracelake.dag.surroundings import Surroundings
 from tracelake.errors import TraceError
+from tracelake.limited_processes.child import limit_and_serve
 from tracelake.model.dag import Dag, Problem
-
-NICENESS = 10
-"""Heartbeats take precedence over documents."""
-_MAX_TRACEBACK = 4_000
 
 
 class ReadRequest(msgspec.Struct, tag="read"):
@@ -68,16 +56,8 @@ class DoneReply(msgspec.Struct, tag="done"):
     pass
 
 
-class FailureReply(msgspec.Struct, tag="failure"):
-    """A bug, for the parent's log."""
-
-    text: str
-    memory: bool = False
-    """The memory limit was exceeded."""
-
-
 DocumentRequest = ReadRequest | LocateRequest | ConfigRequest
-DocumentReply = DagReply | ProblemsReply | InvalidConfigReply | DoneReply | FailureReply
+DocumentReply = DagReply | ProblemsReply | InvalidConfigReply | DoneReply
 
 
 def _plain(value: object) -> object:
@@ -105,45 +85,15 @@ def answer(request: DocumentRequest) -> DocumentReply:
         return InvalidConfigReply(error.message, error.details)
 
 
-def frame(message: msgspec.Struct) -> bytes:
-    body = ENCODER.encode(message)
-    return len(body).to_bytes(4, "big") + body
+def answer_bytes(body: bytes) -> bytes:
+    return ENCODER.encode(answer(_REQUESTS.decode(body)))
 
 
-def serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
-    while len(head := requests.read(4)) == 4:
-        body = requests.read(int.from_bytes(head, "big"))
-        _limit_time(seconds)
-        try:
-            reply = answer(_REQUESTS.decode(body))
-        except MemoryError:
-            reply = FailureReply("out of memory", memory=True)
-        except Exception:
-            reply = FailureReply(traceback.format_exc()[-_MAX_TRACEBACK:])
-        replies.write(frame(reply))
-        replies.flush()
-        del body, reply
-
-
-def _limit_time(seconds: float) -> None:
-    """Limit the processor time, in case the parent that enforces the deadline is gone."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
-
-
-def main(arguments: list[str]) -> None:
-    seconds, memory = float(arguments[0]), int(arguments[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the parent decides
-    with suppress(OSError):
-        os.nice(NICENESS)
-    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
-        with suppress(ValueError, OSError):  # the machine allows less already
-            resource.setrlimit(kind, (limit, limit))
+def prepare() -> Callable[[bytes], bytes]:
     import tracelake.catalogue.sql.gate  # noqa: F401 - now, so that no document waits for it
 
-    serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
+    return answer_bytes
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    limit_and_serve(sys.argv[1:], prepare)

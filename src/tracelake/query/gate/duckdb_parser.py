@@ -73,6 +73,8 @@ class DuckDbParser:
         """The statements of the text. Raises ParseError."""
         try:
             row = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
+        except duckdb.OutOfMemoryException:
+            raise MemoryError from None
         except duckdb.Error:
             raise ParseError(None) from None
         assert row is not None
@@ -106,6 +108,8 @@ class DuckDbParser:
                 self._connection.execute(f"CREATE TABLE {quote_name(name)} ({declarations})")
             try:
                 rows = self._connection.execute(_EXPLAIN + sql, dict(parameters) or None).fetchall()
+            except duckdb.OutOfMemoryException:
+                raise MemoryError from None
             except duckdb.Error as error:
                 raise _bind_error(str(error)) from None
             return [scan for _, plan in rows for scan in _scans(json.loads(plan))]

@@ -18,7 +18,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,78}")
 _DECIMAL = re.compile(r"-?[0-9]{1,38}(?:\.[0-9]{1,38})?")
 _BYTES = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
 
-BoundValue = bool | int | float | str | bytes | None
+BoundValue = bool | int | float | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ def _text(value: object) -> TypedValue:
 def _bytes(value: object) -> TypedValue:
     if not isinstance(value, str) or not _BYTES.fullmatch(value):
         raise ValueError
-    return TypedValue("BLOB", bytes.fromhex(value[2:]))
+    # DuckDB casts a text of such escapes to bytes.
+    return TypedValue("BLOB", "".join(f"\\x{byte:02X}" for byte in bytes.fromhex(value[2:])))
 
 
 def _date(value: object) -> TypedValue:

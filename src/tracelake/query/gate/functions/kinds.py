@@ -40,7 +40,7 @@ class NoConstant:
 
 
 NO_CONSTANT = NoConstant()
-Constant = str | bytes | int | float | bool | None | list[Any] | NoConstant
+Constant = str | int | float | bool | None | list[Any] | NoConstant
 
 
 @dataclass(frozen=True, slots=True)
