@@ -101,7 +101,7 @@ def test_a_dataset_without_batches_has_no_dead_letters_and_says_why(flow: Buffer
     for verb in ("replay", "drop"):
         refused = user.call("POST", f"/v1/dlq-{verb}", {"dataset": "transfers__head_0"})
         assert (refused.status, refused.code) == (404, "publish_not_found")
-        assert "transfers__head_0 is not buffered" in refused.body["error"]["message"]
+        assert "transfers__head_0 is not a buffered dataset" in refused.body["error"]["message"]
 
 
 def test_a_dataset_tells_how_its_table_is_kept(flow: BufferFlow, user: User) -> None:

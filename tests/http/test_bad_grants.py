@@ -226,7 +226,7 @@ def test_a_publication_is_what_the_attempt_says_it_wrote(harness: DispatcherHarn
         for fields in ({"file_count": 2}, {"size_bytes": 5}, {"file_count": 1, "size_bytes": 3}, {"file_count": 0}):
             reply = complete(task, outputs=[said | fields], datasets_published=[task.publication()])
             error = refusals.check(reply, 422, "output_incomplete", "datasets_published[0]")
-        assert error["message"] == "The attempt says that it wrote files: 0; there are files: 1, bytes: 4."
+        assert error["message"] == "The attempt reported files: 0; the object store has files: 1, bytes: 4."
     # What is said of an output that is not published by files is the attempt's own word.
     outputs = [said | {"file_count": 1, "size_bytes": 4}, task.output("buffered") | {"file_count": 7}]
     assert complete(task, outputs=outputs, datasets_published=[task.publication()]).body == {"status": "Completed"}

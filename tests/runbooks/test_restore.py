@@ -104,7 +104,7 @@ def test_the_page(stack: RealStack) -> None:
     assert not list(stack.files.glob(".late*")), "nothing half done is left behind"
 
     for name, said in (
-        ("cut.dump", "it is not whole"),
+        ("cut.dump", "it is incomplete"),
         ("short.dump", "cannot be loaded, and nothing was changed"),
         ("noise.dump", "not a dump that `trace backup` wrote"),
         ("other.dump", "some other database"),

@@ -228,7 +228,7 @@ def test_what_sql_makes_of_a_table(keep: Callable[[Schema], Kept], engine: Spark
         engine.operators()["spark_sql"].run(context)
     by_blocks = msgspec.structs.replace(kept.item(0, 1), unit=Unit(partition_key="0-9", start=0, end=9))
     with pytest.raises(
-        NonRetryableError, match="the input rows is a table, which is read by commits, and the unit 0-9"
+        NonRetryableError, match="the input rows is a table, which is read by commits, but the unit 0-9"
     ):
         run(engine, kept.context(by_blocks), lambda work: work.read())
 
@@ -261,6 +261,6 @@ def test_a_store_that_goes_away(keep: Callable[[Schema], Kept], engine: SparkOpe
         run(engine, context, fail)
     assert kept.holders() == 0
     nothing = msgspec.structs.replace(kept.item(0, 1), dataset_uuid=uuid4())
-    with pytest.raises(StoreUnavailableError, match="The table is not there yet"):
+    with pytest.raises(StoreUnavailableError, match="The table does not exist yet"):
         run(engine, kept.context(nothing), lambda work: work.read())
     assert kept.holders() == 0

@@ -137,7 +137,7 @@ def read_by_people(stack: BufferStack) -> None:
     assert "there is no column none; there are key, value, memo" in stack.shell(
         "trace read large --columns none", fine=(1,)
     )
-    assert "not kept by blocks: leave out --range" in stack.shell("trace read large --range 0-9", fine=(1,))
+    assert "has no block ranges: leave out --range" in stack.shell("trace read large --range 0-9", fine=(1,))
     assert "3 rows in large.parquet" in stack.shell("trace read large --output large.parquet")
     rows = pq.read_table(stack.files / "large.parquet").sort_by("key").to_pylist()
     assert [(row["key"], row["value"]) for row in rows] == [(1, "6"), (2, "3"), (3, "4")]

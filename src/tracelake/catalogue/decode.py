@@ -92,7 +92,9 @@ def check_events(events: Sequence[Event]) -> None:
     types: dict[str, tuple[str, str]] = {}
     for event in events:
         if (event.signature, event.topics) in earlier:
-            raise ValueError(f"{event.signature} is there twice with {event.topics} topics: no log could tell which")
+            raise ValueError(
+                f"two events have the signature {event.signature} and {event.topics} topics, so a log would fit both"
+            )
         earlier.add((event.signature, event.topics))
         own: set[str] = set()
         for name, kind in event_columns(event):

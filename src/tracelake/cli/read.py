@@ -140,7 +140,7 @@ def _choose_columns(
     dataset: str, declared: Sequence[TableColumn], names: list[str] | None, start: int | None
 ) -> list[TableColumn]:
     if start is not None:
-        raise click.ClickException(f"{dataset} is a table and not kept by blocks: leave out --range.")
+        raise click.ClickException(f"{dataset} is a table, which has no block ranges: leave out --range.")
     columns = {column.name: column for column in declared}
     check_columns(names, [*columns])
     return [columns[name] for name in names or columns]

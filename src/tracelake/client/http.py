@@ -129,7 +129,7 @@ class HttpClient:
         for name, value in headers:
             if not (value.isascii() and value.isprintable()):
                 # A credential that came over the wire must not be able to write headers of its own.
-                raise TraceError("credential_malformed", "No header may hold these characters.")
+                raise TraceError("credential_malformed", "The credential has characters that a header cannot hold.")
             lines.append(f"{name}: {value}")
         if body is not None:
             lines.append(f"content-type: {content_type}")

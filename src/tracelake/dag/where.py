@@ -114,7 +114,7 @@ def parse_sql(text: str) -> Where:
         if kind == "word" and field.upper() in ("NOT", "AND", "OR", "IN", "TRUE", "FALSE", "NULL"):
             raise _SqlError(f"{shown(field)} is not supported here")
         if field in where:
-            raise _SqlError(f"{shown(field)} is there twice")
+            raise _SqlError(f"{shown(field)} is named twice")
         where[field] = _condition(tokens)
         if len(where) > _MAX_CONDITIONS:
             raise _SqlError(f"it has more than {_MAX_CONDITIONS} parts")

@@ -97,7 +97,7 @@ class UserActions:
         try:
             if actor.org_id is None:
                 raise TraceError("dag_not_found")
-            with unavailable_when_held_up("The trigger met a concurrent change; repeat it."):
+            with unavailable_when_held_up("The trigger conflicts with a concurrent change; repeat it."):
                 reply = await self._trigger(actor, actor.org_id, dag, job_name, body, plan)
         except TraceError as refusal:
             self.metrics.triggers.labels(refusal.code).inc()
@@ -114,7 +114,7 @@ class UserActions:
         """Have the stale outputs of a job made again, unit by unit."""
         if actor.org_id is None:
             raise TraceError("dag_not_found")
-        with unavailable_when_held_up("The rebuild met a concurrent change; repeat it."):
+        with unavailable_when_held_up("The rebuild conflicts with a concurrent change; repeat it."):
             async with self.store.transaction(routing=[actor.org_id]) as connection:
                 self.quotas.check_new_work(actor.org_id)
                 job, *_ = await self._active_job(connection, actor.org_id, dag, job_name)
@@ -124,7 +124,7 @@ class UserActions:
                     rebuild = await stale_outputs.begin_rebuild(connection, job.node_id, job.strategy.value, producer)
                 if rebuild is None:
                     text = (
-                        "The outputs of the job are not stale: see `trace datasets`. A unit is made again by a trigger."
+                        "The outputs of the job are not stale: see `trace datasets`. To recompute a unit, trigger it."
                     )
                     raise TraceError("trigger_invalid", text, field="job")
                 because, duplicate = rebuild
@@ -192,20 +192,20 @@ class UserActions:
         paused: bool,
     ) -> tuple[TriggerReply, WriteResult]:
         if not document.only_emits:
-            text = "An always_on source speaks for itself; to have a unit made again, trigger a job that reads it."
+            text = "An always_on source cannot be triggered; to recompute a unit, trigger a job that reads the source."
             raise TraceError("trigger_invalid", text, field="job")
         output = next((item for item in job.outputs if item.output_index == body.output_index), None)
         if output is None:
             raise TraceError("input_not_found", "The source has no such output.", field="output_index")
         if not output.dataset.storage.routes_at_once:
-            raise TraceError("trigger_invalid", "Events of this output follow from its data.", field="output_index")
+            raise TraceError("trigger_invalid", "Only a commit creates events of this output.", field="output_index")
         if document.source is not None and document.source.kind is SourceKind.CRON and body.cursor is not None:
             latest = await connection.fetchval(_LATEST_SLOT)
             if body.cursor > latest:
                 raise TraceError(
                     "trigger_invalid",
-                    f"Cursors of a cron source are seconds since 1970, and {body.cursor} is more than a day ahead: "
-                    f"until then no slot would make a task. Give one up to {latest}.",
+                    f"Expected a cursor up to {latest}, a day ahead in seconds since 1970; received {body.cursor}: "
+                    "until then no slot would create a task.",
                     field="cursor",
                 )
         start, end = (None, None) if body.range is None else (body.range.start, body.range.end)
@@ -261,7 +261,7 @@ class UserActions:
                 missing.append({"input_index": item.input_index, "dataset": dataset.name, "ranges": ranges})
         if missing:
             lacks = "; ".join(f"{item['dataset']} lacks {', '.join(item['ranges'][:5])}" for item in missing[:3])
-            text = f"A run needs all of its unit, and {lacks}: make what is missing first, or trigger another unit."
+            text = f"A run needs its whole unit, and {lacks}: compute what is missing first, or trigger another unit."
             raise TraceError("inputs_incomplete", text, field=_unit_field(request), missing=missing)
         assert task is not None
 

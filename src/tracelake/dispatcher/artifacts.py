@@ -48,7 +48,7 @@ async def list_publications(
     later is never read."""
     if len({item.dataset_uuid for item in published}) != len(published):
         # An output has one prefix, so its files belong to one publication: a task commits one unit of it.
-        raise TraceError("body_invalid", "A dataset is published once per task.", field="datasets_published")
+        raise TraceError("body_invalid", "A task publishes a dataset at most once.", field="datasets_published")
     requests = []
     for index, item in enumerate(published):
         prefix = _granted_prefix(item, index, claims)
@@ -59,7 +59,7 @@ async def list_publications(
             raise
         marker = next((meta for meta in listing if meta.uri == prefix + SUCCESS), None)
         if marker is None:
-            raise _incomplete("The output's _SUCCESS marker is not there.", index)
+            raise _incomplete("The output's _SUCCESS marker is missing.", index)
         files = tuple(meta for meta in listing if meta.uri.endswith(".parquet") and "/" not in meta.uri[len(prefix) :])
         if marker.size:
             files = await _choose_named(objects, marker, prefix, files, index)
@@ -95,7 +95,9 @@ async def _choose_named(
         raise _incomplete("_SUCCESS names a file twice.", index)
     absent = sum(file.name not in by_name or by_name[file.name].size != file.size for file in listed)
     if absent:
-        raise _incomplete(f"_SUCCESS names {len(listed)} files; {absent} of them are not there with that size.", index)
+        raise _incomplete(
+            f"_SUCCESS names {len(listed)} files; {absent} of them are missing or have another size.", index
+        )
     return tuple(_pin(by_name[file.name], file) for file in sorted(listed, key=lambda file: file.name))
 
 
@@ -113,7 +115,7 @@ async def check_artifact(
     if artifact is None:
         raise TraceError("artifact_missing", field="batch_uri")
     if artifact.size > max_bytes:
-        message = f"The artifact has {artifact.size:,} bytes; at most {max_bytes:,} are taken (`artifact_max_bytes`)."
+        message = f"The artifact has {artifact.size:,} bytes; `artifact_max_bytes` allows {max_bytes:,}."
         raise TraceError("artifact_too_large", message, field="batch_uri", limit_bytes=max_bytes)
     if body.batch_size_bytes not in (None, artifact.size):
         raise TraceError("artifact_mismatch", field="batch_size_bytes")
@@ -127,7 +129,7 @@ def _compare(report: OutputReport, files: Sequence[ObjectMeta], index: int) -> N
         return
     pairs = (("files", report.file_count), ("bytes", report.size_bytes))
     differences = ", ".join(f"{what}: {number}" for what, number in pairs if number is not None)
-    message = f"The attempt says that it wrote {differences}; there are files: {count}, bytes: {size}."
+    message = f"The attempt reported {differences}; the object store has files: {count}, bytes: {size}."
     raise _incomplete(message, index)
 
 
@@ -139,7 +141,9 @@ def _granted_prefix(item: DatasetPublished, index: int, claims: VerifiedClaims) 
     field = f"datasets_published[{index}].storage_ref"
     ref = item.storage_ref
     if ref.glob != GLOB:
-        raise TraceError("prefix_forbidden", f"The glob of a publication is exactly {GLOB}.", field=f"{field}.glob")
+        raise TraceError(
+            "prefix_forbidden", f"The glob of a publication must be exactly {GLOB}.", field=f"{field}.glob"
+        )
     prefix = f"s3://{ref.bucket}/{ref.prefix}"
     generation = f"/{item.dataset_uuid}/{item.dataset_version}/"
     if prefix not in claims.s3.write_prefixes or parse_uri(prefix) is None or generation not in prefix:

@@ -234,11 +234,12 @@ async def _ensure_dataset(connection: Connection, org_id: UUID, index: int, spec
     )
     if row is None:
         # The uuid is taken, by another name or another org; which of them is nobody's business.
-        raise TraceError("job_invalid", "That dataset_uuid is not this dataset's.", field=f"{field}.dataset_uuid")
+        raise TraceError("job_invalid", "The dataset_uuid is not that of the dataset.", field=f"{field}.dataset_uuid")
     if spec.dataset_uuid not in (None, row["dataset_uuid"]):
-        raise TraceError("job_invalid", "The dataset has another dataset_uuid.", field=f"{field}.dataset_uuid")
+        raise TraceError("job_invalid", "The dataset exists with another dataset_uuid.", field=f"{field}.dataset_uuid")
     if spec.storage != row["storage"]:
-        raise TraceError("job_invalid", "The dataset has another storage.", field=f"{field}.storage")
+        message = f"The dataset exists with storage {row['storage']}; received {spec.storage}."
+        raise TraceError("job_invalid", message, field=f"{field}.storage")
     version = spec.dataset_version or row["current_version"]
     await connection.execute(
         "INSERT INTO dataset_versions (dataset_uuid, dataset_version) VALUES ($1, $2) ON CONFLICT DO NOTHING",

@@ -85,7 +85,7 @@ def resolve_timeout(runtime: Runtime, requested: int | None, default_seconds: in
         if most is not None and requested > most:
             raise TraceError(
                 "job_invalid",
-                f"timeout_seconds of a {runtime.name} job is at most {most}.",
+                f"Expected at most {most} for timeout_seconds of a {runtime.name} job; received {requested}.",
                 field="limits.timeout_seconds",
             )
         return requested

@@ -28,7 +28,7 @@ class DataTables:
         try:
             dsn = self.dsn()
         except Exception as error:
-            raise StoreUnavailableError("This Dispatcher was not told where Postgres data is.") from error
+            raise StoreUnavailableError("This Dispatcher has no access to Postgres data: set data_read_dsn.") from error
         try:
             with closing(read_table(dsn, dataset_uuid, columns, head, seconds)) as tables:
                 writer = pa.ipc.new_stream(sink, next(tables).schema)

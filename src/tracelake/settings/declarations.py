@@ -360,7 +360,9 @@ def _check_together(settings: Settings) -> None:
     claims = ("iss", "aud", "sub", "iat", "exp", "nbf")
     own_claims = (settings.user_org_claim, settings.user_roles_claim)
     if len({*own_claims}) < 2 or {*claims} & {*own_claims}:
-        raise SettingsError("user_org_claim and user_roles_claim must be two claims of their own")
+        raise SettingsError(
+            "user_org_claim and user_roles_claim must be two different claims, and none of iss, aud, sub, iat, exp, nbf"
+        )
     for smaller, larger in (
         ("heartbeat_seconds", "lease_seconds"),
         ("retry_min_seconds", "retry_max_seconds"),

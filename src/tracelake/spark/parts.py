@@ -1,9 +1,9 @@
 """How Spark's tasks write files and tell the driver of them: in one job, with what else has to be known of the rows.
 
 Each partition is a part: a `PartSink` takes its batches and reports in the end what it wrote, in one row for the
-driver. Where no two rows may agree in some columns (`unique`), the parts hand on these columns too, and Spark counts
-them behind the writers, spread by their hashes: exactly, in bounded memory, and without making any row twice. A part
-that a cluster runs again reports under the same number, so that the driver hears of one run of it.
+driver. If `unique` names columns in which no two rows may be the same, the parts hand on these columns too, and Spark
+counts them behind the writers, spread by their hashes: exactly, in bounded memory, and without making any row twice. A
+part that a cluster runs again reports under the same number, so that the driver hears of one run of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ def write_parts(frame: "DataFrame", make: MakeSink, *, unique: Sequence[str] = (
     else:
         (row,) = _count(part_rows, [key.name for key in keys], single=single).collect()
         if row.twice:
-            raise NonRetryableError(f"two rows of the result agree in {', '.join(unique)}, which `unique` says none do")
+            raise NonRetryableError(f"two rows of the result have the same {', '.join(unique)}, which `unique` forbids")
         reports = row.reports
     return None if _GIVEN_UP in reports else reports
 

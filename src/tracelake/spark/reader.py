@@ -28,7 +28,7 @@ from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.input_files import BLOCK, InputFiles, check_columns, downloaded, to_literal
 from tracelake.spark.signed import lend_files
 from tracelake.storage.file_cache import FileCache
-from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
+from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart, commits_of
 from tracelake.wire.task_calls import TableColumn
 from tracelake.wire.units import PayloadInput, Scalar
 
@@ -79,7 +79,7 @@ class Reader:
         if missing := [field for field in where if field not in schema.names]:
             raise NonRetryableError(f"`where` names {missing[0]!r}, which {name} does not have")
         if selection.start is None or selection.end is None:
-            raise NonRetryableError(f"the input {name} is read by blocks, and its unit is no range of them")
+            raise NonRetryableError(f"the input {name} is read by blocks, but its unit is not a range of blocks")
         lent = self.cache.transfer if self.local else lend_files(self.cache.transfer, files)
         return InputFiles(name, schema, tuple(files), paths, lent, selection.start, selection.end, where)
 
@@ -129,12 +129,7 @@ class TableReader:
         """The rows, and about how many bytes they are."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        commits = item.unit.cursor
-        if commits is None:
-            raise NonRetryableError(
-                f"the input {item.name} is a table, which is read by commits, and the unit {item.unit.partition_key}"
-                " is none: give the job `execution_strategy: PerUpdate`"
-            )
+        commits = commits_of(item)
         dsn = self.dsn()
         if self.snapshot is None:
             self.snapshot = Snapshot(dsn, [item.dataset_uuid])

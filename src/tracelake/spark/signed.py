@@ -73,7 +73,7 @@ class SignedTransfer:
     def download(self, meta: ObjectMeta, path: Path) -> None:
         url = self.reading.get(meta.uri)
         if url is None:
-            raise ValueError("a file was to be read that was not lent")
+            raise ValueError("the task has no signed address for a file that it reads")
         aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
             digest = self._repeat(lambda: _get(url, meta, aside))
@@ -86,7 +86,7 @@ class SignedTransfer:
     def upload(self, path: Path, uri: str) -> ObjectMeta:
         url = self.creating.get(uri)
         if url is None:
-            raise ValueError("a file was to be written whose name was not lent")
+            raise ValueError("the task has no signed address for a file that it writes")
         size, digest = path.stat().st_size, hash_file(path)
         return ObjectMeta(uri, size, self._repeat(lambda: _put(url, path, size, _name(uri))), digest)
 

@@ -75,7 +75,7 @@ class SparkWork:
         """First and last block of the unit, both included."""
         start, end = self.unit.blocks
         if start is None or end is None:
-            raise NonRetryableError(f"the unit {self.unit.partition_key} is no range of blocks")
+            raise NonRetryableError(f"the unit {self.unit.partition_key} is not a range of blocks")
         return start, end
 
     @property

@@ -48,7 +48,7 @@ def _state_dsn(settings: Settings) -> str:
     try:
         return settings.resolve_state_dsn()
     except SettingsError:
-        raise BackupError(f"{settings.home} has no state database yet; `trace up` makes it") from None
+        raise BackupError(f"{settings.home} has no state database yet; `trace up` creates it") from None
 
 
 def _put(partial: Path, file: Path) -> None:

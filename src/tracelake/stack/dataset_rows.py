@@ -63,7 +63,7 @@ def read_files(
         except ContentMismatchError:
             raise TraceError("content_mismatch") from None
         except ObjectChangedError:
-            message = "A file of the dataset is not there, or not what was committed."
+            message = "A file of the dataset is missing, or differs from the committed one."
             raise TraceError("artifact_missing", message) from None
 
     return read_downloads(download, files, names)

@@ -35,7 +35,7 @@ def inspect(file: Path) -> Dump:
     """Reads the header of the file. Raises BackupError unless it is a dump of a state database."""
     listing = run_program("pg_restore", "--list", str(file))
     if listing.returncode != 0:
-        raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is not whole: {reason(listing)}")
+        raise BackupError(f"{file} is not a dump that `trace backup` wrote, or it is incomplete: {reason(listing)}")
     missing = _TABLES - set(_TABLE_DATA.findall(listing.stdout))
     if missing:
         raise BackupError(f"{file} is a dump of some other database: it has no table {min(missing)}")

@@ -32,16 +32,16 @@ from tracelake.model.buffered import patient, quoted, table_name
 from tracelake.model.dag import Column, ColumnType
 from tracelake.wire.buffers import BufferedDataset
 from tracelake.wire.task_calls import TableColumn
-from tracelake.wire.units import CursorRange
+from tracelake.wire.units import CursorRange, PayloadInput
 
 ROWS_PER_PART = 200_000
 _LAST = 2**63 - 1
 _BATCH_BYTES = "adbc.postgresql.batch_size_hint_bytes"
 _LOCK_SECONDS = 30.0
-_NOT_YET = "The table is not there yet: a sink makes it with the first batch."
+_NOT_YET = "The table does not exist yet: a sink creates it with the first batch."
 _BY_STATE = {
     "42P01": _NOT_YET,
-    "55P03": "The table is being changed, which takes longer than a task waits for it.",
+    "55P03": "The table is being changed, and a task does not wait that long for it.",
 }
 
 _DEFINITION = "SELECT definition::text FROM buffer_tables WHERE dataset_uuid = $1::text::uuid"
@@ -72,6 +72,16 @@ _ARROW = {
     ColumnType.JSON: pa.string(),
 }
 _SENT_AS_TEXT = frozenset({ColumnType.INT256, ColumnType.UINT256, ColumnType.DECIMAL, ColumnType.JSON})
+
+
+def commits_of(item: PayloadInput) -> CursorRange:
+    """The commits of a table that a task reads."""
+    if item.unit.cursor is None:
+        raise NonRetryableError(
+            f"the input {item.name} is a table, which is read by commits, but the unit {item.unit.partition_key} is a"
+            " partition: give the job `execution_strategy: PerUpdate`"
+        )
+    return item.unit.cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +169,9 @@ class Snapshot:
             self._lock(dataset_uuid)
         definition = self._ask(_DEFINITION, str(dataset_uuid))
         if late and definition != self._defined_now(dataset_uuid):
-            raise StoreUnavailableError("The table was changed after the task began to read: another try sees it.")
+            raise StoreUnavailableError(
+                "The table was changed after the task began to read it; the next attempt reads the new table."
+            )
         if not definition:
             raise StoreUnavailableError(_NOT_YET)
         schema = msgspec.json.decode(definition[0][0], type=BufferedDataset).schema
@@ -229,7 +241,7 @@ def _fit(field: pa.Field, column: TableColumn, stored: Column | None, values: pa
     except pa.ArrowInvalid:
         raise NonRetryableError(
             f"a value of the column {column.name} no longer fits {_words(column)}, as which this version of the job "
-            f"reads it: the table has {_words(stored)}. Let a version take over, or deploy one, that declares it so"
+            f"reads it: the table has {_words(stored)}. Activate or deploy a version that declares it so"
         ) from None
 
 

@@ -180,9 +180,9 @@ class Route(Generic[B, R]):
         query_names = {parameter.name for parameter in self.query}
         for name, text in in_query:
             if name in texts:
-                raise TraceError("body_invalid", "This parameter is there twice.", field=name[:100])
+                raise TraceError("body_invalid", "The parameter is given twice.", field=name[:100])
             if name not in query_names and self.principal is Principal.USER:
-                raise TraceError("body_invalid", "There is no such parameter.", field=name[:100])
+                raise TraceError("body_invalid", "The route has no such parameter.", field=name[:100])
             texts[name] = text
         for parameter in self.query:
             values[parameter.name] = parameter.read(texts.get(parameter.name))

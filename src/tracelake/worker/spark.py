@@ -37,7 +37,7 @@ REPLACED = "the worker replaced its Spark session, because another task in it di
 
 
 def _no_data() -> str:
-    raise NonRetryableError("this worker reads no tables: it was not told where Postgres data is")
+    raise NonRetryableError("this worker has no access to Postgres data, so it cannot read tables: set data_read_dsn")
 
 
 @dataclass(frozen=True, slots=True)

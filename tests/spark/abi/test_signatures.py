@@ -93,7 +93,10 @@ def test_what_is_refused(written: str | dict[str, Any], said: str | None) -> Non
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        (["erc721.Transfer", "Transfer(address indexed a, address indexed b, uint256 indexed c)"], "no log could tell"),
+        (
+            ["erc721.Transfer", "Transfer(address indexed a, address indexed b, uint256 indexed c)"],
+            "so a log would fit both",
+        ),
         (["erc721.Approval", "erc721.ApprovalForAll"], "disagree on the column approved"),
         (["A(uint256 x, bool x_f64)"], "two columns x_f64"),
         (["nothing"], "no built-in event 'nothing'"),

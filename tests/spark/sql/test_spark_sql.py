@@ -129,7 +129,7 @@ def test_what_would_fail_again_is_not_tried_again(job: Bench, sql: str, said: st
     [
         ({"order_by": ["x"]}, "no column x"),
         ({"unique": ["x"]}, "no column x"),
-        ({"unique": ["sender"]}, "two rows of the result agree in sender"),
+        ({"unique": ["sender"]}, "two rows of the result have the same sender"),
         ({"inputs": {"transfers": 7}}, "names input 7"),
     ],
 )

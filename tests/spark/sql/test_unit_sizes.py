@@ -209,7 +209,7 @@ def test_rows_that_agree_in_unique_columns(
     # 7 and 28 have no key: to `unique` these agree; 0 and 2 have the key 0; 10 and 11 the key 3
     for blocks in (([1, 7], [12], [28]), ([1, 2], [12], [22]), ([1], [10, 11], [22])):
         add_files(large, *blocks)
-        with pytest.raises(NonRetryableError, match="two rows of the result agree in key"):
+        with pytest.raises(NonRetryableError, match="two rows of the result have the same key"):
             write(large, query, unique=["key"])
         assert large.last is not None
         assert large.last.written == {}

@@ -25,7 +25,7 @@ class SparkSqlConfig(OperatorConfig, frozen=True, kw_only=True):
     files: Annotated[int, Meta(ge=1, le=64)] | None = None
     """The largest number of files; by default one if little was read, and more if much was."""
     unique: Annotated[list[Column], Meta(max_length=32)] = []
-    """The task fails if two of its rows agree in these columns."""
+    """The task fails if two of its rows have the same values in these columns."""
 
     def __post_init__(self) -> None:
         if len({name.lower() for name in self.inputs}) != len(self.inputs):

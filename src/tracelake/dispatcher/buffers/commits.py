@@ -101,7 +101,7 @@ class BufferCommits:
         return BufferOpenReply(publish_ids=[row["publish_id"] for row in rows])
 
     async def committed(self, request: BufferCommittedRequest) -> BufferCommittedReply:
-        with unavailable_when_held_up("The commit met a concurrent change; repeat it."):
+        with unavailable_when_held_up("The commit conflicts with a concurrent change; repeat it."):
             reply, applied = await self._committed(request)
             if request.table_bytes is not None:  # the next commit tells it again, so it may be lost
                 async with self.store.connection() as connection:

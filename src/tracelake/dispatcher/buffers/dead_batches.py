@@ -20,7 +20,7 @@ from tracelake.errors import TraceError
 from tracelake.wire.buffers import DeadBatch, DeadBatchesChanged, DeadBatchesReply, DeadBatchesRequest
 
 AT_ONCE = 1000
-NOT_BUFFERED = "{} is not buffered: nobody sends it batches, so it has no dead letters."
+NOT_BUFFERED = "{} is not a buffered dataset, so it has no batches and no dead letters."
 
 _DEAD = "p.dead_at IS NOT NULL AND p.dropped_at IS NULL"
 
@@ -84,7 +84,9 @@ class DeadBatches:
         rows = await connection.fetch(_CHOOSE, actor.org_id, request.dataset, request.publish_ids, AT_ONCE)
         batches = {row["publish_id"]: row["name"] for row in rows}
         if request.publish_ids is not None and len(batches) != len(set(request.publish_ids)):
-            raise TraceError("publish_not_found", "One of them is no dead letter of this org.", field="publish_ids")
+            raise TraceError(
+                "publish_not_found", "At least one of them is not a dead letter of this org.", field="publish_ids"
+            )
         if batches:
             target = request.dataset or str(next(iter(batches)))
             details = {"batches": [str(item) for item in batches]}

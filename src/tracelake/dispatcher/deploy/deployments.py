@@ -97,7 +97,9 @@ class Deployments:
                     raise
                 located = await self.documents.locate(actor.org, text, error.details["problems"])
                 raise dag_invalid(located) from None
-        raise StoreUnavailableError("The datasets that the document was read with change all the time; repeat it.")
+        raise StoreUnavailableError(
+            "The datasets of the document changed during every attempt to deploy it; repeat the call."
+        )
 
     async def activate(self, actor: Actor, dag: str, request: ActivateRequest) -> DeployReply:
         """Make a version active that was deployed before, or one that was active before."""
@@ -131,7 +133,7 @@ class Deployments:
                 reply = await work()
             except HELD_UP:
                 if not left:
-                    raise StoreUnavailableError("The deploy met a concurrent one; repeat it.") from None
+                    raise StoreUnavailableError("The deploy conflicts with a concurrent one; repeat it.") from None
             else:
                 self.on_change()
                 return reply

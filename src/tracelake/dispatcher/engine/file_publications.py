@@ -96,12 +96,12 @@ class PublicationRegistry:
                 recorded=recorded,
             )
         if made_for is not None and made_for.start is not None and not _is_made_for(made_for, body):
-            raise _conflict("The task was made for another range.")
+            raise _conflict("The task was created for another range.")
         revision: int | None = 1
         for unit in self._units.get(request.generation, []):
             if unit.unit == request.unit:
                 if not _is_made_for(made_for, body) and body.range_start is not None:
-                    raise _conflict("A published range is replaced only by a task made for that very range.")
+                    raise _conflict("Only a task that was created for exactly this range can replace it.")
                 revision = unit.revision + 1
             elif WHOLE in (unit.unit, request.unit) or _overlap(unit, body):
                 raise _conflict(_cuts_across(unit, body, job.by_dataset[body.dataset_uuid].dataset.name))

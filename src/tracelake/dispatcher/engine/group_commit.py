@@ -358,6 +358,6 @@ def _smaller(part: Sequence[PendingCall], error: Exception) -> list[list[Pending
 
 def _as_refusal(error: Exception) -> TraceError:
     if isinstance(error, _MET_A_LOCK):
-        return StoreUnavailableError("The call met a concurrent one; repeat it.")
+        return StoreUnavailableError("The call conflicts with a concurrent one; repeat it.")
     logger.error("a lifecycle call failed", exc_info=error)
     return TraceError("internal")

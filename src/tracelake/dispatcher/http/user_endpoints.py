@@ -105,7 +105,7 @@ class UserEndpoints:
         )
     )
     tables: rows.TableRows | None = None
-    """None: this Dispatcher was not told where Postgres data is."""
+    """None: this Dispatcher has no access to Postgres data."""
     streaming: FairSlots = field(
         default_factory=lambda: FairSlots(
             rows.STREAMS_AT_ONCE,
@@ -238,12 +238,14 @@ class UserEndpoints:
         name = content.FileName(**_without(request, "name", "offset"))
         file = await self._read(request, lambda db, org, r: content.find_file(db, org, r["name"], name))
         if not 0 <= offset < file.size:
-            raise TraceError("body_invalid", f"offset is a number below {file.size}.", field="offset")
+            raise TraceError(
+                "body_invalid", f"Expected an offset below {file.size}; received {offset}.", field="offset"
+            )
         length = min(PIECE_BYTES, file.size - offset)
         async with self.fetching.slot(request.user_claims.org):
             piece = await self.objects.read(file.uri, offset, length, if_match=file.etag)
         if piece is None or len(piece) != length:
-            raise TraceError("content_mismatch", "The file is gone, or is not what was committed.")
+            raise TraceError("content_mismatch", "The file is missing, or differs from the committed one.")
         return RawReply(piece, BYTES, headers=_AS_A_FILE)
 
     async def _read_rows(self, request: HttpRequest[RowsRequest]) -> StreamReply:
@@ -252,7 +254,7 @@ class UserEndpoints:
             request, lambda db, _, r: rows.find_table(db, org, r["name"], r.body.columns)
         )
         if self.tables is None:
-            raise StoreUnavailableError("This Dispatcher was not told where Postgres data is: set data_read_dsn.")
+            raise StoreUnavailableError("This Dispatcher has no access to Postgres data: set data_read_dsn.")
         async with AsyncExitStack() as resources:
             await resources.enter_async_context(self.streaming.slot(org))
             batches = self.tables.stream(dataset_uuid, columns, body.head, rows.STREAM_SECONDS)

@@ -100,7 +100,9 @@ def _checked(request: QuotaRequest) -> dict[str, float | None]:
         raise TraceError("body_invalid", "Expected at least one value to change; received none.", field="values")
     twice = set(request.values) & set(request.defaults)
     if twice:
-        raise TraceError("body_invalid", f"`{min(twice)}` has a value and goes back to its default.", field="defaults")
+        raise TraceError(
+            "body_invalid", f"`{min(twice)}` is in both values and defaults: leave one out.", field="defaults"
+        )
     values: dict[str, float | None] = dict.fromkeys(request.defaults)
     for name, value in request.values.items():
         if name == "weight":

@@ -113,7 +113,7 @@ class QuotaBook:
             quota, used = self.of(org_id).stored_bytes, self.stored(org_id)
             raise TraceError(
                 "quota_stored_bytes",
-                f"The organisation stores {used} bytes; its quota is {quota}: nothing new is made until then.",
+                f"The organisation stores {used} bytes; its quota is {quota}: no new work starts above it.",
                 quota=quota,
                 used=used,
             )
@@ -123,7 +123,7 @@ class QuotaBook:
         if exceeds(units, quota):
             raise TraceError(
                 "quota_units_per_range",
-                f"The range has {units} units; the quota is {quota}: take a shorter range or larger units.",
+                f"The range has {units} units; the quota is {quota}: use a shorter range or larger units.",
                 field=field,
                 quota=quota,
                 used=units,

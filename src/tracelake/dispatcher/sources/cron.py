@@ -120,9 +120,9 @@ class CronSources:
         """One event on each output, routed; the same slot again is a duplicate."""
         # Compared before it is turned into UTC, which the first and the last day of all have no room for.
         if not _EPOCH <= request.slot < _END or request.slot.microsecond:
-            raise TraceError("body_invalid", "A slot is a whole second from 1970 on.", field="slot")
+            raise TraceError("body_invalid", "Expected a slot of whole seconds, not before 1970.", field="slot")
         slot = request.slot.astimezone(UTC)
-        with unavailable_when_held_up("The slot met a concurrent change; repeat it."):
+        with unavailable_when_held_up("The slot conflicts with a concurrent change; repeat it."):
             reply, late = await self._fire(job_id, slot)
         self.metrics.cron_fires.labels("duplicate" if reply.duplicate else "fired").inc()
         if not reply.duplicate:
@@ -141,7 +141,7 @@ class CronSources:
             if row is None:
                 raise TraceError("source_not_found")
             if slot > row["now"] + AHEAD:
-                raise TraceError("body_invalid", "The slot lies in the future.", field="slot")
+                raise TraceError("body_invalid", "The slot is in the future.", field="slot")
             await self.definitions.load_jobs(connection, [job_id])
             job = self.definitions.job(job_id)
             plan.epochs = {org_id: row["routing_epoch"]}

@@ -65,7 +65,7 @@ class SourcePauses:
     async def _say(self, actor: Actor, dag: str, job: str, *, paused: bool) -> PauseReply:
         if actor.org_id is None:
             raise TraceError("dag_not_found")
-        with unavailable_when_held_up("The source met a concurrent change; repeat the call."):
+        with unavailable_when_held_up("The source conflicts with a concurrent change; repeat the call."):
             reply = await self._change(actor, actor.org_id, dag, job, paused)
         if not reply.duplicate:
             self._on_change()

@@ -103,7 +103,7 @@ class Deliveries:
         """
         if len(path) > _MAX_PATH or not _PATH.fullmatch(path):
             path = _NO_PATH
-        with unavailable_when_held_up("The delivery met a concurrent change; repeat it."):
+        with unavailable_when_held_up("The delivery conflicts with a concurrent change; repeat it."):
             webhook = self._check(await self._find(path), head, body)
             async with self._counted(self._places.slot(webhook.org_id)):
                 reply = await self._take(webhook, head, body)

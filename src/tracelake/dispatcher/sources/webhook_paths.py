@@ -169,7 +169,7 @@ class WebhookAdmin:
         """
         if actor.org_id is None:
             raise TraceError("webhook_not_found")
-        with unavailable_when_held_up("The rotation met a concurrent change; repeat it."):
+        with unavailable_when_held_up("The rotation conflicts with a concurrent change; repeat it."):
             return await self._rotate(actor, (actor.org_id, dag, job), after)
 
     async def _rotate(self, actor: Actor, key: tuple[UUID, str, str], after: int | None) -> WebhookReply:

@@ -95,14 +95,16 @@ async def list_following(
     """
     assert filters.after is not None
     if filters.cursor is not None:
-        raise TraceError("body_invalid", "With after there is no cursor: pass next as after.", field="cursor")
+        raise TraceError(
+            "body_invalid", "Expected either after or cursor, received both: pass `next` as after.", field="cursor"
+        )
     names = await _names(connection, org_id, filters.dataset)
     position = ids.events.open(filters.after)
     if horizon < position < MAX_CURSOR and position > await last_event_id(connection):
         raise TraceError(
             "body_invalid",
-            "after is no id of an event of this org: pass next or settled of the page before, or 0 to begin with the "
-            "first event.",
+            "Expected the id of an event of this org: pass `next` or `settled` of the previous page, or 0 to start "
+            "with the first event.",
             field="after",
         )
     share = paging.per_source(filters.limit, len(names), filtered=filters.state is not None)

@@ -160,7 +160,7 @@ async def _find_generation(connection: Connection, body: DatasetFilesRequest) ->
     if dataset is None:
         raise TraceError("dataset_not_found")
     if dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
-        message = "The dataset has no rows that can be read."
+        message = "Expected a dataset of files or a buffered dataset; this one has no rows."
         raise TraceError("body_invalid", message, field="name" if body.dataset_uuid is None else "dataset_uuid")
     requested_version = body.page.dataset_version if body.page else body.dataset_version
     generation = (dataset["dataset_uuid"], requested_version or dataset["current_version"])

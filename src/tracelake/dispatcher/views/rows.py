@@ -39,7 +39,7 @@ async def find_table(
 ) -> tuple[UUID, list[TableColumn]]:
     reply = await list_dataset_files(connection, DatasetFilesRequest(org=org, name=dataset))
     if reply.columns is None:
-        message = "The dataset is kept in files and not in a table: ask for its files."
+        message = "Expected a buffered dataset; this one is stored in files: list its files instead."
         raise TraceError("body_invalid", message, field="name")
     columns = {column.name: column for column in reply.columns}
     missing = [name for name in names or () if name not in columns]

@@ -143,7 +143,7 @@ async def _following(
 ) -> TasksPage:
     for name, value in (("status", filters.status), ("cursor", filters.cursor)):
         if value is not None:
-            raise TraceError("body_invalid", f"With after there is no {name}.", field=name)
+            raise TraceError("body_invalid", f"Expected either after or {name}, received both.", field=name)
     settled = await task_horizon(connection)  # before anything else is read: it is a promise about what is read next
     jobs = await _jobs(connection, org_id, filters)
     per_source = paging.per_source(filters.limit, len(jobs), filtered=False)

@@ -67,7 +67,7 @@ async def task_reasons(connection: Connection, org_id: UUID, task_id: UUID) -> l
     if row is None:
         raise TraceError("task_not_found")
     if row["sweep"] == "Drop" and (row["status"] == "Queued" or row["next_retry_at"] is not None):
-        text = f"It is about to be cancelled: {row['sweep_reason']}. It comes back when its version is active again."
+        text = f"It is about to be cancelled: {row['sweep_reason']}. It returns when its version is active again."
         return [reason("superseded", text, references=_job(row))]
     match row["status"]:
         case "Queued":

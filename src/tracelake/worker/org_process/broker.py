@@ -58,7 +58,7 @@ from tracelake.spark.child.messages import (
     TableParts,
     UrlsAnswer,
 )
-from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart
+from tracelake.storage.snapshots import ROWS_PER_PART, Snapshot, SnapshotTable, TablePart, commits_of
 from tracelake.wire.units import PayloadInput, TaskOutput
 
 _COPY_BYTES = 16 * 2**20
@@ -223,14 +223,9 @@ class AttemptBroker:
 
     def _cut(self, item: PayloadInput) -> TableParts:
         declared = self._tables.get(item.input_index)
-        commits = item.unit.cursor
         if declared is None:
             raise RequestRefusedError("a table was asked for that is not an input of the task")
-        if commits is None:
-            raise NonRetryableError(
-                f"the input {item.name} is a table, which is read by commits, and the unit {item.unit.partition_key}"
-                " is none: give the job `execution_strategy: PerUpdate`"
-            )
+        commits = commits_of(item)
         dsn = self._data_dsn()
         with self._lock:
             if self._closed:

@@ -125,7 +125,9 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
     for published in body.datasets_published:
         output = output_for(job, published.dataset_uuid, None, published.dataset_version)
         if output.dataset.storage is not Storage.S3:
-            raise TraceError("dataset_forbidden", "Only s3 outputs are published by files.", field="datasets_published")
+            raise TraceError(
+                "dataset_forbidden", "Only outputs with `storage: s3` publish files.", field="datasets_published"
+            )
 
 
 def _committed_revisions(moves: Sequence[Publication]) -> CommittedRevisions:

@@ -66,7 +66,9 @@ class RetryCall(Call[TaskActionResult]):
         task, job = locked.task, locked.job
         if locked.superseded:
             raise TraceError(
-                "task_finished", "The task is of a version of the DAG that is not active now.", status=task.status.value
+                "task_finished",
+                "The task belongs to a version of the DAG that is not active.",
+                status=task.status.value,
             )
         retried = lifecycle.retry(task, locked.now, more_attempts=job.max_attempts)
         if retried is not None:

@@ -20,7 +20,7 @@ async def range_splitter(context: ControlContext) -> Iterable[EventIn]:
     if units > context.max_units:
         raise BadInputError(
             f"quota_units_per_range: the range has {units} units of {config.size} blocks, and the organisation's quota "
-            f"is {context.max_units}; take a shorter range or larger units, or ask the platform's operator for more"
+            f"is {context.max_units}; use a shorter range or larger units, or ask the platform's operator for more"
         )
     return _events(context.outputs, split(start, end, config.size, align=config.align))
 
