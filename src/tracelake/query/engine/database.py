@@ -1,0 +1,158 @@
+"""The database of one query: DuckDB in memory, with a view for each relation and access to their files alone.
+
+Every setting that a query could use to reach out is off before the first file is opened, and the configuration is
+locked before the query runs. The sandbox does not depend on it.
+"""
+
+from collections.abc import Mapping
+
+import duckdb
+import pyarrow as pa
+
+from tracelake.model.dag import Scalar
+from tracelake.query.engine.failures import QueryFailureError
+from tracelake.query.engine.requests import EngineColumn, EngineLimits, EngineParameter, FileFormat, Relation
+
+BLOCK = "block_number"
+_LARGEST_DECIMAL = 38
+_ARROW_FILE = b"ARROW1"
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "allow_unsigned_extensions": "false",
+    "async_threads": "0",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+
+
+def open_database(limits: EngineLimits, relations: Mapping[str, Relation]) -> duckdb.DuckDBPyConnection:
+    config = _CONFIG | {"threads": str(limits.threads), "memory_limit": f"{limits.memory_bytes}B"}
+    connection = duckdb.connect(":memory:", config=config)
+    _set(connection, "temp_directory = ''")
+    _set(connection, "TimeZone = 'UTC'")
+    for number, (name, relation) in enumerate(relations.items()):
+        _create_view(connection, name, relation, f"_source_{number}")
+    files = [path for relation in relations.values() for path in relation.files]
+    _set(connection, f"allowed_paths = {_list(files)}")
+    _set(connection, "enable_external_access = false")
+    _set(connection, "lock_configuration = true")
+    return connection
+
+
+def bind(parameters: Mapping[str, EngineParameter]) -> dict[str, object]:
+    return {name: _value(parameter) for name, parameter in parameters.items()}
+
+
+def quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    if "\0" in text:
+        raise QueryFailureError("query_value_invalid")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _value(parameter: EngineParameter) -> object:
+    if parameter.value is None:
+        return None
+    if parameter.type.upper() == "BLOB":
+        return bytes.fromhex(parameter.value)
+    return duckdb.Value(parameter.value, duckdb.dtype(parameter.type))
+
+
+def _set(connection: duckdb.DuckDBPyConnection, setting: str) -> None:
+    connection.execute(f"SET {setting}").fetchall()
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, name: str, relation: Relation, source_name: str) -> None:
+    if not relation.files:
+        columns = ", ".join(f"CAST(NULL AS {column.type}) AS {quote_name(column.name)}" for column in relation.columns)
+        _run(connection, f"CREATE VIEW {quote_name(name)} AS SELECT {columns} WHERE false")
+        return
+    if relation.format is FileFormat.PARQUET:
+        source = f"read_parquet({_list(relation.files)})"
+        types = _types(connection, source)
+        _check_decimals(connection, relation.files, types)
+    else:
+        connection.register(source_name, pa.concat_tables([_map_arrow(path) for path in relation.files]))
+        source = quote_name(source_name)
+        types = _types(connection, source)
+    # S608: names are quoted, types have been checked, values are literals of our own making.
+    text = f"CREATE VIEW {quote_name(name)} AS SELECT {_select_list(relation.columns, types)} FROM {source}"  # noqa: S608
+    if conditions := _conditions(relation, types):
+        text += f" WHERE {' AND '.join(conditions)}"
+    _run(connection, text)
+
+
+def _run(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    connection.execute(text).fetchall()
+
+
+def _types(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
+    described = connection.sql(f"SELECT * FROM {source}")  # noqa: S608
+    return dict(zip(described.columns, map(str, described.types), strict=True))
+
+
+def _check_decimals(connection: duckdb.DuckDBPyConnection, files: tuple[str, ...], types: dict[str, str]) -> None:
+    """DuckDB reads decimals of more than 38 digits as DOUBLE, without a word: a query on them would not be exact."""
+    if not any("DOUBLE" in text for text in types.values()):
+        return
+    query = f"SELECT 1 FROM parquet_schema({_list(files)}) WHERE precision > {_LARGEST_DECIMAL} LIMIT 1"  # noqa: S608
+    if connection.execute(query).fetchall():
+        raise QueryFailureError("query_type_unsupported")
+
+
+def _map_arrow(path: str) -> pa.Table:
+    """The rows are used where they are, in the page cache."""
+    mapped = pa.memory_map(path)
+    magic = mapped.read(len(_ARROW_FILE))
+    mapped.seek(0)
+    if magic == _ARROW_FILE:
+        return pa.ipc.open_file(mapped).read_all()
+    return pa.ipc.open_stream(mapped).read_all()
+
+
+def _select_list(columns: tuple[EngineColumn, ...], types: dict[str, str]) -> str:
+    if not columns:
+        return "*"
+    if any(column.name not in types for column in columns):
+        raise QueryFailureError("query_file_invalid")
+    return ", ".join(
+        quote_name(column.name)
+        if types[column.name] == column.type
+        else f"CAST({quote_name(column.name)} AS {column.type}) AS {quote_name(column.name)}"
+        for column in columns
+    )
+
+
+def _conditions(relation: Relation, types: dict[str, str]) -> list[str]:
+    conditions = []
+    if relation.blocks is not None:
+        first, last = relation.blocks
+        conditions.append(f"{quote_name(BLOCK)} BETWEEN {first:d} AND {last:d}")
+    for field, value in (relation.where or {}).items():
+        if field not in types:
+            raise QueryFailureError("query_file_invalid")
+        values = value if isinstance(value, list) else [value]
+        some = [_literal(item, types[field]) for item in values if item is not None]
+        tests = [f"{quote_name(field)} IN ({', '.join(some)})"] if some else []
+        if len(some) < len(values):
+            tests.append(f"{quote_name(field)} IS NULL")
+        conditions.append(f"({' OR '.join(tests) or 'false'})")
+    return conditions
+
+
+def _literal(value: Scalar, column_type: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = quote_text(str(value))
+    if column_type == "BLOB" and isinstance(value, str):
+        return f"from_hex({quote_text(value.removeprefix('0x'))})"
+    return text if isinstance(value, str) else f"CAST({text} AS {'DOUBLE' if isinstance(value, float) else 'HUGEINT'})"
+
+
+def _list(texts: tuple[str, ...] | list[str]) -> str:
+    return f"[{', '.join(map(quote_text, texts))}]"
