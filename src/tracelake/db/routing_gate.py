@@ -11,7 +11,7 @@ of those who wait go first; how many orgs may move at once is bounded too.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -98,12 +98,15 @@ async def _acquire(lock: asyncio.Lock | asyncio.Semaphore, org_id: UUID, limit: 
 
 async def _let_one_enter(gate: _Gate) -> None:
     """A try loses against a row of moves: between two of them one of those who wait has its turn."""
-    gate.entered.clear()
-    try:
-        async with asyncio.timeout(_TURN_SECONDS):
-            await gate.entered.wait()
-    except TimeoutError:
-        pass
+    await _next_signal(gate.entered, _TURN_SECONDS)
+
+
+async def _next_signal(event: asyncio.Event, seconds: float) -> None:
+    """Waits until the event is set again, at most so long."""
+    event.clear()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class RoutingWait:
@@ -145,12 +148,7 @@ class RoutingWait:
             raise busy
         seconds = min(self._pause * random.uniform(0.75, 1.25), self._deadline - now)  # noqa: S311 - jitter
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-        gate.moved.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await gate.moved.wait()
-        except TimeoutError:
-            pass
+        await _next_signal(gate.moved, seconds)
 
     async def _line_up(self, org_id: UUID) -> None:
         gate = self._gates.hold(org_id)

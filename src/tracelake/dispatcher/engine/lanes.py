@@ -69,6 +69,26 @@ OrgKey: TypeAlias = UUID | None
 """The org that a call routes for; None: it routes for no org."""
 
 
+class _Batch:
+    """Calls of one transaction, within the limits of their number and weight; the first may exceed the weight."""
+
+    def __init__(self, most_calls: int, most_weight: int) -> None:
+        self.calls: list[PendingCall] = []
+        self._calls_left = most_calls
+        self._weight_left = most_weight
+
+    def take_first(self, lines: deque[TaskLine]) -> bool:
+        """Takes the first line's first call; False if there is no room for it."""
+        first = lines[0].calls[0]
+        if not self._calls_left or (self.calls and first.weight > self._weight_left):
+            return False
+        lines.popleft()
+        self.calls.append(first)
+        self._calls_left -= 1
+        self._weight_left -= first.weight
+        return True
+
+
 class ReadyQueue:
     """Lines whose first call may run: in order of arrival within an org, and orgs take turns."""
 
@@ -92,21 +112,16 @@ class ReadyQueue:
 
     def take(self, most_calls: int, most_weight: int) -> list[PendingCall]:
         """Takes one call of each org in turn until the batch is full. It has at least one call, however heavy."""
-        batch: list[PendingCall] = []
-        weight = 0
-        while self._orgs and len(batch) < most_calls:
+        batch = _Batch(most_calls, most_weight)
+        while self._orgs:
             org, waiting = next(iter(self._orgs.items()))
-            first = waiting[0].calls[0]
-            if batch and weight + first.weight > most_weight:
+            if not batch.take_first(waiting):
                 break
-            waiting.popleft()
-            batch.append(first)
-            weight += first.weight
             if not waiting:
                 del self._orgs[org]
             elif len(self._orgs) > 1:
                 self._orgs[org] = self._orgs.pop(org)  # to the end of the turns
-        return batch
+        return batch.calls
 
     def take_org(self, most_calls: int, most_weight: int, excluded: Container[OrgKey]) -> list[PendingCall]:
         """Takes calls of one org alone: the next that is not excluded."""
@@ -115,15 +130,9 @@ class ReadyQueue:
             return []
         org = orgs[0]
         waiting = self._orgs.pop(org)
-        batch: list[PendingCall] = []
-        weight = 0
-        while waiting and len(batch) < most_calls:
-            first = waiting[0].calls[0]
-            if batch and weight + first.weight > most_weight:
-                break
-            waiting.popleft()
-            batch.append(first)
-            weight += first.weight
+        batch = _Batch(most_calls, most_weight)
+        while waiting and batch.take_first(waiting):
+            pass
         if waiting:
             self._orgs[org] = waiting  # at the end of the turns
-        return batch
+        return batch.calls

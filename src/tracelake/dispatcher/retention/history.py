@@ -20,7 +20,6 @@ COUNTED = 50_000
 class RetainedRows:
     """Rows of one table. `due` finds their keys, oldest first; its arguments are the age and a limit."""
 
-    name: str
     table: str
     keys: str
     due: str
@@ -38,34 +37,17 @@ class RetainedRows:
             DELETE FROM {self.table} x USING d WHERE {joined}"""  # noqa: S608 - constants only
 
 
-TRIGGERS = RetainedRows(
-    "triggers",
-    "triggers",
-    "org_id, idempotency_key",
-    """SELECT org_id, idempotency_key, created_at AS at FROM triggers
-       WHERE created_at < trace_now() - $1::interval ORDER BY created_at, org_id, idempotency_key LIMIT $2""",
-)
-ATTEMPTS = RetainedRows(
-    "task_attempts",
-    "task_attempts",
-    "task_id, attempt",
-    """SELECT task_id, attempt, claimed_at AS at FROM task_attempts
-       WHERE claimed_at < trace_now() - $1::interval ORDER BY claimed_at, task_id, attempt LIMIT $2""",
-)
-SPARK_METRICS = RetainedRows(
-    "spark_metrics",
-    "spark_metrics",
-    "task_id, attempt",
-    """SELECT task_id, attempt, recorded_at AS at FROM spark_metrics
-       WHERE recorded_at < trace_now() - $1::interval ORDER BY recorded_at, task_id, attempt LIMIT $2""",
-)
-QUERIES = RetainedRows(
-    "query_audit",
-    "query_audit",
-    "org, run_id",
-    """SELECT org, run_id, at FROM query_audit
-       WHERE at < trace_now() - $1::interval ORDER BY at, org, run_id LIMIT $2""",
-)
+def _expiring(table: str, keys: str, at: str) -> RetainedRows:
+    """Rows that expire by their own time `at`."""
+    due = f"""SELECT {keys}, {at} AS at FROM {table}
+              WHERE {at} < trace_now() - $1::interval ORDER BY {at}, {keys} LIMIT $2"""  # noqa: S608 - constants only
+    return RetainedRows(table, keys, due)
+
+
+TRIGGERS = _expiring("triggers", "org_id, idempotency_key", "created_at")
+ATTEMPTS = _expiring("task_attempts", "task_id, attempt", "claimed_at")
+SPARK_METRICS = _expiring("spark_metrics", "task_id, attempt", "recorded_at")
+QUERIES = _expiring("query_audit", "org, run_id", "at")
 
 # Tasks of jobs that were registered by a call: nothing is routed to them. Whatever pins files or batches stays, and so
 # does what waits for a person, or for the collector of files. A page is so many tasks looked at, whatever becomes of
@@ -82,7 +64,6 @@ _PAGE = """
 _NEXT_PAGE = _PAGE.format(after="AND (t.finished_at, t.task_id) > ($3, $4)")
 
 TASKS = RetainedRows(
-    "tasks",
     "tasks",
     "task_id",
     f"SELECT task_id, at FROM ({_PAGE.format(after='')}) t WHERE due",  # noqa: S608

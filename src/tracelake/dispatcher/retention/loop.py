@@ -47,7 +47,7 @@ class Retention:
                 count_row = await connection.fetchrow(kind.count, timedelta(days=days), history.COUNTED)
                 assert count_row is not None
                 more = count_row["rows"] == history.COUNTED
-                rows.append(to_struct(GcRows, count_row, kind=kind.name, more=more, kept_days=days))
+                rows.append(to_struct(GcRows, count_row, kind=kind.table, more=more, kept_days=days))
             due = await self._due_versions(connection)
             orgs = await connection.fetch(_NAMES, [row["org_id"] for row in due])
             pending = await connection.fetchrow(_PENDING)
@@ -81,7 +81,7 @@ class Retention:
         for kind, days in history.kinds(self._config):
             while True:
                 count, again = await self._remove_batch(kind, days)
-                _add(removed, kind.name, count)
+                _add(removed, kind.table, count)
                 if not again:
                     break
                 if time.monotonic() > until:

@@ -8,15 +8,12 @@ the same rounds (see `catch_up.invalidation_drain`).
 
 import logging
 import random
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
 
-from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.engine.catch_up.invalidation_drain import InvalidationDrain
 from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
@@ -76,12 +73,7 @@ class EdgeDrain:
         """
         async with self.store.connection() as connection:
             behind = await self._not_stopped(connection, await connection.fetch(_BEHIND))
-        done = 0
-        for row in behind[:_EDGES_A_ROUND]:
-            began = time.monotonic()
-            with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
-                done += await self._take_on(row["org_id"], row["node_id"], row["input_index"])
-            await self.pace.rest(time.monotonic() - began)
+        done = await self.pace.work_through(behind[:_EDGES_A_ROUND], self._take_on)
         return done + await self._rework.run_once()
 
     async def _not_stopped(self, connection: Connection, waiting: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
@@ -102,7 +94,8 @@ class EdgeDrain:
         random.shuffle(unblocked)
         return unblocked
 
-    async def _take_on(self, org_id: UUID, node_id: UUID, input_index: int) -> int:
+    async def _take_on(self, row: asyncpg.Record) -> int:
+        org_id, node_id, input_index = row["org_id"], row["node_id"], row["input_index"]
         plan = WritePlan()
         most = self.pace.page(PAGE)
         async with self.store.transaction(routing=[org_id], wait=False) as connection:

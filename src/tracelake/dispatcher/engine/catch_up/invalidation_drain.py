@@ -7,16 +7,13 @@ stops keeps its row too, and takes no turn of others.
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
 
-from tracelake.db.routing_gate import RoutingBusyError
 from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.engine.catch_up.pace import BackgroundPace
 from tracelake.dispatcher.engine.plan import WritePlan
@@ -76,13 +73,7 @@ class InvalidationDrain:
         """Handles one page for each row of work; returns how many moved on."""
         async with self.store.connection() as connection:
             waiting = await self.not_stopped(connection, await connection.fetch(_WAITING))
-        done = 0
-        for row in waiting[:_ROWS_A_ROUND]:
-            began = time.monotonic()
-            with suppress(RoutingBusyError):  # the next round has it again, and the others do not wait for it
-                done += await self._take_on(row)
-            await self.pace.rest(time.monotonic() - began)
-        return done
+        return await self.pace.work_through(waiting[:_ROWS_A_ROUND], self._take_on)
 
     async def _take_on(self, row: asyncpg.Record) -> int:
         org_id, node_id, input_index, invalidation_id, *_ = row

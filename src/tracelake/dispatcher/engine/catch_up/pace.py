@@ -6,7 +6,14 @@ page took. Without them it runs at full speed.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+from tracelake.db.routing_gate import RoutingBusyError
+
+Row = TypeVar("Row")
 
 SHARE = 0.1
 """Of the time, for background work beside live calls."""
@@ -26,6 +33,17 @@ class BackgroundPace:
 
     def page(self, size: int) -> int:
         return max(1, size // SMALLER) if self._beside_live_calls else size
+
+    async def work_through(self, rows: Iterable[Row], process: Callable[[Row], Awaitable[int]]) -> int:
+        """Processes a page of each row and rests after it; a busy org has its turn in the next round. Returns the sum
+        of what `process` returns."""
+        done = 0
+        for row in rows:
+            began = time.monotonic()
+            with suppress(RoutingBusyError):
+                done += await process(row)
+            await self.rest(time.monotonic() - began)
+        return done
 
     async def rest(self, worked_seconds: float) -> None:
         """Rests after a page, for longer the longer it took."""
