@@ -16,6 +16,7 @@ from typing import Any
 from tracelake.spark import gateway
 from tracelake.spark.java import find_java
 from tracelake.spark.session import SparkConfig, open_session
+from tracelake.spark.spark_home import link_spark_home
 
 _DUMP_SECONDS = 180.0
 
@@ -28,6 +29,7 @@ def make_archive() -> Path:
         if java.bundled:
             # It comes without the archive of Java's own classes, which ours builds upon.
             subprocess.run([java.program, "-Xshare:dump"], check=True, capture_output=True)
+        link_spark_home()
         path = java.class_archive
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

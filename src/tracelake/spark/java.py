@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracelake.spark.spark_home import find_spark_home
+
 OLDEST = 17
 _MISSING = "jdk.incubator.vector"
 _VERSION = re.compile(r'version "(\d+)')
@@ -45,7 +47,7 @@ class Java:
         """Where the archive of Spark's classes for this Java is, or would be (`spark/class_archive.py`)."""
         import pyspark
 
-        spark = Path(pyspark.__file__).parent
+        spark = find_spark_home()
         key = f"{self.program} {self.version} {pyspark.__version__} {spark}"
         name = f"spark-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
         return Path(sys.prefix, "share", "tracelake", name)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tracelake.spark import gateway
 from tracelake.spark.java import Java, find_java
+from tracelake.spark.spark_home import find_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,6 +98,8 @@ def open_session(config: SparkConfig) -> "SparkSession":
     else:
         java = find_java(config.scratch)
         os.environ["JAVA_HOME"] = str(java.home)
+        if config.local:
+            os.environ.setdefault("SPARK_HOME", str(find_spark_home()))
         if config.local:
             # Nobody else has to find it, and Spark looks for another address with many words.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tracelake
 from tracelake.spark.child.messages import Start
+from tracelake.spark.spark_home import find_spark_home
 
 _ENVIRONMENT = (
     "PATH",
@@ -79,6 +80,8 @@ def launch(config: OrgProcessConfig, directory: Path) -> tuple[subprocess.Popen[
     environment = _environment(config, directory)
     readable = [str(path) for path in config.readable]
     readable += [environment[name] for name in ("JAVA_HOME", "SPARK_CONF_DIR") if name in environment]
+    if config.local:
+        readable.append(str(find_spark_home()))
     if not config.local:
         # Our code is sent to executors; in a clone of the repository some of its files are links.
         package = Path(tracelake.__file__).parent
