@@ -1,20 +1,12 @@
-"""A Dispatcher of the module's own, with a clock that can be moved."""
-
-from collections.abc import Iterator
-from pathlib import Path
+"""A Dispatcher of the test's own, with a clock that can be moved, and a way to drive its DAGs."""
 
 import pytest
 
 from tests.routing.support import Flow
 from tests.support.dispatcher import DispatcherHarness
+from tests.support.harnesses import harness_of_test as harness
 
-
-@pytest.fixture
-def harness(state_dsn: str, queue_dsn: str, tmp_path: Path) -> Iterator[DispatcherHarness]:
-    running = DispatcherHarness.start(state_dsn, queue_dsn, tmp_path)
-    running.use_movable_clock()
-    yield running
-    running.stop()
+__all__ = ["flow", "harness"]
 
 
 @pytest.fixture
