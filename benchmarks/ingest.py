@@ -20,8 +20,10 @@ inside the operator is what the worker measures around it.
 `dense_...`: the same against blocks like mainnet's (`support/dense_chain.py`: 150 to 200 transactions and 300 and more
 logs each), `gzip_...` with answers to ours that are compressed (cryo asks for none that are). `..._cpu_s` and
 `..._peak_mb` are of all processes of a side: ours with Spark's Java, and its Python processes alone as `_reader`.
-`floor_fetch_ratio` is our CPU time over that of asking for the same with our own HTTP client and throwing it away;
-`floor_decode_ratio` the same with what came made into msgspec's objects, the least that a decoder in Python does.
+`floor_..._ratio` is our CPU time over that of what nobody can do without (`support/ingest_floors.py`): `fetch` the
+answers and throw them away; `decode` them into msgspec's objects, too, batch by batch; `objects`, the same block by
+block; `files`: decode the digits, too, and write Parquet. `reader_floor_files_ratio` is that of Spark's Python
+processes alone, without its Java.
 
 The last line is one JSON object.
 """
@@ -50,7 +52,7 @@ from benchmarks.support.ingest_chain import (
     peak_megabytes,
     processes_below,
 )
-from benchmarks.support.ingest_floors import floor_seconds
+from benchmarks.support.ingest_floors import FloorReader
 from benchmarks.support.ingest_ours import BATCH, CHUNK, Ours
 from benchmarks.support.ingest_peer import CRYO_SETTINGS, Cryo, find_cryo
 from benchmarks.support.ingest_platform import Platform
@@ -71,6 +73,8 @@ class Side:
     processes: Callable[[], list[int]]
     seconds: Series = field(default_factory=Series)
     own: Series = field(default_factory=Series)
+    reader: Series = field(default_factory=Series)
+    """CPU seconds of Spark's Python processes."""
     server: Series = field(default_factory=Series)
     peaks: Series = field(default_factory=Series)
     reader_peaks: Series = field(default_factory=Series)
@@ -79,11 +83,13 @@ class Side:
         directory = Path(tempfile.mkdtemp(dir=scratch))
         processes = self.processes()
         forget_peaks(processes)
-        own, served = self.cpu(), cpu_seconds(server)
+        readers = [pid for pid in processes if _is_reader(pid)]
+        own, read, served = self.cpu(), sum(map(cpu_seconds, readers)), cpu_seconds(server)
         seconds = self.run(directory)
         self.peaks.values.append(peak_megabytes(processes))
-        self.reader_peaks.values.append(peak_megabytes([pid for pid in processes if _is_reader(pid)]))
+        self.reader_peaks.values.append(peak_megabytes(readers))
         self.own.values.append(self.cpu() - own)
+        self.reader.values.append(sum(map(cpu_seconds, readers)) - read)
         self.server.values.append(cpu_seconds(server) - served)
         self.seconds.values.append(seconds)
         shutil.rmtree(directory)
@@ -195,10 +201,23 @@ def compare_dense(shared: SharedSession, python: Path, scratch: Path, load: Load
             results |= {f"{name}_peak_mb": round(ours.peaks.median), f"{name}_cryo_peak_mb": round(peer.peaks.median)}
             results[f"{name}_reader_peak_mb"] = round(ours.reader_peaks.median)
             if not gzip:
-                fetched, decoded = floor_seconds(replay.url, load.blocks, rounds=load.rounds)
-                results["floor_fetch_ratio"] = round(ours.own.median / fetched, 2)
-                results["floor_decode_ratio"] = round(ours.own.median / decoded, 2)
+                results |= compare_floors(replay.url, load, ours)
     return {**results, "dense_blocks": load.blocks}
+
+
+def compare_floors(url: str, load: Load, ours: Side) -> dict[str, float]:
+    reader = FloorReader(url, load.blocks)
+    try:
+        floors = reader.measure(load.rounds)
+    finally:
+        reader.close()
+    return {
+        "floor_fetch_ratio": round(ours.own.median / floors.fetch, 2),
+        "floor_decode_ratio": round(ours.own.median / floors.batches, 2),
+        "floor_objects_ratio": round(ours.own.median / floors.objects, 2),
+        "floor_files_ratio": round(ours.own.median / floors.files, 2),
+        "reader_floor_files_ratio": round(ours.reader.median / floors.files, 2),
+    }
 
 
 def _same_output(ours: Ours, cryo: Cryo, scratch: Path) -> None:

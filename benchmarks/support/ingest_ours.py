@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext
+from tracelake.spark.directory_transfer import DirectoryTransfer
 from tracelake.spark.operators import evm_ingest
-from tracelake.spark.testing import DirectoryTransfer
 from tracelake.spark.work import SparkWork
 from tracelake.wire.units import PayloadInput, StorageOut, TaskOutput, Unit
 

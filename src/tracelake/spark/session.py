@@ -54,6 +54,8 @@ _SHORT_WORK = (
     "-XX:Tier4BackEdgeThreshold=400000",
     # A small heap on few cores: collectors that run beside the work take cores from it.
     "-XX:+UseSerialGC",
+    # By itself it starts with a 64th of the machine's memory, and touches all of what is for new objects.
+    "-Xms64m",
 )
 
 
@@ -132,6 +134,10 @@ def _options(config: SparkConfig, java: Java) -> dict[str, str]:
         # Several tasks share the session: a large one must not keep the small ones waiting.
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
+        # Of Spark's Python processes: with a pool of memory for each thread, and another one for Arrow, they hold
+        # twice what they ever use at a time.
+        "spark.executorEnv.MALLOC_ARENA_MAX": "1",
+        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
         # Asks Java for its setting, and looks for a notebook, at each step of each expression.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }

@@ -12,7 +12,6 @@ files with the unit's range and `where`, and outputs are the files that a worker
 """
 
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +25,8 @@ import pyarrow.parquet as pq
 
 from tracelake.catalogue import read_config
 from tracelake.catalogue.context import OperatorContext, OperatorResult
-from tracelake.model.locations import parse_uri
-from tracelake.ports import ObjectExistsError, ObjectMeta, SecretValues, content_mismatch, hash_file
+from tracelake.ports import ObjectMeta, SecretValues
+from tracelake.spark.directory_transfer import DirectoryTransfer as DirectoryTransfer
 from tracelake.spark.reader import Reader, Selection
 from tracelake.spark.session import SharedSession, SparkConfig
 from tracelake.spark.work import SparkOperator, SparkWork
@@ -50,38 +49,6 @@ def local_session(scratch: Path, *, cores: int = 2) -> "Iterator[SparkSession]":
         yield shared.get()
     finally:
         shared.close()
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryTransfer:
-    """The FileTransfer port on a directory; it can be pickled, as the real one."""
-
-    root: Path
-
-    def path(self, uri: str) -> Path:
-        parsed = parse_uri(uri)
-        assert parsed is not None, uri
-        return self.root.joinpath(parsed[0], parsed[1])
-
-    def download(self, meta: ObjectMeta, path: Path) -> None:
-        if meta.sha256 not in (None, hash_file(self.path(meta.uri))):
-            raise content_mismatch(self.path(meta.uri).name)
-        shutil.copyfile(self.path(meta.uri), path)
-
-    def upload(self, path: Path, uri: str) -> ObjectMeta:
-        target = self.path(uri)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.{uuid4().hex}")
-        shutil.copyfile(path, aside)
-        try:
-            target.hardlink_to(aside)
-        except FileExistsError:
-            if target.read_bytes() != aside.read_bytes():
-                raise ObjectExistsError(f"{target.name} is there already, with other bytes") from None
-        finally:
-            aside.unlink()
-        size = target.stat().st_size
-        return ObjectMeta(uri, size, f'"{size}"', hash_file(target))
 
 
 @dataclass

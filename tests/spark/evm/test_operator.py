@@ -1,9 +1,11 @@
 """The whole operator on a real Spark session against a served chain."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -203,3 +205,14 @@ def _impatient(**given: object) -> object:
     from tests.spark.evm.support import options
 
     return options(**given)
+
+
+def test_readers_share_one_pool_of_memory(spark: SparkSession) -> None:
+    """Or each thread, and Arrow, would keep what the others could use."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pools = [pa.default_memory_pool().backend_name, os.environ.get("MALLOC_ARENA_MAX")]
+            yield pa.RecordBatch.from_pydict({"pools": [pools]})
+
+    assert spark.range(1).mapInArrow(look, "pools array<string>").collect()[0].pools == ["system", "1"]
