@@ -292,6 +292,17 @@ def test_the_deadline_ends_all_tries(chain: ServedChain) -> None:
     assert chain.requests == 1, "the wait it asks for is longer than we have"
 
 
+def test_a_request_that_the_deadline_cuts_off_hides_no_earlier_error(chain: ServedChain) -> None:
+    """That there was no time left for an answer says nothing about the node."""
+    chain.inject(Status(503))
+    chain.inject(Delay(until=threading.Event()), times=None)
+    pool = pool_of(chain, deadline_seconds=0.5, backoff_seconds=0.0)
+    with pytest.raises(UnavailableError, match="node-1: HTTP status 503"):
+        head_of(pool)
+    assert chain.requests == 2
+    pool.close()
+
+
 def test_secrets_of_an_address_are_in_no_error(chain: ServedChain) -> None:
     address = chain.url.replace("//", "//user:passw0rd@") + "/v2/k3y-of-mine?token=t0ken"
     faults: list[Fault] = [

@@ -20,6 +20,7 @@ from tracelake.spark.evm.errors import (
     AnswerError,
     ChainMismatchError,
     HtmlAnswerError,
+    IncompleteAnswerError,
     MissingAnswerError,
     RefusedError,
     RpcError,
@@ -80,7 +81,8 @@ class RpcPool:
             except AbandonedError:
                 raise
             except RpcError as error:
-                last = error
+                if last is None or not self._is_cut_off(error, deadline):
+                    last = error
                 if isinstance(error, AnswerError) and not isinstance(error, MissingAnswerError):
                     wrong += 1  # what was read is read again, which is no progress
                     deadline.freeze()
@@ -99,6 +101,10 @@ class RpcPool:
                 self._give(node)
         assert last is not None
         raise last
+
+    def _is_cut_off(self, error: RpcError, deadline: ProgressDeadline) -> bool:
+        """Whether there was no time left for an answer, which says less than what was wrong before."""
+        return isinstance(error, IncompleteAnswerError) and self._clock() >= deadline.until
 
     def _take(self, deadline: ProgressDeadline, last: RpcError | None) -> RpcNode:
         while True:
