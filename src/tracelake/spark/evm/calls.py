@@ -72,8 +72,10 @@ def _packed_answer(kind: Any, pack: Callable[[Any], Any]) -> type[RpcAnswer[Any]
 
     fields = [("result", kind | None, None)]
     methods = {"__post_init__": pack_result}
-    made = msgspec.defstruct("PackedAnswer", fields, bases=(RpcAnswer,), namespace=methods, frozen=True, gc=False)
-    return cast("type[RpcAnswer[Any]]", made)
+    answer_type = msgspec.defstruct(
+        "PackedAnswer", fields, bases=(RpcAnswer,), namespace=methods, frozen=True, gc=False
+    )
+    return cast("type[RpcAnswer[Any]]", answer_type)
 
 
 def answers_of(kind: Any) -> AnswerDecoder:
