@@ -55,10 +55,10 @@ RELATIONS: dict[str, dict[str, str]] = {
         "receiver": "VARCHAR",
         "amount": "BIGNUM",
         "kind": "VARCHAR",
-        "at": "TIMESTAMP",
+        "moved_at": "TIMESTAMP",
         "meta": "STRUCT(fee DOUBLE, route VARCHAR[])",
     },
-    "prices": {"token": "VARCHAR", "at": "TIMESTAMP", "day": "DATE", "usd": "DOUBLE", "symbol": "VARCHAR"},
+    "prices": {"token": "VARCHAR", "quoted_at": "TIMESTAMP", "day": "DATE", "usd": "DOUBLE", "symbol": "VARCHAR"},
 }
 PARAMETERS = {
     "first": QueryParameter("int64", 2),

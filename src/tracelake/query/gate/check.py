@@ -9,6 +9,7 @@
    which columns it needs (`duckdb_parser`).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from tracelake.query.gate.duckdb_parser import BindError, DuckDbParser, ParseErr
 from tracelake.query.gate.filters import ColumnFilter, find_filters
 from tracelake.query.gate.parameters import BoundValue, QueryParameter, TypedValue, check_parameters
 from tracelake.query.gate.refusals import closest, quote, refuse
-from tracelake.query.gate.rewriting import cast_parameters, comparable, fingerprint, unwrap_values
+from tracelake.query.gate.rewriting import cast_parameters, comparable, fingerprint, name_results, unwrap_values
 from tracelake.query.gate.second_opinion import agrees
 from tracelake.query.gate.text import ByteOffsets, check_text, too_deep
 from tracelake.query.gate.walker import NamesInUse, QueryWalker
@@ -26,6 +27,7 @@ from tracelake.query.gate.walker import NamesInUse, QueryWalker
 Relations = Mapping[str, Mapping[str, str]]
 """Granted names with their columns and DuckDB's types of them, in the order of the columns."""
 MAX_SQL = 400_000
+_PIVOT = re.compile(r"\s*(un)?pivot\b", re.IGNORECASE)
 _STATEMENTS = "A query is one SELECT, WITH, FROM, VALUES or PIVOT ... IN (...)."
 
 
@@ -66,11 +68,12 @@ class QueryGate:
         check_text(sql)
         statement = unwrap_values(self._parse(sql))
         names = QueryWalker(sql, relations, values).walk(statement)
-        if not agrees(sql, names):
+        typed = self._type_parameters(statement, values, names)
+        text = self._write(sql, typed)
+        # sqlglot does not know what may follow the PIVOT statement; DuckDB writes it as a SELECT.
+        if not agrees(text if _PIVOT.match(sql) else sql, names):
             message = "Two parsers read this query differently. Write it in a simpler way, and quote unusual names."
             raise refuse("query_ambiguous", message, sql, 0)
-        typed = cast_parameters(statement, {name: self._type(values[name].sql_type) for name in names.parameters})
-        text = self._write(sql, typed)
         self._recheck(sql, text, typed, relations, values, names)
         bound_values: dict[str, BoundValue] = {name: values[name].value for name in sorted(names.parameters)}
         granted = {name: relations[name] for name in sorted(names.relations)}
@@ -97,6 +100,12 @@ class QueryGate:
         if len(statements) != 1:
             raise refuse("query_not_allowed", f"{_STATEMENTS} Received {len(statements)}.", sql, 0)
         return statements[0]
+
+    def _type_parameters(self, statement: Any, values: Mapping[str, TypedValue], names: NamesInUse) -> Any:
+        if not names.parameters:
+            return statement
+        statement = name_results(statement, self._duckdb.write)
+        return cast_parameters(statement, {name: self._type(values[name].sql_type) for name in names.parameters})
 
     def _type(self, name: str) -> Any:
         if name not in self._types:
@@ -174,6 +183,7 @@ def _reason(error: BindError) -> str:
 
 
 _REASONS = (
+    ("lambda arrow", "Write a lambda as `lambda x: x + 1`, not with an arrow."),
     ("GROUP BY", "A column that is neither aggregated nor in GROUP BY has no single value. Add it to GROUP BY."),
     ("aggregate", "An aggregate stands where none is allowed, such as in WHERE: use HAVING or a subquery."),
     ("mbiguous", "The name is ambiguous: write the relation before the column."),

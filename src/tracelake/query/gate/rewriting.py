@@ -19,6 +19,40 @@ def transform(node: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     return node
 
 
+def name_results(statement: Any, write: Callable[[Any], str]) -> Any:
+    """Names for columns of results whose expressions have parameters: casts would change the names."""
+
+    def change(node: dict[str, Any]) -> Any:
+        if node.get("type") != "SELECT_NODE":
+            return node
+        return {**node, "select_list": [_named(item, node, write) for item in node["select_list"]]}
+
+    return transform(statement, change)
+
+
+def _named(item: Any, query: Any, write: Callable[[Any], str]) -> Any:
+    if item["alias"] or item["class"] == "STAR" or not _has_parameter(item):
+        return item
+    empty = {"type": "EMPTY", "alias": "", "sample": None}
+    bare: dict[str, Any] = {
+        "modifiers": [],
+        "cte_map": {"map": []},
+        "select_list": [item],
+        "from_table": empty,
+        "where_clause": None,
+    }
+    bare |= {"group_expressions": [], "group_sets": [], "having": None, "sample": None, "qualify": None}
+    return {**item, "alias": write({"node": {**query, **bare}, "named_param_map": []}).removeprefix("SELECT ")[:128]}
+
+
+def _has_parameter(node: Any) -> bool:
+    if isinstance(node, list):
+        return any(_has_parameter(item) for item in node)
+    return isinstance(node, dict) and (
+        node.get("class") == "PARAMETER" or any(_has_parameter(value) for value in node.values())
+    )
+
+
 def cast_parameters(statement: Any, types: Mapping[str, Any]) -> Any:
     """Each parameter inside of a cast to its type. `types` has a node for each."""
 

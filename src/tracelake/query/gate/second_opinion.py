@@ -16,6 +16,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import SqlglotError
 from sqlglot.parser import Parser
 from sqlglot.parsers.duckdb import DuckDBParser
+from sqlglot.tokenizer_core import TokenType
 
 from tracelake.query.gate.walker import NamesInUse
 from tracelake.query.gate.word_sets import words
@@ -48,6 +49,14 @@ class _OpinionParser(DuckDBParser):
     FUNCTIONS = {}
     NO_PAREN_FUNCTIONS = {}
     FUNCTION_PARSERS = {name: Parser.FUNCTION_PARSERS[name] for name in _KEPT_FORMS}
+
+    def _parse_paren(self) -> exp.Expr | None:
+        """DuckDB writes a lambda inside of brackets."""
+        if self._next is not None and self._next.text.lower() == "lambda" and self._match(TokenType.L_PAREN):
+            body = self._parse_lambda()
+            self._match_r_paren()
+            return self.expression(exp.Paren(this=body))
+        return super()._parse_paren()
 
 
 class _OpinionDialect(DuckDB):
