@@ -103,6 +103,7 @@ def test_a_round_locks_a_long_queue_for_the_writing_alone(harness: DispatcherHar
 
     async def round_of_one() -> None:
         async with harness.dispatcher.ports.store.transaction() as connection:
+            # The rows were made by SQL, so nothing has counted them.
             await connection.execute("UPDATE pressure SET depth = $2 WHERE node_id = $1", node, READY)
         async with harness.dispatcher.ports.store.transaction() as connection:
             connection.add_query_logger(lambda record: said.append(record.query))

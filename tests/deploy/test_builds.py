@@ -406,6 +406,7 @@ def test_what_came_between_two_looks_keeps_a_build_open(
 ) -> None:
     start(harness)
     drain(harness, built(harness))
+    # A coroutine, for between two reads of the loop.
     back = harness._sql("UPDATE edges SET position = 0 WHERE node_id = $1", built(harness))
     assert overtaken(harness, back) == 0
     assert pointers(harness) == (1, 2)

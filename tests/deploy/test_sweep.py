@@ -190,6 +190,7 @@ def test_a_task_that_has_stopped_and_returns_keeps_a_build_open(harness: Dispatc
     start(harness)
     drain(harness, built(harness))
     task_id = task(harness, job_id(harness, "d", "a", building=True), "Canceled", cursor=1)
+    # As between the report of a stopped attempt and the sweep that returns its task.
     harness.sql("UPDATE tasks SET superseded = 'Returning' WHERE task_id = $1", task_id)
     assert run_builds(harness) == 1, "it came back"
     assert statuses(harness, [task_id]) == {("Queued", None): 1}
@@ -276,6 +277,7 @@ def test_a_person_who_is_faster_than_the_sweep_keeps_what_he_did(harness: Dispat
     deploy(harness, str(chain(a=2)))
     sweep_all(harness)
     set_sweep(harness, made[0], "Return")
+    # As a retry that commits before the sweep has come to its task.
     harness.sql(
         "UPDATE tasks SET status = 'Queued', ready_at = now(), finished_at = NULL, error = NULL WHERE task_id = $1",
         made[0],

@@ -211,7 +211,8 @@ def test_a_publish_that_nobody_committed_is_sent_again(harness: DispatcherHarnes
     first = harness.run(harness.dispatcher.ports.queue.receive(queue, 10, 600.0))
     bodies = {delivery.key: delivery.body for delivery in first}
     assert sorted(bodies) == sorted(published)
-    harness.sql("UPDATE buffer_publishes SET committed_at = trace_now() WHERE publish_id = $1", committed)
+    report = {"dataset_uuid": lease["task"]["outputs"][0]["dataset_uuid"], "commit_seq": 1, "publish_ids": [committed]}
+    assert harness.service("POST", "/internal/buffer-committed", report).status == 200
     queue_sql(harness, "DELETE FROM messages WHERE key <> $1", live)
     assert reconcile(harness) == 0
     harness.advance(GRACE)

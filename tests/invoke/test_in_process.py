@@ -108,6 +108,7 @@ def test_an_attempt_that_was_replaced_says_nothing_more(harness: DispatcherHarne
 
     async def replaced(_context: ControlContext) -> Iterable[EventIn]:
         async with harness.dispatcher.ports.store.connection() as connection:
+            # Another attempt: no call can start one while this one holds its lease.
             await connection.execute("UPDATE tasks SET lease_token = gen_random_uuid()")
         return []
 
@@ -139,6 +140,7 @@ def test_a_long_attempt_keeps_its_lease_and_hears_of_cancellation(
             await connection.execute("UPDATE test_clock SET ahead = ahead + interval '10 seconds'")
             leases.append(await connection.fetchval("SELECT lease_expires_at FROM tasks"))
             if len(leases) == 2:
+                # As a cancel request leaves it.
                 await connection.execute("UPDATE tasks SET cancel_requested = true")
         return await beat(attempt)
 

@@ -162,6 +162,7 @@ def test_the_stand_in_says_what_it_cannot_do(harness: DispatcherHarness) -> None
 
 def test_rows_of_runtimes_that_are_not_known_stay(harness: DispatcherHarness) -> None:
     task_id = own_task(harness)
+    # Of a runtime that another Dispatcher has.
     harness.sql("UPDATE outbox SET queue = 'elsewhere'")
     assert harness.invoke() == 0
     assert rows_waiting(harness) == 1
@@ -177,11 +178,13 @@ def test_a_task_of_a_queue_is_not_started_here(harness: DispatcherHarness) -> No
 
 def test_a_row_that_cannot_be_claimed_holds_up_nobody(harness: DispatcherHarness) -> None:
     broken, fine = own_task(harness, name="broken"), own_task(harness, name="fine")
+    # A corrupted row.
     harness.sql("UPDATE tasks SET inputs = '[1]' WHERE task_id = $1", broken)
     assert harness.invoke() == 2
     assert harness.row(fine)["status"] == "Completed"
     row = harness.sql("SELECT * FROM outbox WHERE key = $1", broken)[0]
     assert (row["status"], row["tries"], row["last_error"]) == ("Pending", 1, "the claim failed")
+    # Before the last of its tries.
     harness.sql("UPDATE outbox SET tries = 19, next_try_at = trace_now()")
     harness.invoke()
     assert harness.sql("SELECT status FROM outbox")[0]["status"] == "Failed"

@@ -187,6 +187,7 @@ def test_a_unit_that_was_made_anew_makes_its_window_anew(harness: DispatcherHarn
     record_run(harness, dataset, 10, 0, 9)
     for revision, expected in (("1", ""), ("2", "0-9@2"), ("reorg-" + "x" * 190, None)):
         task_id = own_task(harness, "range_aggregator", unit=blocks(0, 9), dataset=dataset, config={"size": 10})
+        # A revision comes from routing; tasks that a service makes have none.
         harness.sql("UPDATE tasks SET revision = $2 WHERE task_id = $1", task_id, revision)
         harness.invoke()
         found = events_of(harness, task_id)[0][5]

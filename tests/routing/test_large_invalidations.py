@@ -89,6 +89,7 @@ def test_pages_made_again_make_no_second_task(flow: Flow, feeder: Feeder) -> Non
     feeder.say(block(50, 59) | {"invalidates": ALL})
     flow.drain()
     before = {job: flow.units(job) for job in ("each", "part", "join")}
+    # As after a crash between a page and its position.
     flow.harness.sql("UPDATE edges SET position = 0 WHERE phase = 'Active'")
     flow.drain()
     assert work(flow) == {}
@@ -181,6 +182,7 @@ def test_a_reader_of_another_generation_makes_nothing_again(flow: Flow, feeder: 
     feeder.say(block(50, 59) | {"invalidates": ALL})
     each = dags.job(flow.harness, "d", "each")["node_id"]
     other = dags.output(flow.harness, "d", "feeder", 1)
+    # As a cutover of the producer leaves it.
     flow.harness.sql("UPDATE edges SET dataset_uuid = $2, dataset_version = $3 WHERE node_id = $1", each, *other)
     flow.drain()
     assert (work(flow), len(flow.units("each"))) == ({}, 1)

@@ -87,6 +87,7 @@ def limits(flow: Flow) -> tuple[int | None, int]:
 
 
 def set_limits(flow: Flow, column: str, value: int) -> None:
+    """Makes a counter or a limit wrong, for the reconciler to correct."""
     org_id = flow.actor.org_id
     flow.harness.sql(f"UPDATE limits SET {column} = $2 WHERE limit_key LIKE $1", f"job:{org_id}:%", value)
 
@@ -296,6 +297,7 @@ def test_an_edge_that_is_held_for_nothing_goes_on(flow: Flow, feeder: Feeder, fa
     (task,) = flow.tasks("each")
     if failures:
         flow.fail(task["task_id"])
+    # A wrong counter.
     flow.harness.sql(
         "UPDATE edges SET failed_units = 3, position = coalesce(position, (SELECT last_value FROM events_routed_seq)) "
         "WHERE node_id = $1",

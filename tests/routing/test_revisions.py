@@ -294,6 +294,7 @@ def test_rows_of_the_newest_inputs_have_the_highest_number(flow: Flow, order: tu
 _WAITERS = (
     "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
 )
+# By another connection, in a transaction that the test holds open.
 _COMPLETE = """
     UPDATE tasks SET status = 'Completed', outcome = 'Completed', finished_at = trace_now(), lease_expires_at = NULL
     WHERE task_id = $1"""

@@ -91,6 +91,7 @@ def test_the_page(shared_stack: RealStack) -> None:
         stack.shell("trace trigger letters/head --range 0-9")
         (task_id,) = stack.tasks("letters", "write")
         write(stack, task_id, {"key": 1}, {"key": 2, "memo": "x"}, {"key": "wrong"})
+        # A stack has no clock that tests move.
         stack.sql("UPDATE sinks_seen SET at = at - interval '5 minutes'")
         followed = follow(
             stack,

@@ -127,6 +127,7 @@ def test_numbers_that_another_life_of_the_dump_gave_out_are_not_given_out_again(
         try:
             (epoch,) = again.sql("SELECT max(routing_epoch) AS epoch FROM orgs")
             given.append((again.claim(task).body["attempt"], again.sql(audit)[0]["audit_id"], epoch["epoch"]))
+            # As a rotation of its secret, for which the webhook needs a deployed DAG.
             again.sql("UPDATE webhooks SET rotation = rotation + 1")
         finally:
             again.stop()
@@ -142,6 +143,7 @@ def test_a_replaced_state_of_another_release_tells_what_it_can(
     dump = dump_of(harness.state_dsn, tmp_path / "state.dump")
     new, queue = cluster.empty(), fresh_queue_dsn()
     load(place_of(cluster, new, queue), dump)
+    # Numbers that thousands of claims would give out.
     ask(superuser(cluster, new), "UPDATE tasks SET attempt = 5000, max_attempts = 5003")
     ask(superuser(cluster, new), "DROP TABLE webhooks; ")
     report = load(place_of(cluster, new, queue), dump)

@@ -198,6 +198,7 @@ def test_events_that_nobody_has_heard(flow: Situation) -> None:
     reason = said(reply, "events_await_commit")
     assert reason["text"] == "1 event of it waits for the commit of the files, the first (cursor 9) for 0s."
     assert commands(reason) == [f"trace why {old}"]
+    # As the completion of a task with newer inputs leaves them.
     flow.harness.sql("UPDATE events SET state = 'Outdated' WHERE state = 'AwaitsCommit'")
     assert "is not passed on" in said(flow.why_dataset("blocks"), "events_outdated")["text"]
     flow.complete(old, held, status="Failed", error_message="no")
