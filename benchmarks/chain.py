@@ -25,15 +25,15 @@ import msgspec
 
 from benchmarks.support.options import parse_scale
 from tracelake.demo.chain.recording import RecordedBlock, Recording
+from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
 from tracelake.spark.evm.answers import Block, Receipt
 from tracelake.spark.evm.calls import PackingDecoder, answers_of
-from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.chunk import stretches
 from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.fetch import make_tables
 from tracelake.spark.evm.node import RpcOptions
+from tracelake.spark.evm.node_pool import RpcPool
 from tracelake.spark.evm.packed import pack_regular_block, pack_regular_receipts
-from tracelake.spark.evm.rpc import RpcPool
 
 RECORDING = Path(__file__).parents[1] / "examples" / "token_flows" / "chain.jsonl.xz"
 TABLES = ("blocks", "transactions", "logs")

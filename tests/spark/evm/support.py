@@ -11,7 +11,7 @@ from tracelake.spark.evm.endpoints import parse_endpoint
 from tracelake.spark.evm.fetch import fetch
 from tracelake.spark.evm.http import HttpOptions
 from tracelake.spark.evm.node import RpcOptions
-from tracelake.spark.evm.rpc import RpcPool
+from tracelake.spark.evm.node_pool import RpcPool
 
 CHAIN_ID = int(Recording(RECORDING).head.chain_id, 16)
 TABLES = ("blocks", "transactions", "logs")

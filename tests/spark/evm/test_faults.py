@@ -44,7 +44,7 @@ from tracelake.spark.evm.errors import (
 )
 from tracelake.spark.evm.fetch import Stretch, fetch
 from tracelake.spark.evm.http import HttpNode, HttpOptions
-from tracelake.spark.evm.rpc import RpcPool, head_of
+from tracelake.spark.evm.node_pool import RpcPool, head_of
 
 TABLES = ("blocks", "transactions", "logs")
 BLOCKS = 60

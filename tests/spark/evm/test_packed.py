@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.chain import recorded
+from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
 from tracelake.spark.evm.answers import Block, Receipt
 from tracelake.spark.evm.calls import PackingDecoder, answers_of
-from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
 from tracelake.spark.evm.errors import RpcError, ValueTooLargeError
 from tracelake.spark.evm.fetch import make_tables

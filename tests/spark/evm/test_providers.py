@@ -21,7 +21,7 @@ from tracelake.spark.evm.errors import (
     UnavailableError,
 )
 from tracelake.spark.evm.fetch import fetch
-from tracelake.spark.evm.rpc import RpcPool, head_of
+from tracelake.spark.evm.node_pool import RpcPool, head_of
 
 TABLES = ("blocks", "transactions", "logs")
 BLOCKS = 120

@@ -11,9 +11,9 @@ import pytest
 from tests.spark.evm.support import expected
 from tests.support.chain import recorded
 from tracelake.demo.chain.recording import RecordedBlock
+from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
 from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.calls import AnswerDecoder, PackingDecoder, answers_of
-from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.fetch import make_tables
 from tracelake.spark.evm.packed import pack_receipts, pack_regular_block, pack_regular_receipts
 from tracelake.spark.evm.tables import SCHEMAS, logs_table

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tracelake.catalogue.context import NonRetryableError
-from tracelake.spark.evm.check import check_follows
+from tracelake.spark.evm.answer_checks import check_follows
 from tracelake.spark.evm.endpoints import RpcEndpoint
 from tracelake.spark.evm.errors import ReorganisedError, RpcError
 from tracelake.spark.evm.fetch import Stretch, fetch
 from tracelake.spark.evm.node import RpcOptions
-from tracelake.spark.evm.rpc import RpcPool
+from tracelake.spark.evm.node_pool import RpcPool
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.python_gc import settle
 from tracelake.spark.writer import PartWriter, Target

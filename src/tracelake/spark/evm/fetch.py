@@ -12,9 +12,9 @@ from typing import cast
 
 import pyarrow as pa
 
+from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
 from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
 from tracelake.spark.evm.calls import CallSet, PackingDecoder, answers_of
-from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.columns import BadHexError
 from tracelake.spark.evm.errors import (
     AnswerError,
@@ -24,6 +24,7 @@ from tracelake.spark.evm.errors import (
     ValueTooLargeError,
 )
 from tracelake.spark.evm.node import ProgressDeadline, RpcNode
+from tracelake.spark.evm.node_pool import RpcPool
 from tracelake.spark.evm.packed import (
     AnyBlock,
     AnyReceipts,
@@ -34,7 +35,6 @@ from tracelake.spark.evm.packed import (
     pack_regular_block,
     pack_regular_receipts,
 )
-from tracelake.spark.evm.rpc import RpcPool
 from tracelake.spark.evm.tables import blocks_table, logs_table, transactions_table
 
 _RECEIPTS = "eth_getBlockReceipts"

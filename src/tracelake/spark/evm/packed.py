@@ -1,7 +1,7 @@
 """Blocks and receipts with their transactions and logs packed into columns of text.
 
 A block of mainnet has thousands of strings. They are joined, column by column, as soon as the block is decoded, and the
-objects are let go. What `check` would have to look at more closely stays as it is.
+objects are let go. What `answer_checks` would have to look at more closely stays as it is.
 """
 
 from collections.abc import Iterator, Sequence

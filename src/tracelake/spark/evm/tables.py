@@ -4,7 +4,8 @@ them (and `parent_hash`), column by column.
 Prices and gas limits are what a sender offers or a chain computes without a bound, so a value beyond 64 bits is
 legitimate: it is written as 2^64 - 1. All other numbers have a bound in the protocol, and a larger one is refused.
 
-The answers must have passed `check`: that receipts fit their transactions and logs are numbered is taken as given.
+The answers must have passed `answer_checks`: that receipts fit their transactions and logs are numbered is taken as
+given.
 """
 
 from collections.abc import Sequence

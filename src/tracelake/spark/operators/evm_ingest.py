@@ -18,7 +18,7 @@ from tracelake.spark.evm.chunk import MANIFEST_DDL, SKIPPED, Chunks
 from tracelake.spark.evm.errors import BeyondHeadError, IngestError, NoEndpointError, RpcError
 from tracelake.spark.evm.http import HttpOptions
 from tracelake.spark.evm.node import RpcOptions
-from tracelake.spark.evm.rpc import RpcPool, head_of
+from tracelake.spark.evm.node_pool import RpcPool, head_of
 from tracelake.spark.evm.tables import SCHEMAS
 from tracelake.spark.work import SparkWork
 from tracelake.spark.writer import WrittenFile

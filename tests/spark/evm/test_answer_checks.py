@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.support.chain import recorded
+from tracelake.spark.evm.answer_checks import check_blocks, check_receipts
 from tracelake.spark.evm.answers import Block, BlockHeader, Receipt
-from tracelake.spark.evm.check import check_blocks, check_receipts
 from tracelake.spark.evm.errors import (
     AnswerError,
     ForeignReceiptsError,
