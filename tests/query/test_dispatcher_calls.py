@@ -83,7 +83,7 @@ def test_inputs_of_the_current_attempt_and_of_no_other(flow: Flow) -> None:
     assert ask().code == "fenced", "an attempt that has reported reads nothing more"
 
 
-def test_inputs_of_one_generation_are_one_relation_and_of_two_are_two(harness: DispatcherHarness) -> None:
+def test_inputs_that_differ_in_their_units_alone_are_one_relation(harness: DispatcherHarness) -> None:
     org = fresh("several")
     writer = harness.make_job("writer", org=org, outputs=[{"name": "blocks", "storage": "s3"}])["outputs"][0]
     first = {"dataset_uuid": writer["dataset_uuid"], "dataset_version": writer["dataset_version"]}
@@ -96,14 +96,16 @@ def test_inputs_of_one_generation_are_one_relation_and_of_two_are_two(harness: D
     inputs = [
         first | {"input_index": 0, "unit": units[0]},
         first | {"input_index": 1, "unit": units[1], "where": {"chain_id": [1, 10]}},
-        second | {"input_index": 2, "unit": units[2]},
+        first | {"input_index": 2, "unit": units[2]},
+        second | {"input_index": 3, "unit": units[2]},
     ]
     task = harness.make_task(harness.make_job("reader", org=org)["job_id"], inputs=inputs)
     lease = harness.claim(task).body
     listed = harness.service("POST", "/internal/task-inputs", fence(task, lease)).body["relations"]
     assert {relation["name"]: relation["selections"] for relation in listed} == {
-        "blocks": [{"unit": units[0]}, {"unit": units[1], "where": {"chain_id": [1, 10]}}],
-        "blocks_2": [{"unit": units[2]}],
+        "blocks": [{"unit": units[0]}, {"unit": units[2]}],
+        "blocks_1": [{"unit": units[1], "where": {"chain_id": [1, 10]}}],
+        "blocks_3": [{"unit": units[2]}],
     }
 
 

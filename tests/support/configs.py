@@ -9,6 +9,7 @@ from tracelake.scheduler import SchedulerConfig
 from tracelake.settings import Settings, configs
 
 if TYPE_CHECKING:
+    from tracelake.query.assembly import QueryServiceConfig
     from tracelake.sink.config import SinkConfig
     from tracelake.worker import WorkerConfig
 
@@ -41,3 +42,9 @@ def worker_config(**changes: Any) -> "WorkerConfig":
     from tracelake.processes import worker
 
     return replace(worker.worker_config(_DEFAULTS, "worker"), **{"reserved_slots": 0, **changes})
+
+
+def query_config(**changes: Any) -> "QueryServiceConfig":
+    from tracelake.processes import query_service
+
+    return replace(query_service.query_config(_DEFAULTS), **changes)

@@ -27,13 +27,17 @@ def read_reply(route: Route[Any, R], reply: HttpReply) -> R:
 
 
 async def call(
-    http: HttpClient, route: Route[B, R], body: B | None, parameters: dict[str, Any], header: tuple[str, str]
+    http: HttpClient,
+    route: Route[B, R],
+    body: B | None,
+    parameters: dict[str, Any],
+    header: tuple[str, str] | None = None,
 ) -> R:
     reply = await http.request(
         route.method,
         route.url(parameters),
         body=encode_body(route, body),
-        headers=(header,),
+        headers=() if header is None else (header,),
         content_type=route.body_media,
     )
     return read_reply(route, reply)

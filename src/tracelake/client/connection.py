@@ -11,7 +11,10 @@ from typing import cast
 
 import httptools
 
+from tracelake.wire.query import SUMMARY_HEADER
+
 MAX_HEAD_BYTES = 64 * 1024
+_SUMMARY = SUMMARY_HEADER.encode()
 
 
 class ConnectionLost(Exception):  # noqa: N818 - an event of the protocol, not the caller's error
@@ -26,6 +29,8 @@ class HttpReply:
     body: bytes
     retry_after: int | None = None
     """Whole seconds, if the server tells how long to wait."""
+    summary: bytes | None = None
+    """The header that describes the result of a query in the body."""
 
 
 class Connection(asyncio.Protocol):
@@ -42,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._trailing = False
         self._keep = False
         self._retry_after: int | None = None
+        self._summary: bytes | None = None
         self._sink: Callable[[bytes], object] | None = None
 
     @property
@@ -103,12 +109,14 @@ class Connection(asyncio.Protocol):
         if self._reply is not None:
             self._trailing = True
         else:
-            self._retry_after = None
+            self._retry_after = self._summary = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # The header may also be a date, but the Dispatcher sends seconds; nine digits are more than enough.
         if self._reply is None and name.lower() == b"retry-after" and value.isdigit() and len(value) < 10:
             self._retry_after = int(value)
+        elif self._reply is None and name.lower() == _SUMMARY:
+            self._summary = value
 
     def on_headers_complete(self) -> None:
         self._in_body = True
@@ -129,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         status = self._parser.get_status_code()
         if status >= 200 and self._reply is None:
-            self._reply = HttpReply(status, b"".join(self._body), self._retry_after)
+            self._reply = HttpReply(status, b"".join(self._body), self._retry_after, self._summary)
             self._keep = self._parser.should_keep_alive()  # the parser knows it only now
 
     # --- outcomes

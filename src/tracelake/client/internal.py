@@ -48,6 +48,8 @@ class InternalClient:
     @overload
     async def call(self, route: Route[B, R], body: B, /, **parameters: Any) -> R: ...
     async def call(self, route: Route[Any, R], body: Any = None, /, **parameters: Any) -> R:
+        if route.principal is Principal.NOBODY:
+            return await call(self._http, route, body, parameters)
         header, credential = HEADERS[route.principal], self._credentials.get(route.principal)
         if credential is None:
             raise ValueError(f"this client was given nothing to send as {header}")

@@ -101,7 +101,10 @@ class ListenerApp:
                 request.body = body
                 if route.decoder is not None:
                     request.body = decode(route.decoder, body, per_item=bool(route.items))
-            reply = await endpoint.handler(request)
+            if endpoint.ends_with_caller:
+                reply = await _while_connected(endpoint.handler(request), receive)
+            else:
+                reply = await endpoint.handler(request)
             _note_credential(request, connection)
             if isinstance(reply, StreamReply):
                 status = await _send_stream(send, receive, reply)
@@ -221,6 +224,28 @@ def _invalid(text: str) -> TraceError:
 
 def error_body(error: TraceError) -> bytes:
     return _ENCODER.encode(ErrorBody(error=ErrorInfo(code=error.code, message=error.message, details=error.details)))
+
+
+async def _wait_for_hang_up(receive: Receive) -> None:
+    """Passes over a body that nobody read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _while_connected(work: Awaitable[Any], receive: Receive) -> Any:
+    """The handler's reply. If the caller hangs up first, the handler is cancelled and has ended when this raises."""
+    task = asyncio.ensure_future(work)
+    hang_up = asyncio.ensure_future(_wait_for_hang_up(receive))
+    try:
+        await asyncio.wait({task, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task})
+        raise HungUpError
+    finally:
+        hang_up.cancel()
+        task.cancel()
 
 
 def _note_credential(request: HttpRequest[Any], connection: ClientConnection | None) -> None:

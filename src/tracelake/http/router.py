@@ -93,11 +93,18 @@ class Endpoint:
 
     route: Route[Any, Any]
     handler: Callable[[HttpRequest[Any]], Awaitable[Any]]
+    ends_with_caller: bool = False
+    """The handler is cancelled when the caller hangs up."""
 
 
-def answer(route: Route[B, R], handler: Callable[[HttpRequest[B]], Awaitable[R | RawReply | StreamReply]]) -> Endpoint:
+def answer(
+    route: Route[B, R],
+    handler: Callable[[HttpRequest[B]], Awaitable[R | RawReply | StreamReply]],
+    *,
+    ends_with_caller: bool = False,
+) -> Endpoint:
     """Binds a handler to a route; the handler takes the route's body and returns its reply."""
-    return Endpoint(route, handler)
+    return Endpoint(route, handler, ends_with_caller)
 
 
 Methods: TypeAlias = Mapping[str, Endpoint]

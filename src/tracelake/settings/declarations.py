@@ -38,6 +38,7 @@ from tracelake.settings.loading import CHILD_VARIABLE, SettingsError, load_value
 LOOPBACK = "127.0.0.1"
 
 _MIB = 1024 * 1024
+_GIB = 1024 * _MIB
 _MACHINE = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _SPARK = (
     r"local(\[([1-9][0-9]{0,4}|\*)(,[1-9][0-9]{0,4})?\])?|yarn|k8s://[!-~]{1,290}"
@@ -79,9 +80,15 @@ class Settings:
     public_port: int = port("Port of the public listener.")
     task_port: int = port("Port of the task listener.")
     internal_port: int = port("Port of the internal listener.")
+    query_bind_host: str | None = host(None, "The address of the Query Service's listener for people.")
+    query_task_bind_host: str | None = host(None, "The address of the Query Service's listener for tasks.")
+    query_port: int = port("Port of the Query Service's listener for people.")
+    query_task_port: int = port("Port of the Query Service's listener for tasks.")
     public_connections: int = integer(512, "Maximum number of connections of the public listener.", minimum=8)
     task_connections: int = integer(1024, "The same for the task listener.", minimum=8)
     internal_connections: int = integer(1024, "The same for the internal listener.", minimum=8)
+    query_connections: int = integer(256, "The same for the Query Service's listener for people.", minimum=8)
+    query_task_connections: int = integer(512, "The same for the Query Service's listener for tasks.", minimum=8)
     http_address_connections: int = integer(
         256, "Connections of one address (IPv6: of a /64) to one listener; a reverse proxy is one address.", minimum=4
     )
@@ -219,6 +226,32 @@ class Settings:
     scratch_bucket: str = name("trace-scratch", "The bucket of buffers and scratch files.")
     bundle_bucket: str = name("trace-bundles", "The bucket of users' uploaded code.")
 
+    query_service: bool = switch(True, "Whether `trace up` starts the Query Service.")
+    query_engines: int = integer(2, "Queries that engines compute at once.", maximum=64)
+    query_threads: int = integer(2, "Threads of one engine.", maximum=64)
+    query_memory_bytes: int = integer(_GIB, "Memory of one engine.", minimum=64 * _MIB)
+    query_gate_processes: int = integer(1, "Processes that check the SQL of queries.", maximum=16)
+    query_user_queries: int = integer(4, "Queries of one person at once, waiting ones included.")
+    query_task_queries: int = integer(4, "Queries of one task at once; more wait.")
+    query_org_waiting: int = integer(16, "Queries of an org that may wait; more are refused with 429.", minimum=0)
+    query_user_seconds: int = integer(60, "Time limit of a person's query, and the most that a request can name.")
+    query_task_seconds: int = integer(300, "The same for queries of tasks.")
+    query_max_input_bytes: int = integer(
+        4 * _GIB, "Bytes of files and tables that an interactive query may read, after pruning."
+    )
+    query_heavy_bytes: int = integer(
+        256 * _MIB, "A query that reads more is a heavy one; heavy ones leave an engine to the others."
+    )
+    query_inline_rows: int = integer(10_000, "Rows of a reply; a larger result is exported.")
+    query_inline_bytes: int = integer(10 * _MIB, "Bytes of a reply; a larger result is exported.")
+    query_export_bytes: int = integer(2 * _GIB, "The largest result that is exported.")
+    query_download_seconds: int = integer(
+        3600, "How long the address of an exported result is valid.", maximum=7 * 24 * 3600
+    )
+    query_cache_bytes: int = integer(
+        20 * _GIB, "Files that the Query Service keeps; those that were used longest ago go first."
+    )
+
     workers: int = integer(1, "Worker processes that `trace up` starts.", minimum=0, maximum=256)
     worker_slots: int = integer(16, "Maximum number of concurrent tasks of one worker.", maximum=4096)
     worker_reserved_slots: int = integer(
@@ -321,7 +354,11 @@ class Settings:
     @property
     def bind_hosts(self) -> tuple[str, ...]:
         """Every address that some listener binds."""
-        return tuple(dict.fromkeys(self.bind_host_of(listener) for listener in ("public", "task", "internal")))
+        return tuple(
+            dict.fromkeys(
+                self.bind_host_of(listener) for listener in ("public", "task", "internal", "query", "query_task")
+            )
+        )
 
     def resolve_state_dsn(self) -> str:
         return self.state_dsn or _read_dsn("state_dsn", self.layout.state_dsn_file)

@@ -1,4 +1,4 @@
-"""The three listener sockets, bound by the supervisor and handed to the Dispatcher by file descriptor.
+"""The listener sockets, bound by the supervisor and handed to the Dispatcher and the Query Service by file descriptor.
 
 So the ports stay the same while a Dispatcher restarts, and a client that connects meanwhile waits in the
 backlog instead of being refused. Where they are free they also stay from one `trace up` to the next.
@@ -10,24 +10,29 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tracelake.settings import Settings, SettingsError
 from tracelake.stack.machine import PostgresError, free_port
 
 LISTENERS = ("public", "task", "internal")
+"""Of the Dispatcher."""
+QUERY_LISTENERS = ("query", "query_task")
+"""Of the Query Service."""
 VARIABLE = "TRACE_LISTEN_FDS"
 _BACKLOG = 2048
 
 
-def bind(settings: Settings, before: Mapping[str, int] | None = None) -> dict[str, socket.socket]:
-    """Bind all three or none. A port that no setting names is the one of `before` if it is free, else any."""
+def bind(
+    settings: Settings, before: Mapping[str, int] | None = None, names: Sequence[str] = LISTENERS
+) -> dict[str, socket.socket]:
+    """Bind all of them or none. A port that no setting names is the one of `before` if it is free, else any."""
     bound: dict[str, socket.socket] = {}
     try:
-        for name in LISTENERS:
+        for name in names:
             host, port = settings.bind_host_of(name), getattr(settings, f"{name}_port")
             if port or before is None:
-                bound[name] = _bind_one(name, host, port)
+                bound[name] = bind_one(name, host, port)
             else:
                 bound[name] = _bind_again(name, host, before.get(name, 0))
     except BaseException:
@@ -41,13 +46,13 @@ def _bind_again(name: str, host: str, port: int) -> socket.socket:
     """The port of the run before; or one that has good chances to be free the next time too."""
     if port:
         with contextlib.suppress(SettingsError):
-            return _bind_one(name, host, port)
+            return bind_one(name, host, port)
     with contextlib.suppress(SettingsError, PostgresError):
-        return _bind_one(name, host, free_port(host))
-    return _bind_one(name, host, 0)
+        return bind_one(name, host, free_port(host))
+    return bind_one(name, host, 0)
 
 
-def _bind_one(name: str, host: str, port: int) -> socket.socket:
+def bind_one(name: str, host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except OSError:
@@ -92,7 +97,9 @@ def to_variable(listeners: Mapping[str, socket.socket]) -> str:
     return ",".join(f"{name}={listener.fileno()}" for name, listener in listeners.items())
 
 
-def inherited(environ: Mapping[str, str] | None = None) -> dict[str, socket.socket] | None:
+def inherited(
+    environ: Mapping[str, str] | None = None, names: Sequence[str] = LISTENERS
+) -> dict[str, socket.socket] | None:
     """The sockets that a supervisor handed to this process, or None if there is no supervisor."""
     text = (os.environ if environ is None else environ).get(VARIABLE)
     if not text:
@@ -106,6 +113,6 @@ def inherited(environ: Mapping[str, str] | None = None) -> dict[str, socket.sock
             sockets[name] = listener
     except (ValueError, OSError):
         raise SettingsError(f"{VARIABLE} does not name open sockets; it is set by `trace up` alone") from None
-    if set(sockets) != set(LISTENERS):
-        raise SettingsError(f"{VARIABLE} must name exactly {', '.join(LISTENERS)}")
+    if set(sockets) != set(names):
+        raise SettingsError(f"{VARIABLE} must name exactly {', '.join(names)}")
     return sockets

@@ -24,7 +24,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi
 import msgspec
 import pyarrow as pa
-from adbc_driver_manager.dbapi import Connection
+from adbc_driver_manager.dbapi import Connection, Cursor
 
 from tracelake.catalogue.context import NonRetryableError
 from tracelake.errors import StoreUnavailableError
@@ -141,6 +141,7 @@ class Snapshot:
         """A new one for these tables, or one that somebody else holds, by its name, with the tables that he reads."""
         self._dsn = dsn
         self._locked: set[UUID] = set()
+        self._reading: Cursor | None = None
         with _retryable():
             self._connection = _connect(dsn)
         try:
@@ -157,6 +158,13 @@ class Snapshot:
         except BaseException:
             self.close()
             raise
+
+    def cancel(self) -> None:
+        """Ends `rows` of another thread: it raises. Nothing happens if it reads nothing."""
+        cursor = self._reading
+        if cursor is not None:
+            with suppress(adbc_driver_manager.Error):
+                cursor.adbc_cancel()
 
     def close(self) -> None:
         with suppress(adbc_driver_manager.Error):
@@ -200,13 +208,24 @@ class Snapshot:
         with _retryable(), self._connection.cursor() as cursor:
             if batch_bytes is not None:
                 cursor.adbc_statement.set_options(**{_BATCH_BYTES: str(batch_bytes)})
-            cursor.execute(table.select(rest))
-            for batch in cursor.fetch_record_batch():
-                yield table.fit(batch)
+            self._reading = cursor
+            try:
+                cursor.execute(table.select(rest))
+                for batch in cursor.fetch_record_batch():
+                    yield table.fit(batch)
+            finally:
+                self._reading = None
 
     def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with _retryable():
             return _ask(self._connection, statement, *parameters)
+
+
+def existing_tables(dsn: str, dataset_uuids: Sequence[UUID]) -> set[UUID]:
+    """Those whose tables are there: a sink makes a table with the first batch."""
+    with _retryable(), closing(_connect(dsn)) as connection:
+        rows = _ask(connection, "SELECT dataset_uuid::text FROM buffer_tables")
+    return {UUID(text) for (text,) in rows} & set(dataset_uuids)
 
 
 def _connect(dsn: str) -> Connection:

@@ -142,6 +142,10 @@ class JwksKeys:
             self._looking = asyncio.create_task(self._look())
         return self._keys.get(kid)
 
+    def loaded(self, kid: str) -> PyJWK | None:
+        """The key, if the last document had it."""
+        return self._keys.get(kid)
+
     async def _look(self) -> None:
         self._looked = self._monotonic()
         try:

@@ -8,6 +8,7 @@ not again for a second.
 import time
 from collections import OrderedDict
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 from jwt import PyJWK
@@ -67,8 +68,12 @@ def _jwk(key: PublicKey) -> Jwk:
     return Jwk(kid=key.kid, x=jws.b64(key.x), y=jws.b64(key.y))
 
 
+class KeyFinder(Protocol):
+    def find(self, kid: str, now: datetime) -> PyJWK | None: ...
+
+
 class TokenVerifier:
-    def __init__(self, keys: KeyDirectory, issuer: str) -> None:
+    def __init__(self, keys: KeyFinder, issuer: str) -> None:
         self._keys = keys
         self._issuer = issuer
         self._verified: OrderedDict[str, tuple[str, VerifiedClaims]] = OrderedDict()

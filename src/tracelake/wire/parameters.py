@@ -197,7 +197,7 @@ PATH_PARAMETERS = {
         TASK_ID,
         uuid("job_id", "The job's UUID.", required=True, missing="source_not_found"),
         uuid("publish_id", "The batch's UUID.", required=True, missing="publish_not_found"),
-        uuid("query_id", "The query's UUID.", required=True),
+        uuid("query_id", "The query's UUID.", required=True, missing="query_not_found"),
         name("dag", "The DAG's name.", missing="dag_not_found"),
         name("job", "The job's name within its DAG.", missing="job_not_found"),
         name("name", "The dataset's name.", missing="dataset_not_found"),

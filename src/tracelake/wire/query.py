@@ -85,7 +85,7 @@ class ResultDownload(Reply, frozen=True, kw_only=True):
 class QueryReply(Reply, frozen=True, kw_only=True):
     query_id: UUID
     columns: list[ResultColumn]
-    rows: list[list[Any]] = []
+    rows: list[list[Any]]
     """Decimals, and integers that a JSON number does not hold exactly, are text; bytes are `0x` hex; times have a
     zone."""
     row_count: int
@@ -156,7 +156,7 @@ class InputSelection(Reply, frozen=True, kw_only=True):
 
 class InputRelation(ReadableRelation, frozen=True, kw_only=True):
     selections: list[InputSelection]
-    """A row that one of them selects is there."""
+    """A row that one of them selects is there. They have the same `where`."""
 
 
 class TaskInputsReply(Reply, frozen=True, kw_only=True):

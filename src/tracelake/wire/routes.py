@@ -367,9 +367,12 @@ LIST_QUERIES = Route(
 
 # Queries: listeners of the Query Service
 
+_QUERY_ERRORS = (
+    "artifact_missing", "content_mismatch", "dataset_not_committed", "query_canceled", "query_failed", "query_id_taken",
+    "query_out_of_memory", "query_timeout", "query_too_large")
 QUERY = Route(
     _QUERY_READER, "POST", "/v1/query", "Query datasets with SQL",
-    query.QueryRequest, query.QueryReply, idempotency=_READ)
+    query.QueryRequest, query.QueryReply, idempotency=_READ, errors=_QUERY_ERRORS)
 SHOW_CATALOG = Route(
     _QUERY_READER, "GET", "/v1/query/catalog", "The datasets that can be queried, with their columns",
     NoneType, query.CatalogReply)
@@ -378,7 +381,7 @@ CANCEL_QUERY = Route(
     NoneType, query.CancelQueryReply)
 QUERY_AS_TASK = Route(
     Access((Listener.QUERY_TASK,), Principal.TASK), "POST", "/v1/task/query", "Query the inputs of a task with SQL",
-    query.TaskQueryRequest, query.QueryReply, idempotency=_READ)
+    query.TaskQueryRequest, query.QueryReply, idempotency=_READ, errors=_QUERY_ERRORS)
 
 # fmt: on
 

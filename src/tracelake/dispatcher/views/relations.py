@@ -40,16 +40,19 @@ async def list_published(connection: Connection, org: str) -> RelationsReply:
 
 
 async def list_inputs(connection: Connection, job_id: UUID, inputs: Sequence[TaskInput]) -> list[InputRelation]:
-    """Inputs of one generation are one relation with all their rows; of two generations of a dataset, the later ones
-    have their input index in the name. Needs a connection that sees one moment (REPEATABLE READ)."""
-    selections: dict[tuple[UUID, UUID], list[TaskInput]] = {}
+    """Inputs that differ in their units alone are one relation with all their rows. Of several relations of a dataset,
+    with another generation or another `where`, the later ones have their input index in the name. Needs a connection
+    that sees one moment (REPEATABLE READ)."""
+    groups: dict[tuple[UUID, UUID, bytes], list[TaskInput]] = {}
     for item in inputs:
-        selections.setdefault((item.dataset_uuid, item.dataset_version), []).append(item)
-    rows = await connection.fetch(_STORED, [dataset_uuid for dataset_uuid, _ in selections])
+        where = msgspec.json.encode(item.where, order="deterministic")
+        groups.setdefault((item.dataset_uuid, item.dataset_version, where), []).append(item)
+    rows = await connection.fetch(_STORED, [item.dataset_uuid for item in inputs])
     stored = {row["dataset_uuid"]: row for row in rows}
     relations: dict[str, InputRelation] = {}
-    for generation, items in selections.items():
-        dataset = stored.get(generation[0])
+    for (dataset_uuid, dataset_version, _), items in groups.items():
+        generation = (dataset_uuid, dataset_version)
+        dataset = stored.get(dataset_uuid)
         if dataset is None or dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
             continue  # it has no rows that can be read
         name: str = dataset["name"]

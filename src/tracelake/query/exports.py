@@ -1,0 +1,72 @@
+"""Results that are too large for a reply: the Parquet file that the engine wrote, in the object store.
+
+A task's goes below its scratch prefix, which the Dispatcher empties. A person's has an address that opens it for a
+while, and is deleted afterwards by this service: its name tells when it was made.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from tracelake.errors import StoreUnavailableError
+from tracelake.ports import FileTransfer, ObjectStore, UrlSigner
+from tracelake.wire.query import ResultDownload
+
+logger = logging.getLogger(__name__)
+
+_GRACE = timedelta(hours=1)
+"""A download that began in time may take a while."""
+
+
+class ExportTransfer(FileTransfer, UrlSigner, Protocol):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultExports:
+    transfer: ExportTransfer
+    bucket: str
+    download_seconds: int
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def prefix(self) -> str:
+        return f"s3://{self.bucket}/queries/"
+
+    async def for_task(self, result: Path, scratch_prefix: str, run_id: UUID) -> str:
+        uri = f"{scratch_prefix}queries/{run_id}.parquet"
+        await asyncio.to_thread(self._upload, result, uri)
+        return uri
+
+    async def for_user(self, result: Path, org: str, run_id: UUID) -> ResultDownload:
+        uri = f"{self.prefix}{org}/{run_id}.parquet"
+        size = await asyncio.to_thread(self._upload, result, uri)
+        expires_at = self.now() + timedelta(seconds=self.download_seconds)
+        (url,) = self.transfer.sign([uri], create=False, seconds=self.download_seconds)
+        return ResultDownload(url=url, expires_at=expires_at, size_bytes=size)
+
+    def _upload(self, result: Path, uri: str) -> int:
+        return self.transfer.upload(result, uri).size
+
+    async def delete_expired(self, objects: ObjectStore) -> int:
+        deleted = 0
+        try:
+            async for item in objects.walk(self.prefix):
+                if self._is_expired(item.uri):
+                    await objects.delete(item.uri)
+                    deleted += 1
+        except StoreUnavailableError as error:
+            logger.warning("expired results were not deleted", extra={"reason": error.code})
+        return deleted
+
+    def _is_expired(self, uri: str) -> bool:
+        try:
+            made_at = datetime.fromtimestamp((UUID(Path(uri).stem).int >> 80) / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            return False
+        return made_at + timedelta(seconds=self.download_seconds) + _GRACE < self.now()
