@@ -8,7 +8,10 @@ closes: the service cancels by closing it, and a service that dies has closed it
 kernel kills all others of its process id namespace. When the monitor dies, for whatever reason, the kernel kills the
 first process; when the fork server dies, the monitor. So nothing outlives any of them.
 
-The first process tells the monitor over a pipe when its set-up is complete, or which step failed.
+Both may be there before the work is: the namespaces exist and the first process has made its preparations, which see
+nothing of any request. Each serves one request and ends. The request comes over the socket that the fork server
+shares with the monitor, as the control socket and the descriptors of the sandbox; the monitor passes it on to the
+first process, which tells over a pipe when its set-up is complete, or which step failed.
 """
 
 import os
@@ -19,6 +22,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import NoReturn
 
@@ -30,42 +34,90 @@ from tracelake.sandbox.spec import Ending, SandboxReport, SandboxSpec
 
 HEADER = struct.Struct(">II")
 """Lengths of the spec and of the payload, which follow."""
+MOST_DESCRIPTORS = 64
 _FIRST_SPARE = 512
 """Descriptors are moved above this number before they get their final one."""
 _FIRST_GIVEN = 3
 _READY = b"ready"
 _FAILED = 125
 
-Payload = Callable[[bytes, Sequence[int]], int]
+Run = Callable[[bytes, Sequence[int]], int]
 """What runs inside: gets the payload of the request and the descriptors it was given, returns the exit status."""
 
 
-def run_sandbox(control: socket.socket, descriptors: Sequence[int], run: Payload) -> NoReturn:
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What a sandbox is for. Only `run` sees the request."""
+
+    run: Run
+    prepare: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    pid: int
+    link: socket.socket
+    """Takes the request to the first process."""
+    outcome: int
+    """The pipe on which it tells how its set-up ended."""
+
+
+def run_sandbox(requests: socket.socket, inside: Inside) -> NoReturn:
     """Becomes the monitor. Called in a process that the fork server has just forked."""
     server = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    started = monotonic()
+    first: _First | SetupError
     try:
-        spec, payload = _receive(control)
         try:
             enter_namespaces()
             linux.end_with_parent(signal.SIGKILL)
             if os.getppid() != server:
                 os._exit(_FAILED)
-            report = _watch(spec, control, started, *_start(spec, payload, descriptors, run))
+            first = _start(requests, inside)
         except SetupError as error:
-            report = SandboxReport(ending=Ending.REFUSED, step=error.step, errno=error.code)
-        control.sendall(msgspec.json.encode(report))
+            first = error
+        if isinstance(first, _First) and not _await_request(requests, first):
+            os._exit(_FAILED)
+        message, descriptors, _, _ = socket.recv_fds(requests, 16, MOST_DESCRIPTORS)
+        if message:
+            control = socket.socket(fileno=descriptors[0])
+            control.sendall(msgspec.json.encode(_serve(control, descriptors[1:], first)))
     except (OSError, EOFError):
         os._exit(_FAILED)  # nobody listens
     finally:
         os._exit(0)
 
 
-def _receive(control: socket.socket) -> tuple[SandboxSpec, bytes]:
-    spec_length, payload_length = HEADER.unpack(_receive_exactly(control, HEADER.size))
-    spec = msgspec.json.decode(_receive_exactly(control, spec_length), type=SandboxSpec)
-    return spec, _receive_exactly(control, payload_length)
+def _await_request(requests: socket.socket, first: _First) -> bool:
+    """False: the first process has died before there was anything to do."""
+    handle = os.pidfd_open(first.pid)
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    poll.register(requests, select.POLLIN)
+    events = dict(poll.poll())
+    os.close(handle)
+    return requests.fileno() in events
+
+
+def _serve(control: socket.socket, descriptors: Sequence[int], first: _First | SetupError) -> SandboxReport:
+    started = monotonic()
+    spec_text, payload = _receive(control)
+    if isinstance(first, SetupError):
+        return SandboxReport(ending=Ending.REFUSED, step=first.step, errno=first.code)
+    with suppress(OSError):  # it has ended, which is seen below
+        socket.send_fds(first.link, [HEADER.pack(len(spec_text), len(payload))], descriptors)
+        first.link.sendall(spec_text + payload)
+    for descriptor in descriptors:
+        os.close(descriptor)  # the ends that the service reads see their end of file with the sandbox
+    spec = msgspec.json.decode(spec_text, type=SandboxSpec)
+    return _watch(first, control, started + spec.limits.deadline_seconds)
+
+
+def _receive(source: socket.socket) -> tuple[bytes, bytes]:
+    """The texts of the spec and of the payload."""
+    lengths = HEADER.unpack(_receive_exactly(source, HEADER.size))
+    spec_text, payload = (_receive_exactly(source, length) for length in lengths)
+    return spec_text, payload
 
 
 def _receive_exactly(control: socket.socket, length: int) -> bytes:
@@ -78,36 +130,41 @@ def _receive_exactly(control: socket.socket, length: int) -> bytes:
     return bytes(chunks)
 
 
-def _start(spec: SandboxSpec, payload: bytes, descriptors: Sequence[int], run: Payload) -> tuple[int, int]:
-    """Forks the first process; returns its id and the pipe on which it tells how its set-up ended."""
+def _start(requests: socket.socket, inside: Inside) -> _First:
     outcome, first_outcome = os.pipe()
-    # Opened here: inside there is no such file. It is standard input, and output unless something else is.
-    null = os.open("/dev/null", os.O_RDWR)
+    link, first_link = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         try:
-            _become_first(spec, payload, first_outcome, [null, *descriptors], run)
+            requests.close()
+            link.close()
+            _become_first(first_link, first_outcome, inside)
         finally:
             os._exit(_FAILED)
     os.close(first_outcome)
-    os.close(null)
-    for descriptor in descriptors:
-        os.close(descriptor)  # the ends that the service reads see their end of file with the sandbox
-    return pid, outcome
+    first_link.close()
+    return _First(pid, link, outcome)
 
 
-def _become_first(
-    spec: SandboxSpec, payload: bytes, outcome: int, descriptors: Sequence[int], run: Payload
-) -> NoReturn:
+def _become_first(link: socket.socket, outcome: int, inside: Inside) -> NoReturn:
+    linux.end_with_parent(signal.SIGKILL)
+    # Opened here: inside there is no such file.
+    null = os.open("/dev/null", os.O_RDWR)
+    inside.prepare()
     try:
-        outcome, numbers = _arrange(outcome, descriptors)
+        header, descriptors, _, _ = socket.recv_fds(link, HEADER.size, MOST_DESCRIPTORS)
+        if len(header) < HEADER.size:
+            os._exit(_FAILED)  # there will be no request
+        spec_text, payload = (_receive_exactly(link, length) for length in HEADER.unpack(header))
+        spec = msgspec.json.decode(spec_text, type=SandboxSpec)
+        outcome, numbers = _arrange(outcome, [null, *descriptors])
         confine(spec)
-        linux.end_with_parent(signal.SIGKILL)
+        linux.end_with_parent(signal.SIGKILL)  # again: the identity has changed
         refuse_syscalls(spec)
         # A monitor that died before the line above cannot be noticed by a signal any more: nobody reads this pipe then.
         os.write(outcome, _READY)
         os.close(outcome)
-        status = 0 if spec.trial else run(payload, numbers)
+        status = 0 if spec.trial else inside.run(payload, numbers)
     except SetupError as error:
         os.write(outcome, msgspec.json.encode((error.step, error.code)))
         status = _FAILED
@@ -128,20 +185,19 @@ def _arrange(outcome: int, descriptors: Sequence[int]) -> tuple[int, Sequence[in
     return final[-1], final[:-1]
 
 
-def _watch(spec: SandboxSpec, control: socket.socket, started: float, pid: int, outcome: int) -> SandboxReport:
-    handle = os.pidfd_open(pid)
+def _watch(first: _First, control: socket.socket, deadline: float) -> SandboxReport:
+    handle = os.pidfd_open(first.pid)
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     poll.register(control, select.POLLIN | select.POLLRDHUP)
-    left = max(0.0, started + spec.limits.deadline_seconds - monotonic())
-    events = dict(poll.poll(left * 1000))
+    events = dict(poll.poll(max(0.0, deadline - monotonic()) * 1000))
     ending = Ending.EXITED if handle in events else Ending.CANCELLED if events else Ending.DEADLINE
     if ending is not Ending.EXITED:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-    _, wait_status, usage = os.wait4(pid, 0)
+    _, wait_status, usage = os.wait4(first.pid, 0)
     status = os.waitstatus_to_exitcode(wait_status)
-    message = os.read(outcome, 1024)
+    message = os.read(first.outcome, 1024)
     if message != _READY and ending is Ending.EXITED:
         step, code = msgspec.json.decode(message, type=tuple[str, int]) if message else ("start", 0)
         return SandboxReport(ending=Ending.REFUSED, step=step, errno=code)

@@ -17,9 +17,8 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from tracelake.errors import TraceError
-from tracelake.sandbox.fork_server import MOST_DESCRIPTORS
 from tracelake.sandbox.machine import check_machine, explain_refusal
-from tracelake.sandbox.monitor import HEADER
+from tracelake.sandbox.monitor import HEADER, MOST_DESCRIPTORS
 from tracelake.sandbox.seccomp import Profile
 from tracelake.sandbox.spec import MIB, Ending, Mount, SandboxLimits, SandboxReport, SandboxSpec
 
@@ -77,9 +76,11 @@ class Sandbox:
 
 
 class SandboxServer:
-    def __init__(self, module: str) -> None:
-        """`module` has the function `run` that runs inside, and is imported once."""
+    def __init__(self, module: str, *, spares: int = 0) -> None:
+        """`module` has the function `run` that runs inside, and is imported once. `spares`: sandboxes that are made
+        before they are needed; each takes some memory."""
         self._module = module
+        self._spares = spares
         self._process: asyncio.subprocess.Process | None = None
         self._requests: socket.socket | None = None
         self._supervision: asyncio.Task[None] | None = None
@@ -167,6 +168,7 @@ class SandboxServer:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command(),
                 self._module,
+                str(self._spares),
                 stdin=theirs.fileno(),
                 stdout=asyncio.subprocess.DEVNULL,
                 env={},

@@ -45,7 +45,7 @@ async def answer(server: EngineServer, query: EngineQuery) -> tuple[pa.Table, En
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     with asyncio.Runner() as runner:
-        server = EngineServer()
+        server = EngineServer(spares=0)  # every process below it is one of a query
         runner.run(server.start())
         yield Engine(server, runner)
         runner.run(server.close())

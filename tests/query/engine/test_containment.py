@@ -14,7 +14,7 @@ import pytest
 
 from tests.query.engine.conftest import SMALL, Engine, answer, relation_of, store
 from tests.sandbox.conftest import descendants
-from tests.sandbox.test_endings import until
+from tests.sandbox.test_endings import is_running, until
 from tracelake.errors import TraceError
 from tracelake.query.engine.requests import MIB, EngineLimits, EngineQuery, Relation
 from tracelake.query.engine.server import EngineServer
@@ -96,7 +96,7 @@ def test_forty_queries_at_once(engine: Engine, tmp_path: Path) -> None:
 
 def test_killed_fork_server_is_replaced() -> None:
     async def kill_and_ask() -> None:
-        server = EngineServer()
+        server = EngineServer(spares=0)
         await server.start()
         try:
             query = EngineQuery(sql=ENDLESS)
@@ -115,6 +115,39 @@ def test_killed_fork_server_is_replaced() -> None:
             await server.close()
 
     asyncio.run(kill_and_ask())
+
+
+def test_spares_serve_one_query_each() -> None:
+    async def ask_with_spares() -> None:
+        server = EngineServer(spares=2)
+        await server.start()
+        try:
+            spares: set[int] = set()
+            for number in range(3):
+                await until(lambda: len(descendants(server.pid or 0)) == 4)  # two monitors, two first processes
+                before = descendants(server.pid or 0)
+                spares |= before
+                table, _ = await answer(server, EngineQuery(sql=f"SELECT {number} AS a"))
+                assert table.to_pylist() == [{"a": number}]
+                await until(lambda: len(before & descendants(server.pid or 0)) == 2)  # noqa: B023
+            queries = [EngineQuery(sql=f"SELECT {number} AS a") for number in range(6)]
+            results = await asyncio.gather(*(answer(server, query) for query in queries))
+            assert [table.to_pylist() for table, _ in results] == [[{"a": number}] for number in range(6)]
+            await until(lambda: len(descendants(server.pid or 0)) == 4)
+            doomed = descendants(server.pid or 0)
+            for pid in doomed:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # spares that die are replaced
+            await until(lambda: not any(map(is_running, doomed)))
+            table, _ = await answer(server, EngineQuery(sql="SELECT 1 AS a"))
+            assert table.num_rows == 1
+            await until(lambda: len(descendants(server.pid or 0)) == 4)
+            spares |= descendants(server.pid or 0)
+        finally:
+            await server.close()
+        await until(lambda: not any(map(is_running, spares)))
+
+    asyncio.run(ask_with_spares())
 
 
 def test_unreadable_and_missing_files(engine: Engine, tmp_path: Path) -> None:

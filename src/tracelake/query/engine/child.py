@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+import duckdb
 import msgspec
 import pyarrow as pa
 
-from tracelake.query.engine.database import bind, open_database
+from tracelake.query.engine.database import bind, make_database, open_relations
 from tracelake.query.engine.failures import classify, classify_setup
 from tracelake.query.engine.requests import ChildOutcome, EngineQuery
 from tracelake.query.engine.results import write_result
@@ -20,17 +21,26 @@ pa.set_io_thread_count(1)
 sys.setrecursionlimit(1000)
 
 
+_connections: list[duckdb.DuckDBPyConnection] = []
+"""The one of this process, once it is prepared."""
+
+
+def prepare() -> None:
+    """Takes most of the time of a small query, so it happens before the query is there."""
+    _connections.append(make_database())
+
+
 def run(payload: bytes, descriptors: Sequence[int]) -> int:
     output, outcome, *export = descriptors
     query = msgspec.json.decode(payload, type=EngineQuery)
-    result = _answer(query, output, export[0] if export else None)
+    result = _answer(_connections.pop(), query, output, export[0] if export else None)
     os.write(outcome, msgspec.json.encode(result))
     return 0
 
 
-def _answer(query: EngineQuery, output: int, export: int | None) -> ChildOutcome:
+def _answer(connection: duckdb.DuckDBPyConnection, query: EngineQuery, output: int, export: int | None) -> ChildOutcome:
     try:
-        connection = open_database(query.limits, query.relations)
+        open_relations(connection, query.limits, query.relations)
     except Exception as error:
         return ChildOutcome(classify_setup(error))
     try:

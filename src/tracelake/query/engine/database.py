@@ -24,12 +24,21 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
+    "threads": "1",
 }
 
 
-def open_database(limits: EngineLimits, relations: Mapping[str, Relation]) -> duckdb.DuckDBPyConnection:
-    config = _CONFIG | {"threads": str(limits.threads), "memory_limit": f"{limits.memory_bytes}B"}
-    connection = duckdb.connect(":memory:", config=config)
+def make_database() -> duckdb.DuckDBPyConnection:
+    """An empty one, without threads: the process still has to enter its sandbox."""
+    return duckdb.connect(":memory:", config=_CONFIG)
+
+
+def open_relations(
+    connection: duckdb.DuckDBPyConnection, limits: EngineLimits, relations: Mapping[str, Relation]
+) -> None:
+    """Makes a view of each relation, and closes the database to everything else."""
+    _set(connection, f"threads = {limits.threads:d}")
+    _set(connection, f"memory_limit = '{limits.memory_bytes:d}B'")
     _set(connection, "temp_directory = ''")
     _set(connection, "TimeZone = 'UTC'")
     for number, (name, relation) in enumerate(relations.items()):
@@ -38,7 +47,6 @@ def open_database(limits: EngineLimits, relations: Mapping[str, Relation]) -> du
     _set(connection, f"allowed_paths = {_list(files)}")
     _set(connection, "enable_external_access = false")
     _set(connection, "lock_configuration = true")
-    return connection
 
 
 def bind(parameters: Mapping[str, EngineParameter]) -> dict[str, object]:

@@ -85,8 +85,9 @@ class Execution:
 
 
 class EngineServer:
-    def __init__(self) -> None:
-        self._server = SandboxServer("tracelake.query.engine.child")
+    def __init__(self, *, spares: int = 2) -> None:
+        """`spares`: processes with an empty database that wait for a query; each takes about 30 MiB."""
+        self._server = SandboxServer("tracelake.query.engine.child", spares=spares)
 
     @property
     def pid(self) -> int | None:
