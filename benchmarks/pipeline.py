@@ -12,7 +12,9 @@ both are compared. Readings are interleaved. The last line is one JSON object:
   longer chains, whose units have `SIZES` blocks.
 - `cpu_ratio`: CPU seconds of all our processes over those of the script.
 
-`--profile` prints for each job what an attempt takes and what Spark does for it, and CPU seconds by program.
+`--profile` prints for each job what an attempt takes and what Spark does for it, and CPU seconds by program; then, from
+the operators alone in a session of this process (`support/pipeline_profile.py`), planning, compiled code, Python
+processes, Arrow data, fetch, Parquet and upload of each, which the JSON has as `profile`.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from typing import Any, Self
 
 from benchmarks.support.ingest_peer import find_cryo
 from benchmarks.support.options import Scale, make_parser, parse, say
+from benchmarks.support.pipeline_profile import profile_operators
 from benchmarks.support.pipeline_stack import PipelineStack
 from benchmarks.support.stats import Series, ratio
 
@@ -42,9 +45,10 @@ class Load:
     """By repetitions of the chain."""
     warm: int
     blocks: int = BLOCKS
+    profile_rounds: int = 7
 
 
-LOADS = (Load({1: 7, 10: 3, 100: 1}, 3), Load({1: 3, 10: 1}, 2), Load({1: 1}, 0, 100))
+LOADS = (Load({1: 7, 10: 3, 100: 1}, 3), Load({1: 3, 10: 1}, 2), Load({1: 1}, 0, 100, 1))
 
 
 class Child:
@@ -138,6 +142,10 @@ async def compare(load: Load, python: Path, *, profile: bool) -> dict[str, Any]:
                 sides = await comparison.measure(pairs, load.warm if times == 1 else 1, blocks, size)
                 if profile:
                     await tell_profile(stack)
+            if profile and times == 1:
+                figures["profile"] = profile_operators(
+                    Path(scratch), url, size, warm=load.warm, rounds=load.profile_rounds
+                )
         ratios = ratio(sides.ours, sides.script)
         name = "" if times == 1 else f"_{times}x"
         figures |= {
@@ -172,7 +180,8 @@ def main() -> None:
     load = options.scale.pick(*LOADS)
     if options.scale is Scale.SMOKE:
         say("smoke: the figures mean nothing")
-    print(json.dumps(asyncio.run(compare(load, python, profile=options.more.profile))))
+    profile = options.more.profile or options.scale is Scale.SMOKE
+    print(json.dumps(asyncio.run(compare(load, python, profile=profile))))
 
 
 if __name__ == "__main__":
