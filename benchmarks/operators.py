@@ -10,8 +10,8 @@ same transformation, sorts each of its partitions as the task sorts its files, a
 local disk by Spark's own writer. It uploads nothing, and its files may share blocks; the task's never do.
 
 Both are warm and take turns, ABBA: on the whole range, and on small units of 100 blocks, one after another. Memory is
-that of a process of its own for each task, all its children included (resident pages, summed up): at a quarter of the
-range, and at the whole range. The last line is one JSON object.
+that of a process of its own for each task, all its children included (resident pages; what processes share counts
+once): at a quarter of the range, and at the whole range. The last line is one JSON object.
 
 - `rows_per_s`, `plain_rows_per_s`: medians, of rows that are read. `ratio`: median of the pairs; `spread`: quartiles.
 - `cpu_ratio`: seconds of processors that the script takes for one that the task takes; median of the pairs.
@@ -212,7 +212,7 @@ def peak(ground: Ground, name: str, last: int) -> int:
     child.stdin.close()
     most = 0
     while child.poll() is None:
-        most = max(most, sum(_resident(pid) for pid in _tree(child.pid)))
+        most = max(most, sum(_memory(pid) for pid in _tree(child.pid)))
         time.sleep(0.05)
     if child.returncode:
         raise SystemExit(f"{name}: the process whose memory was looked at failed")
@@ -221,19 +221,34 @@ def peak(ground: Ground, name: str, last: int) -> int:
 
 def _tree(pid: int) -> Iterator[int]:
     yield pid
+    for child in _children(pid):
+        # Java's memory is that of its child too until this has become another program.
+        if not (_is_java(pid) and _is_java(child)):
+            yield from _tree(child)
+
+
+def _children(pid: int) -> list[int]:
     try:
-        children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
-        return
-    for child in children.split():
-        yield from _tree(int(child))
+        return []
+    return [int(child) for child in " ".join(texts).split()]
 
 
-def _resident(pid: int) -> int:
+def _is_java(pid: int) -> bool:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return Path(f"/proc/{pid}/exe").readlink().name == "java"
+    except OSError:
+        return False
+
+
+def _memory(pid: int) -> int:
+    """Resident pages, each divided by the number of processes that share it."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def run_child() -> None:
