@@ -109,7 +109,7 @@ class PartWriter:
             self.path,
             schema,
             compression=codec,
-            compression_level=3,
+            compression_level=1,
             write_page_index=True,
             sorting_columns=_sorting(schema, order) or None,
             store_schema=False,
