@@ -5,16 +5,19 @@
 All subjects take turns in one run. The last line is one JSON object of medians in milliseconds.
 
 - `bare_ms`: a group query over a Parquet file of a million rows, on a DuckDB connection that is open. `fresh_ms`: the
-  same with a connection of its own, which an engine that forgets everything needs. `engine_ms`: in a sandbox, with
-  the Arrow stream read. `overhead_p50_ms`: `engine_ms` less `bare_ms`, of which `connect_ms` is DuckDB's own start.
+  same with a connection of its own. `engine_ms`: in a sandbox, with the Arrow stream read. `overhead_p50_ms`:
+  `engine_ms` less `bare_ms`, round by round. `connect_ms`: DuckDB's own start, which spares have behind them.
 - `empty_ms`: a sandbox that is set up and ends. `program_ms`: /usr/bin/true in a sandbox. `bwrap_ms`: the same in
-  bubblewrap, if there is one (the machine's or the one of `make bench-smoke`); `spawn_ms`: without any isolation.
+  bubblewrap, without a seccomp filter and limits. `spawn_ms`: without any isolation.
+- `..._cpu_ms`: CPU time of all processes since the request; what spares did before is not in it. `overhead_cpu_ms`:
+  `engine_cpu_ms` less `bare_cpu_ms`. Read these where other work keeps the cores busy.
 """
 
 import asyncio
 import importlib.util
 import json
 import os
+import resource
 import shutil
 import tempfile
 import time
@@ -36,7 +39,8 @@ from tracelake.sandbox.seccomp import Profile
 from tracelake.sandbox.server import SandboxServer
 from tracelake.sandbox.spec import MIB, SandboxLimits, SandboxSpec
 
-Subject = Callable[[], Awaitable[object]]
+Subject = Callable[[], Awaitable[float | None]]
+"""Returns the CPU time in milliseconds that it used in processes which are not below this one."""
 
 SQL = "SELECT block_number % 100 AS part, count(*), sum(amount) FROM transfers GROUP BY 1 ORDER BY 1"
 TRUE = "/usr/bin/true"
@@ -49,12 +53,13 @@ def write_rows(path: Path, count: int) -> None:
     path.chmod(0o444)
 
 
-async def ask_engine(engine: EngineServer, path: Path) -> None:
+async def ask_engine(engine: EngineServer, path: Path) -> float:
     query = EngineQuery(sql=SQL, relations={"transfers": Relation(files=(str(path),))})
     async with engine.run(query) as execution:
         stream = b"".join([chunk async for chunk in execution.chunks()])
-        await execution.report()
+        report = await execution.report()
     assert pa.ipc.open_stream(stream).read_all().num_rows == 100
+    return report.cpu_seconds * 1000
 
 
 async def ask_bare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
@@ -71,17 +76,18 @@ async def connect() -> None:
     duckdb.connect(":memory:", config={"threads": "2"}).close()
 
 
-async def make_empty(engine_server: SandboxServer) -> None:
+async def make_empty(server: SandboxServer) -> float:
     spec = SandboxSpec(limits=LIMITS, profile=Profile.COMPUTING, trial=True)
-    async with engine_server.launch(spec, b"") as sandbox:
-        await sandbox.wait()
+    async with server.launch(spec, b"") as sandbox:
+        return (await sandbox.wait()).cpu_seconds * 1000
 
 
-async def run_true(programs: SandboxServer) -> None:
+async def run_true(programs: SandboxServer) -> float:
     mounts, links = interpreter_mounts()
     spec = SandboxSpec(limits=LIMITS, profile=Profile.PROGRAMS, mounts=mounts, links=links)
     result = await run_program(programs, spec, ProgramCall(arguments=(TRUE,)))
     assert result.report.status == 0
+    return result.report.cpu_seconds * 1000
 
 
 async def spawn(*command: str) -> None:
@@ -106,10 +112,18 @@ def bwrap_command(program: str) -> list[str]:
     return command
 
 
-async def timed(subject: Subject) -> float:
-    began = time.perf_counter()
-    await subject()
-    return (time.perf_counter() - began) * 1000
+def used_cpu_ms() -> float:
+    """Of this process and of those below it that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return 1000 * sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+async def timed(subject: Subject, cpu: Series) -> float:
+    used, began = used_cpu_ms(), time.perf_counter()
+    elsewhere = await subject()
+    elapsed = time.perf_counter() - began
+    cpu.values.append(used_cpu_ms() - used + (elsewhere or 0))
+    return elapsed * 1000
 
 
 async def measure() -> dict[str, object]:
@@ -133,22 +147,25 @@ async def measure() -> dict[str, object]:
         if bwrap := find_bwrap():
             subjects["bwrap"] = partial(spawn, *bwrap_command(bwrap))
         rounds = scale.pick(100, 30, 2)
-        readings = {name: partial(timed, subject) for name, subject in subjects.items()}
+        cpu = {name: Series() for name in subjects}
+        readings = {name: partial(timed, subject, cpu[name]) for name, subject in subjects.items()}
         series = await interleave(readings, rounds, say, show=lambda value: f"{value:.1f} ms")
     await engine.close()
     await programs.close()
     connection.close()
-    return summarise(series)
+    return summarise(series, cpu)
 
 
-def summarise(series: dict[str, Series]) -> dict[str, object]:
+def summarise(series: dict[str, Series], cpu: dict[str, Series]) -> dict[str, object]:
     figures: dict[str, object] = {}
     for name, values in series.items():
         figures[f"{name}_ms"] = round(values.median, 1)
         figures[f"{name}_quartiles"] = values.spread
+        figures[f"{name}_cpu_ms"] = round(cpu[name].median, 1)
     overhead = Series([a - b for a, b in zip(series["engine"].values, series["bare"].values, strict=True)])
     figures["overhead_p50_ms"] = round(overhead.median, 1)
     figures["overhead_quartiles"] = overhead.spread
+    figures["overhead_cpu_ms"] = round(cpu["engine"].median - cpu["bare"].median, 1)
     return figures
 
 

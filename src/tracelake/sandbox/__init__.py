@@ -9,4 +9,6 @@ deadline, and with the service.
 - `server`: the service's side. `fork_server`, `monitor`: the processes between the service and the sandbox.
 - `confinement`, `root_directory`, `seccomp`, `syscalls`, `linux`: the steps of the set-up.
 - `program`: runs a command line. `machine`: what a machine lacks.
+
+The threat model is docs/adr/0033-sandbox.md.
 """

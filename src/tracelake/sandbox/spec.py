@@ -65,6 +65,7 @@ class SandboxReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     status: int = 0
     """The exit status, or the number of the signal."""
     cpu_seconds: float = 0.0
+    """Since the request came: of the first process, of the children it waited for, and of the monitor."""
     peak_memory: int = 0
     """Most resident memory in bytes, with what is shared with the fork server."""
     step: str = ""

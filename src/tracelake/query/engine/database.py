@@ -16,6 +16,7 @@ from tracelake.query.engine.requests import EngineColumn, EngineLimits, EnginePa
 BLOCK = "block_number"
 _LARGEST_DECIMAL = 38
 _ARROW_FILE = b"ARROW1"
+_WARM_UP = "SELECT i % 2 AS a, count(*), sum(i) FROM range(10) t(i) WHERE i > 1 GROUP BY 1 ORDER BY 1"
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": "false",
     "allow_persistent_secrets": "false",
@@ -29,8 +30,12 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 def make_database() -> duckdb.DuckDBPyConnection:
-    """An empty one, without threads: the process still has to enter its sandbox."""
-    return duckdb.connect(":memory:", config=_CONFIG)
+    """An empty one, without threads: the process still has to enter its sandbox.
+
+    A query on nothing touches the memory that every query touches, so that the first one has not to wait for it."""
+    connection = duckdb.connect(":memory:", config=_CONFIG)
+    connection.sql(_WARM_UP).to_arrow_table()
+    return connection
 
 
 def open_relations(
