@@ -252,8 +252,9 @@ class QueryWalker:
             raise self.refuse("query_too_complex", message, node)
         plain = isinstance(name, str) and name.isascii() and node["catalog_name"] == node["schema_name"] == ""
         if not plain or node["qualified_name"] != {"path": [name]}:
-            path = node["qualified_name"].get("path") if isinstance(node["qualified_name"], dict) else None
-            full_name = ".".join(str(part) for part in path or [name])
+            qualified = node["qualified_name"]
+            path = qualified.get("path") if isinstance(qualified, dict) else None
+            full_name = ".".join(str(part) for part in (path if isinstance(path, list) else [name]))
             raise self._unknown_relation(full_name, str(name), node)
         lower = name.lower()
         self.names.tables.add(lower)
@@ -305,7 +306,7 @@ class QueryWalker:
             kind = node.get("class") if isinstance(node, dict) else None
             if not isinstance(kind, str) or kind not in EXPRESSIONS or kind == "TYPE":
                 raise self.refuse("query_not_allowed", f"{_describe(kind, 'expression')} is not supported.", node)
-            if node.get("type") not in EXPRESSION_TYPES[kind]:
+            if not isinstance(node.get("type"), str) or node["type"] not in EXPRESSION_TYPES[kind]:
                 name = _describe(node.get("type"), "operation")
                 raise self.refuse("query_not_allowed", f"{name} is not supported.", node)
             self._fields(node, {**EXPRESSION_FIELDS, **EXPRESSIONS[kind]}, "expression")
