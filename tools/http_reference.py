@@ -4,6 +4,8 @@ import json
 
 from tools.openapi import build_openapi
 from tracelake.dispatcher.metrics import Metrics
+from tracelake.http.metrics import HttpMetrics
+from tracelake.query.metrics import QueryMetrics
 from tracelake.wire.contract import HEADERS, Listener
 from tracelake.wire.routes import ROUTES, routes_of
 
@@ -39,7 +41,7 @@ def routes_markdown() -> str:
 
 
 def metrics_markdown() -> str:
-    """Every metric of the Dispatcher."""
+    """Every metric of the Dispatcher and of the Query Service."""
     lines = [
         "# Metrics",
         "",
@@ -56,10 +58,29 @@ def metrics_markdown() -> str:
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    metrics = Metrics()
+    lines += _metric_rows(Metrics())
+    query = QueryMetrics()
+    shared = {family.name for family in Metrics().registry.collect()}
+    own = {family.name for family in query.registry.collect()} - shared
+    lines += [
+        "",
+        "The Query Service has those of every service (requests, tokens, the process) at `GET /metrics` of",
+        "its listener for people, and:",
+        "",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+        *_metric_rows(query, own),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_rows(metrics: HttpMetrics, names: set[str] | None = None) -> list[str]:
+    lines = []
     labels = {metric._name: metric._labelnames for metric in vars(metrics).values() if hasattr(metric, "_labelnames")}
     for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
+        if names is not None and family.name not in names:
+            continue
         name = f"{family.name}_total" if family.type == "counter" else family.name
         named = ", ".join(f"`{label}`" for label in labels.get(family.name, ()))
         lines.append(f"| `{name}` | {family.type} | {named} | {family.documentation} |")
-    return "\n".join(lines) + "\n"
+    return lines

@@ -29,7 +29,7 @@ from tracelake.dispatcher.metrics import Metrics
 from tracelake.http.app import ListenerApp
 from tracelake.http.router import HttpRequest, Router, answer
 from tracelake.http.server import UVICORN, ListenerServer
-from tracelake.processes.dispatcher import listener_limits
+from tracelake.processes.listener_limits import listener_limits
 from tracelake.settings import Settings
 from tracelake.wire import base
 from tracelake.wire.contract import Access, Listener, Principal, Route

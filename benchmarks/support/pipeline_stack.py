@@ -50,7 +50,15 @@ class PipelineStack:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "tracelake", "up", f"--home={self.home}", "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "tracelake",
+            "up",
+            f"--home={self.home}",
+            "--json",
+            "--set=query_service=false",
+        ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
         self._process = subprocess.Popen(
             wrap(command, death_signal=signal.SIGTERM), env=environment, stdout=subprocess.PIPE

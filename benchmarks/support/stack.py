@@ -22,6 +22,8 @@ from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
 from tracelake.stack.machine import wrap
 
+_LEAN = ("--no-workers", "--json", "--set=query_service=false")
+
 
 @dataclass
 class Clients:
@@ -60,7 +62,17 @@ class BenchStack:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             wrap(
-                [sys.executable, "-m", "tracelake", "up", "--home", str(self.home), "--no-workers", "--json"],
+                [
+                    sys.executable,
+                    "-m",
+                    "tracelake",
+                    "up",
+                    "--home",
+                    str(self.home),
+                    "--no-workers",
+                    "--json",
+                    "--set=query_service=false",
+                ],
                 death_signal=signal.SIGTERM,
             ),
             env=_environment() | self._settings,

@@ -71,7 +71,15 @@ class StartedStack:
         self._settings = settings
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "tracelake", "up", f"--home={self._home}", "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "tracelake",
+            "up",
+            f"--home={self._home}",
+            "--json",
+            "--set=query_service=false",
+        ]
         command += [f"--set={name}={value}" for name, value in self._settings.items()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
         self._began = time.perf_counter()

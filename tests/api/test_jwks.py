@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.api.issuer import NOW, b64, document, ec_jwk, rsa_jwk, signed, verify
 from tracelake.adapters.jwks import JwksFile, JwksUrl
-from tracelake.processes.dispatcher import _user_keys
+from tracelake.processes.identity_provider import open_user_keys
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import dispatcher_config
 from tracelake.stack.tls import ensure_tls
@@ -222,12 +222,12 @@ def test_the_settings_say_whose_tokens_are_believed(tmp_path: Path) -> None:
         'user_org_claim = "tenant"\nuser_roles_claim = "groups"\n'
     )
     settings = Settings.load({"home": tmp_path}, environ={})
-    keys = _user_keys(settings)
+    keys = open_user_keys(settings)
     assert keys is not None
     assert verify(signed(), keys, dispatcher_config(settings).user_tokens).roles == ["reader", "staff"]
     child = Settings.load(environ=settings.to_environment() | {"TRACE_SUPERVISED": "1"})
     assert child == settings
-    assert _user_keys(Settings.load({"home": tmp_path / "own"}, environ={})) is None
+    assert open_user_keys(Settings.load({"home": tmp_path / "own"}, environ={})) is None
 
 
 @pytest.mark.parametrize(

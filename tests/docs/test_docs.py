@@ -11,6 +11,7 @@ from tools.docs import ROOT
 from tracelake.dispatcher.metrics import Metrics
 from tracelake.errors import CATALOGUE
 from tracelake.processes.main import _COMMANDS
+from tracelake.query.metrics import QueryMetrics
 from tracelake.settings import Settings
 from tracelake.wire.routes import ROUTES
 
@@ -113,7 +114,8 @@ def test_every_route_is_documented() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    families = list(Metrics().registry.collect())
+    by_name = {family.name: family for metrics in (Metrics(), QueryMetrics()) for family in metrics.registry.collect()}
+    families = list(by_name.values())
     page = text_of(REFERENCE / "metrics.md")
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -7,6 +7,7 @@ from pathlib import Path
 import tracelake
 from tracelake.errors import CATALOGUE, ErrorKind, StoreUnavailableError, TraceError
 from tracelake.errors import catalogue as source
+from tracelake.query.engine.requests import FAILURES
 
 ROOT = Path(tracelake.__file__).parent
 STATUSES = {400, 401, 403, 404, 405, 409, 413, 422, 429, 500, 503}
@@ -21,7 +22,8 @@ def raised_codes() -> dict[str, set[str]]:
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             inherits = name == "__init__" and path == ROOT / "errors" / "__init__.py"
-            if name != "TraceError" and not inherits:
+            refuses = name in ("refuse", "_refuse") and path.is_relative_to(ROOT / "query")
+            if name not in ("TraceError", "QueryFailure") and not refuses and not inherits:
                 continue
             for argument in node.args[:1]:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
@@ -52,6 +54,9 @@ def test_only_what_may_be_repeated_is_retryable() -> None:
         "document_reader_unavailable",
         "listener_busy",
         "rate_limited",
+        "query_gate_unavailable",
+        "sandbox_file_missing",
+        "sandbox_lost",
         "secrets_unavailable",
         "store_unavailable",
     }
@@ -61,13 +66,15 @@ def test_only_what_may_be_repeated_is_retryable() -> None:
 def test_the_code_raises_what_is_in_the_catalogue() -> None:
     raised = raised_codes()
     assert set(raised) <= set(CATALOGUE), {code: raised[code] for code in set(raised) - set(CATALOGUE)}
-    assert set(CATALOGUE) - set(raised) == set()
+    assert set(CATALOGUE) - set(raised) - FAILURES == set(), "engines name theirs in a list"
 
 
 def test_every_raise_names_its_code_in_the_open() -> None:
     """A code that is put together at run time could not be found by the test above."""
     # A body that came over the wire becomes its error again; a caller, or a declared parameter, names the code.
-    allowed = {"client/errors.py", "client/user.py", "wire/parameters.py"}
+    # Processes that check or compute queries name their refusals to the service.
+    checking = {"query/gate/processes.py", "query/gate/refusals.py", "query/engine/requests.py"}
+    allowed = {"client/errors.py", "client/user.py", "wire/parameters.py"} | checking
     for path in ROOT.rglob("*.py"):
         if path.relative_to(ROOT).as_posix() in allowed:
             continue

@@ -56,6 +56,8 @@ def test_stack_json_is_private_whole_and_complete(tmp_path: Path) -> None:
         "queue_dsn_file",
         "data_dsn_file",
         "object_store",
+        "query_url",
+        "query_task_url",
     ]
     home.remove_stack()
     home.remove_stack()

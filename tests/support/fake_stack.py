@@ -3,6 +3,7 @@
 The supervisor, Postgres, TLS, sockets and signals are real; only the children's work is not.
 """
 
+import os
 import signal
 import ssl
 import sys
@@ -87,6 +88,7 @@ if __name__ == "__main__":
     elif sys.argv[1] == "fake-scheduler":
         scheduler()
     else:
+        os.environ.setdefault("TRACE_QUERY_SERVICE", "false")  # there is no stand-in for it
         parts._child_command = child_command
         up.prepare_credentials = credentials
         main(sys.argv[1:])

@@ -62,7 +62,12 @@ class RealStack:
     ) -> None:
         self.root = scratch_directory()
         self.home = Home(self.root / "home")
-        self.settings = {"workers": "1", "runtimes_file": str(self.root / "runtimes.toml"), **settings}
+        self.settings = {
+            "workers": "1",
+            "query_service": "false",
+            "runtimes_file": str(self.root / "runtimes.toml"),
+            **settings,
+        }
         self.variables = dict(variables or {})
         self.process: subprocess.Popen[str] | None = None
         self.files = Path(tempfile.mkdtemp(dir=self.root))

@@ -51,7 +51,7 @@ class Session:
         self.as_json = as_json
         self.console = make_console(stderr=as_json)
         self.home = home
-        self._token_file = token_file
+        self.token_file = token_file
 
     def run(self, work: Callable[[UserClient], Awaitable[T]], **names: str | None) -> T:
         """Runs the work; an error about one of the names suggests the nearest one that exists."""
@@ -64,7 +64,7 @@ class Session:
     async def _run(self, work: Callable[[UserClient], Awaitable[T]]) -> T:
         stack = self.stack
         try:
-            client = UserClient.of_stack(stack, self._token_file, again=lambda: self.stack)
+            client = UserClient.of_stack(stack, self.token_file, again=lambda: self.stack)
         except OSError:  # also when the file holds no certificate
             raise NoStackError(f"{stack.ca_file} holds no CA certificate; run `trace status`") from None
         try:

@@ -166,6 +166,7 @@ def addresses(stack: Stack, home: Home) -> Table:
             ("public", f"{stack.public_url} (API of users, webhooks)"),
             ("task", f"{stack.task_url} (calls of running tasks)"),
             ("internal", f"{stack.internal_url} (workers, services, health, metrics)"),
+            *([] if stack.query_url is None else [("query", f"{stack.query_url} (SQL of users)")]),
             ("CA file", f"{stack.ca_file} (verifies these addresses)"),
             ("logs", str(home.logs)),
         ]

@@ -4,6 +4,7 @@ from tracelake.client.credentials import Credential, FileCredential
 from tracelake.client.errors import DispatcherUnavailableError, RemoteError
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.internal import InternalClient
+from tracelake.client.query import QueryClient, query
 from tracelake.client.task import TaskCall, TaskClient
 
 __all__ = [
@@ -13,7 +14,9 @@ __all__ = [
     "HttpClient",
     "HttpReply",
     "InternalClient",
+    "QueryClient",
     "RemoteError",
     "TaskCall",
     "TaskClient",
+    "query",
 ]

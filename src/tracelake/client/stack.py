@@ -42,6 +42,10 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     queue_dsn_file: str
     data_dsn_file: str
     object_store: ObjectStoreAddress
+    query_url: str | None = None
+    """The Query Service for people; None: the stack has none."""
+    query_task_url: str | None = None
+    """The Query Service for tasks."""
 
     def internal_client(self) -> InternalClient:
         return InternalClient(

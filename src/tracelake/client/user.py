@@ -22,7 +22,7 @@ import msgspec
 
 from tracelake.client.calls import encode_body, read_reply
 from tracelake.client.credentials import Credential, FileCredential
-from tracelake.client.errors import DispatcherUnavailableError, StackDownError
+from tracelake.client.errors import DispatcherUnavailableError, StackDownError, error_from
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack
 from tracelake.wire.contract import HEADERS, Principal, Route
@@ -95,6 +95,13 @@ class UserClient:
     async def call(self, route: Route[Any, R], body: Any = None, /, **parameters: Any) -> R:
         """Parameters of the path and the query are given by name; None leaves one out."""
         return read_reply(route, await self._call(route, body, parameters))
+
+    async def exchange(self, route: Route[B, Any], body: B, /, **parameters: Any) -> HttpReply:
+        """The reply of a route whose body is not always JSON; raises the error of an error status."""
+        reply = await self._call(route, body, parameters)
+        if not 200 <= reply.status < 300:
+            raise error_from(reply.status, reply.body)
+        return reply
 
     async def stream(
         self, route: Route[B, bytes], body: B, sink: Callable[[bytes], object], /, **parameters: Any

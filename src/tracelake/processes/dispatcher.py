@@ -15,7 +15,6 @@ import click
 
 from tracelake.adapters.disk_sync import DiskSync
 from tracelake.adapters.document_processes import DocumentProcesses
-from tracelake.adapters.jwks import JwksFile, JwksUrl
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, StorePatience
@@ -25,13 +24,14 @@ from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
 from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.errors import StoreUnavailableError
-from tracelake.http.connections import ListenerLimits
 from tracelake.http.server import ListenerServer
 from tracelake.model.backoff import Backoff
+from tracelake.processes.identity_provider import open_user_keys
+from tracelake.processes.listener_limits import listener_limits
 from tracelake.processes.table_rows import DataTables
 from tracelake.settings import Settings, SettingsError
-from tracelake.settings.configs import dispatcher_config, take_config
-from tracelake.stack import descriptors, listeners
+from tracelake.settings.configs import dispatcher_config
+from tracelake.stack import listeners
 from tracelake.stack.credentials import LiteCredentials
 from tracelake.stack.follow import run_process
 from tracelake.stack.provision import migrate_dsn
@@ -62,22 +62,6 @@ def _disk_sync(settings: Settings) -> Callable[[], Awaitable[None]] | None:
     return DiskSync(settings.layout.objects).run
 
 
-def listener_limits(settings: Settings) -> dict[str, ListenerLimits]:
-    """The limits of each listener, within the limit of open files of this process."""
-    limits = {name: getattr(settings, f"{name}_connections") for name in listeners.LISTENERS}
-    connections = descriptors.share_connections(limits, descriptors.raise_limit())
-    return {
-        name: take_config(
-            ListenerLimits,
-            settings,
-            "http_",
-            connections=most,
-            address_connections=min(settings.http_address_connections, most),
-        )
-        for name, most in connections.items()
-    }
-
-
 def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: bool = True) -> Dispatcher:
     config = dispatcher_config(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
@@ -93,7 +77,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         invoker=LocalInvoker(task_url, tls.ca),
         task_signer=credentials.task_keys,
         user_signer=credentials.user_keys,
-        user_keys=_user_keys(settings),
+        user_keys=open_user_keys(settings),
         worker_secret=credentials.worker,
         service_secret=credentials.service,
         metrics_secret=None if open_metrics else credentials.metrics,
@@ -102,16 +86,6 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
     )
     return Dispatcher(ports, config)
-
-
-def _user_keys(settings: Settings) -> JwksKeys | None:
-    """An identity provider's; None for the stack's own."""
-    if settings.user_jwks is None:
-        return None
-    if isinstance(settings.user_jwks, Path):
-        return JwksKeys(JwksFile(settings.user_jwks), again_seconds=1.0, stale_seconds=1.0)
-    cache = settings.jwks_cache_seconds
-    return JwksKeys(JwksUrl(settings.user_jwks), again_seconds=cache / 10, stale_seconds=cache)
 
 
 async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:

@@ -45,6 +45,7 @@ _SECTIONS = {
     },
     "Data": {
         "datasets": ("tracelake.cli.datasets:command", "List the datasets, or show one."),
+        "query": ("tracelake.cli.query:command", "Query datasets with SQL."),
         "read": ("tracelake.cli.read:command", "Show rows of a dataset, or write them to a file."),
         "lineage": ("tracelake.cli.lineage:command", "Show what a dataset is computed from, and by which tasks."),
         "events": ("tracelake.cli.events:command", "List or follow events: updates of datasets."),
@@ -74,6 +75,7 @@ _SECTIONS = {
         "worker": ("tracelake.processes.worker:command", "Run one worker."),
         "sink": ("tracelake.processes.sink:command", "Run one sink (workers have one beside them)."),
         "scheduler": ("tracelake.processes.scheduler:command", "Run one scheduler."),
+        "query-service": ("tracelake.processes.query_service:command", "Run one Query Service."),
     },
 }
 _COMMANDS = {name: place for commands in _SECTIONS.values() for name, place in commands.items()}

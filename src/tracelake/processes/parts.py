@@ -18,8 +18,10 @@ from tracelake.stack.seaweedfs import EmbeddedObjectStore
 from tracelake.stack.supervisor import Part
 from tracelake.stack.tls import TlsFiles
 
-DATABASES_STAGE, OBJECTS_STAGE, DISPATCHER_STAGE, WORKER_STAGE = range(4)
+DATABASES_STAGE, OBJECTS_STAGE, DISPATCHER_STAGE, WORKER_STAGE, QUERY_STAGE = range(5)
 """They stop in the reverse order. `processes/up.py` starts stages together that can wait for each other."""
+
+QUERY = "query"
 
 
 def plan_parts(
@@ -29,6 +31,7 @@ def plan_parts(
     sockets: Mapping[str, socket.socket],
     tls: TlsFiles,
     chain: RecordedChain | None = None,
+    query_sockets: Mapping[str, socket.socket] | None = None,
 ) -> list[Part]:
     """Every child of this stack, in the order of their stages."""
     home = settings.layout
@@ -102,6 +105,19 @@ def plan_parts(
                 command=partial(_child_command, command),
                 environment=environment,
                 log_file=home.log_file(name),
+            )
+        )
+    if query_sockets:
+        query_url = listeners.url(query_sockets["query"], settings.bind_host_of("query"))
+        parts.append(
+            Part(
+                name=QUERY,
+                stage=QUERY_STAGE,
+                command=partial(_child_command, "query-service"),
+                environment=environment | {listeners.VARIABLE: listeners.to_variable(query_sockets)},
+                log_file=home.log_file(QUERY),
+                pass_fds=tuple(listener.fileno() for listener in query_sockets.values()),
+                alive=partial(asyncio.to_thread, probe.alive, query_url, tls.ca),
             )
         )
     return parts

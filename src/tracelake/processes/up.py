@@ -26,7 +26,17 @@ from tracelake.cli.stack_screen import Screen, choose_screen
 from tracelake.client.stack import ObjectStoreAddress
 from tracelake.demo.recorded_chain import NAME as CHAIN
 from tracelake.demo.recorded_chain import RecordedChain
-from tracelake.processes.parts import DATABASES_STAGE, DISPATCHER_STAGE, OBJECTS_STAGE, WORKER_STAGE, plan_parts
+from tracelake.errors import TraceError
+from tracelake.processes.parts import (
+    DATABASES_STAGE,
+    DISPATCHER_STAGE,
+    OBJECTS_STAGE,
+    QUERY,
+    QUERY_STAGE,
+    WORKER_STAGE,
+    plan_parts,
+)
+from tracelake.sandbox.server import SandboxServer
 from tracelake.settings import Settings, SettingsError
 from tracelake.settings.home import CredentialFiles, Home, Stack, write_private
 from tracelake.settings.runtimes import load_runtimes, worker_queue
@@ -77,23 +87,27 @@ class Up:
         sockets = listeners.bind(settings, read_ports(home.ports_file))
         ports = {name: listener.getsockname()[1] for name, listener in sockets.items()}
         ports |= {cluster.name: cluster.port for cluster in clusters.all()}
+        query_sockets: dict[str, socket.socket] = {}
+        if settings.query_service:
+            query_sockets = listeners.bind(settings, read_ports(home.ports_file), listeners.QUERY_LISTENERS)
+            ports |= {name: listener.getsockname()[1] for name, listener in query_sockets.items()}
         write_ports(home.ports_file, ports if self._chain is None else ports | {CHAIN: self._chain.port})
         objects = plan_object_store(settings)
         if objects is not None:
             objects.ensure_access()
         else:
             write_access(home.object_store_file, settings.resolve_object_store())
-        parts = plan_parts(settings, clusters, objects, sockets, tls, self._chain)
+        parts = plan_parts(settings, clusters, objects, sockets, tls, self._chain, query_sockets)
         self._supervisor = supervisor = Supervisor(parts, on_change=self._on_change)
         try:
-            if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls)):
+            if await self._unless_stopped(self._start(supervisor, clusters, sockets, tls, query_sockets)):
                 await self._stop.wait()
         finally:
             home.remove_stack()
             self._screen.say("Stopping ...")
             await supervisor.stop()
             job_secrets.forget_environment(home)
-            for listener in sockets.values():
+            for listener in (*sockets.values(), *query_sockets.values()):
                 listener.close()
             home.parts_file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -106,13 +120,22 @@ class Up:
         clusters: Clusters,
         sockets: Mapping[str, socket.socket],
         tls: TlsFiles,
+        query_sockets: Mapping[str, socket.socket],
     ) -> None:
         settings, home = self._settings, self._home
         tokens = prepare_credentials(settings, home)
         rpc_addresses.keep_environment(home, settings.org, None if self._chain is None else self._chain.url)
         job_secrets.keep_environment(home)
+        problem = asyncio.create_task(_find_sandbox_problem()) if query_sockets else None
         await run_together(supervisor.start(OBJECTS_STAGE), self._start_processes(supervisor, clusters))
-        urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in sockets.items()}
+        open_sockets = dict(sockets)
+        if problem is not None:
+            if reason := await problem:
+                self._screen.say(f"The Query Service was not started: {reason}")
+            else:
+                await supervisor.start(QUERY_STAGE)
+                open_sockets |= query_sockets
+        urls = {name: listeners.url(listener, settings.bind_host_of(name)) for name, listener in open_sockets.items()}
         stack = Stack(
             pid=os.getpid(),
             home=str(home.root),
@@ -126,6 +149,8 @@ class Up:
             queue_dsn_file=str(home.queue_dsn_file),
             data_dsn_file=str(home.data_dsn_file),
             object_store=_address(settings),
+            query_url=urls.get("query"),
+            query_task_url=urls.get("query_task"),
         )
         home.write_stack(stack)
         self._screen.ready(stack)
@@ -176,16 +201,30 @@ class Up:
         ensure_tls(self._home.tls, *self._settings.bind_hosts)
         prepare_credentials(self._settings, self._home)
         certificate = tls_files(self._home.tls).certificate.read_bytes()
-        dispatcher = self._views.get("dispatcher")
-        if certificate != self._served_certificate and dispatcher is not None and dispatcher.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(dispatcher.pid, signal.SIGTERM)  # the supervisor starts it again, with the new one
+        servers = [view for name in ("dispatcher", QUERY) if (view := self._views.get(name)) is not None]
+        if certificate != self._served_certificate and any(view.pid is not None for view in servers):
+            for view in servers:
+                if view.pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(view.pid, signal.SIGTERM)  # the supervisor starts it again, with the new one
             self._served_certificate = certificate
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1.0)
             self._screen.tick()
+
+
+async def _find_sandbox_problem() -> str | None:
+    """What this machine lacks to isolate queries; None: nothing."""
+    sandboxes = SandboxServer("tracelake.sandbox.program")
+    try:
+        await sandboxes.start()
+    except TraceError as error:
+        return error.message
+    finally:
+        await sandboxes.close()
+    return None
 
 
 def _address(settings: Settings) -> ObjectStoreAddress:

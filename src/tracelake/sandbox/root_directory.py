@@ -17,6 +17,7 @@ _SCRATCH_INODES = 16_384
 
 
 def build_root(spec: SandboxSpec) -> None:
+    os.umask(0o022)  # the service may keep its own files private; the user inside is another one
     sources = [os.path.realpath(mount.source) for mount in spec.mounts]
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     options = f"mode=0755,size=1m,nr_inodes={_DIRECTORIES + 2 * len(sources)}"

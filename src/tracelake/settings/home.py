@@ -42,6 +42,8 @@ class Home:
         self.objects = root / "objects"
         self.spark = root / "spark"
         """Temporary files of Spark, and copies of files; may be removed while nothing runs."""
+        self.query = root / "query"
+        """Copies of files of the Query Service; may be removed while nothing runs."""
         self.logs = root / "logs"
         self.run = root / "run"
         self.lock_file = self.run / "up.lock"

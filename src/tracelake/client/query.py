@@ -1,0 +1,176 @@
+"""SQL over datasets, from Python.
+
+    from tracelake.client import query
+
+    table = query("SELECT token, count(*) AS transfers FROM transfers GROUP BY 1")    # a pyarrow.Table
+    table.to_pandas()
+
+A result that is too large for a reply is downloaded whole.
+"""
+
+import asyncio
+import io
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tracelake.client.errors import decode
+from tracelake.client.http import HttpClient, HttpReply
+from tracelake.client.stack import NoStackError, Stack, find_stack
+from tracelake.client.user import UserClient, user_credential
+from tracelake.wire import routes
+from tracelake.wire.query import (
+    CancelQueryReply,
+    CatalogReply,
+    ParameterValue,
+    QueryReply,
+    QueryRequest,
+    ResultFormat,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SLACK_SECONDS = 30.0
+"""For admission, fetching and the reply, besides the query's own time limit."""
+_MOST_SECONDS = 3600.0
+_REPLY_BYTES = 64 * 1024 * 1024
+_DOWNLOAD_SECONDS = 600.0
+
+_replies = msgspec.json.Decoder(QueryReply)
+
+PlainValue = bool | int | float | str | bytes | Decimal | date | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """A result as bytes of the requested format, and what the service says of it."""
+
+    reply: QueryReply
+    body: bytes
+
+
+class QueryClient:
+    """Calls the Query Service of a stack as a user."""
+
+    def __init__(self, stack: Stack, token_file: Path | None = None) -> None:
+        if stack.query_url is None:
+            raise NoStackError(
+                "this stack runs no Query Service; `trace up` says why when it starts, or `query_service` is off"
+            )
+        http = HttpClient(stack.query_url, stack.ca_file, timeout=_MOST_SECONDS, max_reply_bytes=_REPLY_BYTES)
+        self._client = UserClient(http, user_credential(stack, token_file))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def run(self, request: QueryRequest) -> QueryReply:
+        """The result as JSON rows."""
+        return await self._client.call(routes.QUERY, request)
+
+    async def fetch(self, request: QueryRequest) -> QueryResult:
+        """The result in a format other than JSON."""
+        reply: HttpReply = await self._client.exchange(routes.QUERY, request)
+        return QueryResult(decode(_replies, reply.summary or b""), reply.body)
+
+    async def catalog(self) -> CatalogReply:
+        return await self._client.call(routes.SHOW_CATALOG)
+
+    async def cancel(self, query_id: Any) -> CancelQueryReply:
+        return await self._client.call(routes.CANCEL_QUERY, query_id=query_id)
+
+
+def query(
+    sql: str,
+    parameters: Mapping[str, PlainValue | ParameterValue] | None = None,
+    *,
+    limit: int | None = None,
+    timeout_seconds: int | None = None,
+    home: Path | None = None,
+    token_file: Path | None = None,
+) -> "pa.Table":
+    """Runs a query on the running stack of `home` (TRACE_HOME, else ~/.trace) and returns the whole result.
+
+    The token is that of the file, else TRACE_TOKEN, else the stack's admin token. Works in a notebook, too: the event
+    loop that runs there is not used.
+    """
+    request = QueryRequest(
+        sql=sql,
+        parameters=to_parameters(parameters or {}),
+        limit=limit,
+        format="arrow",
+        timeout_seconds=timeout_seconds,
+    )
+
+    async def fetch() -> QueryResult:
+        client = QueryClient(find_stack(home), token_file)
+        try:
+            return await client.fetch(request)
+        finally:
+            await client.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        result = thread.submit(asyncio.run, fetch()).result()
+    return read_table(result)
+
+
+def read_table(result: QueryResult) -> "pa.Table":
+    """The rows of a result in the format `arrow`, whole: those that the reply does not have are downloaded."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if result.reply.truncated:
+        return pq.read_table(io.BytesIO(download(result.reply)))
+    with pa.ipc.open_stream(result.body) as reader:
+        return reader.read_all()
+
+
+def download(reply: QueryReply) -> bytes:
+    """The exported result: a Parquet file."""
+    assert reply.download is not None
+    # S310: the address comes from the service, over TLS.
+    with urllib.request.urlopen(reply.download.url, timeout=_DOWNLOAD_SECONDS) as body:  # noqa: S310
+        content: bytes = body.read()
+    return content
+
+
+def to_parameters(values: Mapping[str, PlainValue | ParameterValue]) -> dict[str, ParameterValue]:
+    return {name: _parameter(value) for name, value in values.items()}
+
+
+def _parameter(value: PlainValue | ParameterValue) -> ParameterValue:
+    match value:
+        case ParameterValue():
+            return value
+        case None:
+            return ParameterValue(type="text", value=None)
+        case bool():
+            return ParameterValue(type="bool", value=value)
+        case int():
+            if -(2**63) <= value < 2**63:
+                return ParameterValue(type="int64", value=value)
+            return ParameterValue(type="int256" if value < 2**255 else "uint256", value=str(value))
+        case float():
+            return ParameterValue(type="float64", value=value)
+        case Decimal():
+            return ParameterValue(type="decimal", value=format(value, "f"))
+        case bytes():
+            return ParameterValue(type="bytes", value="0x" + value.hex())
+        case datetime():
+            return ParameterValue(type="timestamp", value=value.isoformat())
+        case date():
+            return ParameterValue(type="date", value=value.isoformat())
+    return ParameterValue(type="text", value=value)
+
+
+def format_of(path: Path) -> ResultFormat | None:
+    """The format that the ending of a file's name stands for."""
+    formats: dict[str, ResultFormat] = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".json": "json"}
+    return formats.get(path.suffix.lower())
