@@ -99,10 +99,10 @@ def test_killed_fork_server_is_replaced() -> None:
         server = EngineServer(spares=0)
         await server.start()
         try:
-            query = EngineQuery(sql=ENDLESS)
-            task = asyncio.create_task(answer(server, query))
             first = server.pid
             assert first
+            await until(lambda: not descendants(first))  # the trials of the start have ended
+            task = asyncio.create_task(answer(server, EngineQuery(sql=ENDLESS)))
             await until(lambda: len(descendants(first)) >= 2)
             below = descendants(first)
             os.kill(first, signal.SIGKILL)
