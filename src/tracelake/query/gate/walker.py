@@ -227,7 +227,7 @@ class QueryWalker:
             self._typed_fields(item, MODIFIERS, "clause")
 
     def _order_modifier(self, value: Any) -> None:
-        self._fields(value, MODIFIERS["ORDER_MODIFIER"], "ORDER BY")
+        self._typed_fields(value, {"ORDER_MODIFIER": MODIFIERS["ORDER_MODIFIER"]}, "clause")
 
     def _orders(self, value: Any) -> None:
         for item in self._list(value):
@@ -318,7 +318,7 @@ class QueryWalker:
                 self._parameter(node)
 
     def _function(self, node: Any, *, table: bool) -> None:
-        if not isinstance(node, dict) or node.get("class") != "FUNCTION":
+        if not isinstance(node, dict) or node.get("class") != "FUNCTION" or node.get("type") != "FUNCTION":
             raise self.refuse("query_not_allowed", "This form of FROM is not supported.", node)
         self._fields(node, {**EXPRESSION_FIELDS, **EXPRESSIONS["FUNCTION"]}, "function")
         self._call(node, table=table)
@@ -379,7 +379,7 @@ class QueryWalker:
 
     def _sql_type(self, node: Any) -> None:
         with self._deeper(node):
-            if not isinstance(node, dict) or node.get("class") != "TYPE":
+            if not isinstance(node, dict) or node.get("class") != "TYPE" or node.get("type") != "TYPE":
                 raise self.refuse("query_not_allowed", "This form of a type is not supported.", node)
             self._fields(node, {**EXPRESSION_FIELDS, **EXPRESSIONS["TYPE"]}, "type")
             name = node["type_name"]
