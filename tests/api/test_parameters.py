@@ -27,7 +27,8 @@ BAD = {
     "dry_run": ["", "1", "True", "yes"],
     "activate": ["", "1", "FALSE"],
 }  # fmt: skip
-BAD_CURSORS = {"/v1/tasks": ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]}
+_BAD_UUIDS = ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]
+BAD_CURSORS = {"/v1/tasks": _BAD_UUIDS, "/v1/query-audit": _BAD_UUIDS}
 REQUIRED = {"/v1/datasets/{name}/content": (f"version={NOWHERE}", "revision=1")}
 """Good values, beside those that are looked at."""
 ROUTES = [route for route in routes_of(Listener.PUBLIC) if route.principal is Principal.USER]

@@ -26,8 +26,9 @@ from tests.http.support import (
 from tests.support.dispatcher import DispatcherHarness, Reply
 from tests.support.postgres import wait_until
 from tracelake.http.server import MAX_HEAD_BYTES
+from tracelake.wire.contract import DISPATCHER_LISTENERS
 from tracelake.wire.platform import MAX_CONFIG_DEPTH
-from tracelake.wire.routes import ROUTES
+from tracelake.wire.routes import ROUTES, routes_of
 
 USER = "authorization"
 
@@ -103,6 +104,22 @@ ENDPOINTS = [
         SERVICE,
         optional=("org", "name"),
     ),
+    Endpoint("internal", "/internal/query-relations", lambda t: {"org": "nobody"}, SERVICE),
+    Endpoint("internal", "/internal/task-inputs", lambda t: t.body(), SERVICE),
+    Endpoint(
+        "internal",
+        "/internal/query-audit",
+        lambda t: {
+            "run_id": NOWHERE,
+            "query_id": NOWHERE,
+            "org": "nobody",
+            "subject": "user",
+            "duration_ms": 1,
+            "outcome": "ok",
+            "sql_sha256": "0" * 64,
+        },
+        SERVICE,
+    ),
     Endpoint("internal", "/internal/buffer-open", lambda t: {"publish_ids": [NOWHERE]}, SERVICE),
     Endpoint(
         "internal",
@@ -150,7 +167,8 @@ def task(harness: DispatcherHarness) -> Claimed:
 
 
 def test_every_route_with_a_body_is_here() -> None:
-    assert {route.path for route in ROUTES if route.decoder is not None} == {e.path for e in ENDPOINTS}
+    routes = [route for listener in DISPATCHER_LISTENERS for route in routes_of(listener)]
+    assert {route.path for route in routes if route.decoder is not None} == {e.path for e in ENDPOINTS}
 
 
 @EVERY

@@ -7,8 +7,8 @@ import pytest
 
 from tests.http.support import NOWHERE, Claimed, Refusals, claimed, fresh, make_job
 from tests.support.dispatcher import DispatcherHarness, Reply
-from tracelake.wire.contract import Principal
-from tracelake.wire.routes import ROUTES
+from tracelake.wire.contract import Listener, Principal
+from tracelake.wire.routes import routes_of
 
 PREFIX = "/v1/task/"
 CALLS: dict[str, Callable[[Claimed], dict[str, Any]]] = {
@@ -61,7 +61,7 @@ def cancel(task: Claimed) -> None:
 
 
 def test_every_call_of_a_task_is_here() -> None:
-    routes = {route.path for route in ROUTES if route.principal is Principal.TASK}
+    routes = {route.path for route in routes_of(Listener.TASK) if route.principal is Principal.TASK}
     assert routes == {PREFIX + call for call in CALLS}
 
 
