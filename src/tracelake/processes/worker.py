@@ -19,7 +19,7 @@ from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.cli.options import home_option
 from tracelake.client import FileCredential, HttpClient, InternalClient, TaskClient
 from tracelake.processes.sink import keep_sink
-from tracelake.settings import Settings
+from tracelake.settings import Settings, SettingsError
 from tracelake.settings.configs import take_config
 from tracelake.settings.home import Stack
 from tracelake.settings.runtimes import load_runtimes, worker_queue
@@ -51,8 +51,7 @@ def build_engine(settings: Settings) -> SparkOperators:
         crash_directory=settings.layout.logs,
     )
     isolation = None
-    patience = StorePatience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
-    transfer = S3Transfer(settings.resolve_object_store(), patience)
+    transfer = _transfer(settings)
     if settings.spark_isolation == "org":
         isolation = OrgProcesses(
             OrgProcessConfig(
@@ -79,6 +78,11 @@ def build_engine(settings: Settings) -> SparkOperators:
         settings.worker_stop_seconds,
         isolation,
     )
+
+
+def _transfer(settings: Settings) -> S3Transfer:
+    patience = StorePatience(settings.s3_timeout_seconds, settings.s3_retry_seconds, WORKING.retries)
+    return S3Transfer(settings.resolve_object_store(), patience)
 
 
 def _bytes(amount: str) -> int:
@@ -117,10 +121,14 @@ def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Wor
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Serves until `stop` is set. A stack that was started again has other addresses: the worker moves with it."""
+    early_engine = _build_early(settings)
 
     async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
-        _sweep(settings.layout.spark)
-        engine = build_engine(settings)
+        nonlocal early_engine
+        if early_engine is not None and early_engine.transfer != _transfer(settings):
+            early_engine.close()  # the object store has another address than in the last run
+            early_engine = None
+        engine, early_engine = early_engine or build_engine(settings), None
         worker, queue, clients = build(settings, stack, engine)
         logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
         sink = None
@@ -137,8 +145,24 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             for client in clients:
                 await client.close()
 
-    await follow_stack(settings.layout, stop, serve_stack)
+    try:
+        await follow_stack(settings.layout, stop, serve_stack)
+    finally:
+        if early_engine is not None:
+            early_engine.close()
     logger.info("worker stops")
+
+
+def _build_early(settings: Settings) -> SparkOperators | None:
+    """Builds the engine while the other parts of a stack still start, so that its spare is ready when they are.
+
+    None on the first start in a home, before the object store has its credentials.
+    """
+    _sweep(settings.layout.spark)
+    try:
+        return build_engine(settings)
+    except SettingsError:
+        return None
 
 
 def _sweep(directory: Path) -> None:
