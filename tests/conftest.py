@@ -1,7 +1,9 @@
 """Fixtures that every kind of test may use. They are synchronous and hand out DSNs; see `tests.support`."""
 
 import asyncio
+import atexit
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from fnmatch import fnmatch
@@ -21,6 +23,13 @@ from tests.support.scratch import in_memory
 # The same examples every time: a run says something about the change, not about its luck. The soak looks for new ones.
 settings.register_profile("steady", derandomize=True, deadline=None, database=None)
 settings.load_profile("steady")
+
+
+@atexit.register
+def _silence_duckdb() -> None:
+    """Its bindings print a report about their own objects when an interpreter ends that has loaded them."""
+    if "duckdb" in sys.modules:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -90,6 +91,30 @@ def _bytes(amount: str) -> int:
     return int(amount[:-1]) * 2 ** (30 if amount[-1] in "gG" else 20)
 
 
+class EarlyEngine:
+    """The engine of a worker, built while the rest of the stack starts, so that its spare is ready when they are."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._engine: SparkOperators | None = None
+        _sweep(settings.layout.spark)
+        with suppress(SettingsError):  # the object store has no credentials before the first start in a home
+            self._engine = build_engine(settings)
+
+    def take(self) -> SparkOperators:
+        """The caller closes what it gets. An engine that knows another object store is replaced."""
+        if self._engine is not None and self._engine.transfer != _transfer(self._settings):
+            self.close()
+        engine, self._engine = self._engine or build_engine(self._settings), None
+        return engine
+
+    def close(self) -> None:
+        """Closes an engine that nobody took."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
 def worker_config(settings: Settings, worker_id: str) -> WorkerConfig:
     return take_config(
         WorkerConfig,
@@ -121,14 +146,10 @@ def build(settings: Settings, stack: Stack, engine: SparkOperators) -> tuple[Wor
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Serves until `stop` is set. A stack that was started again has other addresses: the worker moves with it."""
-    early_engine = _build_early(settings)
+    early_engine = EarlyEngine(settings)
 
     async def serve_stack(stack: Stack, leave: asyncio.Event) -> None:
-        nonlocal early_engine
-        if early_engine is not None and early_engine.transfer != _transfer(settings):
-            early_engine.close()  # the object store has another address than in the last run
-            early_engine = None
-        engine, early_engine = early_engine or build_engine(settings), None
+        engine = early_engine.take()
         worker, queue, clients = build(settings, stack, engine)
         logger.info("worker ready", extra={"runtime": settings.worker_runtime, "slots": settings.worker_slots})
         sink = None
@@ -148,21 +169,8 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     try:
         await follow_stack(settings.layout, stop, serve_stack)
     finally:
-        if early_engine is not None:
-            early_engine.close()
+        early_engine.close()
     logger.info("worker stops")
-
-
-def _build_early(settings: Settings) -> SparkOperators | None:
-    """Builds the engine while the other parts of a stack still start, so that its spare is ready when they are.
-
-    None on the first start in a home, before the object store has its credentials.
-    """
-    _sweep(settings.layout.spark)
-    try:
-        return build_engine(settings)
-    except SettingsError:
-        return None
 
 
 def _sweep(directory: Path) -> None:
