@@ -68,9 +68,30 @@ def ensure_socket_directory(directory: Path) -> None:
         directory.chmod(0o700)
 
 
+_reserved_ports: dict[int, socket.socket] = {}
+
+
+def reserve_port(port: int) -> bool:
+    """Keeps a port from other stacks on this machine until this process ends; False if one of them has it.
+
+    A program that binds its ports seconds after they were chosen needs this. The reservation is a name in the kernel,
+    without a file: whoever dies has given it up.
+    """
+    if port in _reserved_ports or sys.platform != "linux":
+        return True
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0trace-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    _reserved_ports[port] = name
+    return True
+
+
 def free_port(host: str = "127.0.0.1", *, taken_port: int = 0) -> int:
-    """A port that nobody listens on, outside the range that outgoing connections take by chance."""
-    candidates = [random.randrange(20000, 32000) for _ in range(50)]  # noqa: S311 - not a secret
+    """A port that nobody listens on, outside of what outgoing connections and object stores take by chance."""
+    candidates = [random.randrange(22700, 30000) for _ in range(50)]  # noqa: S311 - not a secret
     for candidate in [*candidates, 0]:
         if candidate == taken_port != 0:
             continue

@@ -23,7 +23,7 @@ from pathlib import Path
 from tracelake.adapters.s3.access import S3Access, read_access, write_access
 from tracelake.private_files import private_directory, write_private
 from tracelake.stack.kept_ports import is_free
-from tracelake.stack.machine import ensure_socket_directory, socket_directory, wrap
+from tracelake.stack.machine import ensure_socket_directory, reserve_port, socket_directory, wrap
 from tracelake.stack.store_security import write_security
 
 REGION = "us-east-1"
@@ -57,12 +57,12 @@ class StorePorts:
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
             previous = cls(*json.loads((before or Path()).read_text()))
-            if s3 in (0, previous.s3) and all(_are_free(port) for port in dataclasses.astuple(previous)):
+            if s3 in (0, previous.s3) and all(map(_take, dataclasses.astuple(previous))):
                 return previous
         ports: list[int] = [s3] if s3 else []
         # Both of a pair lie below what outgoing connections take by chance.
         for port in random.sample(range(20000, 22700), 1000):
-            if len(ports) < 4 and port not in ports and _are_free(port):
+            if len(ports) < 4 and port not in ports and _take(port):
                 ports.append(port)
         if len(ports) < 4:
             raise ObjectStoreError("no free ports on 127.0.0.1 for the object store")
@@ -191,6 +191,11 @@ class EmbeddedObjectStore:
     @property
     def _identities(self) -> Path:
         return self.config_dir / "identities.json"
+
+
+def _take(port: int) -> bool:
+    """Reserves a free port: the program binds it seconds later, when another stack may have chosen it too."""
+    return _are_free(port) and reserve_port(port)
 
 
 def _are_free(port: int) -> bool:
