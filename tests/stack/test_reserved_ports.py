@@ -14,7 +14,7 @@ input()
 """
 
 
-def test_a_port_belongs_to_whoever_chose_it_until_he_ends() -> None:
+def test_a_port_is_reserved_until_the_process_ends() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _CHOOSE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -26,6 +26,6 @@ def test_a_port_belongs_to_whoever_chose_it_until_he_ends() -> None:
     assert all(map(reserve_port, ports))
 
 
-def test_a_process_has_its_own_ports_again() -> None:
+def test_a_process_may_reserve_its_own_port_again() -> None:
     ports = StorePorts.choose()
     assert reserve_port(ports.s3)

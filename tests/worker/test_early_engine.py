@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tracelake.adapters.s3.access import S3Access, write_access
+from tracelake.adapters.s3.transfer import S3Transfer
 from tracelake.processes.worker import EarlyEngine
 from tracelake.settings import Settings
 
@@ -38,11 +39,14 @@ def test_an_engine_of_another_store_is_replaced(tmp_path: Path) -> None:
     access = write_store(settings, 2)
     engine = early.take()
     assert engine is not built
-    assert engine.transfer.access == access  # type: ignore[attr-defined]
+    assert isinstance(engine.transfer, S3Transfer)
+    assert engine.transfer.access == access
 
 
 def test_a_home_without_a_store_gets_its_engine_later(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     early = EarlyEngine(settings)
     access = write_store(settings, 1)
-    assert early.take().transfer.access == access  # type: ignore[attr-defined]
+    transfer = early.take().transfer
+    assert isinstance(transfer, S3Transfer)
+    assert transfer.access == access

@@ -92,7 +92,7 @@ def _bytes(amount: str) -> int:
 
 
 class EarlyEngine:
-    """The engine of a worker, built while the rest of the stack starts, so that its spare is ready when they are."""
+    """The engine of a worker, built while the rest of the stack starts: its spare process needs seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -102,7 +102,7 @@ class EarlyEngine:
             self._engine = build_engine(settings)
 
     def take(self) -> SparkOperators:
-        """The caller closes what it gets. An engine that knows another object store is replaced."""
+        """The caller closes what it gets. An engine for another object store is replaced."""
         if self._engine is not None and self._engine.transfer != _transfer(self._settings):
             self.close()
         engine, self._engine = self._engine or build_engine(self._settings), None

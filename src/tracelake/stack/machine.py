@@ -74,8 +74,8 @@ _reserved_ports: dict[int, socket.socket] = {}
 def reserve_port(port: int) -> bool:
     """Keeps a port from other stacks on this machine until this process ends; False if one of them has it.
 
-    A program that binds its ports seconds after they were chosen needs this. The reservation is a name in the kernel,
-    without a file: whoever dies has given it up.
+    A program that binds its ports seconds after they were chosen needs this. The reservation is the name of an abstract
+    socket: it has no file, and the kernel removes it with the process.
     """
     if port in _reserved_ports or sys.platform != "linux":
         return True

@@ -57,12 +57,12 @@ class StorePorts:
         """
         with contextlib.suppress(OSError, ValueError, TypeError):
             previous = cls(*json.loads((before or Path()).read_text()))
-            if s3 in (0, previous.s3) and all(map(_take, dataclasses.astuple(previous))):
+            if s3 in (0, previous.s3) and all(map(_reserve_if_free, dataclasses.astuple(previous))):
                 return previous
         ports: list[int] = [s3] if s3 else []
         # Both of a pair lie below what outgoing connections take by chance.
         for port in random.sample(range(20000, 22700), 1000):
-            if len(ports) < 4 and port not in ports and _take(port):
+            if len(ports) < 4 and port not in ports and _reserve_if_free(port):
                 ports.append(port)
         if len(ports) < 4:
             raise ObjectStoreError("no free ports on 127.0.0.1 for the object store")
@@ -193,8 +193,8 @@ class EmbeddedObjectStore:
         return self.config_dir / "identities.json"
 
 
-def _take(port: int) -> bool:
-    """Reserves a free port: the program binds it seconds later, when another stack may have chosen it too."""
+def _reserve_if_free(port: int) -> bool:
+    """The program binds the port seconds later; until then, another stack must not choose it."""
     return _are_free(port) and reserve_port(port)
 
 
