@@ -134,7 +134,7 @@ _KINDS = (
     ErrorKind("query_too_costly", 422, "The query takes more time or memory to check than allowed.",
         "Shorten or split the query."),
     ErrorKind("query_too_large", 422, "The query would read more bytes than an interactive query may.",
-        "Narrow the range of block_number, or use `mode: batch` when it is available."),
+        "Narrow the range of block_number, or compute it in a job (`spark_sql`)."),
     ErrorKind("query_type_unsupported", 422, "A column has a type that queries cannot read exactly.",
         "Write decimals of more than 38 digits as text, or as binary and text."),
     ErrorKind("query_unknown_column", 422, "The query names a column that does not exist.",

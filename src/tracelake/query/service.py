@@ -345,7 +345,7 @@ class QueryService:
         return TraceError(
             "query_too_large",
             f"The query would read {size:,} bytes after pruning; an interactive query reads at most {limit:,}. Narrow"
-            " the range of block_number, or send it with `mode: batch`.",
+            " the range of block_number, or compute it in a job (`spark_sql`).",
             input_bytes=size,
             limit_bytes=limit,
             suggestion="mode: batch",
