@@ -1,12 +1,12 @@
 """The demo's DAG on a warm stack against one script with cryo and DuckDB that makes the same tables.
 
-    make bench-pipeline [ARGS="--quick | --smoke | --profile"]
+    make bench-pipeline [ARGS="--quick | --smoke | --profile | --times 100"]
 
 Both read the same chain from the same replay server, a process of its own that answers without compression: the
 recorded chain of 4,000 blocks, and the same repeated 10 and 100 times. Ours is a stack as `trace up` starts it, with
 its default settings: ingest, check, decode, three queries, files in the object store, a table in Postgres; measured
-from the trigger to the last row. The script is a process that has run before. Before anything is measured the rows of
-both are compared. Readings are interleaved. The last line is one JSON object:
+from the trigger to the last row. Both have run before, but not on the longest chain, where a run takes minutes. The
+rows of both are compared. Readings are interleaved. The last line is one JSON object:
 
 - `vs_script_ratio`: our seconds over the script's, the median of pairs, with quartiles; `_10x` and `_100x`: on the
   longer chains, whose units have `SIZES` blocks.
@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,12 +43,17 @@ SIZES = {1: 2000, 10: 10_000, 100: 50_000}
 class Load:
     pairs: dict[int, int]
     """By repetitions of the chain."""
-    warm: int
+    warm: dict[int, int]
+    """Pairs before the measured ones, by repetitions of the chain."""
     blocks: int = BLOCKS
     profile_rounds: int = 7
 
 
-LOADS = (Load({1: 7, 10: 3, 100: 1}, 3), Load({1: 3, 10: 1}, 2), Load({1: 1}, 0, 100, 1))
+LOADS = (
+    Load({1: 7, 10: 3, 100: 1}, {1: 3, 10: 1, 100: 0}),
+    Load({1: 3, 10: 1}, {1: 2, 10: 1}),
+    Load({1: 1}, {1: 0}, 100, 1),
+)
 
 
 class Child:
@@ -111,18 +116,22 @@ class Comparison:
         rows: dict[str, int] = answer["rows"]
         return rows
 
+    async def run_pair(self, sides: Sides, blocks: int, size: int, *, ours_first: bool) -> dict[str, int]:
+        """Run both, and return the rows of each table, which must be the same."""
+        runs = [self.run_ours, self.run_script]
+        first, second = [await run(sides, blocks, size) for run in (runs if ours_first else reversed(runs))]
+        if first != second:
+            raise RuntimeError(f"the tables differ: {first} and {second}")
+        return first
+
     async def measure(self, pairs: int, warm: int, blocks: int, size: int) -> Sides:
-        for number in range(max(1, warm)):
-            ours, script = await self.run_ours(Sides(), blocks, size), await self.run_script(Sides(), blocks, size)
-            if ours != script:
-                raise RuntimeError(f"the tables differ: {ours} and {script}")
-            if not number:
-                say("both made " + ", ".join(f"{count:,} {name}" for name, count in ours.items()))
+        for _ in range(warm):
+            await self.run_pair(Sides(), blocks, size, ours_first=True)
         sides = Sides()
         for number in range(pairs):
-            runs = [self.run_ours, self.run_script]
-            for run in runs if number % 2 == 0 else reversed(runs):
-                await run(sides, blocks, size)
+            rows = await self.run_pair(sides, blocks, size, ours_first=number % 2 == 0)
+            if not number:
+                say("both made " + ", ".join(f"{count:,} {name}" for name, count in rows.items()))
             latest = f"ours {sides.ours.values[-1]:.2f} s, script {sides.script.values[-1]:.2f} s"
             say(f"  pair {number + 1}/{pairs}: {latest}")
         return sides
@@ -139,12 +148,12 @@ async def compare(load: Load, python: Path, *, profile: bool) -> dict[str, Any]:
             url = (await asyncio.to_thread(chain.answer))["url"]
             with Child(script) as peer, PipelineStack(url) as stack:
                 comparison = Comparison(stack, peer, url, Path(scratch))
-                sides = await comparison.measure(pairs, load.warm if times == 1 else 1, blocks, size)
+                sides = await comparison.measure(pairs, load.warm[times], blocks, size)
                 if profile:
                     await tell_profile(stack)
             if profile and times == 1:
                 figures["profile"] = profile_operators(
-                    Path(scratch), url, size, warm=load.warm, rounds=load.profile_rounds
+                    Path(scratch), url, size, warm=load.warm[1], rounds=load.profile_rounds
                 )
         ratios = ratio(sides.ours, sides.script)
         name = "" if times == 1 else f"_{times}x"
@@ -173,6 +182,7 @@ async def tell_profile(stack: PipelineStack) -> None:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--profile", action="store_true", help="print what each job takes, and what Spark does for it")
+    parser.add_argument("--times", type=int, choices=SIZES, help="only the chain repeated so often")
     options = parse(parser)
     python = find_cryo()
     if python is None:
@@ -180,6 +190,8 @@ def main() -> None:
     load = options.scale.pick(*LOADS)
     if options.scale is Scale.SMOKE:
         say("smoke: the figures mean nothing")
+    if options.more.times is not None:
+        load = replace(load, pairs={options.more.times: LOADS[0].pairs[options.more.times]}, warm=LOADS[0].warm)
     profile = options.more.profile or options.scale is Scale.SMOKE
     print(json.dumps(asyncio.run(compare(load, python, profile=profile))))
 
