@@ -1,6 +1,7 @@
 """Worker-only calls (claim, fetch, token) and introspection by services."""
 
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -51,6 +52,26 @@ class ClaimReply(Reply, frozen=True, kw_only=True):
     """Absent if the job names none. Not part of the payload: neither fetch nor an invocation has it."""
 
 
+BundleLanguage = Literal["python", "node", "rust"]
+
+
+class BundleRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The code of an invoked attempt. A runner checks the bytes against `sha256` and `size_bytes` before every run."""
+
+    bundle_id: UUID
+    url: str
+    """A presigned GET of the archive, valid for this attempt. It is a credential: logs and errors never show it."""
+    sha256: str
+    """In hex."""
+    size_bytes: int
+    language: BundleLanguage
+    """Which runner takes the attempt."""
+    entrypoint: str | None = None
+    """Of python `module.function`, of node `file.function`; a Rust bundle starts its `bootstrap`."""
+    timeout_seconds: int
+    memory_mb: int
+
+
 class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     """The input of an invoked attempt; it is complete, since the attempt can only make its own task calls."""
 
@@ -58,6 +79,9 @@ class Invocation(TaskPayload, frozen=True, kw_only=True, omit_defaults=True):
     lease_expires_at: datetime
     capability_token: str
     bundle_url: str | None
+    """`bundle.url`, where the wire contract has it; None for operators that are not a bundle's."""
+    bundle: BundleRef | None = None
+    """The code to run; None for operators that are not a bundle's."""
 
 
 class FetchReply(Reply, frozen=True, kw_only=True):
