@@ -14,8 +14,9 @@ import pytest
 from tests.stack.demo_support import START, quiet, task
 from tests.support.postgres import scratch_directory
 from tracelake.client.stack import ObjectStoreAddress, Stack
-from tracelake.demo import DemoError, command, plan, results, stack, table, tell, watch
+from tracelake.demo import DemoError, command, plan, questions, results, stack, table, tell, watch
 from tracelake.wire.datasets import LineageEdge, LineageReply
+from tracelake.wire.query import QueryReply, ResultColumn
 
 # --- what is left
 
@@ -277,7 +278,19 @@ def found() -> results.Results:
             downstream=[],
             units=[],
         ),
+        answers=[questions.Answered(questions.QUESTIONS[0], REPLY)],
     )
+
+
+REPLY = QueryReply(
+    query_id=uuid4(),
+    columns=[ResultColumn(name="sender", type="BLOB"), ResultColumn(name="transfers", type="BIGINT")],
+    rows=[["0x" + "02" * 20, 3], [None, 11]],
+    row_count=2,
+    datasets=[],
+    bytes_read=0,
+    elapsed_ms=1,
+)
 
 
 def test_the_end_of_the_story() -> None:
@@ -292,6 +305,9 @@ def test_the_end_of_the_story() -> None:
         "    5  tasks, in 6 attempts (1 retry)",
         "7.2 s  from the kill of worker-1 until what it held (1 task) was taken up again",
         "yes  each of the 2 blocks is there once",
+        "GROUP BY sender\n",
+        f"sender{' ' * 38}transfers\nblob{' ' * 43}bigint\n",
+        f"0x{'02' * 20}          3\nNULL                                               11\n",
     ):
         assert line in said, said
     assert "NO" not in said

@@ -5,7 +5,7 @@ import shutil
 import signal
 import tempfile
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tracelake.cli.options import RANGE
 from tracelake.cli.session import make_console
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
-from tracelake.demo import DemoError, plan, results, tell, watch
+from tracelake.demo import DemoError, plan, questions, results, tell, watch
 from tracelake.demo.screen import DemoScreen
 from tracelake.demo.stack import LEASE_SECONDS, DemoStack
 from tracelake.demo.table import DemoTable
@@ -146,7 +146,10 @@ class Demo:
             story = await watch.follow(home, client, self.plan, self.screen, table)
             self.screen.close()
             self.screen.say("all done; reading the datasets")
-            return story, await results.collect(stack, client, self.plan, story, table)
+            outcome, answers = await asyncio.gather(
+                results.collect(stack, client, self.plan, story, table), questions.ask(stack)
+            )
+            return story, replace(outcome, answers=answers)
         finally:
             self.screen.close()
             await client.close()

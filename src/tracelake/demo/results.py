@@ -7,7 +7,7 @@ recomputed here from the decoded transfers, without Spark.
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from tracelake.adapters.s3.access import WORKING, read_access
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.demo.plan import DATASETS, JOBS, TABLE, DemoPlan
+from tracelake.demo.questions import Answered
 from tracelake.demo.table import DemoTable, Row
 from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
@@ -75,6 +76,8 @@ class Results:
     failed: int
     """Attempts that failed by themselves."""
     lineage: LineageReply
+    answers: list[Answered] = field(default_factory=list)
+    """Of the questions that were asked in SQL."""
 
     @property
     def right(self) -> bool:

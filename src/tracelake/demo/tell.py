@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.lineage import lineage_trees
+from tracelake.cli.query_table import render, show_result
 from tracelake.cli.session import show
 from tracelake.cli.text import count, unit_text
 from tracelake.demo.plan import DAG, DemoPlan
@@ -21,6 +22,7 @@ from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
 
 _TOP = 8
+_MOST_WIDTH = 120
 _KIB, _MIB = 1024, 1024 * 1024
 _TOKENS = {
     "5fbdb2315678afecb367f032d93f642f64180aa3": ("HUSD", 6),
@@ -47,6 +49,14 @@ def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> No
     _say(console, "\nIs it right?", "bold")
     for check in results.checks:
         show(console, Text(f"{'yes' if check.right else 'NO':>3}  {check.said}", style="" if check.right else "red"))
+    _say(console, "\nAsk it yourself: SQL over files and tables (`trace query`)", "bold")
+    if not results.answers:
+        _say(console, "This machine cannot isolate queries, so its stack runs no Query Service: see docs/query.md.")
+    for answered in results.answers:
+        _say(console, f"\n{answered.question.text}")
+        _say(console, answered.question.sql, "cyan")
+        width = min(console.width, _MOST_WIDTH)
+        show_result(console, render(answered.reply.columns, answered.reply.rows, width))
 
 
 def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -> dict[str, Any]:
@@ -92,6 +102,15 @@ def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -
             "refused": story.table.refused,
             "retried": story.table.retried,
         },
+        "queries": [
+            {
+                "question": answered.question.text,
+                "sql": answered.question.sql,
+                "columns": [column.name for column in answered.reply.columns],
+                "rows": answered.reply.rows,
+            }
+            for answered in results.answers
+        ],
         "checks": [{"check": check.said, "ok": check.right} for check in results.checks],
         "home": None if home is None else str(home.root),
     }
@@ -119,6 +138,7 @@ def next_steps(console: Console, plan: DemoPlan, kept_home: Home | None) -> None
             ("everything that goes on, live", f"{trace} top {home}"),
             ("its tasks; with an id, one of them and its attempts", f"{trace} tasks --dag {DAG} --limit 10 {home}"),
             ("rows of a dataset; with --output, all of them in a file", f"{trace} read hourly_flows {home}"),
+            ("a prompt for SQL over all datasets", f"{trace} query {home}"),
             ("the table that two jobs write: its rows", f"{trace} read large_transfers {home}"),
             ("and what there is to know about it", f"{trace} datasets large_transfers {home}"),
             ("is a dataset fresh, and if not, why", f"{trace} why hourly_flows {home}"),

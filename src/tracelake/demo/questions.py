@@ -1,0 +1,57 @@
+"""What a person would ask about the demo's datasets, asked as `trace query` asks it.
+
+The first question reads files alone. The second joins files with a table of Postgres and has 256-bit numbers.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from tracelake.client.query import QueryClient
+from tracelake.client.stack import Stack
+from tracelake.wire.query import QueryReply, QueryRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    sql: str
+
+
+QUESTIONS = (
+    Question(
+        "Who moved tokens most often?",
+        """\
+SELECT from_address AS sender, count(*) AS transfers, count(DISTINCT token) AS tokens, max(block_number) AS last_block
+FROM transfers
+GROUP BY sender
+ORDER BY transfers DESC, sender
+LIMIT 5""",
+    ),
+    Question(
+        "What is the largest transfer of each token, and how often was that token moved?",
+        """\
+SELECT l."at" AS moment, l.token, l.sender, l.amount, f.transfers
+FROM large_transfers l
+JOIN (SELECT token, sum(transfers) AS transfers FROM hourly_flows GROUP BY token) f ON f.token = lower(hex(l.token))
+QUALIFY row_number() OVER (PARTITION BY l.token ORDER BY l.amount DESC, l.block_number, l.log_index) = 1
+ORDER BY f.transfers DESC""",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    question: Question
+    reply: QueryReply
+
+
+async def ask(stack: Stack) -> list[Answered]:
+    """The answers, in order; none on a machine that cannot isolate queries, whose stack has no Query Service."""
+    if stack.query_url is None:
+        return []
+    client = QueryClient(stack)
+    try:
+        replies = await asyncio.gather(*(client.run(QueryRequest(sql=question.sql)) for question in QUESTIONS))
+    finally:
+        await client.close()
+    return [Answered(question, reply) for question, reply in zip(QUESTIONS, replies, strict=True)]
