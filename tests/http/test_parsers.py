@@ -16,7 +16,7 @@ from jwt.algorithms import ECAlgorithm
 
 from tracelake.errors import TraceError
 from tracelake.http.app import decode
-from tracelake.model.locations import is_canonical_prefix, lies_under, parse_uri
+from tracelake.model.prefixes import is_canonical_prefix, lies_under, parse_uri
 from tracelake.tokens import jws
 from tracelake.wire.base import ErrorBody, ErrorInfo
 from tracelake.wire.parameters import parse_uuid
@@ -61,6 +61,8 @@ def naive(uri: str) -> tuple[str, str] | None:
     edges = "abcdefghijklmnopqrstuvwxyz0123456789"
     if bucket[0] not in edges or bucket[-1] not in edges or any(char not in edges + ".-" for char in bucket):
         return None
+    if ".." in bucket:
+        return None
     if any(char in "*?\\%" or unicodedata.category(char) in ("Cc", "Cs") for char in key):
         return None
     if unicodedata.normalize("NFC", key) != key or len(key.encode()) > 1024:
@@ -84,7 +86,7 @@ def test_an_address_is_canonical_or_nothing(uri: str) -> None:
     if parsed is not None:
         bucket, key = parsed
         assert f"s3://{bucket}/{key}" == uri
-        assert is_canonical_prefix(uri) == uri.endswith("/")
+        assert is_canonical_prefix(uri) == (uri.endswith("/") and "${" not in uri)
         # Whatever resolves paths, resolves it to itself.
         path = f"/{bucket}/{key}".rstrip("/")
         assert posixpath.normpath(path) == path

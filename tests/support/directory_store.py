@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.locations import is_canonical_prefix, parse_uri
+from tracelake.model.prefixes import is_canonical_prefix, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, too_many_objects
 
 _ASIDE = ".aside"  # no bucket can have this name

@@ -7,7 +7,8 @@ import msgspec
 
 from tracelake.dispatcher.engine.file_publications import PublicationRequest
 from tracelake.errors import TraceError
-from tracelake.model.locations import MARKER_FAMILY, lies_under, parse_uri
+from tracelake.model.locations import MARKER_FAMILY
+from tracelake.model.prefixes import lies_under, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
 from tracelake.tokens.token_claims import VerifiedClaims
 from tracelake.wire.base import Sha256

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from tracelake.model.locations import parse_uri
+from tracelake.model.prefixes import parse_uri
 from tracelake.ports import ObjectExistsError, ObjectMeta, content_mismatch, hash_file
 
 

@@ -18,7 +18,7 @@ from tracelake.catalogue.context import (
     OperatorResult,
     TableInput,
 )
-from tracelake.model.locations import parse_uri
+from tracelake.model.prefixes import parse_uri
 from tracelake.ports import FileTransfer, ObjectMeta
 from tracelake.spark.batches import write_batches
 from tracelake.spark.input_files import InputFiles

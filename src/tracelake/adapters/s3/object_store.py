@@ -17,7 +17,7 @@ from obstore.store import S3Store
 
 from tracelake.adapters.s3.access import ASKING, S3Access, StorePatience
 from tracelake.errors import StoreUnavailableError
-from tracelake.model.locations import is_canonical_prefix, parse_uri
+from tracelake.model.prefixes import is_canonical_prefix, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, too_many_objects
 
 _CONNECT_SECONDS = 5.0

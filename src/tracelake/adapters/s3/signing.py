@@ -16,7 +16,7 @@ import obstore
 
 from tracelake.adapters.s3.access import S3Access, StorePatience
 from tracelake.adapters.s3.object_store import open_bucket
-from tracelake.model.locations import parse_uri
+from tracelake.model.prefixes import parse_uri
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _CREATE = {"if-none-match": "*"}

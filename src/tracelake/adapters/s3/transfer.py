@@ -14,7 +14,7 @@ from tracelake.adapters.s3.access import WORKING, S3Access, StorePatience
 from tracelake.adapters.s3.object_store import open_bucket, unavailable, was_answered
 from tracelake.adapters.s3.signing import sign_urls
 from tracelake.model.backoff import Backoff
-from tracelake.model.locations import parse_uri
+from tracelake.model.prefixes import parse_uri
 from tracelake.ports import ObjectChangedError, ObjectExistsError, ObjectMeta, content_mismatch, hash_file
 
 _CHUNK = 8 * 1024 * 1024

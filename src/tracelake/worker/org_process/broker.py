@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from tracelake.catalogue.context import Batch, NonRetryableError, OperatorContext, TableInput
 from tracelake.errors import TraceError
-from tracelake.model.locations import lies_under
+from tracelake.model.prefixes import lies_under
 from tracelake.ports import FileTransfer, ObjectMeta, UrlSigner
 from tracelake.spark.child.messages import (
     Accepted,
