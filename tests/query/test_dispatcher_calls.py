@@ -109,6 +109,32 @@ def test_inputs_that_differ_in_their_units_alone_are_one_relation(harness: Dispa
     }
 
 
+def test_relations_of_a_task_have_names_of_their_own(harness: DispatcherHarness) -> None:
+    """Also if the name of a dataset looks like that of another's second relation."""
+    org = fresh("named")
+    datasets = [
+        harness.make_job(f"writer{number}", org=org, outputs=[{"name": name, "storage": "s3"}])["outputs"][0]
+        for number, name in enumerate(("blocks_2", "blocks"))
+    ]
+    odd, plain = (
+        {key: dataset[key] for key in ("dataset_uuid", "dataset_version")} for dataset in datasets
+    )  # fmt: skip
+    unit = {"partition_key": "0-9", "start": 0, "end": 9}
+    inputs = [
+        odd | {"input_index": 0, "unit": unit},
+        plain | {"input_index": 1, "unit": unit},
+        plain | {"input_index": 2, "unit": unit, "where": {"chain_id": 1}},
+    ]
+    task = harness.make_task(harness.make_job("reader", org=org)["job_id"], inputs=inputs)
+    lease = harness.claim(task).body
+    listed = harness.service("POST", "/internal/task-inputs", fence(task, lease)).body["relations"]
+    assert {relation["name"]: relation["dataset_uuid"] for relation in listed} == {
+        "blocks_2": odd["dataset_uuid"],
+        "blocks": plain["dataset_uuid"],
+        "blocks_2_2": plain["dataset_uuid"],
+    }
+
+
 def test_the_audit_keeps_a_query_once_and_shows_it_to_admins_of_its_org(harness: DispatcherHarness) -> None:
     org = fresh("audited")
     record = {

@@ -2,14 +2,17 @@
 
 import csv
 import io
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tracelake.query.results import encode_csv, encode_parquet, encode_rows
+from tracelake.query.results import encode_csv, encode_parquet, encode_rows, format_date, format_timestamp
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 TABLE = pa.table(
@@ -64,3 +67,81 @@ def test_csv_has_the_texts_of_json_and_tells_null_from_empty() -> None:
     assert first[8:10] == ['["1152921504606846976",null]', '{"a":"0x01"}']
     assert first[-1] == "a, \"b\"\n'c'"
     assert second[0] == ""
+
+
+def test_times_that_python_does_not_have() -> None:
+    """The engine has years of six digits, infinity, nanoseconds and 24:00."""
+    largest = 2**63 - 1
+    moments = pa.array([largest, -largest, 568_971_820_800_000_000, -63_517_824_000_000_000, None], pa.int64())
+    days = pa.array([2**31 - 1, -(2**31 - 1), 6_585_395, -735_525, None], pa.int32())
+    table = pa.table(
+        {
+            "moment": moments.cast(pa.timestamp("us", "UTC")),
+            "nested": pa.array([[value] for value in moments.to_pylist()], pa.list_(pa.int64())).cast(
+                pa.list_(pa.timestamp("us"))
+            ),
+            "day": days.cast(pa.date32()),
+            "time": pa.array([0, 86_399_999_999_999, 43_200_000_000_001, 1, None], pa.int64()).cast(pa.time64("ns")),
+        }
+    )
+    assert encode_rows(table, 10_000) == [
+        ["infinity", ["infinity"], "infinity", "00:00:00.000000000"],
+        ["-infinity", ["-infinity"], "-infinity", "23:59:59.999999999"],
+        ["+020000-01-01T00:00:00Z", ["+020000-01-01T00:00:00"], "+020000-03-14", "12:00:00.000000001"],
+        ["-000043-03-15T00:00:00Z", ["-000043-03-15T00:00:00"], "-000044-03-15", "00:00:00.000000001"],
+        [None, [None], None, None],
+    ]
+
+
+@given(st.datetimes())
+def test_times_are_written_as_python_writes_them(moment: datetime) -> None:
+    microseconds = (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    assert format_timestamp(microseconds, 10**6) == moment.isoformat()
+    assert format_date((moment.date() - date(1970, 1, 1)).days) == moment.date().isoformat()
+
+
+def test_durations_keep_their_months_and_days() -> None:
+    values = [(1, 2, 3_500_000_000), (0, 0, 0), (-14, 0, -1), None]
+    table = pa.table({"duration": pa.array(values, pa.month_day_nano_interval())})
+    assert encode_rows(table, 1000) == [["P1M2DT3.5S"], ["PT0S"], ["P-14MT-0.000000001S"], [None]]
+
+
+_NESTED = pa.struct(
+    [
+        ("list", pa.list_(pa.int64())),
+        ("pair", pa.list_(pa.date32(), 2)),
+        ("map", pa.map_(pa.string(), pa.list_(pa.binary()))),
+    ]
+)
+_NESTED_ROWS = st.lists(
+    st.none()
+    | st.fixed_dictionaries(
+        {
+            "list": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
+            "pair": st.none() | st.lists(st.none() | st.dates(), min_size=2, max_size=2),
+            "map": st.none()
+            | st.dictionaries(st.text(max_size=2), st.none() | st.lists(st.binary(max_size=2), max_size=2), max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(_NESTED_ROWS, st.integers(0, 3))
+def test_nested_values_are_whole_in_every_slice(rows: list[dict[str, Any] | None], start: int) -> None:
+    def expected(value: Any) -> Any:
+        if isinstance(value, dict):
+            return [[key, expected(item)] for key, item in value.items()]
+        if isinstance(value, list):
+            return [expected(item) for item in value]
+        if isinstance(value, bytes):
+            return "0x" + value.hex()
+        if isinstance(value, int):
+            return value if abs(value) < 2**53 else str(value)
+        return value.isoformat() if isinstance(value, date) else value
+
+    plain = [row and {**row, "map": row["map"] and list(row["map"].items())} for row in rows]
+    table = pa.table({"value": pa.array(plain, _NESTED)}).slice(start)
+    whole = [[row and {name: expected(value) for name, value in row.items()}] for row in rows]
+    assert [[row[0] and {**row[0], "map": row[0]["map"]}] for row in encode_rows(table, 10**6)] == whole[start:]

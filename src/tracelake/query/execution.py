@@ -13,7 +13,7 @@ from tracelake.errors import TraceError
 from tracelake.query.engine.requests import EngineLimits, EngineParameter, EngineQuery, Relation
 from tracelake.query.engine.server import EngineServer
 from tracelake.query.parts import BoundValue, Columns
-from tracelake.query.relations import RelationPart
+from tracelake.query.relations import LocalRelation
 
 _TYPE_KEY = b"tracelake.type"
 """Metadata of a field: DuckDB's type. Named here too, since the module that sets it loads DuckDB."""
@@ -71,7 +71,7 @@ class QueryExecution:
         self,
         sql: str,
         parameters: Mapping[str, BoundValue],
-        parts: Mapping[str, list[RelationPart]],
+        relations: Mapping[str, LocalRelation],
         *,
         limit: int | None,
         export: Path,
@@ -80,27 +80,10 @@ class QueryExecution:
         inline_bytes: int,
     ) -> ExecutedQuery:
         """`export` gets all rows. Raises TraceError with no text of the engine."""
-        relations: dict[str, Relation] = {}
-        unions: list[str] = []
-        for name, listed in parts.items():
-            if len(listed) == 1:
-                relations[name] = listed[0].to_relation()
-                continue
-            # Ranges of blocks that have none in common. No query can name the parts: they are not granted.
-            inner = {f"{name}__{number}": part.to_relation() for number, part in enumerate(listed)}
-            relations |= inner
-            rows = " UNION ALL ".join(f'SELECT * FROM "{part}"' for part in inner)  # noqa: S608 - names of datasets
-            unions.append(f'"{name}" AS NOT MATERIALIZED ({rows})')
-        text = sql.strip().rstrip(";")
-        if unions or limit is not None:
-            text = f"SELECT * FROM (\n{text}\n) AS result"  # noqa: S608 - the checked query
-        if unions:
-            text = f"WITH {', '.join(unions)} {text}"
-        if limit is not None:
-            text += f" LIMIT {limit:d}"
         query = EngineQuery(
-            sql=text,
-            relations=relations,
+            sql=sql,
+            limit=limit,
+            relations={name: relation.to_relation() for name, relation in relations.items()},
             parameters={name: to_parameter(value) for name, value in parameters.items()},
             limits=self._limits(seconds, inline_rows, inline_bytes),
             export=str(export),

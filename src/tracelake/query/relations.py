@@ -119,13 +119,13 @@ def sql_type(column: TableColumn) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelationPart:
-    """Rows of a relation: some files, of which a range of blocks and the rows that `where` selects."""
+class LocalRelation:
+    """The rows of a relation on this machine: files, of which ranges of blocks and the rows that `where` selects."""
 
     files: tuple[Path, ...]
     is_table: bool
     columns: Columns
-    blocks: tuple[int, int] | None = None
+    blocks: tuple[tuple[int, int], ...] | None = None
     where: dict[str, Scalar | list[Scalar]] | None = None
 
     def to_relation(self) -> Relation:
@@ -140,18 +140,20 @@ class RelationPart:
         )
 
 
-def split_relation(relation: BoundRelation, files: Sequence[Path], columns: Columns) -> list[RelationPart]:
-    """The parts of a relation of files: one for each range of blocks of a task's units, which have none in common."""
+def select_rows(relation: BoundRelation, files: Sequence[Path], columns: Columns) -> LocalRelation:
+    """A relation of files, with the rows of a task's units alone if it is one of its inputs."""
     where = relation.selections[0].where if relation.selections else None
     for field in where or {}:
         if field not in columns:
             raise TraceError("query_failed", "`where` of an input names a column that the dataset does not have.")
-    merged = merge_ranges([selection.unit.blocks for selection in relation.selections]) if BLOCK in columns else None
-    ranges: list[tuple[int, int] | None] = [None] if merged is None else [*merged]
-    return [
-        RelationPart(files=tuple(files), is_table=False, columns=columns, blocks=blocks, where=where)
-        for blocks in ranges
-    ]
+    ranges = merge_ranges([selection.unit.blocks for selection in relation.selections]) if BLOCK in columns else None
+    return LocalRelation(
+        files=tuple(files),
+        is_table=False,
+        columns=columns,
+        blocks=None if ranges is None else tuple(ranges),
+        where=where,
+    )
 
 
 def merge_ranges(ranges: Sequence[tuple[int | None, int | None]]) -> list[tuple[int, int]] | None:

@@ -36,11 +36,11 @@ from tracelake.query.pruning import block_range
 from tracelake.query.relations import (
     UNKNOWN_COLUMNS,
     BoundRelation,
-    RelationPart,
+    LocalRelation,
     SchemaDirectory,
     bind_relations,
     named_in,
-    split_relation,
+    select_rows,
 )
 from tracelake.query.results import ENCODERS, encode_rows
 from tracelake.query.slots import QueryCaller, QuerySlots
@@ -59,7 +59,9 @@ from tracelake.wire.query import (
 )
 from tracelake.wire.task_calls import DataFile
 
-_CONSTANTS = re.compile(r"'(?:[^']|'')*'|\b\d[\w.]*|/\*.*?\*/|--[^\n]*", re.DOTALL)
+# What is not closed reaches to the end of the text: looking for its end from every place would take a text of quotes
+# seconds, in which nobody else is served.
+_CONSTANTS = re.compile(r"'(?:[^']|'')*(?:'|\Z)|\b\d[\w.]*|/\*.*?(?:\*/|\Z)|--[^\n]*", re.DOTALL)
 _CATALOG_SECONDS = 60.0
 
 
@@ -273,14 +275,14 @@ class QueryService:
         for name in used:
             if columns.get(name) is None:
                 raise TraceError("dataset_not_committed", f"Nothing of the dataset {name} has been committed yet.")
-        parts = await self._read(run, used, types, checked)
+        local = await self._read(run, used, types, checked)
         export = run.directory / "result.parquet"
         export.parent.mkdir(parents=True, exist_ok=True)
         async with self.slots.engine(run.caller, run.bytes_read):
             result = await self.execution.run(
                 checked.sql,
                 checked.parameters,
-                parts,
+                local,
                 limit=run.request.limit,
                 export=export,
                 seconds=run.seconds_left,
@@ -299,7 +301,7 @@ class QueryService:
 
     async def _read(
         self, run: _Run, used: Mapping[str, BoundRelation], columns: Mapping[str, Columns], checked: GateResult
-    ) -> dict[str, list[RelationPart]]:
+    ) -> dict[str, LocalRelation]:
         """Everything that the query reads, as local files; nothing is fetched of a query that would read too much."""
         files: dict[str, list[DataFile]] = {}
         tables: dict[str, TableRead] = {}
@@ -326,14 +328,13 @@ class QueryService:
             seconds=run.seconds_left,
         )
         run.bytes_read += sum(file.size for file in rows.values())
-        parts = {
-            name: [RelationPart(files=(file.path,), is_table=True, columns=columns[name])]
-            for name, file in rows.items()
+        local = {
+            name: LocalRelation(files=(file.path,), is_table=True, columns=columns[name]) for name, file in rows.items()
         }
         for name, listed in files.items():
             paths = await self.files.link(listed, run.directory / "files")
-            parts[name] = split_relation(used[name], paths, columns[name])
-        return parts
+            local[name] = select_rows(used[name], paths, columns[name])
+        return local
 
     async def _list_files(self, relation: BoundRelation, blocks: tuple[int, int] | None) -> list[DataFile]:
         if blocks is not None and blocks[0] > blocks[1]:

@@ -63,13 +63,16 @@ def test_reads_files_of_two_formats(engine: Engine, transfers: Relation, tmp_pat
 @pytest.mark.parametrize(
     ("parts", "blocks"),
     [
-        ({"blocks": (2, 3)}, [2, 3]),
+        ({"blocks": ((2, 3),)}, [2, 3]),
+        ({"blocks": ((1, 1), (3, 4))}, [1, 3, 4]),
+        ({"blocks": ((1, 1), (4, 9)), "where": {"kind": ["it's", None]}}, [4]),
+        ({"blocks": ()}, []),
         ({"where": {"kind": "it's"}}, [2]),
         ({"where": {"kind": ["move", None]}}, [1, 4]),
         ({"where": {"kind": None}}, [4]),
         ({"where": {"kind": []}}, []),
         ({"where": {"token": "0x00aa"}}, [1]),
-        ({"where": {"token": ["0x00aa", "0xbb"]}, "blocks": (1, 2)}, [1, 2]),
+        ({"where": {"token": ["0x00aa", "0xbb"]}, "blocks": ((1, 2),)}, [1, 2]),
         ({"where": {"block_number": [1, 4]}}, [1, 4]),
         ({"where": {"amount_f64": 2.0}}, [2]),
         ({"where": {"kind": "x') OR true --"}}, []),
@@ -159,6 +162,50 @@ def test_result_is_cut_at_its_limits(engine: Engine) -> None:
     assert report.bytes <= MIB + 65536
     _, report = engine.ask("SELECT 1", limits=EngineLimits(result_rows=1))
     assert not report.truncated
+
+
+@pytest.mark.parametrize("limit", [None, 1, 10])
+def test_names_are_unique_with_and_without_a_limit(engine: Engine, limit: int | None) -> None:
+    sql = 'SELECT 1 AS x, 2 AS x, 3 AS X_1, 4 AS "x y", 5::BIGNUM AS x ORDER BY 1;'
+    table, _ = engine.ask(sql, limit=limit)
+    assert table.schema.names == ["x", "x_1", "X_1_1", "x y", "x_2"]
+    assert [column[0].as_py() for column in table.columns] == [1, 2, 3, 4, "5"]
+
+
+def test_a_limit_keeps_the_order_and_takes_parameters(engine: Engine) -> None:
+    sql = "SELECT i FROM range(100000) t(i) WHERE i >= CAST($p AS BIGINT) ORDER BY i DESC LIMIT 50 -- the end"
+    table, _ = engine.ask(sql, limit=3, parameters={"p": EngineParameter("BIGINT", "99998")})
+    assert table.column("i").to_pylist() == [99_999, 99_998]
+
+
+def test_integers_of_more_than_38_digits_are_no_decimals(engine: Engine) -> None:
+    for text in (str(10**38 - 1), str(-(10**38) + 1)):
+        assert engine.value(f"SELECT '{text}'::HUGEINT") == Decimal(text)
+        assert engine.value(f"SELECT [{{'a': '{text}'::HUGEINT}}]") == [{"a": Decimal(text)}]
+    for text in (str(2**127 - 1), str(-(2**127)), str(10**38)):
+        with pytest.raises(TraceError, match="query_value_invalid"):
+            engine.ask(f"SELECT ['{text}'::HUGEINT]")
+        assert engine.value(f"SELECT '{text}'::HUGEINT::BIGNUM") == text
+
+
+def test_exports_keep_the_order(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "export.parquet"
+    sql = "SELECT i, i % 7 AS k FROM range(60_000) t(i) ORDER BY k DESC, i"
+    table, _ = engine.ask(sql, limits=EngineLimits(result_rows=5, export_bytes=10 * MIB), export=str(path))
+    expected = sorted(((i % 7, i) for i in range(60_000)), key=lambda row: (-row[0], row[1]))
+    exported = pq.read_table(path)
+    assert list(zip(exported["k"].to_pylist(), exported["i"].to_pylist(), strict=True)) == expected
+    assert table.equals(exported.slice(0, 5).replace_schema_metadata(table.schema.metadata))
+
+
+def test_a_result_at_its_border_is_whole(engine: Engine) -> None:
+    for rows, truncated in ((9_999, False), (10_000, False), (10_001, True)):
+        table, report = engine.ask(f"SELECT i FROM range({rows}) t(i)")
+        assert (table.num_rows, report.truncated) == (min(rows, 10_000), truncated)
+    limits = EngineLimits(result_rows=100_000, result_bytes=8192 * 8 + 8192 // 8)  # of one batch
+    for rows, truncated in ((8192, False), (8193, True)):
+        _, report = engine.ask(f"SELECT i FROM range({rows}) t(i)", limits=limits)
+        assert (report.rows, report.truncated) == (8192, truncated)
 
 
 def test_exports_all_rows(engine: Engine, tmp_path: Path) -> None:

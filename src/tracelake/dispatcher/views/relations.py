@@ -56,7 +56,7 @@ async def list_inputs(connection: Connection, job_id: UUID, inputs: Sequence[Tas
         if dataset is None or dataset["storage"] not in (Storage.S3, Storage.BUFFERED):
             continue  # it has no rows that can be read
         name: str = dataset["name"]
-        if name in relations:
+        while name in relations:  # again: another dataset may have the longer name
             name = f"{name}_{items[0].input_index}"
         is_table = dataset["storage"] == Storage.BUFFERED
         relations[name] = InputRelation(

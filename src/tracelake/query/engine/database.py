@@ -144,8 +144,11 @@ def _select_list(columns: tuple[EngineColumn, ...], types: dict[str, str]) -> st
 def _conditions(relation: Relation, types: dict[str, str]) -> list[str]:
     conditions = []
     if relation.blocks is not None:
-        first, last = relation.blocks
-        conditions.append(f"{quote_name(BLOCK)} BETWEEN {first:d} AND {last:d}")
+        ranges = [f"{quote_name(BLOCK)} BETWEEN {first:d} AND {last:d}" for first, last in relation.blocks]
+        if len(ranges) > 1:  # the whole of it, which the minima and maxima of a file are compared with
+            firsts, lasts = zip(*relation.blocks, strict=True)
+            conditions.append(f"{quote_name(BLOCK)} BETWEEN {min(firsts):d} AND {max(lasts):d}")
+        conditions.append(f"({' OR '.join(ranges) or 'false'})")
     for field, value in (relation.where or {}).items():
         if field not in types:
             raise QueryFailureError("query_file_invalid")

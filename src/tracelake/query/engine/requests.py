@@ -40,8 +40,8 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: tuple[EngineColumn, ...] = ()
     """Those that exist for the query, with their types. None: all, as the files have them; then there must be a
     file."""
-    blocks: tuple[int, int] | None = None
-    """First and last `block_number`."""
+    blocks: tuple[tuple[int, int], ...] | None = None
+    """Ranges of `block_number`, each with its first and its last; None: all."""
     where: Where | None = None
     """Columns and the values that they must have, as in the input of a job."""
 
@@ -73,6 +73,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 class EngineQuery(msgspec.Struct, frozen=True, kw_only=True):
     sql: str
     """One SELECT, which the gate has accepted."""
+    limit: int | None = None
+    """Rows of the result at most."""
     relations: dict[str, Relation] = {}
     parameters: dict[str, EngineParameter] = {}
     limits: EngineLimits = EngineLimits()

@@ -2,12 +2,13 @@
 
 Types that Arrow has no exact or no common form of become text: integers of more than 128 bits (`BIGNUM`), unsigned
 ones of 128 bits, `BIT`, times with a zone, enumerations and unions. `HUGEINT`, which sums of integers are, is a
-decimal of 38 digits. Each field has its DuckDB type in its metadata.
+decimal of 38 digits; a larger one is an error. Each field has its DuckDB type in its metadata, and a name that no other
+field has: readers of Arrow and Parquet need that.
 """
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -101,8 +102,26 @@ def _cut(batch: pa.RecordBatch, rows: int, size: int) -> pa.RecordBatch:
 
 def _describe(schema: pa.Schema, types: list[str]) -> pa.Schema:
     return pa.schema(
-        [field.with_metadata({TYPE_KEY: text.encode()}) for field, text in zip(schema, types, strict=True)]
+        [
+            field.with_name(name).with_metadata({TYPE_KEY: text.encode()})
+            for field, name, text in zip(schema, unique_names(schema.names), types, strict=True)
+        ]
     )
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Names that occur again get a number, whatever the case of their letters: as DuckDB names the columns of a
+    subquery, so that a limit on the result changes no name."""
+    repetitions: dict[str, int] = {}
+    unique = []
+    for name in names:
+        candidate = name
+        while candidate.lower() in repetitions:
+            repetitions[name.lower()] += 1
+            candidate = f"{name}_{repetitions[name.lower()]}"
+        repetitions[candidate.lower()] = 0
+        unique.append(candidate)
+    return unique
 
 
 def _exact(result: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
@@ -120,6 +139,8 @@ def _target(kind: DuckDBPyType) -> str:
     """The type that Arrow gets."""
     if kind.id in _AS_TEXT:
         return "VARCHAR"
+    if kind.id == "hugeint":
+        return "DECIMAL(38,0)"  # otherwise Arrow gets more digits than the type has
     if kind.id not in ("list", "array", "map", "struct"):
         return str(kind)
     children = [(name, child) for name, child in kind.children if isinstance(child, DuckDBPyType)]
