@@ -22,8 +22,6 @@ from tracelake.client.internal import InternalClient
 from tracelake.client.task import TaskClient
 from tracelake.stack.machine import wrap
 
-_LEAN = ("--no-workers", "--json", "--set=query_service=false")
-
 
 @dataclass
 class Clients:
@@ -45,6 +43,8 @@ def _environment() -> dict[str, str]:
 
 
 class BenchStack:
+    query_service = False
+
     def __init__(self, **settings: str) -> None:
         self._settings = settings
         self.home = Path(tempfile.mkdtemp(prefix="trace-bench-"))
@@ -71,7 +71,7 @@ class BenchStack:
                     str(self.home),
                     "--no-workers",
                     "--json",
-                    "--set=query_service=false",
+                    f"--set=query_service={str(self.query_service).lower()}",
                 ],
                 death_signal=signal.SIGTERM,
             ),
