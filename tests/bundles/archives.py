@@ -67,7 +67,7 @@ def make_zip(*entries: RawEntry, before: bytes = b"", between: bytes = b"", afte
             central.get("disk", 0), 0, entry.mode << 16, central["header"],
         ) + entry.name + entry.extra  # fmt: skip
     body += between
-    comment = end.pop("comment", b"")
+    comment: bytes = end.pop("comment", b"")
     fields = {"disk": 0, "directory_disk": 0, "here": len(entries), "count": len(entries)}
     fields |= {"size": len(directory), "offset": len(body)} | end
     record = struct.pack("<4s4H2LH", b"PK\x05\x06", *fields.values(), len(comment))

@@ -82,7 +82,7 @@ class _Pipe(io.RawIOBase):
 
 def test_a_streamed_archive_is_read() -> None:
     pipe = _Pipe()
-    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("main.py", b"x" * 1000)
         archive.writestr("other.py", b"y" * 1000)
     assert [entry.name for entry in read_archive(bytes(pipe.data), LIMITS)] == ["main.py", "other.py"]

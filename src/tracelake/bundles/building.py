@@ -51,12 +51,12 @@ def build_archive(
 
 def _walk(directory: Path, leave_out: frozenset[str]) -> Iterator[Path]:
     """Everything below the directory that is not a directory, by name."""
-    paths = []
+    paths: list[Path] = []
     for root, directories, files in os.walk(directory):
         at_root = Path(root) == directory
         skipped = SKIPPED | leave_out if at_root else SKIPPED
         links = [name for name in directories if (Path(root) / name).is_symlink()]
         directories[:] = [name for name in directories if name not in skipped and name not in links]
-        kept = (name for name in [*files, *links] if name not in skipped and not name.endswith(".pyc"))
-        paths.extend(Path(root) / name for name in kept)
+        members = (name for name in [*files, *links] if name not in skipped and not name.endswith(".pyc"))
+        paths.extend(Path(root) / name for name in members)
     return iter(sorted(paths, key=lambda path: path.relative_to(directory).as_posix()))
