@@ -2,7 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,11 @@ def blocks_table(start: int, end: int) -> pa.Table:
             "value": pa.array([str(2**200 + number) for number in numbers], pa.string()),
         }
     )
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return value

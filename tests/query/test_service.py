@@ -2,8 +2,6 @@
 
 import asyncio
 import io
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -12,49 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.http.support import fresh
-from tests.query.support import FILES, ServiceHarness, blocks_table, commit_blocks, parquet
+from tests.query.support import FILES, ServiceHarness, blocks_table, commit_blocks, parquet, wait_until
 from tests.routing.support import Flow
 from tests.sink.flow import BufferFlow
 from tests.support.dispatcher import DispatcherHarness
-from tests.support.postgres import TestCluster
 from tracelake.model.ids import new_id
 from tracelake.wire.contract import QUERY_LISTENERS, Listener
 from tracelake.wire.routes import routes_of
 
 SLOW = "SELECT count(*) FROM range(100000000) a, range(100000) b"
 """Takes hours."""
-
-
-@pytest.fixture(scope="module")
-def data_dsn(cluster: TestCluster) -> str:
-    return cluster.fresh("data")
-
-
-@pytest.fixture(scope="module")
-def service(
-    harness: DispatcherHarness, data_dsn: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServiceHarness]:
-    running = ServiceHarness.start(harness, tmp_path_factory.mktemp("query"), data_dsn)
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def flow(harness: DispatcherHarness) -> Flow:
-    """An org with `blocks` of the blocks 0 to 9 and 10 to 19."""
-    flow = Flow(harness, fresh("queried"))
-    flow.deploy(FILES)
-    for start in (0, 10):
-        commit_blocks(flow, start, start + 9, parquet(blocks_table(start, start + 9)))
-    return flow
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return value
 
 
 def test_the_routers_hold_exactly_the_table(service: ServiceHarness) -> None:

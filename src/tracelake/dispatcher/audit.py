@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.db.transaction import Connection
+from tracelake.errors import TraceError
 from tracelake.wire.query import QueryAuditRecord, QueryAuditReply
 
 _INSERT = "INSERT INTO audit_log (org_id, subject, action, target, details) VALUES ($1, $2, $3, $4, $5)"
@@ -16,6 +17,8 @@ _INSERT_QUERY = """
     INSERT INTO query_audit (org, run_id, query_id, subject, datasets, row_count, bytes_read, duration_ms, outcome,
                              sql_sha256)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"""
+
+_ORG_NAME = "SELECT name FROM orgs WHERE org_id = $1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,12 @@ async def record(
 
 
 async def record_query(connection: Connection, query: QueryAuditRecord) -> QueryAuditReply:
+    org = query.org or await connection.fetchval(_ORG_NAME, query.org_id)
+    if org is None:
+        raise TraceError("body_invalid", "A record names the org of its query: `org`, or `org_id` of one that is.")
     tag = await connection.execute(
         _INSERT_QUERY,
-        query.org,
+        org,
         query.run_id,
         query.query_id,
         query.subject,

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -107,11 +107,12 @@ class _Run:
     def seconds_left(self) -> float:
         return max(0.1, self.seconds - (time.monotonic() - self.started))
 
-    def to_record(self, outcome: str) -> QueryAuditRecord:
+    def to_record(self, outcome: str, org_id: UUID | None = None) -> QueryAuditRecord:
         return QueryAuditRecord(
             run_id=self.run_id,
             query_id=self.query_id,
-            org=self.caller.org,
+            org=self.caller.org or None,
+            org_id=org_id,
             subject=self.caller.subject,
             datasets=[relation.dataset for relation in self.relations],
             row_count=self.row_count,
@@ -152,11 +153,19 @@ class QueryService:
         return await self._perform(run, list_relations, scratch_prefix=None)
 
     async def query_as_task(self, claims: VerifiedClaims, request: TaskQueryRequest) -> QueryAnswer:
-        if claims.task_id != request.task_id or claims.attempt != request.attempt:
-            raise TraceError("token_mismatch")
-        inputs = await self.control.task_inputs(request)  # refuses a stale attempt; it has no org to record it for
-        caller = QueryCaller(org=inputs.org, subject=claims.sub, is_task=True)
-        run = self._start(caller, request, new_id(), self.limits.task_seconds)
+        nameless = QueryCaller(org="", subject=claims.sub, is_task=True)
+        run = self._start(nameless, request, new_id(), self.limits.task_seconds)
+        try:
+            if claims.task_id != request.task_id or claims.attempt != request.attempt:
+                raise TraceError("token_mismatch")
+            inputs = await self.control.task_inputs(request)  # refuses a stale attempt
+        except TraceError as refusal:
+            self._record_refusal(run, refusal.code, org_id=claims.org_id)
+            raise
+        except asyncio.CancelledError:
+            self._record_refusal(run, "query_canceled", org_id=claims.org_id)
+            raise
+        run.caller = replace(nameless, org=inputs.org)
         granted = {(grant.dataset_uuid, grant.dataset_version) for grant in claims.datasets}
 
         async def list_relations() -> Sequence[ReadableRelation]:
@@ -214,6 +223,7 @@ class QueryService:
         """Runs as a task of its own, which `cancel` can find; whoever waits for it and leaves takes it along."""
         key = (run.caller.org, run.caller.subject, run.query_id)
         if key in self._running:
+            self._record_refusal(run, "query_id_taken")
             raise TraceError("query_id_taken", field="query_id")
         task = asyncio.create_task(self._record_run(run, list_relations, scratch_prefix))
         self._running[key] = task
@@ -229,6 +239,11 @@ class QueryService:
             raise
         finally:
             del self._running[key]
+
+    def _record_refusal(self, run: _Run, code: str, org_id: UUID | None = None) -> None:
+        """Of a query that does not even wait for its turn."""
+        self.metrics.queries.labels("task" if run.caller.is_task else "user", code).inc()
+        self.control.record_later(run.to_record(code, org_id))
 
     async def _record_run(
         self, run: _Run, list_relations: Callable[[], Awaitable[Sequence[ReadableRelation]]], scratch_prefix: str | None

@@ -172,7 +172,9 @@ class QueryAuditRecord(Request, frozen=True, kw_only=True, omit_defaults=True):
     run_id: UUID
     """Made by the service for each run: the same record again is the same run."""
     query_id: UUID
-    org: Name
+    org: Name | None = None
+    org_id: UUID | None = None
+    """Instead of the name, where only the token of a task is known: its attempt was refused."""
     subject: ShortText
     """The user, or `task:` and the task's id."""
     datasets: Annotated[list[QueriedDataset], Meta(max_length=1000)] = []
