@@ -70,6 +70,9 @@ def confine(spec: SandboxSpec) -> None:
         build_root(spec)
     with _step("hostname"):
         linux.set_hostname("sandbox")
+    if spec.loopback:
+        with _step("loopback"):
+            linux.raise_loopback()
     if os.geteuid() == 0:
         _become_nobody(own_proc)
     os.close(own_proc)
@@ -127,7 +130,8 @@ def _write(directory: int, name: str, text: str) -> None:
 
 def _set_limits(limits: SandboxLimits, image_bytes: int) -> None:
     values = {
-        resource.RLIMIT_AS: image_bytes + limits.memory_bytes,
+        resource.RLIMIT_AS: image_bytes + limits.memory_bytes if limits.memory_bytes else resource.RLIM_INFINITY,
+        resource.RLIMIT_DATA: limits.data_bytes or resource.RLIM_INFINITY,
         resource.RLIMIT_CPU: limits.cpu_seconds,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,
@@ -139,7 +143,7 @@ def _set_limits(limits: SandboxLimits, image_bytes: int) -> None:
     }
     for kind, value in values.items():
         _, hard = resource.getrlimit(kind)
-        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        allowed = min((limit for limit in (value, hard) if limit != resource.RLIM_INFINITY), default=value)
         resource.setrlimit(kind, (allowed, allowed))
 
 

@@ -1,7 +1,10 @@
 """System calls that Python's standard library does not offer, through the C library. Each raises OSError."""
 
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -22,6 +25,8 @@ _SECUREBITS = 0b11101111
 """Root has no privileges by its number, and these bits are locked; `keep_caps` is off and locked."""
 _CAPABILITIES_VERSION = 0x20080522
 _LAST_CAPABILITY = 63
+
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _CLOSE_RANGE = 442, 436  # the same on every architecture
@@ -62,6 +67,12 @@ def pivot_root(new_root: str, old_root: str) -> None:
 
 def set_hostname(name: str) -> None:
     _check(_libc.sethostname(name.encode(), len(name)))
+
+
+def raise_loopback() -> None:
+    """Brings up the loopback interface of this network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def close_from(first: int) -> None:

@@ -29,6 +29,7 @@ _NEEDS = {
     "proc": "a mounted /proc",
     "mounts": "mounts in a mount namespace",
     "hostname": "a host name of its own",
+    "loopback": "a loopback interface in a network namespace",
     "identity": "a change to an unprivileged user id",
     "limits": "resource limits",
     "capabilities": "dropping capabilities",

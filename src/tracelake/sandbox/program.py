@@ -62,11 +62,16 @@ async def run_program(
 
 
 def interpreter_mounts() -> tuple[tuple[Mount, ...], tuple[tuple[str, str], ...]]:
-    """What this Python needs: programs and libraries of the system and its own, some devices; and links among them."""
+    """What this Python needs with its packages, in `system_mounts`."""
+    packages = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    return system_mounts(sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *packages)
+
+
+def system_mounts(*directories: str) -> tuple[tuple[Mount, ...], tuple[tuple[str, str], ...]]:
+    """Programs and libraries of the system, these directories and some devices; and links among them."""
     mounts: dict[str, Mount] = {}
     links = []
-    own = (sys.prefix, sys.base_prefix, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
-    for path in (*_SYSTEM, *own):
+    for path in (*_SYSTEM, *directories):
         if Path(path).is_symlink() and path in _SYSTEM:
             links.append((path, str(Path(path).readlink())))
         elif Path(path).exists() and not any(Path(path).is_relative_to(parent) for parent in mounts):

@@ -25,8 +25,11 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     deadline_seconds: float
     """Wall clock, from the request on. Everything inside is killed then."""
-    memory_bytes: int
-    """Address space beyond what the process has when it starts."""
+    memory_bytes: int = 0
+    """Address space beyond what the process has when it starts; 0: no limit, for programs that reserve more than they
+    use."""
+    data_bytes: int = 0
+    """Private memory that one process may write to; 0: no limit."""
     cpu_seconds: int
     file_bytes: int = 0
     """Size of any file that is written."""
@@ -45,6 +48,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Symbolic links: where, and what they say."""
     proc: bool = False
     """A /proc with the processes of the sandbox alone."""
+    loopback: bool = False
+    """A loopback interface that is up, for sockets within the sandbox. There is never another interface."""
     trial: bool = False
     """Ends after the set-up: shows that the machine allows each step."""
 

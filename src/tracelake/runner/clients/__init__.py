@@ -1,0 +1,1 @@
+"""Programs that run a user's handler inside of a sandbox. They are mounted there as files; nothing imports them."""

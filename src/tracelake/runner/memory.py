@@ -1,0 +1,213 @@
+"""The limit of memory of one sandbox, counted over all of its processes.
+
+A memory cgroup (version 1 or 2) is exact: the kernel kills, and counts what it killed. Where this process may not make
+cgroups, a watch reads the memory of the sandbox's processes and ends a sandbox that has too much. In both cases each
+process also has a limit of its own (`SandboxLimits.data_bytes`), so that one burst cannot take the machine.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+_MOUNT = Path("/sys/fs/cgroup")
+_NAME = "trace-runner"
+_WATCH_SECONDS = 0.05
+
+
+class MemoryUse(Protocol):
+    """Of one sandbox, as of the last `read`."""
+
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def exceeded(self) -> bool:
+        """Whether any of its processes was killed for it."""
+        ...
+
+    def read(self) -> None: ...
+
+
+class MemoryLimiter:
+    """Limits by the best means that this process has."""
+
+    def __init__(self, parent: "CgroupParent | None") -> None:
+        self._parent = parent
+
+    @classmethod
+    def choose(cls) -> "MemoryLimiter":
+        return cls(find_parent())
+
+    @property
+    def means(self) -> str:
+        return "watch" if self._parent is None else f"cgroup v{self._parent.version}"
+
+    @asynccontextmanager
+    async def limit(self, pid: int, most_bytes: int, kill: Callable[[], None]) -> AsyncIterator[MemoryUse]:
+        """Limits this process and all that it will start. `kill` ends them."""
+        group = None if self._parent is None else self._parent.open_group(most_bytes)
+        if group is not None:
+            try:
+                group.add(pid)
+                yield group
+            finally:
+                await group.remove()
+            return
+        watch = MemoryWatch(pid, most_bytes, kill)
+        watching = asyncio.create_task(watch.run())
+        try:
+            yield watch
+        finally:
+            watching.cancel()
+
+
+class MemoryWatch:
+    """Reads the memory of a process and its descendants; orphans become children of the first process."""
+
+    def __init__(self, pid: int, most_bytes: int, kill: Callable[[], None]) -> None:
+        self._pid = pid
+        self._most_bytes = most_bytes
+        self._kill = kill
+        self.peak_bytes = 0
+        self.exceeded = False
+
+    def read(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, _memory_of_tree(self._pid))
+
+    async def run(self) -> None:
+        while not self.exceeded:
+            self.read()
+            if self.peak_bytes > self._most_bytes:
+                self.exceeded = True
+                self._kill()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+
+def _memory_of_tree(pid: int) -> int:
+    total, pids = 0, [pid]
+    while pids:
+        directory = Path("/proc", str(pids.pop()))
+        with suppress(OSError, ValueError):  # it has just ended
+            for line in (directory / "status").read_text().splitlines():
+                # Not the pages of files: they are the machine's, and most are shared by all sandboxes.
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    total += int(line.split()[1]) * 1024
+            for thread in (directory / "task").iterdir():
+                pids += [int(item) for item in (thread / "children").read_text().split()]
+    return total
+
+
+class Cgroup:
+    """One memory cgroup that holds one sandbox."""
+
+    def __init__(self, directory: Path, version: int) -> None:
+        self._directory = directory
+        self._version = version
+        self.peak_bytes = 0
+        self.exceeded = False
+
+    def add(self, pid: int) -> None:
+        (self._directory / "cgroup.procs").write_text(str(pid))
+
+    async def remove(self) -> None:
+        """Its processes have ended, or are about to."""
+        self.read()
+        for _ in range(50):
+            try:
+                self._directory.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    def read(self) -> None:
+        if self._version == 1:
+            peak, events = "memory.max_usage_in_bytes", "memory.oom_control"
+        else:
+            peak, events = "memory.peak", "memory.events"
+        with suppress(OSError, ValueError):
+            self.peak_bytes = int((self._directory / peak).read_text())
+        with suppress(OSError, ValueError):
+            lines = (line.split() for line in (self._directory / events).read_text().splitlines())
+            self.exceeded = any(name == "oom_kill" and int(value) > 0 for name, value in lines)
+
+
+class CgroupParent:
+    """A cgroup below which this process may make others."""
+
+    def __init__(self, directory: Path, version: int) -> None:
+        self._directory = directory
+        self.version = version
+
+    def open_group(self, most_bytes: int) -> Cgroup | None:
+        directory = self._directory / f"{_NAME}-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            directory.mkdir()
+            if self.version == 1:
+                (directory / "memory.limit_in_bytes").write_text(str(most_bytes))
+                with suppress(OSError):  # a kernel that does not count swap
+                    (directory / "memory.memsw.limit_in_bytes").write_text(str(most_bytes))
+            else:
+                (directory / "memory.max").write_text(str(most_bytes))
+                (directory / "memory.oom.group").write_text("1")
+                with suppress(OSError):
+                    (directory / "memory.swap.max").write_text("0")
+        except OSError:
+            with suppress(OSError):
+                directory.rmdir()
+            return None
+        return Cgroup(directory, self.version)
+
+    def remove_left(self) -> None:
+        """Those of a runner that was killed; cgroups with processes stay."""
+        for directory in self._directory.glob(f"{_NAME}-*"):
+            with suppress(OSError):
+                directory.rmdir()
+
+
+def find_parent(mount: Path = _MOUNT, own: Path = Path("/proc/self/cgroup")) -> CgroupParent | None:
+    """Below the own cgroup, or beside it: in version 2 a cgroup with processes has no others below it."""
+    paths: dict[str, str] = {}
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            paths |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
+    candidates = []
+    if "memory" in paths:
+        candidates.append(CgroupParent(mount / "memory" / paths["memory"], 1))
+    elif "" in paths:
+        directory = mount / paths[""]
+        candidates += [CgroupParent(place, 2) for place in (directory, directory.parent) if place.is_relative_to(mount)]
+    for candidate in candidates:
+        candidate.remove_left()
+        trial = candidate.open_group(64 * 1024 * 1024)
+        if trial is not None and _can_move(trial):
+            return candidate
+    return None
+
+
+def _can_move(trial: Cgroup) -> bool:
+    """Whether a process of ours can be put there: shown with one that does nothing."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write_end)
+        os.read(read_end, 1)
+        os._exit(0)
+    os.close(read_end)
+    try:
+        trial.add(pid)
+    except OSError:
+        moved = False
+    else:
+        moved = True
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with suppress(OSError):
+        trial._directory.rmdir()
+    return moved

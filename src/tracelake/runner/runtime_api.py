@@ -1,0 +1,109 @@
+"""The AWS Lambda Runtime API (2018-06-01) of one attempt: one event, and one answer to it.
+
+Everything that arrives here was written by the user's code, the protocol included: a forged call changes nothing but
+the outcome of the attempt that made it.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+from tracelake.runner.exchange import SandboxReply, SandboxRequest, json_reply
+
+MAX_RESPONSE_BYTES = 6 * 1024 * 1024
+"""As on Lambda."""
+_PREFIX = "/2018-06-01/runtime"
+_ANSWER = re.compile(rf"{_PREFIX}/invocation/([0-9A-Za-z-]{{1,64}})/(response|error)")
+_MAX_FRAMES = 200
+
+
+class FunctionError(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a runtime reports when a handler raises."""
+
+    error_type: str = "Error"
+    error_message: str = ""
+    stack_trace: Annotated[list[Any], msgspec.Meta(max_length=100_000)] = []
+    retryable: bool = True
+
+    @property
+    def frames(self) -> list[str]:
+        return [str(frame) for frame in self.stack_trace[:_MAX_FRAMES]]
+
+
+@dataclass(eq=False, kw_only=True)
+class RuntimeApi:
+    request_id: str
+    event: bytes
+    deadline_ms: int
+    function_name: str
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is a response or an error."""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    """The runtime has asked for a second event, which never comes."""
+    response: bytes | None = None
+    error: FunctionError | None = None
+    too_large: bool = False
+    delivered: bool = False
+    """Whether the event was fetched."""
+
+    async def handle(self, request: SandboxRequest) -> SandboxReply:
+        path = request.target
+        if request.method == "GET" and path == f"{_PREFIX}/invocation/next":
+            return await self._next()
+        if request.method != "POST":
+            return _refusal(404, "InvalidRequest")
+        if path == f"{_PREFIX}/init/error":
+            return self._fail(request.body)
+        match = _ANSWER.fullmatch(path)
+        if match is None:
+            return _refusal(404, "InvalidRequest")
+        if match[1] != self.request_id or not self.delivered:
+            return _refusal(400, "InvalidRequestID")
+        if match[2] == "error":
+            return self._fail(request.body)
+        return self._respond(request.body)
+
+    def refuse_body(self, reason: str) -> None:
+        """Called for a request that never became one: an answer that is too large is an outcome."""
+        if reason == "body" and not self.answered.is_set():
+            self.too_large = True
+            self.answered.set()
+
+    async def _next(self) -> SandboxReply:
+        if self.delivered:
+            self.done.set()
+            await asyncio.Event().wait()  # until the sandbox ends
+        self.delivered = True
+        headers = [
+            ("content-type", "application/json"),
+            ("lambda-runtime-aws-request-id", self.request_id),
+            ("lambda-runtime-deadline-ms", str(self.deadline_ms)),
+            ("lambda-runtime-invoked-function-arn", f"arn:trace:lambda:local:0:function:{self.function_name}"),
+        ]
+        return SandboxReply(status=200, body=self.event, headers=headers)
+
+    def _respond(self, body: bytes) -> SandboxReply:
+        if self.answered.is_set():
+            return _refusal(400, "InvalidStateTransition")
+        self.response = body
+        self.answered.set()
+        return json_reply(202, {"status": "OK"})
+
+    def _fail(self, body: bytes) -> SandboxReply:
+        if self.answered.is_set():
+            return _refusal(400, "InvalidStateTransition")
+        try:
+            self.error = msgspec.json.decode(body, type=FunctionError)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self.error = FunctionError(
+                error_type="InvalidErrorShape", error_message="the runtime's report is not valid"
+            )
+        self.answered.set()
+        return json_reply(202, {"status": "OK"})
+
+
+def _refusal(status: int, error_type: str) -> SandboxReply:
+    return json_reply(status, {"errorType": error_type, "errorMessage": "not allowed in this state"})

@@ -1,0 +1,98 @@
+"""A Python function runs in its sandbox, and each way to end is reported as what it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.runner.conftest import Functions
+from tracelake.runner.memory import MemoryLimiter
+from tracelake.runner.outcome import describe
+from tracelake.sandbox.spec import MIB
+
+
+def test_a_handler_gets_its_event_and_answers(functions: Functions) -> None:
+    source = "def handler(event, context):\n    return {'event': event, 'id': context.aws_request_id}"
+    assert functions.value(source, event={"a": 1}) == {"event": {"a": 1}, "id": "request-1"}
+
+
+def test_names_of_the_standard_library(functions: Functions) -> None:
+    """`trace.handler` is the bundle's own module, and its json.py does not break the client."""
+    files: dict[str, str | bytes] = {
+        "trace.py": "import os\ndef handler(event, context):\n    return sorted(os.listdir('/var/task'))",
+        "json.py": "raise RuntimeError('shadowed')",
+        "socket.py": "raise RuntimeError('shadowed')",
+    }
+    result = functions.run(files, entrypoint="trace.handler")
+    assert (result.ending, result.response) == ("completed", b'["json.py", "socket.py", "trace.py"]'), result
+
+
+ENDINGS = {
+    "error": ("def handler(event, context):\n    raise KeyError('x')", "KeyError: 'x'"),
+    "exit": ("import os\ndef handler(event, context):\n    os._exit(7)", "status 7"),
+    "timeout": ("import time\ndef handler(event, context):\n    time.sleep(600)", "within 2 s"),
+    "memory": ("def handler(event, context):\n    return len(bytearray(300 << 20))", "at most 128 MiB"),
+    "output": (
+        "import os\ndef handler(event, context):\n    while True: os.write(1, b'x' * 65536)",
+        "at most 64 MiB of output",
+    ),
+    "response": ("def handler(event, context):\n    return {'outputs': 3}", "does not fit"),
+    "signal": (
+        "import ctypes\ndef handler(event, context):\n    ctypes.string_at(0)",
+        "signal 11",
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_endings(functions: Functions, ending: str) -> None:
+    source, text = ENDINGS[ending]
+    result = functions.run({"main.py": source}, timeout_seconds=2.0 if ending == "timeout" else 30.0)
+    assert result.ending == ending, result
+    assert text in describe(result, [])
+    assert functions.value("def handler(event, context):\n    return 1") == 1, "the next one is not affected"
+
+
+def test_a_module_that_cannot_be_loaded(functions: Functions) -> None:
+    result = functions.run({"main.py": "import missing_module"})
+    assert result.ending == "error"
+    text = describe(result, [])
+    assert "ModuleNotFoundError" in text
+    assert 'File "/var/task/main.py", line 1' in text
+    assert "python_client" not in text.split("stderr:")[0], "the user's own stack alone"
+
+
+def test_an_answer_that_is_too_large(functions: Functions) -> None:
+    result = functions.run({"main.py": "def handler(event, context):\n    return 'x' * (7 << 20)"})
+    assert (result.ending, result.retryable) == ("output", False), result
+
+
+@pytest.mark.parametrize("limiter", [MemoryLimiter.choose(), MemoryLimiter(None)], ids=lambda item: str(item.means))
+def test_a_child_that_is_killed_for_memory_fails_the_run(functions: Functions, limiter: MemoryLimiter) -> None:
+    source = """
+import os, time
+def handler(event, context):
+    if os.fork() == 0:
+        data = bytearray(300 << 20)
+        time.sleep(600)
+    os.wait()
+    return 'ok'
+"""
+    result = replace(functions, limiter=limiter).run({"main.py": source}, memory_bytes=100 * MIB)
+    assert result.ending == "memory", result
+    assert result.peak_bytes > 50 * MIB
+
+
+def test_secrets_are_blanked_wherever_they_occur(functions: Functions) -> None:
+    source = """
+import sys
+def handler(event, context):
+    print('out secret-of-the-task', flush=True)
+    sys.stderr.write('x' * 300_000 + 'err secret-of-the-task')
+    raise ValueError('secret-of-the-task')
+"""
+    secrets = ("secret-of-the-task",)
+    result = functions.run({"main.py": source}, secrets=secrets)
+    assert result.stdout == "out [redacted]\n"
+    assert "err [redacted]" in result.stderr
+    assert "secret" not in describe(result, secrets) + result.stderr
+    assert len(result.stderr) == 256 * 1024
