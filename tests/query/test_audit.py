@@ -85,5 +85,5 @@ def test_a_record_needs_an_org_that_is(harness: DispatcherHarness) -> None:
         "run_id": str(new_id()), "query_id": str(new_id()), "subject": "task:1", "duration_ms": 1, "outcome": "fenced",
         "sql_sha256": "0" * 64,
     }  # fmt: skip
-    for fields in ({}, {"org_id": str(new_id())}):
+    for fields in ({}, {"token_org_id": str(new_id())}):
         assert harness.service("POST", "/internal/query-audit", record | fields).status == 422

@@ -39,9 +39,11 @@ async def record(
 
 
 async def record_query(connection: Connection, query: QueryAuditRecord) -> QueryAuditReply:
-    org = query.org or await connection.fetchval(_ORG_NAME, query.org_id)
+    org = query.org or await connection.fetchval(_ORG_NAME, query.token_org_id)
     if org is None:
-        raise TraceError("body_invalid", "A record names the org of its query: `org`, or `org_id` of one that is.")
+        raise TraceError(
+            "body_invalid", "A record names the org of its query: `org`, or `token_org_id` of one that is.", field="org"
+        )
     tag = await connection.execute(
         _INSERT_QUERY,
         org,

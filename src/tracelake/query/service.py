@@ -112,7 +112,7 @@ class _Run:
             run_id=self.run_id,
             query_id=self.query_id,
             org=self.caller.org or None,
-            org_id=org_id,
+            token_org_id=org_id,
             subject=self.caller.subject,
             datasets=[relation.dataset for relation in self.relations],
             row_count=self.row_count,

@@ -173,7 +173,7 @@ class QueryAuditRecord(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Made by the service for each run: the same record again is the same run."""
     query_id: UUID
     org: Name | None = None
-    org_id: UUID | None = None
+    token_org_id: UUID | None = None
     """Instead of the name, where only the token of a task is known: its attempt was refused."""
     subject: ShortText
     """The user, or `task:` and the task's id."""
