@@ -28,7 +28,7 @@ BAD = {
     "activate": ["", "1", "FALSE"],
 }  # fmt: skip
 _BAD_UUIDS = ["", "x", NOWHERE[:-1], "{" + NOWHERE + "}", "1"]
-BAD_CURSORS = {"/v1/tasks": _BAD_UUIDS, "/v1/query-audit": _BAD_UUIDS}
+BAD_CURSORS = {"/v1/tasks": _BAD_UUIDS, "/v1/query-audit": _BAD_UUIDS, "/v1/udf/bundles": _BAD_UUIDS}
 REQUIRED = {"/v1/datasets/{name}/content": (f"version={NOWHERE}", "revision=1")}
 """Good values, beside those that are looked at."""
 ROUTES = [route for route in routes_of(Listener.PUBLIC) if route.principal is Principal.USER]
@@ -41,7 +41,7 @@ def user(harness: DispatcherHarness) -> User:
 
 def url(path: str) -> str:
     names = {"dag": "nowhere", "job": "nothing", "name": "none_such", "number": 1, "delivery_id": "x"}
-    return path.format(**names, task_id=NOWHERE, publish_id=NOWHERE)
+    return path.format(**names, task_id=NOWHERE, publish_id=NOWHERE, bundle_id=NOWHERE)
 
 
 CASES = [(route.method, route.path, item.name) for route in ROUTES for item in route.query]

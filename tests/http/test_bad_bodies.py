@@ -48,7 +48,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return re.sub(r"\{\w+\}", "nowhere", self.path.replace("{job_id}", NOWHERE))
+        return re.sub(r"\{\w+\}", "nowhere", re.sub(r"\{(job|bundle)_id\}", NOWHERE, self.path))
 
     def headers(self, task: Claimed) -> dict[str, str]:
         tokens = {
@@ -151,6 +151,14 @@ ENDPOINTS = [
         optional=("message_ids",),
     ),
     Endpoint("internal", "/internal/sources/{job_id}/fire", lambda t: {"slot": "2026-01-31T12:00:00Z"}, SERVICE),
+    Endpoint("public", "/v1/udf/bundles", lambda t: {"size_bytes": 100}, USER),
+    Endpoint(
+        "public",
+        "/v1/udf/bundles/{bundle_id}/finalize",
+        lambda t: {"sha256": "0" * 64, "language": "python", "entrypoint": "main.handler"},
+        USER,
+        optional=("entrypoint",),
+    ),
     Endpoint("public", "/v1/dags/{dag}/active", lambda t: {"version": 1}, USER, method="PUT"),
     Endpoint("public", "/v1/task-lookup", lambda t: {"task_ids": [NOWHERE]}, USER),
     Endpoint("public", "/v1/event-lookup", lambda t: {"events": [{"dataset": "none", "event_id": 1}]}, USER),

@@ -75,7 +75,7 @@ PATHS = sorted({path for _, _, path, _ in TABLE})
 
 def path_of(path: str) -> str:
     nobody = "00000000-0000-4000-8000-000000000000"
-    values = {"task_id": nobody, "job_id": nobody, "number": "1"}
+    values = {"task_id": nobody, "job_id": nobody, "bundle_id": nobody, "number": "1"}
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], "nowhere"), path)
 
 

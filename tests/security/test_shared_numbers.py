@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.api.support import User, World
+from tests.bundles.uploading import push
 from tests.routing.support import Flow
 from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
@@ -33,7 +34,7 @@ jobs:
 _PAGED = ["/v1/events?", "/v1/audit?", "/v1/dlq?", "/v1/tasks?", "/v1/datasets/feed__feeder_0/lineage?"]
 _UNPAGED = [
     "/v1/dags", "/v1/dags/feed/versions", "/v1/dags/feed/jobs", "/v1/sources", "/v1/datasets", "/v1/quota",
-    "/v1/query-audit",
+    "/v1/query-audit", "/v1/udf/bundles", "/v1/udf/bundles/{bundle_id}",
     "/v1/whoami", "/v1/overview", "/v1/pressure", "/v1/datasets/feed__feeder_0", "/v1/datasets/large",
     "/v1/dags/alerts/jobs/hook/webhook", "/v1/dags/alerts/jobs/hook/deliveries", "/v1/dlq/{publish_id}",
     "/v1/tasks/{task_id}", "/v1/why/task/{task_id}", "/v1/why/task/{queued}", "/v1/why/job/feed/each",
@@ -82,6 +83,7 @@ def tenant(harness: DispatcherHarness) -> Tenant:
     replies.append(flow.claim(again["task_id"])["task"])
     queued = flow.tasks("feeder", "Queued")[0]["task_id"]
     names = {"task_id": str(again["task_id"]), "queued": str(queued), "publish_id": reply.body["publish_id"]}
+    names["bundle_id"] = push(user)
     return Tenant(user, replies, names)
 
 

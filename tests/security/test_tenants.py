@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.api.support import Seed, User, World
+from tests.bundles.uploading import push
 from tests.http.support import Refusals, check_leaks
 from tests.sink.flow import BufferFlow
 from tests.sources.webhook_support import Hook
@@ -51,6 +52,9 @@ NAMED: list[tuple[str, str, Any]] = [
     ("POST", "/v1/dlq-replay", {"dataset": "{table}"}),
     ("POST", "/v1/dlq-drop", {"publish_ids": ["{publish_id}"]}),
     ("POST", "/v1/dlq-drop", {"dataset": "{table}"}),
+    ("GET", "/v1/udf/bundles/{bundle_id}", None),
+    ("POST", "/v1/udf/bundles/{bundle_id}/finalize", {"sha256": "0" * 64, "language": "rust"}),
+    ("POST", "/v1/udf/bundles/{bundle_id}/disable", None),
     ("GET", "/v1/overview?dag={dag}", None),
     ("GET", "/v1/why/task/{task_id}", None),
     ("GET", "/v1/why/job/{dag}/{job}", None),
@@ -70,8 +74,14 @@ LISTS = [
     "/v1/dlq",
     "/v1/audit",
     "/v1/query-audit",
+    "/v1/udf/bundles",
 ]
-OWN = {("GET", "/v1/whoami"), ("GET", "/v1/quota"), ("POST", "/v1/dags/{dag}/versions")}
+OWN = {
+    ("GET", "/v1/whoami"),
+    ("GET", "/v1/quota"),
+    ("POST", "/v1/dags/{dag}/versions"),
+    ("POST", "/v1/udf/bundles"),
+}
 """About the caller alone: a deploy makes a DAG of the caller's own org, whatever others call theirs."""
 TWO_LISTS = {("GET", "/v1/pressure"), ("GET", "/v1/overview")}
 """In one answer: `tests/why` and `test_overview` look at these."""
@@ -89,6 +99,7 @@ class Owner:
     flow: BufferFlow
     task_ids: list[str]
     event_id: int
+    bundle_id: str
 
     @property
     def user(self) -> User:
@@ -103,6 +114,7 @@ class Owner:
     def names(self, path: str) -> dict[str, Any]:
         publish_id = self.bury_batch() if path.startswith("/v1/dlq") else ""
         ids = {"task_id": self.task_ids[0], "event_id": self.event_id, "delivery_id": "one", "publish_id": publish_id}
+        ids["bundle_id"] = self.bundle_id
         hook = {"hook_dag": "alerts", "hook": "hook"}
         datasets = {"name": "blocks", "ticks": "chain__clock_0", "table": "large"}
         return {"dag": "chain", "job": "fetch", "number": 1} | hook | datasets | ids
@@ -118,7 +130,8 @@ def owner(harness: DispatcherHarness) -> Owner:
     query = {"run_id": str(new_id()), "query_id": str(new_id()), "org": world.org, "subject": "somebody"}
     record = query | {"duration_ms": 1, "outcome": "ok", "sql_sha256": "0" * 64}
     assert harness.service("POST", "/internal/query-audit", record).status == 200
-    return Owner(world, flow, task_ids, world.event(world.ticks, 1))
+    bundle_id = push(User(harness, world.org, "admin"))
+    return Owner(world, flow, task_ids, world.event(world.ticks, 1), bundle_id)
 
 
 @pytest.fixture(scope="module", params=["an org with things of its own", "an org that is not there yet"])
@@ -154,7 +167,11 @@ def ask(user: User, method: str, path: str, body: Any, names: dict[str, Any]) ->
 
 def unknown_names(task_id: str) -> dict[str, Any]:
     names = dict.fromkeys(("dag", "job", "hook_dag", "hook", "name", "ticks", "table"), "none_such")
-    return names | {"number": 1, "task_id": task_id, "event_id": 2**40, "publish_id": task_id, "delivery_id": "two"}
+    return (
+        names
+        | {"number": 1, "task_id": task_id, "event_id": 2**40, "publish_id": task_id, "delivery_id": "two"}
+        | {"bundle_id": task_id}
+    )
 
 
 def ids(rows: list[tuple[str, str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ import os
 import secrets
 import stat as modes
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from tracelake.errors import StoreUnavailableError
@@ -140,6 +140,16 @@ class DirectoryStore:
         meta = _meta(uri, aside.lstat())  # of what was written here, whoever replaces it next
         aside.replace(path)
         return meta
+
+
+class DirectoryUrls:
+    """The ObjectUrls port, of addresses that nobody serves."""
+
+    def sign_upload(self, uri: str, *, size: int, seconds: int) -> tuple[str, Mapping[str, str]]:
+        return f"https://objects.invalid/{uri.removeprefix('s3://')}?seconds={seconds}", {"content-length": str(size)}
+
+    def sign_download(self, uri: str, *, seconds: int) -> str:
+        return f"https://objects.invalid/{uri.removeprefix('s3://')}?seconds={seconds}"
 
 
 def _meta(uri: str, stat: os.stat_result) -> ObjectMeta:

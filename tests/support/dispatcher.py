@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from tests.support.configs import dispatcher_config, listener_limits
-from tests.support.directory_store import DirectoryStore
+from tests.support.directory_store import DirectoryStore, DirectoryUrls
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client.http import HttpClient
@@ -144,6 +144,7 @@ class DispatcherHarness:
                 service_secret=self.credentials.service,
                 webhook_secrets=self.credentials.webhooks,
                 tables=self.tables,
+                urls=DirectoryUrls(),
             ),
             self.config,
         )

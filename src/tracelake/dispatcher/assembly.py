@@ -12,6 +12,10 @@ from tracelake.dispatcher.buffers.artifact_retention import PAGE as ARTIFACTS_PA
 from tracelake.dispatcher.buffers.artifact_retention import ArtifactCollector
 from tracelake.dispatcher.buffers.commits import BufferCommits
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches
+from tracelake.dispatcher.bundles.inspection import BundleInspector, ThreadInspector
+from tracelake.dispatcher.bundles.upload_retention import PAGE as UPLOADS_PAGE
+from tracelake.dispatcher.bundles.upload_retention import UploadCollector
+from tracelake.dispatcher.bundles.uploads import BundleUploads
 from tracelake.dispatcher.clock import StoreClock
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.deploy.builds import Builds
@@ -67,7 +71,7 @@ from tracelake.dispatcher.views.rows import TableRows
 from tracelake.http.app import ListenerApp
 from tracelake.http.rates import RateLimiter
 from tracelake.http.router import Router
-from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, Queue, Signer, WebhookSecrets
+from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, ObjectUrls, Queue, Signer, WebhookSecrets
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 from tracelake.tokens.jwks import RingKeys
 from tracelake.tokens.users import UserKeys, UserVerifier
@@ -107,6 +111,10 @@ class Ports:
     """Of Postgres data, for people who read buffered datasets; without it they cannot."""
     documents: DocumentReader = field(default_factory=ThreadReader)
     """Without it documents are read in threads of this process, which share its interpreter with everything else."""
+    urls: ObjectUrls | None = None
+    """Addresses of single objects, for uploads of bundles and for their runs; without it there are no bundles."""
+    bundles: BundleInspector = field(default_factory=ThreadInspector)
+    """As `documents`, for archives."""
 
 
 def reserved_connections(size: int, config: DispatcherConfig) -> int:
@@ -182,6 +190,7 @@ class Dispatcher:
         self.routing_reconciler = RoutingReconciler(store, config, metrics)
         self.collector = Collector(store, objects, definitions, config)
         self.artifacts = ArtifactCollector(store, objects, config)
+        self.uploads = UploadCollector(store, objects, config)
         self.retention = Retention(store, objects, config)
         self.gauges = Gauges(store, queue, metrics, self.pressure)
 
@@ -268,6 +277,7 @@ class Dispatcher:
             ids=ids,
             quotas=self.quotas,
             tables=ports.tables,
+            bundles=BundleUploads(store, objects, ports.urls, ports.bundles, config),
         )
         endpoints = machines.endpoints() + users.endpoints()
         self.apps = {
@@ -317,6 +327,7 @@ class Dispatcher:
             loop("reconciler", self._reconcile, config.reconcile_seconds),
             loop("collector", self.collector.run_once, COLLECT_SECONDS, COLLECTOR_PAGE),
             loop("artifacts", self.artifacts.run_once, COLLECT_SECONDS, ARTIFACTS_PAGE),
+            loop("uploads", self.uploads.run_once, COLLECT_SECONDS, UPLOADS_PAGE),
             loop("retention", self.retention.run_once, RETENTION_SECONDS, RETENTION_BATCH),
             loop("gauges", self.gauges.run_once, GAUGE_SECONDS),
         ]

@@ -57,6 +57,17 @@ class DispatcherConfig:
     buffer_retention_days: int
     runtimes: RuntimeRegistry
     invoke_slots: int
+    bundle_bucket: str
+    bundle_max_bytes: int
+    bundle_max_entries: int
+    bundle_max_expanded_bytes: int
+    bundle_max_ratio: int
+    bundle_upload_seconds: int
+    bundle_open_uploads: int
+    bundles_per_org: int
+    bundle_processes: int
+    udf_memory_mb: int
+    udf_max_memory_mb: int
     quotas: Quotas
     """Of orgs for which the operator has set no others."""
     otlp_endpoint: str

@@ -1,7 +1,7 @@
 """The ObjectStore port: whole objects at `s3://bucket/key` addresses."""
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -99,6 +99,16 @@ class FileTransfer(Protocol):
         """Creates the object, whole; never replaces one. The same bytes again are no conflict: the answer to an upload
         may have been lost. Other bytes: `ObjectExistsError`. The answer has the hash of the local file."""
         ...
+
+
+class ObjectUrls(Protocol):
+    """Addresses of single objects, for a while, for a caller who has no key of the store."""
+
+    def sign_upload(self, uri: str, *, size: int, seconds: int) -> tuple[str, Mapping[str, str]]:
+        """To create the object once, with one PUT of exactly `size` bytes and with the headers of the answer."""
+        ...
+
+    def sign_download(self, uri: str, *, seconds: int) -> str: ...
 
 
 @runtime_checkable

@@ -13,12 +13,14 @@ from pathlib import Path
 import asyncpg
 import click
 
+from tracelake.adapters.bundle_processes import BundleProcesses
 from tracelake.adapters.disk_sync import DiskSync
 from tracelake.adapters.document_processes import DocumentProcesses
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, StorePatience
 from tracelake.adapters.s3.object_store import S3ObjectStore
+from tracelake.adapters.s3.signing import S3Urls
 from tracelake.cli.options import home_option
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
@@ -84,6 +86,8 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         webhook_secrets=credentials.webhooks,
         tables=DataTables(settings.resolve_data_read_dsn),
         documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
+        urls=S3Urls(settings.resolve_object_store(), _patience(settings)),
+        bundles=BundleProcesses(settings.bundle_processes, seconds=settings.bundle_seconds),
     )
     return Dispatcher(ports, config)
 
@@ -124,6 +128,7 @@ async def serve(settings: Settings, sockets: Mapping[str, socket.socket], stop: 
         await asyncio.gather(*(server.stop() for server in servers))
         await dispatcher.stop()
         await dispatcher.ports.documents.close()
+        await dispatcher.ports.bundles.close()
         await dispatcher.ports.invoker.close()
         await dispatcher.ports.queue.close()
         await dispatcher.ports.store.close()

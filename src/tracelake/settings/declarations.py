@@ -225,6 +225,21 @@ class Settings:
     dataset_bucket: str = name("trace-datasets", "The bucket of dataset files.")
     scratch_bucket: str = name("trace-scratch", "The bucket of buffers and scratch files.")
     bundle_bucket: str = name("trace-bundles", "The bucket of users' uploaded code.")
+    bundle_max_bytes: int = integer(50 * _MIB, "The largest archive of a bundle.", maximum=256 * _MIB)
+    bundle_max_entries: int = integer(10_000, "Files and directories of a bundle.", maximum=65_000)
+    bundle_max_expanded_bytes: int = integer(250 * _MIB, "The files of a bundle in total.", maximum=2 * _GIB)
+    bundle_max_ratio: int = integer(
+        100, "How many times larger than its archive the files of a bundle may be, if they exceed 4 MiB.", maximum=1100
+    )
+    bundle_upload_seconds: int = integer(
+        900, "How long the address of an upload is valid.", minimum=10, maximum=24 * 3600
+    )
+    bundle_open_uploads: int = integer(16, "Uploads of an org that are not finalized; more are refused with 429.")
+    bundles_per_org: int = integer(1000, "Enabled bundles of an org.", maximum=10_000)
+    bundle_processes: int = integer(2, "Bundles that a Dispatcher inspects at once.", maximum=64)
+    bundle_seconds: float = seconds(20, "Processor time that the inspection of a bundle may take.")
+    udf_memory_mb: int = integer(256, "Memory of a user function, in MiB, unless its job says otherwise.", minimum=64)
+    udf_max_memory_mb: int = integer(1024, "The most memory that a job may give to its function, in MiB.", minimum=64)
 
     query_service: bool = switch(True, "Whether `trace up` starts the Query Service.")
     query_engines: int = integer(2, "Queries that engines compute at once.", maximum=64)

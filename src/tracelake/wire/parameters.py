@@ -198,6 +198,7 @@ PATH_PARAMETERS = {
         uuid("job_id", "The job's UUID.", required=True, missing="source_not_found"),
         uuid("publish_id", "The batch's UUID.", required=True, missing="publish_not_found"),
         uuid("query_id", "The query's UUID.", required=True, missing="query_not_found"),
+        uuid("bundle_id", "The bundle's UUID.", required=True, missing="bundle_not_found"),
         name("dag", "The DAG's name.", missing="dag_not_found"),
         name("job", "The job's name within its DAG.", missing="job_not_found"),
         name("name", "The dataset's name.", missing="dataset_not_found"),

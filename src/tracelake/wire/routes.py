@@ -7,7 +7,19 @@ route.
 from types import NoneType
 from typing import Any, Literal
 
-from tracelake.wire import buffers, claims, content, platform, query, quotas, retention, sources, task_calls, webhooks
+from tracelake.wire import (
+    buffers,
+    bundles,
+    claims,
+    content,
+    platform,
+    query,
+    quotas,
+    retention,
+    sources,
+    task_calls,
+    webhooks,
+)
 from tracelake.wire import parameters as p
 from tracelake.wire.audit import AuditPage
 from tracelake.wire.base import Answers
@@ -265,6 +277,26 @@ REPLAY_DEAD_BATCHES = Route(
 DROP_DEAD_BATCHES = Route(
     _WRITER, "POST", "/v1/dlq-drop", "Drop rejected batches",
     buffers.DeadBatchesRequest, buffers.DeadBatchesChanged, errors=("dataset_not_found", "publish_not_found"))
+
+# Bundles of users' code
+
+_BUNDLE = "/v1/udf/bundles/{bundle_id}"
+LIST_BUNDLES = Route(
+    _READER, "GET", "/v1/udf/bundles", "Bundles, newest first",
+    NoneType, bundles.BundlesPage, query=(p.limit(), p.CURSOR_UUID))
+OPEN_BUNDLE = Route(
+    _WRITER, "POST", "/v1/udf/bundles", "Open an upload of a bundle",
+    bundles.OpenBundleRequest, bundles.BundleUpload, idempotency=Idempotency.NEXT,
+    errors=("bundle_too_large", "quota_bundles", "bundles_unavailable"))
+SHOW_BUNDLE = Route(
+    _READER, "GET", _BUNDLE, "A bundle", NoneType, bundles.BundleDetail)
+FINALIZE_BUNDLE = Route(
+    _WRITER, "POST", f"{_BUNDLE}/finalize", "Inspect an upload and make it an immutable bundle (idempotent)",
+    bundles.FinalizeBundleRequest, bundles.BundleDetail,
+    errors=("bundle_not_uploaded", "bundle_rejected", "bundle_conflict", "bundle_inspector_unavailable"))
+DISABLE_BUNDLE = Route(
+    _WRITER, "POST", f"{_BUNDLE}/disable", "Disable a bundle: no attempt starts with it from now on",
+    NoneType, bundles.BundleDetail, errors=("bundle_not_ready",))
 
 # Sources
 

@@ -7,7 +7,7 @@ is used, only the client knows its keys, and it signs no conditions: whoever has
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from urllib.parse import quote, urlsplit
@@ -35,6 +35,26 @@ def sign_urls(
     return [
         signer.sign("PUT" if create else "GET", f"/{bucket}/{key}", _CREATE if create else {}) for bucket, key in places
     ]
+
+
+class S3Urls:
+    """The ObjectUrls port. Where the machine's own identity is used, no condition is signed: the size of an upload is
+    then checked when it is finalized."""
+
+    def __init__(self, access: S3Access, patience: StorePatience) -> None:
+        self._access = access
+        self._patience = patience
+
+    def sign_upload(self, uri: str, *, size: int, seconds: int) -> tuple[str, Mapping[str, str]]:
+        access, (bucket, key) = self._access, _parse(uri)
+        headers = {**_CREATE, "content-length": str(size)}
+        if access.access_key is None or access.secret_key is None:
+            return sign_urls(access, self._patience, [uri], create=True, seconds=seconds)[0], headers
+        signer = _Signer(access, access.access_key, access.secret_key, seconds)
+        return signer.sign("PUT", f"/{bucket}/{key}", headers), headers
+
+    def sign_download(self, uri: str, *, seconds: int) -> str:
+        return sign_urls(self._access, self._patience, [uri], create=False, seconds=seconds)[0]
 
 
 class _Signer:

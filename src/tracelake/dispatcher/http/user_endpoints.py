@@ -17,6 +17,8 @@ from tracelake.db.transaction import Connection, Store
 from tracelake.dispatcher.actions import UserActions
 from tracelake.dispatcher.audit import Actor
 from tracelake.dispatcher.buffers.dead_batches import DeadBatches, list_dead_batches, show_dead_batch
+from tracelake.dispatcher.bundles.rows import find_bundle, list_bundles
+from tracelake.dispatcher.bundles.uploads import BundleUploads
 from tracelake.dispatcher.deploy.deployments import Deployments
 from tracelake.dispatcher.public_ids import OrgIds, PublicIds
 from tracelake.dispatcher.quotas.admin import show_quota
@@ -86,6 +88,7 @@ class UserEndpoints:
     dead_batches: DeadBatches
     objects: ObjectStore
     ids: PublicIds
+    bundles: BundleUploads
     quotas: QuotaBook = field(default_factory=QuotaBook)
     horizon: EventHorizon = field(default_factory=EventHorizon)
     reading: FairSlots = field(
@@ -159,6 +162,11 @@ class UserEndpoints:
             act(routes.SKIP_TASK, lambda actor, r: self.actions.skip(actor, r["task_id"])),
             answer(routes.LIST_EVENTS, self._list_events),
             numbered(routes.LOOK_UP_EVENTS, lambda db, org, ids, r: events.look_up(db, org, ids, r.body.events)),
+            view(routes.LIST_BUNDLES, lambda db, org, r: list_bundles(db, org, r["limit"], r["cursor"])),
+            act(routes.OPEN_BUNDLE, lambda actor, r: self.bundles.open(actor, r.body)),
+            view(routes.SHOW_BUNDLE, lambda db, org, r: find_bundle(db, org, r["bundle_id"])),
+            act(routes.FINALIZE_BUNDLE, lambda actor, r: self.bundles.finalize(actor, r["bundle_id"], r.body)),
+            act(routes.DISABLE_BUNDLE, lambda actor, r: self.bundles.disable(actor, r["bundle_id"])),
             view(routes.LIST_DATASETS, lambda db, org, _: datasets.list_datasets(db, org)),
             view(routes.SHOW_DATASET, lambda db, org, r: datasets.dataset_detail(db, org, r["name"])),
             numbered(
