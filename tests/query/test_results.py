@@ -100,12 +100,6 @@ def test_times_are_written_as_python_writes_them(moment: datetime) -> None:
     assert format_date((moment.date() - date(1970, 1, 1)).days) == moment.date().isoformat()
 
 
-def test_durations_keep_their_months_and_days() -> None:
-    values = [(1, 2, 3_500_000_000), (0, 0, 0), (-14, 0, -1), None]
-    table = pa.table({"duration": pa.array(values, pa.month_day_nano_interval())})
-    assert encode_rows(table, 1000) == [["P1M2DT3.5S"], ["PT0S"], ["P-14MT-0.000000001S"], [None]]
-
-
 _NESTED = pa.struct(
     [
         ("list", pa.list_(pa.int64())),

@@ -141,20 +141,7 @@ def _json(value: Any) -> Any:
         return format(value, "f")
     if isinstance(value, bytes):
         return "0x" + value.hex()
-    if isinstance(value, pa.MonthDayNano):
-        return _interval(value)
     return str(value)
-
-
-def _interval(value: pa.MonthDayNano) -> str:
-    """A duration of ISO 8601. Months and days stay what they are: they have no fixed length."""
-    months, days, nanoseconds = value
-    text = (f"{months}M" if months else "") + (f"{days}D" if days else "")
-    if nanoseconds:
-        seconds, rest = divmod(abs(nanoseconds), 10**9)
-        fraction = f".{rest:09d}".rstrip("0") if rest else ""
-        text += f"T{'-' if nanoseconds < 0 else ''}{seconds}{fraction}S"
-    return f"P{text or 'T0S'}"
 
 
 def _text(value: Any) -> str | None:

@@ -95,6 +95,19 @@ def test_shows_declared_columns_alone(engine: Engine, transfers: Relation) -> No
         engine.ask('SELECT kind FROM "odd ""name"""', relations=relations)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_recursion_over_files_ends(engine: Engine, transfers: Relation, threads: int) -> None:
+    """DuckDB reads the files of each step in other threads: without any, it would wait for ever."""
+    sql = """
+        WITH RECURSIVE chain(n) AS (
+            SELECT block_number FROM transfers WHERE block_number = 1
+            UNION ALL SELECT t.block_number FROM chain c JOIN transfers t ON t.block_number = c.n + 1)
+        SELECT max(n) FROM chain
+    """
+    limits = EngineLimits(threads=threads, deadline_seconds=30)
+    assert engine.value(sql, relations={"transfers": transfers}, limits=limits) == 4
+
+
 def test_relation_without_files_is_empty(engine: Engine) -> None:
     relation = Relation(files=(), columns=(EngineColumn("a", "BLOB"), EngineColumn("b", "DECIMAL(38,2)")))
     table, report = engine.ask("SELECT a, b FROM nothing", relations={"nothing": relation})

@@ -3,6 +3,8 @@
 Everything follows from the number of a row, so answers can be worked out by hand or by `answers`.
 """
 
+import json
+import sqlite3
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -110,3 +112,39 @@ def database() -> duckdb.DuckDBPyConnection:
             values = [str(value) if columns[key] == "BIGNUM" else value for key, value in row.items()]
             connection.execute(f"INSERT INTO {name} VALUES ({places})", values)
     return connection
+
+
+def sqlite_database() -> sqlite3.Connection:
+    """The same rows in another engine."""
+    connection = sqlite3.connect(":memory:")
+    for name, columns in RELATIONS.items():
+        connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+        for row in ROWS[name]():
+            values = [_plain(value) for value in row.values()]
+            connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(values))})", values)
+    connection.execute("PRAGMA case_sensitive_like = on")
+    return connection
+
+
+def _plain(value: object) -> object:
+    is_plain = isinstance(value, bool | float | bytes | None) or (isinstance(value, int) and value < 2**63)
+    return value if is_plain else str(value)
+
+
+def comparable_rows(rows: list[Any]) -> list[list[Any]]:
+    return [[_cell(value) for value in row] for row in rows]
+
+
+def _cell(value: object) -> object:
+    """Engines differ in the types of numbers, of booleans and of JSON."""
+    if isinstance(value, str):
+        try:
+            number = json.loads(value)
+        except ValueError:
+            return value
+        return _cell(number) if isinstance(number, int) else value
+    if isinstance(value, Decimal):
+        return _cell(int(value)) if value == int(value) else round(float(value), 9)
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return str(value)
+    return round(float(value), 9) if isinstance(value, int | float) else value

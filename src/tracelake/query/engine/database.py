@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from tracelake.model.dag import Scalar
 from tracelake.query.engine.failures import QueryFailureError
-from tracelake.query.engine.requests import EngineColumn, EngineLimits, EngineParameter, FileFormat, Relation
+from tracelake.query.engine.requests import (
+    ASYNC_THREADS,
+    EngineColumn,
+    EngineLimits,
+    EngineParameter,
+    FileFormat,
+    Relation,
+)
 
 BLOCK = "block_number"
 _LARGEST_DECIMAL = 38
@@ -43,6 +50,8 @@ def open_relations(
 ) -> None:
     """Makes a view of each relation, and closes the database to everything else."""
     _set(connection, f"threads = {limits.threads:d}")
+    # Without one, a recursive query over files waits for ever for reads that nobody does.
+    _set(connection, f"async_threads = {ASYNC_THREADS:d}")
     _set(connection, f"memory_limit = '{limits.memory_bytes:d}B'")
     _set(connection, "temp_directory = ''")
     _set(connection, "TimeZone = 'UTC'")

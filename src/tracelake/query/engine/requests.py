@@ -9,6 +9,8 @@ from tracelake.errors import TraceError
 from tracelake.model.dag import Where
 
 MIB = 1024 * 1024
+ASYNC_THREADS = 1
+"""Threads of DuckDB that read files, beside those that compute."""
 _TYPE = re.compile(r'[A-Za-z][A-Za-z0-9_ ,()\[\]"]*')
 """Names of DuckDB types, also of nested ones."""
 

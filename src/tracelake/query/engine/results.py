@@ -1,9 +1,9 @@
 """The rows of a result: as an Arrow stream up to the limits, and all of them as a Parquet file if that is asked for.
 
-Types that Arrow has no exact or no common form of become text: integers of more than 128 bits (`BIGNUM`), unsigned
-ones of 128 bits, `BIT`, times with a zone, enumerations and unions. `HUGEINT`, which sums of integers are, is a
-decimal of 38 digits; a larger one is an error. Each field has its DuckDB type in its metadata, and a name that no other
-field has: readers of Arrow and Parquet need that.
+Types that Arrow or Parquet have no exact or no common form of become text: integers of more than 128 bits (`BIGNUM`),
+unsigned ones of 128 bits, `BIT`, times with a zone, intervals, enumerations and unions. `HUGEINT`, which sums of
+integers are, is a decimal of 38 digits; a larger one is an error. Each field has its DuckDB type in its metadata, and a
+name that no other field has: readers of Arrow and Parquet need that.
 """
 
 import errno
@@ -21,7 +21,9 @@ from tracelake.query.engine.requests import ChildOutcome, EngineLimits
 
 TYPE_KEY = b"tracelake.type"
 _BATCH_ROWS = 8192
-_AS_TEXT = frozenset({"bignum", "uhugeint", "bit", "time with time zone", "time_tz", "enum", "union", "variant"})
+_AS_TEXT = frozenset(
+    {"bignum", "uhugeint", "bit", "time with time zone", "time_tz", "interval", "enum", "union", "variant"}
+)
 
 
 def write_result(

@@ -20,7 +20,15 @@ from pathlib import Path
 import msgspec
 
 from tracelake.errors import TraceError
-from tracelake.query.engine.requests import MIB, ChildOutcome, EngineLimits, EngineQuery, EngineReport, failure_of
+from tracelake.query.engine.requests import (
+    ASYNC_THREADS,
+    MIB,
+    ChildOutcome,
+    EngineLimits,
+    EngineQuery,
+    EngineReport,
+    failure_of,
+)
 from tracelake.sandbox.pipes import InwardPipe, open_pipe
 from tracelake.sandbox.seccomp import Profile
 from tracelake.sandbox.server import Sandbox, SandboxServer
@@ -156,7 +164,7 @@ def _prepare(query: EngineQuery) -> tuple[SandboxSpec, EngineQuery]:
     spec = SandboxSpec(
         limits=SandboxLimits(
             deadline_seconds=limits.deadline_seconds,
-            memory_bytes=limits.memory_bytes + _MEMORY_SLACK + limits.threads * _MEMORY_PER_THREAD,
+            memory_bytes=limits.memory_bytes + _MEMORY_SLACK + (limits.threads + ASYNC_THREADS) * _MEMORY_PER_THREAD,
             cpu_seconds=_cpu_seconds(limits),
             file_bytes=limits.export_bytes,
             open_files=64 + len(mounts),

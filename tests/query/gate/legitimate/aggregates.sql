@@ -55,13 +55,13 @@ SELECT count(*) FROM transfers WHERE kind NOT IN ('mint', 'burn')
 --- is null | sqlite
 SELECT transaction_hash FROM transactions WHERE to_address IS NULL ORDER BY transaction_hash
 
---- rollup | duckdb
+--- rollup | known
 SELECT token, kind, count(*) AS n FROM transfers GROUP BY ROLLUP (token, kind) ORDER BY token NULLS LAST, kind NULLS LAST
 
---- cube with grouping | duckdb
+--- cube with grouping | known
 SELECT token, kind, grouping(token, kind) AS g, count(*) AS n FROM transfers GROUP BY CUBE (token, kind) ORDER BY g, token, kind
 
---- grouping sets | duckdb
+--- grouping sets | known
 SELECT token, kind, count(*) AS n FROM transfers GROUP BY GROUPING SETS ((token), (kind), ()) ORDER BY token NULLS LAST, kind NULLS LAST
 
 --- group by all | known
@@ -85,7 +85,7 @@ SELECT bool_and(success), bool_or(success) FROM transactions
 --- median and mode | known
 SELECT median(gas_used), mode(base_fee) FROM blocks WHERE base_fee = 7 OR block_number <= 4
 
---- standard deviation | duckdb
+--- standard deviation | known
 SELECT round(stddev_pop(gas_used), 3), round(var_samp(gas_used), 3) FROM blocks
 
 --- correlation | known
@@ -97,7 +97,7 @@ SELECT max(gas_used, 2) AS top FROM blocks
 --- first and last | known
 SELECT first(author ORDER BY block_number), last(author ORDER BY block_number) FROM blocks
 
---- product and entropy | duckdb
+--- product and entropy | known
 SELECT product(base_fee), round(entropy(author), 4) FROM blocks
 
 --- bit aggregates | known

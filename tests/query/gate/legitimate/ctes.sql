@@ -40,13 +40,13 @@ WITH RECURSIVE hops(address, depth) AS (SELECT '0xs0', 0 UNION SELECT t.receiver
 --- recursion over blocks | sqlite
 WITH RECURSIVE chain(n, gas) AS (SELECT block_number, gas_used FROM blocks WHERE block_number = 1 UNION ALL SELECT b.block_number, c.gas + b.gas_used FROM chain c JOIN blocks b ON b.block_number = c.n + 1 WHERE c.n < 9) SELECT n, gas FROM chain ORDER BY n
 
---- recursive dates | duckdb
+--- recursive dates | known
 WITH RECURSIVE days(d) AS (SELECT DATE '2026-03-01' UNION ALL SELECT d + 1 FROM days WHERE d < DATE '2026-03-05') SELECT d FROM days ORDER BY d
 
 --- recursion with a list | known
 WITH RECURSIVE p(n, path) AS (SELECT 1, [1] UNION ALL SELECT n * 2, list_append(path, n * 2) FROM p WHERE n < 8) SELECT path FROM p ORDER BY n DESC LIMIT 1
 
---- recursion using a key | duckdb
+--- recursion using a key | known
 WITH RECURSIVE best(node, cost) USING KEY (node) AS (SELECT 1, 0 UNION ALL SELECT node + 1, cost + 2 FROM best WHERE node < 5) SELECT node, cost FROM best ORDER BY node
 
 --- values in a CTE | sqlite

@@ -46,7 +46,7 @@ SELECT dayname(DATE '2026-03-01'), monthname(DATE '2026-03-01')
 --- last_day and make_date | known
 SELECT last_day(make_date(2028, 2, 1))
 
---- age | duckdb
+--- age | known
 SELECT age(TIMESTAMP '2026-03-05', TIMESTAMP '2026-03-01')
 
 --- time zone | known
@@ -58,7 +58,7 @@ SELECT max(moved_at + to_hours(log_index)) FROM transfers WHERE log_index = 3
 --- series and left join | known
 SELECT s.d, count(t.log_index) AS n FROM generate_series(TIMESTAMP '2026-03-01', TIMESTAMP '2026-03-04', INTERVAL 1 DAY) s(d) LEFT JOIN transfers t ON date_trunc('day', t.moved_at) = s.d GROUP BY 1 ORDER BY 1
 
---- current date | duckdb
+--- current date | known
 SELECT current_date > DATE '2020-01-01', now() > TIMESTAMPTZ '2020-01-01 00:00:00+00'
 
 --- week and quarter | known

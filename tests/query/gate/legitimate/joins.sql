@@ -31,16 +31,16 @@ SELECT count(*) FROM transfers WHERE block_number IN (SELECT block_number FROM b
 --- comma join | sqlite
 SELECT b.block_number, p.token FROM blocks b, prices p WHERE b.block_number < 3 AND p.usd > 3 ORDER BY 1, 2
 
---- right join | duckdb
+--- right join | known
 SELECT b.block_number, t.log_index FROM transfers t RIGHT JOIN blocks b ON t.block_number = b.block_number AND t.kind = 'mint' ORDER BY 1, 2
 
---- full join | duckdb
+--- full join | known
 SELECT coalesce(a.block_number, b.block_number) AS n, a.log_index, b.log_index FROM transfers a FULL JOIN logs b ON a.block_number = b.block_number AND a.log_index = b.log_index ORDER BY 1, 2, 3
 
 --- asof join | known
 SELECT t.log_index, p.usd FROM transfers t ASOF JOIN prices p ON t.token = p.token AND t.moved_at >= p.quoted_at WHERE t.token = 'HUSD' ORDER BY t.log_index
 
---- asof left join | duckdb
+--- asof left join | known
 SELECT t.log_index, t.token, p.usd FROM transfers t ASOF LEFT JOIN prices p ON t.token = p.token AND t.moved_at >= p.quoted_at ORDER BY 1
 
 --- semi join | known
@@ -49,10 +49,10 @@ SELECT block_number FROM blocks SEMI JOIN transfers USING (block_number) WHERE b
 --- anti join | known
 SELECT block_number FROM blocks b ANTI JOIN transfers t ON b.block_number = t.block_number AND t.log_index >= 20 ORDER BY 1
 
---- natural join | duckdb
+--- natural join | known
 SELECT count(*) FROM transactions NATURAL JOIN logs
 
---- positional join | duckdb
+--- positional join | known
 SELECT b.block_number, p.token FROM (SELECT * FROM blocks ORDER BY block_number LIMIT 3) b POSITIONAL JOIN (SELECT * FROM prices ORDER BY usd LIMIT 3) p
 
 --- lateral join | known
@@ -61,7 +61,7 @@ SELECT b.block_number, l.n FROM blocks b, LATERAL (SELECT count(*) AS n FROM tra
 --- lateral column alias | known
 SELECT gas_used AS g, g * 2 AS doubled, doubled + 1 AS more FROM blocks WHERE block_number = 2
 
---- join by a range | duckdb
+--- join by a range | known
 SELECT t.log_index, p.day FROM transfers t JOIN prices p ON t.token = p.token AND t.moved_at >= p.day AND t.moved_at < p.day + INTERVAL 1 DAY ORDER BY 1
 
 --- join with inequality | sqlite

@@ -13,7 +13,7 @@ SELECT unnest(topics) AS t, count(*) AS n FROM logs GROUP BY 1 ORDER BY 1
 --- unnest in FROM | known
 SELECT u.t, count(*) AS n FROM logs, unnest(topics) u(t) GROUP BY 1 ORDER BY 1
 
---- unnest with ordinality | duckdb
+--- unnest with ordinality | known
 SELECT u.t, u.ordinality FROM logs, unnest(topics) WITH ORDINALITY u(t, ordinality) WHERE block_number = 2 ORDER BY ALL
 
 --- list contains | known
@@ -94,7 +94,7 @@ SELECT histogram(kind) FROM transfers
 --- list of structs | query_ambiguous
 SELECT list({'t': token, 'n': log_index} ORDER BY log_index)[1].t FROM transfers
 
---- whole row as a struct | duckdb
+--- whole row as a struct | known
 SELECT p FROM prices p ORDER BY token, day LIMIT 1
 
 --- list_has_any | known

@@ -16,7 +16,7 @@ SELECT 1 AS n UNION SELECT 2 UNION SELECT 2 ORDER BY n
 --- union by name | known
 SELECT 1 AS a, 2 AS b UNION ALL BY NAME SELECT 3 AS b, 4 AS a ORDER BY a
 
---- except all | duckdb
+--- except all | known
 SELECT token FROM transfers EXCEPT ALL SELECT token FROM prices ORDER BY 1
 
 --- values alone | known
@@ -31,28 +31,28 @@ SELECT v.column1, b.gas_used FROM (SELECT 1 AS column1 UNION ALL SELECT 2) v JOI
 --- FROM first | known
 FROM blocks SELECT count(*)
 
---- FROM alone | duckdb
+--- FROM alone | known
 FROM prices ORDER BY token, day
 
---- TABLE | duckdb
+--- TABLE | known
 TABLE prices
 
---- star exclude | duckdb
+--- star exclude | known
 SELECT * EXCLUDE (extra, block_hash) FROM blocks ORDER BY block_number
 
---- star replace | duckdb
+--- star replace | known
 SELECT * REPLACE (gas_used / 1000 AS gas_used) FROM blocks ORDER BY block_number
 
---- star rename | duckdb
+--- star rename | known
 SELECT * RENAME (usd AS price) FROM prices ORDER BY token, day
 
 --- columns by a pattern | known
 SELECT min(COLUMNS('.*_index')) FROM transactions
 
---- columns by a lambda | duckdb
+--- columns by a lambda | known
 SELECT COLUMNS(lambda c: c LIKE 'gas%') FROM transactions ORDER BY ALL LIMIT 2
 
---- qualified star | duckdb
+--- qualified star | known
 SELECT p.*, t.log_index FROM prices p JOIN transfers t USING (token) WHERE t.log_index = 0 ORDER BY p.day
 
 --- distinct on | known
@@ -70,13 +70,13 @@ SELECT count(*) FROM generate_series(TIMESTAMP '2026-03-01', TIMESTAMP '2026-03-
 --- prefix alias | known
 SELECT n: count(*), m: max(gas_used) FROM blocks
 
---- sample | duckdb
+--- sample | known
 SELECT count(*) <= 10 FROM (SELECT * FROM blocks USING SAMPLE 5 ROWS)
 
 --- limit by percent | known
 SELECT count(*) FROM (SELECT * FROM blocks LIMIT 50%)
 
---- order by all | duckdb
+--- order by all | known
 SELECT token, usd FROM prices ORDER BY ALL
 
 --- case with ranges | sqlite

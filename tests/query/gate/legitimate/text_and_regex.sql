@@ -106,7 +106,7 @@ SELECT E'a\tb'
 --- dollar quotes | known
 SELECT $$it's$$
 
---- quoted alias | duckdb
+--- quoted alias | known
 SELECT author AS "the author" FROM blocks ORDER BY 1 LIMIT 1
 
 --- unicode text | known

@@ -43,7 +43,7 @@ SELECT block_number, sum(gas_used) OVER (ORDER BY block_number ROWS BETWEEN 1 PR
 --- filtered window | sqlite
 SELECT log_index, count(*) FILTER (WHERE kind = 'mint') OVER (ORDER BY log_index) AS mints FROM transfers ORDER BY log_index
 
---- range frame over time | duckdb
+--- range frame over time | known
 SELECT log_index, count(*) OVER (ORDER BY moved_at RANGE BETWEEN INTERVAL 3 HOURS PRECEDING AND CURRENT ROW) AS n FROM transfers ORDER BY log_index
 
 --- qualify | known
@@ -52,16 +52,16 @@ SELECT token, log_index FROM transfers QUALIFY row_number() OVER (PARTITION BY t
 --- qualify a rank | known
 SELECT block_number FROM blocks QUALIFY rank() OVER (ORDER BY gas_used DESC) <= 2 ORDER BY 1
 
---- ignore nulls | duckdb
+--- ignore nulls | known
 SELECT block_number, transaction_index, last_value(to_address IGNORE NULLS) OVER (ORDER BY block_number, transaction_index) AS last_seen FROM transactions ORDER BY 1, 2
 
---- sessions | duckdb
+--- sessions | known
 WITH marked AS (SELECT sender, moved_at, CASE WHEN moved_at - lag(moved_at) OVER (PARTITION BY sender ORDER BY moved_at) <= INTERVAL 4 HOURS THEN 0 ELSE 1 END AS starts FROM transfers) SELECT sender, sum(starts) AS sessions FROM marked GROUP BY sender ORDER BY sender
 
 --- gaps and islands | sqlite
 WITH numbered AS (SELECT block_number, block_number - row_number() OVER (ORDER BY block_number) AS island FROM transfers WHERE kind = 'burn' GROUP BY block_number) SELECT min(block_number) AS first, max(block_number) AS last, count(*) AS n FROM numbered GROUP BY island ORDER BY 1
 
---- distinct aggregate over a window | duckdb
+--- distinct aggregate over a window | known
 SELECT log_index, count(DISTINCT token) OVER (ORDER BY log_index) AS tokens FROM transfers ORDER BY log_index
 
 --- window over an aggregate | sqlite
