@@ -42,6 +42,8 @@ publish:
 class LocalTransfer(DirectoryTransfer):
     """Notices what is gone or replaced, and signs addresses that say what they open."""
 
+    store_url: str = "https://store.test"
+
     def download(self, meta: ObjectMeta, path: Path) -> None:
         source = self.path(meta.uri)
         if not source.exists() or source.stat().st_size != meta.size:
@@ -49,7 +51,7 @@ class LocalTransfer(DirectoryTransfer):
         DirectoryTransfer.download(self, meta, path)
 
     def sign(self, uris: Sequence[str], *, create: bool, seconds: int) -> list[str]:
-        return [f"https://store.test/{uri.removeprefix('s3://')}?seconds={seconds}" for uri in uris]
+        return [f"{self.store_url}/{uri.removeprefix('s3://')}?seconds={seconds}" for uri in uris]
 
 
 @dataclass
@@ -59,12 +61,22 @@ class ServiceHarness:
     data_dsn: str
     config: QueryServiceConfig = field(default_factory=query_config)
     application: QueryApplication = field(init=False)
+    store_url: str = "https://store.test"
+    urls: dict[str, str] = field(init=False, default_factory=dict)
     clients: dict[str, HttpClient] = field(init=False, default_factory=dict)
     _servers: list[ListenerServer] = field(init=False, default_factory=list)
 
     @classmethod
-    def start(cls, dispatcher: DispatcherHarness, home: Path, data_dsn: str, **changes: Any) -> "ServiceHarness":
-        harness = cls(dispatcher, home, data_dsn, replace(query_config(), **changes))
+    def start(
+        cls,
+        dispatcher: DispatcherHarness,
+        home: Path,
+        data_dsn: str,
+        *,
+        store_url: str = "https://store.test",
+        **changes: Any,
+    ) -> "ServiceHarness":
+        harness = cls(dispatcher, home, data_dsn, replace(query_config(), **changes), store_url)
         dispatcher.run(harness._open())
         return harness
 
@@ -81,7 +93,7 @@ class ServiceHarness:
             dispatcher=InternalClient(internal, service=FileCredential(dispatcher.credentials.service.token_file)),
             gate=self._gate,
             engine=self._engine,
-            transfer=LocalTransfer(dispatcher.home / "objects"),
+            transfer=LocalTransfer(dispatcher.home / "objects", store_url=self.store_url),
             objects=dispatcher.objects,
             data_dsn=lambda: self.data_dsn,
             directory=self.home,
@@ -98,7 +110,8 @@ class ServiceHarness:
             )
             await server.start()
             self._servers.append(server)
-            self.clients[listener] = HttpClient(listeners.url(sock, "127.0.0.1"), dispatcher.tls.ca)
+            self.urls[listener] = listeners.url(sock, "127.0.0.1")
+            self.clients[listener] = HttpClient(self.urls[listener], dispatcher.tls.ca)
 
     async def _close(self) -> None:
         for client in self.clients.values():

@@ -278,7 +278,7 @@ def found() -> results.Results:
             downstream=[],
             units=[],
         ),
-        answers=[questions.Answered(questions.QUESTIONS[0], REPLY)],
+        answers=[questions.QuestionReply(questions.QUESTIONS[0], REPLY)],
     )
 
 

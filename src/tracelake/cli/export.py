@@ -7,7 +7,7 @@ file is readable by its owner alone.
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -73,11 +73,14 @@ _FORMATS: dict[str, type[_ParquetRows | _CsvRows | _JsonRows]] = {
 }
 
 
-def check_target(output: Path, *, force: bool) -> None:
+ENDINGS = tuple(_FORMATS)
+
+
+def check_target(output: Path, *, force: bool, endings: Sequence[str] = ENDINGS) -> None:
     """Raises for a target that cannot be written, before anything is read for it."""
-    if output.suffix.lower() not in _FORMATS:
-        endings = ", ".join(_FORMATS)
-        raise click.UsageError(f"--output: expected a name that ends in one of {endings}, received {output.name}.")
+    if output.suffix.lower() not in endings:
+        listed = ", ".join(endings)
+        raise click.UsageError(f"--output: expected a name that ends in one of {listed}, received {output.name}.")
     if not output.parent.is_dir():
         raise click.ClickException(f"there is no directory {output.parent}: create it first, or name another")
     try:
@@ -95,7 +98,7 @@ def check_target(output: Path, *, force: bool) -> None:
 def write_rows(pieces: Iterator[pa.Table], output: Path, *, force: bool) -> int:
     """Writes piece by piece, so that memory does not grow with the dataset; returns the number of rows."""
     rows = 0
-    with _new_file(output, force=force) as path, pa.OSFile(str(path), "wb") as file:
+    with new_file(output, force=force) as path, pa.OSFile(str(path), "wb") as file:
         first = next(pieces, None)
         if first is None:
             raise click.ClickException("the dataset has no files yet, so there is nothing to write")
@@ -107,14 +110,14 @@ def write_rows(pieces: Iterator[pa.Table], output: Path, *, force: bool) -> int:
 
 
 @contextmanager
-def _new_file(output: Path, *, force: bool) -> Iterator[Path]:
+def new_file(output: Path, *, force: bool, endings: Sequence[str] = ENDINGS) -> Iterator[Path]:
     """Yields a file beside the target, which takes its place in the end, or is removed."""
-    check_target(output, force=force)
+    check_target(output, force=force, endings=endings)
     beside = output.with_name(f".{output.name}.{secrets.token_hex(8)}.part")
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         yield beside
-        _put_in_place(beside, output, force=force)
+        _put_in_place(beside, output, force=force, endings=endings)
     except OSError as error:
         raise _refusal(output, error) from None
     finally:
@@ -122,9 +125,9 @@ def _new_file(output: Path, *, force: bool) -> Iterator[Path]:
             beside.unlink()
 
 
-def _put_in_place(beside: Path, output: Path, *, force: bool) -> None:
+def _put_in_place(beside: Path, output: Path, *, force: bool, endings: Sequence[str]) -> None:
     if force:
-        check_target(output, force=True)
+        check_target(output, force=True, endings=endings)
         beside.replace(output)
         return
     try:
@@ -132,7 +135,7 @@ def _put_in_place(beside: Path, output: Path, *, force: bool) -> None:
     except FileExistsError:
         raise _exists(output) from None
     except OSError:  # a file system without links
-        check_target(output, force=False)
+        check_target(output, force=False, endings=endings)
         beside.replace(output)
 
 

@@ -9,6 +9,7 @@ A result that is too large for a reply is downloaded whole.
 """
 
 import asyncio
+import http.client
 import io
 import urllib.request
 from collections.abc import Mapping
@@ -17,11 +18,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from tracelake.client.errors import decode
+from tracelake.client.errors import DispatcherUnavailableError, decode
 from tracelake.client.http import HttpClient, HttpReply
 from tracelake.client.stack import NoStackError, Stack, find_stack
 from tracelake.client.user import UserClient, user_credential
@@ -32,7 +33,6 @@ from tracelake.wire.query import (
     ParameterValue,
     QueryReply,
     QueryRequest,
-    ResultFormat,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _SLACK_SECONDS = 30.0
 _MOST_SECONDS = 3600.0
 _REPLY_BYTES = 64 * 1024 * 1024
 _DOWNLOAD_SECONDS = 600.0
+_DOWNLOAD_PART = 1024 * 1024
 
 _replies = msgspec.json.Decoder(QueryReply)
 
@@ -65,8 +66,8 @@ class QueryClient:
             raise NoStackError(
                 "this stack runs no Query Service; `trace up` says why when it starts, or `query_service` is off"
             )
-        http = HttpClient(stack.query_url, stack.ca_file, timeout=_MOST_SECONDS, max_reply_bytes=_REPLY_BYTES)
-        self._client = UserClient(http, user_credential(stack, token_file))
+        connections = HttpClient(stack.query_url, stack.ca_file, timeout=_MOST_SECONDS, max_reply_bytes=_REPLY_BYTES)
+        self._client = UserClient(connections, user_credential(stack, token_file))
 
     async def close(self) -> None:
         await self._client.close()
@@ -127,18 +128,27 @@ def read_table(result: QueryResult) -> "pa.Table":
     import pyarrow.parquet as pq
 
     if result.reply.truncated:
-        return pq.read_table(io.BytesIO(download(result.reply)))
+        content = io.BytesIO()
+        download(result.reply, content)
+        return pq.read_table(content)
     with pa.ipc.open_stream(result.body) as reader:
         return reader.read_all()
 
 
-def download(reply: QueryReply) -> bytes:
-    """The exported result: a Parquet file."""
+def download(reply: QueryReply, sink: BinaryIO) -> None:
+    """Writes the exported result, a Parquet file, to `sink`."""
     assert reply.download is not None
-    # S310: the address comes from the service, over TLS.
-    with urllib.request.urlopen(reply.download.url, timeout=_DOWNLOAD_SECONDS) as body:  # noqa: S310
-        content: bytes = body.read()
-    return content
+    try:
+        # S310: the address comes from the service, over TLS.
+        with urllib.request.urlopen(reply.download.url, timeout=_DOWNLOAD_SECONDS) as body:  # noqa: S310
+            while part := body.read(_DOWNLOAD_PART):
+                sink.write(part)
+    except (OSError, http.client.HTTPException) as error:
+        raise DispatcherUnavailableError(
+            f"the exported result could not be downloaded ({type(error).__name__}); run the query again"
+        ) from error
+    if sink.tell() != reply.download.size_bytes:
+        raise DispatcherUnavailableError("the download of the exported result broke off; run the query again")
 
 
 def to_parameters(values: Mapping[str, PlainValue | ParameterValue]) -> dict[str, ParameterValue]:
@@ -168,9 +178,3 @@ def _parameter(value: PlainValue | ParameterValue) -> ParameterValue:
         case date():
             return ParameterValue(type="date", value=value.isoformat())
     return ParameterValue(type="text", value=value)
-
-
-def format_of(path: Path) -> ResultFormat | None:
-    """The format that the ending of a file's name stands for."""
-    formats: dict[str, ResultFormat] = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".json": "json"}
-    return formats.get(path.suffix.lower())

@@ -40,12 +40,12 @@ ORDER BY f.transfers DESC""",
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QuestionReply:
     question: Question
     reply: QueryReply
 
 
-async def ask(stack: Stack) -> list[Answered]:
+async def ask(stack: Stack) -> list[QuestionReply]:
     """The answers, in order; none on a machine that cannot isolate queries, whose stack has no Query Service."""
     if stack.query_url is None:
         return []
@@ -54,4 +54,4 @@ async def ask(stack: Stack) -> list[Answered]:
         replies = await asyncio.gather(*(client.run(QueryRequest(sql=question.sql)) for question in QUESTIONS))
     finally:
         await client.close()
-    return [Answered(question, reply) for question, reply in zip(QUESTIONS, replies, strict=True)]
+    return [QuestionReply(question, reply) for question, reply in zip(QUESTIONS, replies, strict=True)]

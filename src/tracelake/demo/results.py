@@ -18,7 +18,7 @@ from tracelake.adapters.s3.access import WORKING, read_access
 from tracelake.client.stack import Stack
 from tracelake.client.user import UserClient
 from tracelake.demo.plan import DATASETS, JOBS, TABLE, DemoPlan
-from tracelake.demo.questions import Answered
+from tracelake.demo.questions import QuestionReply
 from tracelake.demo.table import DemoTable, Row
 from tracelake.demo.watch import Story
 from tracelake.settings.home import Home
@@ -76,7 +76,7 @@ class Results:
     failed: int
     """Attempts that failed by themselves."""
     lineage: LineageReply
-    answers: list[Answered] = field(default_factory=list)
+    answers: list[QuestionReply] = field(default_factory=list)
     """Of the questions that were asked in SQL."""
 
     @property

@@ -52,11 +52,11 @@ def tell(console: Console, plan: DemoPlan, story: Story, results: Results) -> No
     _say(console, "\nAsk it yourself: SQL over files and tables (`trace query`)", "bold")
     if not results.answers:
         _say(console, "This machine cannot isolate queries, so its stack runs no Query Service: see docs/query.md.")
-    for answered in results.answers:
-        _say(console, f"\n{answered.question.text}")
-        _say(console, answered.question.sql, "cyan")
+    for answer in results.answers:
+        _say(console, f"\n{answer.question.text}")
+        _say(console, answer.question.sql, "cyan")
         width = min(console.width, _MOST_WIDTH)
-        show_result(console, render(answered.reply.columns, answered.reply.rows, width))
+        show_result(console, render(answer.reply.columns, answer.reply.rows, width))
 
 
 def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def as_json(plan: DemoPlan, story: Story, results: Results, home: Home | None) -
         },
         "queries": [
             {
-                "question": answered.question.text,
-                "sql": answered.question.sql,
-                "columns": [column.name for column in answered.reply.columns],
-                "rows": answered.reply.rows,
+                "question": answer.question.text,
+                "sql": answer.question.sql,
+                "columns": [column.name for column in answer.reply.columns],
+                "rows": answer.reply.rows,
             }
-            for answered in results.answers
+            for answer in results.answers
         ],
         "checks": [{"check": check.said, "ok": check.right} for check in results.checks],
         "home": None if home is None else str(home.root),

@@ -137,10 +137,9 @@ def trace() -> None:
 def one_line(error: Exception) -> str | None:
     """The line that a person sees for an expected failure; None for a bug."""
     if isinstance(error, TraceError):
-        from tracelake.cli.text import clean
+        from tracelake.cli.error_text import error_line
 
-        message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
-        return clean(f"{error.code}: {message} {_remedy(error)}".rstrip())
+        return error_line(error)
     # Imported here: a command that works does not pay for them.
     from tracelake.client.stack import NoStackError
     from tracelake.db.migrate import MigrationError
@@ -164,15 +163,6 @@ def one_line(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, expected) else None
-
-
-def _remedy(error: TraceError) -> str:
-    """The remedy for people: it names the field, where the catalogue names the detail that holds it."""
-    field = error.details.get("field")
-    if not isinstance(field, str):
-        return error.kind.remedy
-    remedy = error.kind.remedy.replace("the field that `details.field` names", f"`{field}`")
-    return remedy.replace("See `details.field`", f"Look at `{field}`")
 
 
 def main(argv: list[str] | None = None) -> None:
