@@ -1,5 +1,6 @@
 """What the platform needs from the outside, as Protocols. Adapters of one port pass one conformance suite."""
 
+from tracelake.ports.credential_minter import CredentialMinter, MintedCredentials
 from tracelake.ports.invoker import InvokeError, Invoker
 from tracelake.ports.object_store import (
     LISTING_LIMIT,
@@ -32,6 +33,7 @@ from tracelake.ports.webhook_secrets import DerivedSecrets, WebhookSecrets
 __all__ = [
     "LISTING_LIMIT",
     "ContentMismatchError",
+    "CredentialMinter",
     "DeadLetter",
     "Delivery",
     "DerivedSecrets",
@@ -39,6 +41,7 @@ __all__ = [
     "InvokeError",
     "Invoker",
     "Message",
+    "MintedCredentials",
     "NoSecrets",
     "ObjectChangedError",
     "ObjectExistsError",

@@ -1,9 +1,10 @@
 """The embedded object store: SeaweedFS, one child process that speaks S3.
 
 Every port is bound to loopback. S3 knows one identity, the platform's, refuses anonymous requests, and takes no new
-identities (`-s3.iam.readOnly`). All other ports ask for the client certificate of this run (`store_security.py`), so
-other users of the machine and sandboxes can use none of them. Its files are below HOME/objects, its keys below
-HOME/secrets, all readable by their owner alone whatever the umask.
+identities (`-s3.iam.readOnly`); credentials of tasks are sessions of one role (`store_roles.py`). All other ports ask
+for the client certificate of this run (`store_security.py`), so other users of the machine and sandboxes can use none
+of them. Its files are below HOME/objects, its keys below HOME/secrets, all readable by their owner alone whatever the
+umask.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from tracelake.adapters.s3.access import S3Access, read_access, write_access
 from tracelake.private_files import private_directory, write_private
 from tracelake.stack.kept_ports import is_free
 from tracelake.stack.machine import ensure_socket_directory, reserve_port, socket_directory, wrap
+from tracelake.stack.store_roles import write_roles
 from tracelake.stack.store_security import write_security
 
 REGION = "us-east-1"
@@ -113,6 +115,7 @@ class EmbeddedObjectStore:
         write_private(self._identities, json.dumps({"identities": [identity]}) + "\n")
         write_private(self.ports_file, json.dumps(dataclasses.astuple(self.ports)) + "\n")
         write_security(self.config_dir / ".seaweedfs")
+        write_roles(self._roles, _IDENTITY)
 
     def ensure_access(self) -> S3Access:
         """Writes address and keys, which are made at first use; whoever needs them may start before the store."""
@@ -146,6 +149,7 @@ class EmbeddedObjectStore:
             "s3.port.lance": 0,
             "s3.config": self._identities,
             "s3.iam": "true",
+            "s3.iam.config": self._roles,
             "s3.iam.readOnly": "true",  # nobody makes keys, not even the platform's own identity
             "filer.localSocket": self._http_sockets / "filer.sock",
             "s3.localSocket": self._http_sockets / "s3.sock",
@@ -191,6 +195,10 @@ class EmbeddedObjectStore:
     @property
     def _identities(self) -> Path:
         return self.config_dir / "identities.json"
+
+    @property
+    def _roles(self) -> Path:
+        return self.config_dir / "roles.json"
 
 
 def _reserve_if_free(port: int) -> bool:
