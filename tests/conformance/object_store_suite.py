@@ -54,6 +54,23 @@ class ObjectStoreSuite:
 
         asyncio.run(test())
 
+    def test_a_copy_is_an_object_of_its_own(self, store: ObjectStore) -> None:
+        async def test() -> None:
+            await store.put(TOP + "a b/ü.parquet", b"1")
+            await store.put(TOP + "y", b"old")
+            copy = await store.copy(TOP + "a b/ü.parquet", TOP + "y")
+            assert copy is not None
+            assert (copy.uri, copy.size) == (TOP + "y", 1)
+            await store.put(TOP + "a b/ü.parquet", b"changed")
+            await store.delete(TOP + "a b/ü.parquet")
+            assert await store.get(TOP + "y", if_match=copy.etag) == b"1"
+            assert await store.copy(TOP + "none", TOP + "z") is None
+            assert await store.head(TOP + "z") is None
+            with pytest.raises(ValueError, match="bucket"):
+                await store.copy(TOP + "y", "s3://bucket-two/datasets/y")
+
+        asyncio.run(test())
+
     def test_an_etag_pins_bytes(self, store: ObjectStore) -> None:
         """Other bytes have another ETag, also of the same length and within one clock tick."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.credential_minter_suite import GRANTS, CredentialMinterSuite
+from tests.support.minter import MemoryMinter
 from tests.support.object_store import object_store
 from tracelake.adapters.aws_sts import AwsMinter
 from tracelake.adapters.s3.sts import EndpointMinter
@@ -40,6 +41,14 @@ def boto3_client(store: EmbeddedObjectStore) -> Any:
 
 def mint_with(minter: CredentialMinter) -> None:
     asyncio.run(minter.mint(GRANTS, session="task-1", seconds=900))
+
+
+class TestMemoryMinter(CredentialMinterSuite):
+    """What the tests of the Dispatcher use."""
+
+    @pytest.fixture
+    def minter(self) -> MemoryMinter:
+        return MemoryMinter()
 
 
 class TestEndpointMinter(CredentialMinterSuite):

@@ -79,6 +79,13 @@ ENDPOINTS = [
         optional=("dedupe_scope",),
     ),
     Endpoint("task", "/v1/task/files", lambda t: t.body(**t.output("s3")), CAPABILITY),
+    Endpoint(
+        "task",
+        "/v1/task/credentials",
+        lambda t: t.body(locations=["s3://bucket/a/"]),
+        CAPABILITY,
+        optional=("locations",),
+    ),
     Endpoint("task", "/v1/task/batch", lambda t: {"calls": [batch_call(t)]}, None, batch=True),
     Endpoint("internal", "/internal/task-claim", lambda t: {"task_id": NOWHERE, "worker_id": "w"}, WORKER),
     Endpoint(

@@ -20,14 +20,17 @@ CALLS: dict[str, Callable[[Claimed], dict[str, Any]]] = {
         "dedupe_scope": "buffered_set",
     },
     "files": lambda task: task.output("buffered"),
+    "credentials": lambda task: {},
 }
 """What the current attempt may say; only the fence can be against it."""
-IN_BATCHES = CALLS.keys() - {"files"}
+IN_BATCHES = CALLS.keys() - {"files", "credentials"}
 FINAL = {"complete"}
 
 
 def running(harness: DispatcherHarness, org: str | None = None) -> Claimed:
-    task = claimed(harness, make_job(harness, org, limits={"timeout_seconds": 600, "heartbeat_timeout_seconds": 60}))
+    """An attempt of users' code, which may make every call."""
+    limits = {"timeout_seconds": 600, "heartbeat_timeout_seconds": 60}
+    task = claimed(harness, make_job(harness, org, operator="udf", limits=limits))
     task.put(task.where("buffered")["buffer_prefix"] + "batch.jsonl")
     return task
 
@@ -145,6 +148,7 @@ def test_who_is_not_current_hears_that_before_anything_else(harness: DispatcherH
             ("events", {"events": [foreign]}),
             ("buffer-publish", {"batch_uri": "s3://elsewhere/a", "dedupe_scope": "buffered_set"}),
             ("files", stranger.output("s3")),
+            ("credentials", {"locations": [stranger.where("s3")["write_prefix"]]}),
         ):
             for reply in say(task, call, task.token, task.body(**fields)):
                 refusals.check(reply, 409, "fenced")

@@ -54,6 +54,12 @@ class DirectoryStore:
     async def put(self, uri: str, body: bytes) -> ObjectMeta:
         return await asyncio.to_thread(self._put, uri, body)
 
+    async def copy(self, uri: str, to: str) -> ObjectMeta | None:
+        body = await self.get(uri)
+        if self._path(uri).relative_to(self._root).parts[0] != self._path(to).relative_to(self._root).parts[0]:
+            raise ValueError("a copy stays in its bucket")
+        return None if body is None else await self.put(to, body)
+
     async def sync(self) -> None:
         pass
 

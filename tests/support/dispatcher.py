@@ -18,6 +18,7 @@ import uvloop
 
 from tests.support.configs import dispatcher_config, listener_limits
 from tests.support.directory_store import DirectoryStore, DirectoryUrls
+from tests.support.minter import MemoryMinter
 from tracelake.adapters.local_invoker import LocalInvoker
 from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.client.http import HttpClient
@@ -26,7 +27,7 @@ from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connection
 from tracelake.dispatcher.config import DispatcherConfig
 from tracelake.dispatcher.views.rows import TableRows
 from tracelake.http.server import ListenerServer
-from tracelake.ports import Invoker, ObjectStore
+from tracelake.ports import CredentialMinter, Invoker, ObjectStore
 from tracelake.settings import Settings
 from tracelake.stack import listeners
 from tracelake.stack.credentials import LiteCredentials
@@ -83,6 +84,7 @@ class DispatcherHarness:
     store: ObjectStore | None = None
     """Instead of a directory."""
     tables: TableRows | None = None
+    minter: CredentialMinter = field(default_factory=MemoryMinter)
 
     dispatcher: Dispatcher = field(init=False)
     credentials: LiteCredentials = field(init=False)
@@ -143,6 +145,7 @@ class DispatcherHarness:
                 worker_secret=self.credentials.worker,
                 service_secret=self.credentials.service,
                 webhook_secrets=self.credentials.webhooks,
+                minter=self.minter,
                 tables=self.tables,
                 urls=DirectoryUrls(),
             ),

@@ -1,5 +1,7 @@
 """What must be looked up in the object store before a transaction: listings to pin, artifacts to measure."""
 
+import asyncio
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,7 +9,7 @@ import msgspec
 
 from tracelake.dispatcher.engine.file_publications import PublicationRequest
 from tracelake.errors import TraceError
-from tracelake.model.locations import MARKER_FAMILY
+from tracelake.model.locations import MARKER_FAMILY, Layout
 from tracelake.model.prefixes import lies_under, parse_uri
 from tracelake.ports import LISTING_LIMIT, ObjectMeta, ObjectStore
 from tracelake.tokens.token_claims import VerifiedClaims
@@ -18,6 +20,9 @@ GLOB = "*.parquet"
 SUCCESS = "_SUCCESS"
 MARKER_BYTES = 4 * 1024 * 1024
 """Of a `_SUCCESS` that names files: some 40,000 of them."""
+
+
+_COPIES_AT_ONCE = 8
 
 
 class _NamedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,10 +48,11 @@ async def list_publications(
     objects: ObjectStore,
     published: Sequence[DatasetPublished],
     claims: VerifiedClaims,
+    layout: Layout,
     reports: Sequence[OutputReport] = (),
 ) -> list[PublicationRequest]:
     """The files each publication pins: what the attempt says it wrote, where it says so. Whatever is written there
-    later is never read."""
+    later is never read. Of files in staging, copies are pinned."""
     if len({item.dataset_uuid for item in published}) != len(published):
         # An output has one prefix, so its files belong to one publication: a task commits one unit of it.
         raise TraceError("body_invalid", "A task publishes a dataset at most once.", field="datasets_published")
@@ -67,7 +73,10 @@ async def list_publications(
         for report in reports:
             if report.dataset_uuid == item.dataset_uuid:
                 _compare(report, files, index)
-        requests.append(PublicationRequest(item, prefix, files))
+        committed = layout.committed_prefix(prefix)
+        if committed != prefix:
+            files = await _copy(objects, files, prefix, committed, index)
+        requests.append(PublicationRequest(item, committed, files))
     if requests:
         await objects.sync()  # a unit that counts has its files, also after a power cut
     return requests
@@ -100,6 +109,29 @@ async def _choose_named(
             f"_SUCCESS names {len(listed)} files; {absent} of them are missing or have another size.", index
         )
     return tuple(_pin(by_name[file.name], file) for file in sorted(listed, key=lambda file: file.name))
+
+
+async def _copy(
+    objects: ObjectStore, files: Sequence[ObjectMeta], prefix: str, committed: str, index: int
+) -> tuple[ObjectMeta, ...]:
+    """Copies to where only the platform writes. The code that wrote the files may hold credentials for a while yet, and
+    may report its end again: names that are unique to this call keep what is committed from being replaced."""
+    call = secrets.token_hex(4)
+    copies: list[ObjectMeta] = []
+    for start in range(0, len(files), _COPIES_AT_ONCE):
+        some = files[start : start + _COPIES_AT_ONCE]
+        names = [meta.uri.removeprefix(prefix).removesuffix(".parquet") for meta in some]
+        results = await asyncio.gather(
+            *(
+                objects.copy(meta.uri, f"{committed}{name}-{call}.parquet")
+                for meta, name in zip(some, names, strict=True)
+            )
+        )
+        for meta, copy in zip(some, results, strict=True):
+            if copy is None or copy.size != meta.size:
+                raise _incomplete("A file changed while it was committed.", index)
+            copies.append(replace(copy, sha256=meta.sha256))
+    return tuple(copies)
 
 
 def _pin(meta: ObjectMeta, file: _NamedFile) -> ObjectMeta:

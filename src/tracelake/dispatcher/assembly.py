@@ -66,12 +66,22 @@ from tracelake.dispatcher.sources.monitor import SourceMonitor
 from tracelake.dispatcher.sources.pause import SourcePauses
 from tracelake.dispatcher.sources.webhook_deliveries import Deliveries
 from tracelake.dispatcher.sources.webhook_paths import WebhookAdmin
+from tracelake.dispatcher.task_credentials import TaskCredentials
 from tracelake.dispatcher.views.orgs import Orgs
 from tracelake.dispatcher.views.rows import TableRows
 from tracelake.http.app import ListenerApp
 from tracelake.http.rates import RateLimiter
 from tracelake.http.router import Router
-from tracelake.ports import DerivedSecrets, Invoker, ObjectStore, ObjectUrls, Queue, Signer, WebhookSecrets
+from tracelake.ports import (
+    CredentialMinter,
+    DerivedSecrets,
+    Invoker,
+    ObjectStore,
+    ObjectUrls,
+    Queue,
+    Signer,
+    WebhookSecrets,
+)
 from tracelake.ports.webhook_secrets import MASTER_KEY_BYTES
 from tracelake.tokens.jwks import RingKeys
 from tracelake.tokens.users import UserKeys, UserVerifier
@@ -107,6 +117,8 @@ class Ports:
     """Of an identity provider; without them user tokens are those that user_signer signs."""
     webhook_secrets: WebhookSecrets = field(default_factory=lambda: DerivedSecrets(token_bytes(MASTER_KEY_BYTES)))
     """Without it from a key that this process alone has, and takes along when it ends."""
+    minter: CredentialMinter | None = None
+    """Of credentials of the object store for users' code; without it the code gets none."""
     tables: TableRows | None = None
     """Of Postgres data, for people who read buffered datasets; without it they cannot."""
     documents: DocumentReader = field(default_factory=ThreadReader)
@@ -206,6 +218,7 @@ class Dispatcher:
             config=config,
             metrics=metrics,
             ids=ids,
+            task_credentials=TaskCredentials(ports.minter),
             quotas=self.quotas,
         )
         self.actions = UserActions(

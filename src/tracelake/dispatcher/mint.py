@@ -58,7 +58,7 @@ class TokenMint:
             s3=S3Grant(
                 read_prefixes=tuple(read_prefixes),
                 write_prefixes=tuple(
-                    layout.write_prefix(output.dataset_uuid, output.dataset_version, task.task_id, task.attempt)
+                    layout.write_prefix(job, output, task.task_id, task.attempt)
                     for output in job.outputs
                     if output.dataset.storage is Storage.S3
                 ),

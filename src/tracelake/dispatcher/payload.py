@@ -25,7 +25,7 @@ def build_payload(
         operator=job.operator,
         config=_config(job.config),
         inputs=[name_input(item, names(item.dataset_uuid)) for item in inputs],
-        outputs=[_output(output, task, layout) for output in job.outputs],
+        outputs=[_output(output, task, job, layout) for output in job.outputs],
         traceparent=traceparent_of_attempt(task.traceparent, task.task_id, task.attempt),
     )
 
@@ -49,9 +49,9 @@ def name_input(item: TaskInput, name: str) -> PayloadInput:
     )
 
 
-def _output(output: Output, task: Task, layout: Layout) -> TaskOutput:
+def _output(output: Output, task: Task, job: Job, layout: Layout) -> TaskOutput:
     kind = output.dataset.storage
-    where = layout.location(kind, output, task.task_id, task.attempt)
+    where = layout.location(job, output, task.task_id, task.attempt)
     return TaskOutput(
         output_index=output.output_index,
         dataset_uuid=output.dataset_uuid,

@@ -41,6 +41,7 @@ from tracelake.dispatcher.payload import build_payload
 from tracelake.dispatcher.public_ids import PublicIds
 from tracelake.dispatcher.quotas.book import QuotaBook
 from tracelake.dispatcher.replies import cancel_reply, complete_reply, created_task, events_reply, publish_reply
+from tracelake.dispatcher.task_credentials import GrantGroup, TaskCredentials, credential_seconds, record_mint
 from tracelake.dispatcher.views.files import list_columns, list_dataset_files, list_files, read_schema
 from tracelake.dispatcher.views.relations import list_inputs, list_published
 from tracelake.errors import TraceError
@@ -74,6 +75,8 @@ from tracelake.wire.task_calls import (
     BufferPublishRequest,
     CompleteReply,
     CompleteRequest,
+    CredentialsReply,
+    CredentialsRequest,
     EventsReply,
     EventsRequest,
     Fenced,
@@ -127,6 +130,7 @@ class DispatcherService:
     config: DispatcherConfig
     metrics: Metrics
     ids: PublicIds
+    task_credentials: TaskCredentials = field(default_factory=lambda: TaskCredentials(None))
     quotas: QuotaBook = field(default_factory=QuotaBook)
 
     def __post_init__(self) -> None:
@@ -217,13 +221,23 @@ class DispatcherService:
     async def _complete_published(self, claims: VerifiedClaims, body: CompleteRequest, started: float) -> CompleteReply:
         """What needs the object store comes before the transaction; a repeat is answered whatever it says."""
         try:
-            listed = await list_publications(self.objects, body.datasets_published, claims, body.outputs)
+            await self._check_copying(claims, body)
+            listed = await list_publications(
+                self.objects, body.datasets_published, claims, self.config.layout, body.outputs
+            )
             call = CompleteCall(body, claims.org_id, listed, readers=self._readers(claims, body.events))
         except TraceError as objection:
             if objection.retryable:
                 raise
             call = CompleteCall(body, claims.org_id, objection=objection)
         return await self._complete(call, started)
+
+    async def _check_copying(self, claims: VerifiedClaims, body: CompleteRequest) -> None:
+        """Files in staging are copied before the transaction: not for an attempt that it would refuse anyway."""
+        layout = self.config.layout
+        if any(layout.committed_prefix(prefix) != prefix for prefix in claims.s3.write_prefixes):
+            task, _, _, _ = await self._read(body.task_id)
+            check_current(task, body.attempt, body.lease_token)
 
     def _readers(self, claims: VerifiedClaims, events: Sequence[EventIn]) -> int:
         generations = {(event.dataset_uuid, event.dataset_version) for event in events}
@@ -279,6 +293,21 @@ class DispatcherService:
                 columns = await list_columns(connection, generation, task.job_id)
                 return FilesReply(units=[], columns=columns, schema=schema)
             return await list_files(connection, generation, body.start, body.end, body.after, body.as_of)
+
+    async def credentials(self, claims: VerifiedClaims, body: CredentialsRequest) -> CredentialsReply:
+        _check_token(claims, body)
+        task, job, _, now = await self._read(body.task_id)
+        check_current(task, body.attempt, body.lease_token)
+        if not job.is_untrusted:
+            raise TraceError("credentials_forbidden")
+        seconds = credential_seconds(claims, now.timestamp())
+
+        async def audit(groups: Sequence[GrantGroup]) -> None:
+            async with self.store.transaction() as connection:
+                await record_mint(connection, claims, job, groups, seconds)
+
+        groups = self.task_credentials.choose_groups(claims, body.locations)
+        return await self.task_credentials.issue(claims, groups, seconds, audit)
 
     # Platform services
 

@@ -7,6 +7,9 @@ from uuid import UUID
 
 from tracelake.model.dag import Strategy
 
+UNTRUSTED_OPERATORS = frozenset({"udf"})
+"""Operators that run code of users."""
+
 
 class Storage(StrEnum):
     S3 = "s3"
@@ -72,6 +75,11 @@ class Job:
     def writes_batches(self) -> bool:
         """It publishes batches of a buffered dataset."""
         return any(output.dataset.storage is Storage.BUFFERED for output in self.outputs)
+
+    @property
+    def is_untrusted(self) -> bool:
+        """Its code is a user's. Such an attempt may mint credentials, and never writes where committed files are."""
+        return self.operator in UNTRUSTED_OPERATORS
 
     @property
     def limit_key(self) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from tracelake.model.job import Output, Storage
+from tracelake.model.job import Job, Output, Storage
 
 MARKER_FAMILY = b'{"format":"trace-files-'
 """How a `_SUCCESS` begins that names the files of its output, as JSON. Any other `_SUCCESS` stands for all of them."""
@@ -21,8 +21,23 @@ class Layout:
     def generation(self, dataset_uuid: UUID, dataset_version: UUID) -> str:
         return f"s3://{self.dataset_bucket}/datasets/{dataset_uuid}/{dataset_version}/"
 
-    def write_prefix(self, dataset_uuid: UUID, dataset_version: UUID, task_id: UUID, attempt: int) -> str:
-        return f"{self.generation(dataset_uuid, dataset_version)}{task_id}/{attempt}/"
+    def staging(self, dataset_uuid: UUID, dataset_version: UUID) -> str:
+        """Where users' code writes files of a generation. A commit copies them into the generation."""
+        return f"{self._staging}{dataset_uuid}/{dataset_version}/"
+
+    def write_prefix(self, job: Job, output: Output, task_id: UUID, attempt: int) -> str:
+        place = self.staging if job.is_untrusted else self.generation
+        return f"{place(output.dataset_uuid, output.dataset_version)}{task_id}/{attempt}/"
+
+    def committed_prefix(self, write_prefix: str) -> str:
+        """Where the files of an attempt are once they are committed: the prefix itself, unless it is in staging."""
+        if not write_prefix.startswith(self._staging):
+            return write_prefix
+        return f"s3://{self.dataset_bucket}/datasets/{write_prefix.removeprefix(self._staging)}"
+
+    @property
+    def _staging(self) -> str:
+        return f"s3://{self.dataset_bucket}/staging/"
 
     def buffers(self, task_id: UUID) -> str:
         """Batches of all attempts of a task."""
@@ -43,11 +58,11 @@ class Layout:
         """The location of a Postgres dataset: one live table for all generations."""
         return f"postgres_table:dataset_{dataset_uuid}"
 
-    def location(self, storage: Storage, output: Output, task_id: UUID, attempt: int) -> str | None:
+    def location(self, job: Job, output: Output, task_id: UUID, attempt: int) -> str | None:
         """The registered address of an output, as `outputs[].location` must spell it."""
-        match storage:
+        match output.dataset.storage:
             case Storage.S3:
-                return self.write_prefix(output.dataset_uuid, output.dataset_version, task_id, attempt)
+                return self.write_prefix(job, output, task_id, attempt)
             case Storage.POSTGRES:
                 return self.table(output.dataset_uuid)
             case Storage.BUFFERED:

@@ -44,6 +44,10 @@ class ObjectStore(Protocol):
 
     async def put(self, uri: str, body: bytes) -> ObjectMeta: ...
 
+    async def copy(self, uri: str, to: str) -> ObjectMeta | None:
+        """Copy an object within its bucket, whole; describe the copy. None when there is no such object."""
+        ...
+
     async def delete(self, uri: str) -> None: ...
 
     async def sync(self) -> None:

@@ -21,6 +21,7 @@ from tracelake.adapters.postgres_queue import PostgresQueue
 from tracelake.adapters.s3.access import ASKING, StorePatience
 from tracelake.adapters.s3.object_store import S3ObjectStore
 from tracelake.adapters.s3.signing import S3Urls
+from tracelake.adapters.s3.sts import EndpointMinter
 from tracelake.cli.options import home_option
 from tracelake.db.transaction import AWAY, Store
 from tracelake.dispatcher.assembly import Dispatcher, Ports, reserved_connections
@@ -28,6 +29,7 @@ from tracelake.dispatcher.slices import SWITCH_SECONDS
 from tracelake.errors import StoreUnavailableError
 from tracelake.http.server import ListenerServer
 from tracelake.model.backoff import Backoff
+from tracelake.ports import CredentialMinter
 from tracelake.processes.identity_provider import open_user_keys
 from tracelake.processes.listener_limits import listener_limits
 from tracelake.processes.table_rows import DataTables
@@ -38,6 +40,7 @@ from tracelake.stack.credentials import LiteCredentials
 from tracelake.stack.follow import run_process
 from tracelake.stack.provision import migrate_dsn
 from tracelake.stack.renewal import read_renewal
+from tracelake.stack.store_roles import TASK_ROLE
 from tracelake.stack.tls import TlsFiles, certificate_end, ensure_tls
 from tracelake.tokens.jwks import JwksKeys
 from tracelake.wire.contract import Listener
@@ -64,6 +67,18 @@ def _disk_sync(settings: Settings) -> Callable[[], Awaitable[None]] | None:
     return DiskSync(settings.layout.objects).run
 
 
+def _minter(settings: Settings) -> CredentialMinter | None:
+    """Of credentials for users' code: with the embedded store's own role, or the one that was set."""
+    role = TASK_ROLE if settings.s3_endpoint is None else settings.s3_task_role
+    if role is None:
+        return None
+    if settings.s3_endpoint == "aws":
+        from tracelake.adapters.aws_sts import AwsMinter  # boto3, which few need, is slow to import
+
+        return AwsMinter(settings.s3_region, role)
+    return EndpointMinter(settings.resolve_object_store(), role)
+
+
 def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: bool = True) -> Dispatcher:
     config = dispatcher_config(settings)
     credentials = LiteCredentials.ensure(settings.layout.keys)
@@ -84,6 +99,7 @@ def build(settings: Settings, tls: TlsFiles, task_url: str, *, open_metrics: boo
         service_secret=credentials.service,
         metrics_secret=None if open_metrics else credentials.metrics,
         webhook_secrets=credentials.webhooks,
+        minter=_minter(settings),
         tables=DataTables(settings.resolve_data_read_dsn),
         documents=DocumentProcesses(settings.document_processes, seconds=settings.document_seconds),
         urls=S3Urls(settings.resolve_object_store(), _patience(settings)),

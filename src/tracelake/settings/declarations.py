@@ -187,6 +187,13 @@ class Settings:
     s3_region: str = text("us-east-1", r"[a-z0-9-]{1,40}", "a region", "The region of the object store.")
     s3_access_key: str | None = secret("The access key; without it, the machine's own credentials are used.")
     s3_secret_key: str | None = secret("The secret of that key.")
+    s3_task_role: str | None = text(
+        None,
+        r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,128}",
+        "the ARN of a role",
+        "The role of credentials for users' code, with `s3_endpoint`; the embedded store has its own. Without it, that"
+        " code gets no credentials.",
+    )
     s3_port: int = port("Port of the embedded object store.")
     s3_timeout_seconds: float = seconds(60, "How long a worker waits for one reply of the object store.")
     object_store_sync: bool = switch(
@@ -407,6 +414,8 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("s3_access_key and s3_secret_key belong together: set both, or neither")
     if settings.s3_access_key is not None and settings.s3_endpoint is None:
         raise SettingsError("s3_access_key is for an object store of your own: set s3_endpoint too")
+    if settings.s3_task_role is not None and settings.s3_endpoint is None:
+        raise SettingsError("s3_task_role is for an object store of your own: set s3_endpoint too")
     if settings.user_jwks is not None and settings.user_issuer == DECLARED["user_issuer"].default:
         raise SettingsError("user_jwks needs user_issuer: the issuer whose keys these are")
     claims = ("iss", "aud", "sub", "iat", "exp", "nbf")

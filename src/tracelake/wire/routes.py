@@ -99,6 +99,10 @@ PUBLISH_BATCH = Route(
 LIST_INPUT_FILES = Route(
     _TASK, "POST", "/v1/task/files", "The files of a dataset that the task reads",
     task_calls.FilesRequest, task_calls.FilesReply, idempotency=_READ)
+MINT_CREDENTIALS = Route(
+    _TASK, "POST", "/v1/task/credentials", "Credentials of the object store for the code of a task",
+    task_calls.CredentialsRequest, task_calls.CredentialsReply, idempotency=_READ,
+    errors=("credentials_forbidden", "credentials_unavailable", "prefix_forbidden"))
 BATCHED_CALLS: dict[task_calls.CallName, Route[Any, Any]] = {
     "heartbeat": HEARTBEAT, "complete": COMPLETE, "events": ANNOUNCE_EVENTS, "buffer-publish": PUBLISH_BATCH}
 """The calls that a batch may hold, by the names of its items."""

@@ -219,6 +219,36 @@ class FilesReply(Reply, frozen=True, kw_only=True):
     """For a buffered dataset that the task writes: the schema that sinks check its rows against."""
 
 
+class CredentialsRequest(Fenced, frozen=True, kw_only=True, omit_defaults=True):
+    """Asks for credentials of the object store; only code of users gets them."""
+
+    locations: Annotated[list[Uri], Meta(min_length=1, max_length=256)] | None = None
+    """Objects or prefixes that the credentials are for. Without it, all that the token grants."""
+
+
+class ScopedCredentials(Reply, frozen=True, kw_only=True):
+    """Keys that read and list below all of these prefixes, write below some, and do nothing else."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expires_at: datetime
+    read_prefixes: list[str]
+    """Read only."""
+    write_prefixes: list[str]
+    """Read and write."""
+
+
+class CredentialsReply(Reply, frozen=True, kw_only=True):
+    """A policy of credentials has a limited size, so a task with many inputs gets several sets. Use the one whose
+    prefix contains the location."""
+
+    endpoint: str | None = None
+    """Of the object store, with path-style names. Absent: S3 in AWS."""
+    region: str
+    credentials: list[ScopedCredentials]
+
+
 class BatchCall(Request, frozen=True, kw_only=True):
     call: CallName
     capability_token: str

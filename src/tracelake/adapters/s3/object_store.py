@@ -132,6 +132,18 @@ class S3ObjectStore:
             result = await obstore.put_async(store, key, body)
         return ObjectMeta(uri, len(body), result["e_tag"] or "")
 
+    async def copy(self, uri: str, to: str) -> ObjectMeta | None:
+        store, key = self._object(uri)
+        other_store, other_key = self._object(to)
+        if other_store is not store:
+            raise ValueError("a copy stays in its bucket")
+        with _away():
+            try:
+                await obstore.copy_async(store, key, other_key)
+            except FileNotFoundError:
+                return None
+        return await self.head(to)
+
     async def delete(self, uri: str) -> None:
         store, key = self._object(uri)
         with _away():

@@ -118,11 +118,16 @@ class Collector:
             published = {row["batch_uri"] for row in await connection.fetch(_PUBLISHED, tasks)}
         removed = 0
         for row in rows:
-            for output in self._definitions.job(row["job_id"]).outputs:
+            job = self._definitions.job(row["job_id"])
+            for output in job.outputs:
                 if output.dataset.storage is Storage.S3:
-                    generation = self._layout.generation(output.dataset_uuid, output.dataset_version)
-                    removed += await self._remove(f"{generation}{row['task_id']}/", row["attempt"], kept_uris)
-            if self._definitions.job(row["job_id"]).writes_batches:
+                    generation = (output.dataset_uuid, output.dataset_version)
+                    places = [self._layout.generation(*generation)]
+                    if job.is_untrusted:
+                        places.append(self._layout.staging(*generation))
+                    for place in places:
+                        removed += await self._remove(f"{place}{row['task_id']}/", row["attempt"], kept_uris)
+            if job.writes_batches:
                 prefix = self._layout.buffers(row["task_id"])
                 removed += await self._remove(prefix, row["attempt"], published)
             removed += await self._remove(self._layout.scratch(row["task_id"]), row["attempt"], set())

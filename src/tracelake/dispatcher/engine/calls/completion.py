@@ -119,7 +119,7 @@ def _check_outputs(body: CompleteRequest, task: Task, job: Job, config: Dispatch
             raise TraceError(
                 "dataset_forbidden", "The dataset belongs to another output.", field="outputs.output_index"
             )
-        registered = config.layout.location(output.dataset.storage, output, task.task_id, task.attempt)
+        registered = config.layout.location(job, output, task.task_id, task.attempt)
         if report.location is not None and report.location != registered:
             raise TraceError("prefix_forbidden", field="outputs.location")
     for published in body.datasets_published:
