@@ -12,7 +12,7 @@ PIP   := $(PY) -m pip --disable-pip-version-check --quiet install --require-hash
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-start bench-query
+.PHONY: help setup setup-dev demo test test-system lint soak lock docs clean record-chain bench-lifecycle bench-growth bench-routing bench-pressure bench-tenants bench-shares bench-floods bench-tracing bench-choices bench-libraries bench-chain bench-providers bench-ingest bench-sink setup-peers bench-operators bench-smoke bench-durability bench-isolation bench-pipeline bench-sandbox bench-start bench-query bench-credentials
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -132,6 +132,9 @@ bench-libraries: .bench-peers/made ## Our tokens, cron and ABI decoder against P
 
 bench-sandbox: .bench-peers/made ## A query and a program in a sandbox against bare DuckDB and bubblewrap; last line is JSON
 	@PYTHONPATH=.bench-peers $(PY) -m benchmarks.sandbox $(ARGS)
+
+bench-credentials: setup-dev ## Credentials of tasks from the embedded store, with our own client and boto3; last line is JSON
+	@$(PY) -m benchmarks.credentials $(ARGS)
 
 bench-query: setup ## Queries through the Query Service against bare DuckDB on the same files; last line is JSON
 	@$(PY) -m benchmarks.query $(ARGS)
